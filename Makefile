@@ -1,0 +1,42 @@
+# `make run` trains on the sample data, `make test` runs all tests; both set up .venv first.
+# Needs python3 (3.11 to 3.13), make and pip; nothing else has to be installed by hand.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: run test lint check bench clean
+.DEFAULT_GOAL := run
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) torch
+	$(PIP) -e '.[tensorboard]'
+	touch $@
+
+$(VENV)/installed-test: $(VENV)/installed
+	$(PIP) -e '.[tensorboard,test]'
+	touch $@
+
+$(VENV)/installed-lint: $(VENV)/installed
+	$(PIP) -e '.[tensorboard,lint]'
+	touch $@
+
+run: $(VENV)/installed
+	$(BIN)/python run_classify.py --data data/tickets.csv
+
+test: $(VENV)/installed-test
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q
+
+lint: $(VENV)/installed-lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+# Everything that must hold before a change lands.
+check: lint test
+
+clean:
+	rm -rf $(VENV) runs

@@ -1,0 +1,198 @@
+"""Command line and YAML to `RunConfig`: one table of names for both, all faults collected, nothing heavy imported.
+
+argparse is used for what it does well (splitting, help layout) in 10 ms; its values stay strings, so that every
+wrong one is reported together by `classify.config`, and its errors, usage text and exit are replaced by InputError.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Sequence
+from dataclasses import Field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from classify.config import FIELDS, HINTS, RunConfig
+from classify.errors import InputError
+from classify.options import choices
+
+GROUPS = {
+    "Data": ("data", "eval_data", "test_data", "text_column", "label_column", "max_length", "max_train_samples"),
+    "Model": ("model", "head"),
+    "Training": (
+        "num_train_epochs",
+        "max_steps",
+        "batch_size",
+        "per_device_train_batch_size",
+        "learning_rate",
+        "seed",
+    ),
+    "Hardware": ("precision", "fp16", "bf16", "use_cpu", "nproc", "strategy", "local_rank"),
+    "Result": ("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "save_steps", "report_to"),
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse without its usage text, its abbreviations and its exit."""
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(allow_abbrev=False, formatter_class=_Formatter, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of printing the usage and leaving."""
+        raise InputError(message if message.endswith(".") else f"{message}. See --help.")
+
+
+class _Formatter(argparse.HelpFormatter):
+    """One column for the flag, one for its text, at the width of the terminal."""
+
+    def __init__(self, prog: str):
+        super().__init__(prog, max_help_position=36)
+
+
+def spellings(flag: str) -> list[str]:
+    """A flag with `-` and with `_`: both are taken."""
+    return list(dict.fromkeys([flag, "--" + flag[2:].replace("-", "_")]))
+
+
+def training_parser(program: str) -> Parser:
+    """The parser of a training run; values stay strings, absent flags leave nothing behind."""
+    parser = Parser(
+        prog=program,
+        usage=f"{program} --data FILE [flags]",
+        description="Fine-tune a BERT classifier on your own table of texts and labels.",
+        epilog="Names of Hugging Face's scripts (--train-file, --num-train-epochs, --no-cuda, ...) mean the same "
+        "thing; - and _ are the same in all flags.",
+        argument_default=argparse.SUPPRESS,
+    )
+    for title, names in GROUPS.items():
+        group = parser.add_argument_group(title)
+        for name in names:
+            _add(group, name)
+        if title == "Result":
+            group.add_argument("--config", metavar="FILE", help="YAML with any of these options; flags win over it")
+            group.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return parser
+
+
+def _add(group: argparse._ArgumentGroup, name: str) -> None:
+    """Add a field's flags; the first is shown in the help, its aliases are taken silently."""
+    spec = FIELDS[name][1]
+    hint = HINTS[name]
+    flags = spec.metadata["flags"]
+    arguments: dict[str, Any] = {"dest": name}
+    if hint is bool:
+        arguments |= {"action": "store_const", "const": True}
+    elif name == "resume_from_checkpoint":
+        arguments |= {"nargs": "?", "const": True, "metavar": "FOLDER"}
+    else:
+        arguments["metavar"] = "{" + ",".join(choices(hint)) + "}" if choices(hint) else _metavar(hint)
+    group.add_argument(flags[0], help=_help(spec), **arguments)
+    silent = [spelling for flag in flags for spelling in spellings(flag) if spelling != flags[0]]
+    if silent:
+        group.add_argument(*silent, help=argparse.SUPPRESS, **arguments)
+
+
+def _metavar(hint: Any) -> str:
+    return "N" if "int" in str(hint) or "float" in str(hint) else "X"
+
+
+def _help(spec: Field[Any]) -> str:
+    default = spec.default
+    text = spec.metadata["help"].replace("%", "%%")
+    return text if default is None or default is False else f"{text} (default: {default})"
+
+
+def parse_training(argv: Sequence[str], program: str) -> RunConfig:
+    """Command line, over the YAML of `--config`, over the defaults. Raises InputError with every fault."""
+    parser = training_parser(program)
+    namespace, unknown = parser.parse_known_args(list(argv))
+    given: dict[str, Any] = vars(namespace)
+    debug = bool(given.pop("debug", False))
+    faults = [unknown_name(word, known_flags(parser)) for word in unknown if word.startswith("--")]
+    if not faults:
+        faults += [f"unexpected argument {word!r}; every value follows a flag, e.g. --data {word}." for word in unknown]
+    values: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    config_file = given.pop("config", None)
+    if config_file is not None:
+        values, names = _yaml_values(config_file, faults)
+    # A flag replaces what the file says of the same thing, also when the two use different words for it.
+    for pair in (("batch_size", "per_device_train_batch_size"), ("precision", "fp16", "bf16")):
+        if any(name in given for name in pair):
+            for name in pair:
+                values.pop(name, None)
+    values.update(given)
+    names = {name: text for name, text in names.items() if name not in given}
+    config = RunConfig.from_values(values, names, faults)
+    config.debug = debug
+    return config
+
+
+def _yaml_values(path: str, faults: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Fields set in a YAML file, and how to name each in a message; its faults are added to `faults`."""
+    import yaml
+
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        faults.append(
+            f"--config {path}: cannot be read ({error.strerror}). Give a YAML file, e.g. configs/quickstart.yaml."
+        )
+        return {}, {}
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or "not UTF-8 text"
+        faults.append(f"--config {path}{where}: not valid YAML ({problem}). Expected lines such as 'batch-size: 32'.")
+        return {}, {}
+    if content is None:
+        return {}, {}
+    if not isinstance(content, dict):
+        faults.append(
+            f"--config {path}: expected lines such as 'batch-size: 32'. Got a {type(content).__name__} instead."
+        )
+        return {}, {}
+    values: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    known = yaml_keys()
+    for key, value in content.items():
+        name = known.get(str(key).replace("-", "_"))
+        if name is None:
+            faults.append(f"{path}: " + unknown_name(str(key), list(known)))
+        elif name in values:
+            faults.append(f"{path}: {key} and {names[name].split(': ')[-1]} set the same thing; keep one of them.")
+        else:
+            values[name] = value
+            names[name] = f"{path}: {key}"
+    return values, names
+
+
+def yaml_keys() -> dict[str, str]:
+    """Every key a YAML file may hold, written with `_`, and the field it sets."""
+    keys = {name: name for name in FIELDS}
+    for name, (_, spec) in FIELDS.items():
+        for flag in spec.metadata["flags"]:
+            keys[flag[2:].replace("-", "_")] = name
+    return keys
+
+
+def known_flags(parser: argparse.ArgumentParser) -> list[str]:
+    """Flags as the help shows them."""
+    return [
+        flag
+        for action in parser._actions
+        if action.help is not argparse.SUPPRESS
+        for flag in action.option_strings
+        if flag.startswith("--")
+    ] + [flag for _, spec in FIELDS.values() for flag in spec.metadata["flags"][1:]]
+
+
+def unknown_name(word: str, known: Sequence[str]) -> str:
+    """The one line for a flag or key that does not exist, with the nearest one that does."""
+    flag = word.split("=")[0]
+    form = flag if not flag.startswith("--") else "--" + flag[2:].replace("_", "-")
+    near = difflib.get_close_matches(form if form.startswith("--") else form.replace("-", "_"), known, n=1, cutoff=0.5)
+    hint = f"Did you mean {near[0]}?" if near else "See --help."
+    return f"unknown {'flag' if flag.startswith('--') else 'key'} {flag}. {hint}"

@@ -1,0 +1,192 @@
+"""Checkpoints that exist whole or not at all (law 5), written by the one main process (law 3).
+
+A checkpoint is written into a temporary sibling folder: weights and optimizer state as safetensors, everything else
+as JSON, then a manifest with every file's size and SHA-256 as the last file. Each file is flushed to the disk, the
+folder renamed into place and the parent flushed. Only then is an older one removed. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from classify.errors import CheckpointError
+
+MANIFEST = "manifest.json"
+_FORMAT = 1
+_NAME = re.compile(r"step-(\d{8,})$")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A verified checkpoint on disk."""
+
+    path: Path
+    state: dict[str, Any]
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps done when it was written."""
+        return int(self.state["step"])
+
+    def load_model(self, model: nn.Module) -> None:
+        """Copy its weights into a (not wrapped) model; names and shapes must fit exactly."""
+        weights = load_file(self.path / "model.safetensors")
+        model.load_state_dict({name: weights[key] for name, key in _shared_keys(model).items()}, strict=True)
+
+    def load_optimizer(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Restore each parameter's optimizer state by the parameter's name."""
+        tensors = load_file(self.path / "optimizer.safetensors")
+        for name, parameter in model.named_parameters():
+            found = {key.rpartition("/")[2]: value for key, value in tensors.items() if key.rpartition("/")[0] == name}
+            if found:
+                optimizer.state[parameter] = {
+                    key: value if key == "step" else value.to(parameter.device) for key, value in found.items()
+                }
+
+
+def save(
+    folder: Path,
+    step: int,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    state: dict[str, Any],
+    *,
+    keep: Callable[[list[int]], set[int]],
+) -> Path:
+    """Write `folder`/step-<8 digits> from a (not wrapped) model; then remove checkpoints that `keep` leaves out.
+
+    `keep` receives the steps of all checkpoints, ascending, and returns those to keep; the new one always stays.
+    Raises OSError where the disk does not take it, with nothing half-made left behind.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    final = folder / f"step-{step:08d}"
+    temporary = folder / f".making-step-{step:08d}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        temporary.mkdir()
+        save_file(_weights(model), temporary / "model.safetensors")
+        save_file(_optimizer_tensors(model, optimizer), temporary / "optimizer.safetensors")
+        (temporary / "state.json").write_text(json.dumps({**state, "step": step}, indent=1) + "\n", encoding="utf-8")
+        _write_manifest(temporary)
+        if final.exists():  # a run that went back to an older checkpoint and came here again
+            shutil.rmtree(final)
+        temporary.rename(final)
+        _flush(folder)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    steps = [number for number, _ in _entries(folder)]
+    for number in sorted(set(steps) - keep(steps) - {step}):
+        shutil.rmtree(folder / f"step-{number:08d}")
+    return final
+
+
+def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint of a folder that verifies, and a line for each newer one that does not.
+
+    None where there is no finished checkpoint at all. Raises CheckpointError where there are some and none verifies.
+    """
+    problems: list[str] = []
+    entries = [(step, path) for step, path in _entries(folder) if (path / MANIFEST).exists()]
+    for _, path in reversed(entries):
+        try:
+            return load(path), problems
+        except CheckpointError as error:
+            problems.append(str(error))
+    if problems:
+        raise CheckpointError(
+            f"{folder}: no checkpoint can be trusted: {'; '.join(problems)}. Restore one from a copy, or start afresh "
+            "with --overwrite-output-dir."
+        )
+    return None, []
+
+
+def load(path: Path) -> Checkpoint:
+    """Read one checkpoint, checking every file against the manifest. Raises CheckpointError, saying which differs."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        files: dict[str, dict[str, Any]] = manifest["files"]
+        for name, expected in files.items():
+            size = (path / name).stat().st_size
+            if size != expected["bytes"]:
+                raise CheckpointError(f"{path / name} has {size} bytes where the manifest says {expected['bytes']}")
+            if _digest(path / name) != expected["sha256"]:
+                raise CheckpointError(f"{path / name} has changed since it was written (SHA-256 differs)")
+        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{error.filename} is missing") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path} cannot be read ({type(error).__name__}: {error})") from None
+    if manifest.get("format") != _FORMAT:
+        raise CheckpointError(f"{path} has format {manifest.get('format')}; this version reads {_FORMAT}")
+    return Checkpoint(path, state)
+
+
+def _entries(folder: Path) -> list[tuple[int, Path]]:
+    """(step, path) of everything named like a checkpoint, oldest first."""
+    if not folder.is_dir():
+        return []
+    found = [(int(match[1]), path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
+    return sorted(found)
+
+
+def _shared_keys(model: nn.Module) -> dict[str, str]:
+    """For each name of the state dict, the name its storage is saved under: tied tensors are saved once."""
+    first: dict[tuple[int, int, tuple[int, ...]], str] = {}
+    keys: dict[str, str] = {}
+    for name, tensor in model.state_dict().items():
+        identity = (tensor.data_ptr(), tensor.storage_offset(), tuple(tensor.shape))
+        keys[name] = first.setdefault(identity, name) if tensor.numel() else name
+    return keys
+
+
+def _weights(model: nn.Module) -> dict[str, torch.Tensor]:
+    keys = set(_shared_keys(model).values())
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items() if name in keys}
+
+
+def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """Every tensor of the optimizer's state as "<parameter name>/<key>"."""
+    return {
+        f"{name}/{key}": value.detach().cpu().contiguous()
+        for name, parameter in model.named_parameters()
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def _write_manifest(folder: Path) -> None:
+    """Flush every file, then write and flush the manifest that describes them."""
+    files = {}
+    for path in sorted(folder.iterdir()):
+        _flush(path)
+        files[path.name] = {"bytes": path.stat().st_size, "sha256": _digest(path)}
+    manifest = folder / MANIFEST
+    manifest.write_text(json.dumps({"format": _FORMAT, "files": files}, indent=1) + "\n", encoding="utf-8")
+    _flush(manifest)
+    _flush(folder)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _flush(path: Path) -> None:
+    """Have the operating system put a file, or a folder's entries, on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

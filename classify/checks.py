@@ -1,0 +1,95 @@
+"""All that can be known to be wrong before torch is imported and before anything is written (law 9)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from classify import devices
+from classify.config import RunConfig
+from classify.data.infer import Guess, find_text_column
+from classify.data.parts import Corpus, load_corpus
+from classify.data.read import Table, read_table
+from classify.errors import InputError
+from classify.hub import ModelFolder, resolve_model
+from classify.outputs import Destination, check_columns_free, check_destination, read_settings
+from classify.tracking import choose_tracker
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A run that can begin."""
+
+    config: RunConfig
+    corpus: Corpus
+    model: ModelFolder
+    destination: Destination
+    tensorboard: bool
+    guesses: tuple[Guess, ...]
+
+
+def check(config: RunConfig) -> Checked:
+    """Validate arguments, environment, tables, model name and output folder. Raises InputError with the faults."""
+    config.validate()
+    launch = devices.read_launch(os.environ, config.training.local_rank)
+    if config.training.nproc is not None and devices.is_launched():
+        raise InputError(
+            f"--nproc {config.training.nproc} starts processes itself, but a launcher has already started "
+            f"{launch.world_size} (WORLD_SIZE); drop the flag, or start with python alone."
+        )
+    faults: list[str] = []
+    destination = _collect(faults, lambda: check_destination(config))
+    tensorboard = _collect(faults, lambda: choose_tracker(config.training.report_to))
+    model = _collect(faults, lambda: resolve_model(config.model.model))
+    if model is not None and config.data.max_length is not None and config.data.max_length > model.max_length:
+        faults.append(
+            f"--max-length {config.data.max_length}: {config.model.model} reads at most {model.max_length} tokens; "
+            "give that or less."
+        )
+    corpus = _collect(faults, lambda: load_corpus(config.data, config.training.seed))
+    if corpus is not None:
+        scored = corpus.test or corpus.eval
+        _collect(faults, lambda: check_columns_free(scored.table, corpus.labels))
+    if faults:
+        raise InputError(*faults)
+    assert destination is not None
+    assert tensorboard is not None
+    assert model is not None
+    assert corpus is not None
+    return Checked(config, corpus, model, destination, tensorboard, _guesses(config, corpus, model))
+
+
+def check_prediction(model: str, data: str, out: str, text_column: str | None) -> tuple[Table, str]:
+    """The table to predict and its text column, once everything that can be wrong has been looked at."""
+    settings = read_settings(model)
+    table = read_table(data)
+    column = find_text_column(table, text_column, settings["text_column"])
+    path = Path(out)
+    if path.is_dir():
+        raise InputError(f"--out {out}: expected a file name. Got a folder instead.")
+    if path.exists() and path.samefile(data):
+        raise InputError(f"--out {out}: this is the table itself; give another name.")
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"--out {out}: the folder {path.parent} does not exist; make it first.")
+    return table, column
+
+
+def _collect(faults, action):  # type: ignore[no-untyped-def]
+    """The result of an action, or None with its faults noted."""
+    try:
+        return action()
+    except InputError as error:
+        faults.extend(error.faults)
+        return None
+
+
+def _guesses(config: RunConfig, corpus: Corpus, model: ModelFolder) -> tuple[Guess, ...]:
+    """What was chosen so far without being asked for."""
+    table = corpus.tables[0]
+    delimiter = "tab" if table.delimiter == "\t" else "comma"
+    return (
+        Guess("table", f"{table.path}, {len(table)} rows", f"UTF-8 with a header, {delimiter} between columns", ""),
+        *corpus.guesses,
+        Guess("model", config.model.model, model.found, "--model"),
+    )

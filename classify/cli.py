@@ -1,0 +1,154 @@
+"""Commands, exit codes and the one line of an error. Heavy imports happen inside the handlers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from classify import __version__, devices
+from classify.arguments import Parser, known_flags, parse_training, training_parser, unknown_name
+from classify.errors import ClassifyError, InputError
+
+_USAGE = """usage: classify COMMAND [flags]
+
+Fine-tune a BERT classifier on your own table of texts and labels, and use it.
+
+  classify train --data my.csv                                  train (the same as python run_classify.py)
+  classify predict --model runs/my-1 --data new.csv --out p.csv  predict every row of a table
+  classify COMMAND --help                                       the flags of a command
+  classify --version                                            the version"""
+
+
+def main(argv: Sequence[str] | None = None, program: str = "classify") -> int:
+    """Run a command and return its exit code: 0, 1 our fault, 2 the person's input, 3 checkpoint, 130/143 signal."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments
+    try:
+        if program != "classify":
+            return _train(arguments, program)
+        return _dispatch(arguments)
+    except ClassifyError as error:
+        return _fail(str(error), error.exit_code, debug, everywhere=error.everywhere)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 128 + signal.SIGINT, debug)
+    except BrokenPipeError:
+        # Whoever read our output has left, e.g. `| head`; that is no fault.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _fail(f"{where}{error.strerror or error}", 1, debug, everywhere=False)
+    except Exception as error:
+        _let_first_error_speak(error)
+        line = " ".join(str(error).split())[:300]
+        return _fail(
+            f"internal error: {type(error).__name__}: {line} (--debug shows where)", 1, debug, everywhere=False
+        )
+
+
+def _dispatch(arguments: list[str]) -> int:
+    commands = {"train": _train, "predict": _predict}
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_USAGE)
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        print(f"classify {__version__}")
+        return 0
+    if arguments[0] not in commands:
+        raise InputError(
+            f"unknown command {arguments[0]!r}; expected one of {', '.join(commands)}. See classify --help."
+        )
+    return commands[arguments[0]](arguments[1:], f"classify {arguments[0]}")
+
+
+def _train(arguments: list[str], program: str) -> int:
+    if any(word in ("-h", "--help") for word in arguments):
+        training_parser(program).print_help()
+        return 0
+    config = parse_training(arguments, program)
+    from classify.checks import check
+
+    checked = check(config)
+    if config.training.nproc is not None:
+        from classify.launch import run_processes
+
+        return run_processes(["train", *_without_nproc(arguments)], config.training.nproc)
+    from classify.run import train
+
+    train(config, checked)
+    return 0
+
+
+def _without_nproc(arguments: list[str]) -> list[str]:
+    """The arguments for the processes that --nproc starts."""
+    kept: list[str] = []
+    skip = False
+    for word in arguments:
+        if skip:
+            skip = False
+        elif word == "--nproc":
+            skip = True
+        elif not word.startswith("--nproc="):
+            kept.append(word)
+    return kept
+
+
+def _predict(arguments: list[str], program: str) -> int:
+    parser = Parser(prog=program, description="Predict every row of a table with a trained classifier.")
+    parser.add_argument("--model", metavar="FOLDER", help="the output folder of a training run")
+    parser.add_argument("--data", metavar="FILE", help="the table: CSV with a header, UTF-8")
+    parser.add_argument("--out", metavar="FILE", default="predictions.csv", help="written here (default: %(default)s)")
+    parser.add_argument("--text-column", "--text_column", metavar="X", help="as in training if not given")
+    parser.add_argument("--precision", choices=["auto", "fp32", "tf32", "bf16", "fp16"], default="auto")
+    parser.add_argument("--cpu", "--use-cpu", "--no-cuda", action="store_true", help="leave GPUs alone")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    options, unknown = parser.parse_known_args(arguments)
+    faults = [unknown_name(word, known_flags(parser)) for word in unknown]
+    faults += [
+        f"--{name} must be given. See {program} --help." for name in ("model", "data") if not getattr(options, name)
+    ]
+    if faults:
+        raise InputError(*faults)
+    from classify.checks import check_prediction
+
+    table, column = check_prediction(options.model, options.data, options.out, options.text_column)
+    from classify.predict import load_classifier, predict_table
+
+    classifier = load_classifier(options.model, use_cpu=options.cpu, precision=options.precision)
+    begin = time.perf_counter()
+    predict_table(classifier, table, column, Path(options.out))
+    seconds = time.perf_counter() - begin
+    print(f"{options.out}: {len(table)} rows, column {column!r}, {len(table) / seconds:.0f} rows/s")
+    return 0
+
+
+def _fail(message: str, code: int, debug: bool, everywhere: bool = True) -> int:
+    """Print the error once per run, and return its code.
+
+    Of an error that every rank meets, the main process prints the line at once; the others stay silent and linger,
+    because a launcher ends all processes when the first one leaves.
+    """
+    if debug:
+        traceback.print_exc()
+    if everywhere and not devices.main_by_environment():
+        time.sleep(1.0)
+        return code
+    sys.stdout.flush()
+    for line in message.splitlines():
+        print(f"error: {line}", file=sys.stderr)
+    sys.stderr.flush()
+    return code
+
+
+def _let_first_error_speak(error: Exception) -> None:
+    """When a peer has gone, its own line is the one to read: wait for the launcher to end this process too."""
+    text = str(error).lower()
+    if devices.is_launched() and any(
+        sign in text for sign in ("connection closed by peer", "connection reset", "broken pipe")
+    ):
+        time.sleep(3.0)

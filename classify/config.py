@@ -1,0 +1,294 @@
+"""What a run is told: three small config classes, and every fault of a value found in one pass.
+
+Field names are those of `transformers.TrainingArguments` wherever it has the field. A field's metadata carries its
+command-line flag, the aliases people know from other scripts and the help text, so that flags, YAML keys and
+documentation come from one place (`classify.arguments` reads it).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import typing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from classify.errors import InputError
+from classify.options import above, above_or_off, at_least, between, convert, option, shown_name
+
+if TYPE_CHECKING:
+    import torch
+
+    from classify.devices import ParallelMode
+    from classify.runtime import Runtime
+
+DEFAULT_BATCH_SIZE = 32
+DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+
+
+@dataclass
+class DataConfig:
+    """The table: where it lies, which columns matter, how much of a text is read."""
+
+    data: str | None = option(None, "the table to learn from: CSV with a header, UTF-8", "--data", "--train-file")
+    eval_data: str | None = option(
+        None,
+        "a table to choose the best epoch by; split off --data otherwise",
+        "--eval-data",
+        "--validation-file",
+    )
+    test_data: str | None = option(
+        None,
+        "a table for the final score; split off --data if no other table is given",
+        "--test-data",
+        "--test-file",
+    )
+    text_column: str | None = option(
+        None, "name of the column that holds the text; found if not given", "--text-column"
+    )
+    label_column: str | None = option(
+        None, "name of the column that holds the label; found if not given", "--label-column"
+    )
+    max_length: int | None = option(
+        None,
+        "tokens kept of a text; 128, or the 99th percentile where texts are longer",
+        "--max-length",
+        "--max-seq-length",
+        check=at_least(4),
+    )
+    max_train_samples: int | None = option(
+        None,
+        "train on this many rows only (label names still come from all)",
+        "--max-train-samples",
+        check=at_least(2),
+    )
+
+
+@dataclass
+class ModelConfig:
+    """The model to start from and the head put on it."""
+
+    model: str = option(DEFAULT_MODEL, "a folder, or a name on the Hugging Face hub", "--model", "--model-name-or-path")
+    head: Literal["probe", "random"] = option(
+        "probe",
+        "where the classifier layer starts: a logistic regression on the model's own output, or random",
+        "--head",
+    )
+    packing: Literal["auto", "packed", "padded"] = option(
+        "auto", "pack texts end to end, or pad them; auto packs wherever packed and padded logits agree"
+    )
+    dropout: float | None = option(None, "dropout everywhere; the model's own if not given", check=between(0, 1))
+
+
+@dataclass
+class TrainingConfig:
+    """How to train and on what; TrainingArguments-like. `batch_size` is the global batch, on all devices together."""
+
+    output_dir: str | None = option(None, "folder for the result; runs/<name of data>-<n> if not given", "--output-dir")
+    overwrite_output_dir: bool = option(
+        False, "empty the folder first if it holds an earlier run", "--overwrite-output-dir"
+    )
+    resume_from_checkpoint: str | bool = option(
+        False,
+        "go on from the newest checkpoint (of this folder, if one is named)",
+        "--resume",
+        "--resume-from-checkpoint",
+    )
+    num_train_epochs: float = option(3.0, "times each row is seen", "--epochs", "--num-train-epochs", check=above(0))
+    max_steps: int = option(
+        -1,
+        "stop after this many steps, whatever --epochs says; -1: no limit",
+        "--max-steps",
+        check=above_or_off(0, -1),
+    )
+    batch_size: int | None = option(
+        None,
+        "rows of an optimizer step, all devices together; 32 if not given",
+        "--batch-size",
+        check=above(0),
+    )
+    per_device_train_batch_size: int | None = option(
+        None,
+        "rows per device; times the number of devices = --batch-size",
+        "--per-device-train-batch-size",
+        check=above(0),
+    )
+    gradient_accumulation_steps: int = option(
+        1,
+        "micro-batches a device cuts its share of the batch into; saves memory, changes no result",
+        check=above(0),
+    )
+    learning_rate: float = option(5e-5, "peak learning rate of AdamW", "--learning-rate", check=above(0))
+    weight_decay: float = option(0.01, "AdamW's weight decay; none on biases and norms", check=between(0, 1))
+    adam_beta1: float = option(0.9, "AdamW's beta 1", check=between(0, 1))
+    adam_beta2: float = option(0.999, "AdamW's beta 2", check=between(0, 1))
+    adam_epsilon: float = option(1e-8, "AdamW's epsilon", check=above(0))
+    max_grad_norm: float = option(1.0, "gradients are clipped to this norm; 0: never", check=at_least(0))
+    warmup_steps: float = option(
+        0.1, "steps over which the learning rate rises; below 1: share of all steps", check=at_least(0)
+    )
+    seed: int = option(42, "seed of the split, the shuffle, the head and dropout", "--seed", check=between(0, 2**31))
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = option(
+        "auto", "arithmetic of the model; auto: bf16 on GPUs that have it, else fp32", "--precision"
+    )
+    fp16: bool = option(False, "same as --precision fp16", "--fp16")
+    bf16: bool = option(False, "same as --precision bf16", "--bf16")
+    use_cpu: bool = option(False, "leave GPUs alone", "--cpu", "--use-cpu", "--no-cuda")
+    nproc: int | None = option(None, "start this many processes here; no torchrun needed", "--nproc", check=above(0))
+    strategy: Literal["auto", "none", "dp", "ddp"] = option(
+        "auto",
+        "how several devices work together: DataParallel (dp) or DistributedDataParallel (ddp)",
+        "--strategy",
+    )
+    local_rank: int = option(
+        -1,
+        "this process's number on its machine, set by a launcher; -1: not launched",
+        "--local-rank",
+        check=at_least(-1),
+    )
+    ddp_backend: Literal["nccl", "gloo", "xccl", "hccl", "cncl"] | None = option(
+        None, "collective backend; nccl on GPUs, gloo on CPU if not given"
+    )
+    ddp_timeout: int = option(1800, "seconds a rank waits for the others before it gives up", check=above(0))
+    save_steps: int | None = option(
+        None,
+        "a checkpoint every so many steps, besides the one at each epoch's end",
+        "--save-steps",
+        check=above(0),
+    )
+    save_total_limit: int = option(2, "checkpoints kept, the best one among them", check=at_least(1))
+    logging_steps: int = option(10, "steps between two lines of train_log.jsonl", check=above(0))
+    report_to: str = option("auto", "tensorboard, none, or auto: tensorboard where it is installed", "--report-to")
+
+    @functools.cached_property
+    def runtime(self) -> Runtime:
+        """This process's place among the others, with the process group started. Import of torch happens here."""
+        from classify import runtime
+
+        return runtime.start(
+            use_cpu=self.use_cpu,
+            local_rank=self.local_rank,
+            strategy=self.strategy,
+            backend=self.ddp_backend,
+            timeout_seconds=self.ddp_timeout,
+        )
+
+    @functools.cached_property
+    def _setup_devices(self) -> torch.device:
+        """Decide device and parallel mode once, as `transformers.TrainingArguments._setup_devices` does."""
+        return self.runtime.device
+
+    @property
+    def device(self) -> torch.device:
+        """The device of this process."""
+        return self._setup_devices
+
+    @property
+    def n_gpu(self) -> int:
+        """Accelerators this process drives: 0 on CPU, 1 when launched, all of them under DataParallel."""
+        return self.runtime.plan.n_gpu
+
+    @property
+    def parallel_mode(self) -> ParallelMode:
+        """One device, several in one process (DataParallel), or one process a device (DDP)."""
+        return self.runtime.plan.parallel_mode
+
+    @property
+    def world_size(self) -> int:
+        """Processes that train together."""
+        return self.runtime.world_size
+
+    @property
+    def process_index(self) -> int:
+        """Global rank of this process."""
+        return self.runtime.rank
+
+    @property
+    def local_process_index(self) -> int:
+        """Rank of this process on its machine; 0 where nothing was launched (`local_rank` is -1 then)."""
+        return max(self.runtime.local_rank, 0)
+
+
+@dataclass
+class RunConfig:
+    """All that a training run is told."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    debug: bool = False
+
+    @classmethod
+    def from_values(
+        cls, values: dict[str, Any], names: dict[str, str] | None = None, faults: list[str] | None = None
+    ) -> RunConfig:
+        """Build from {field name: raw value}; strings are converted. Raises InputError with every fault.
+
+        `names` maps a field to what the person typed for it, for messages; `faults` are those found before.
+        """
+        names = names or {}
+        faults = list(faults or [])
+        parts: dict[str, dict[str, Any]] = {"data": {}, "model": {}, "training": {}}
+        for name, raw in values.items():
+            part, spec = FIELDS[name]
+            try:
+                parts[part][name] = convert(spec, HINTS[name], raw, names.get(name, shown_name(spec)))
+            except InputError as error:
+                faults.extend(error.faults)
+        config = cls(DataConfig(**parts["data"]), ModelConfig(**parts["model"]), TrainingConfig(**parts["training"]))
+        config._combine(faults)
+        if faults:
+            raise InputError(*faults)
+        return config
+
+    def validate(self) -> None:
+        """Check every field and their combinations; raises one InputError that lists all faults."""
+        faults: list[str] = []
+        for name, (part, spec) in FIELDS.items():
+            try:
+                convert(spec, HINTS[name], getattr(getattr(self, part), name), shown_name(spec))
+            except InputError as error:
+                faults.extend(error.faults)
+        self._combine(faults)
+        if faults:
+            raise InputError(*faults)
+
+    def _combine(self, faults: list[str]) -> None:
+        """Faults that take two fields to see."""
+        training = self.training
+        if self.data.data is None and not faults:  # a mistyped flag is the likelier reason, and already named
+            faults.append("--data must name a table, e.g. --data my.csv. Got nothing instead.")
+        if training.batch_size is not None and training.per_device_train_batch_size is not None:
+            faults.append(
+                f"--batch-size {training.batch_size} and --per-device-train-batch-size "
+                f"{training.per_device_train_batch_size} both set the rows of a step; give one of them."
+            )
+        if training.fp16 and training.bf16:
+            faults.append("--fp16 and --bf16 exclude each other; give one of them.")
+        for flag in ("fp16", "bf16"):
+            if getattr(training, flag) and training.precision not in ("auto", flag):
+                faults.append(f"--{flag} and --precision {training.precision} contradict each other; give one of them.")
+        if training.resume_from_checkpoint and training.overwrite_output_dir:
+            faults.append("--resume goes on from a folder that --overwrite-output-dir would empty; give one of them.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for run.json."""
+        return {part: dataclasses.asdict(getattr(self, part)) for part in ("data", "model", "training")}
+
+
+def _fields() -> dict[str, tuple[str, dataclasses.Field[Any]]]:
+    found: dict[str, tuple[str, dataclasses.Field[Any]]] = {}
+    for part, kind in (("data", DataConfig), ("model", ModelConfig), ("training", TrainingConfig)):
+        for spec in dataclasses.fields(kind):
+            found[spec.name] = (part, spec)
+    return found
+
+
+FIELDS = _fields()
+HINTS: dict[str, Any] = {
+    name: hint
+    for kind in (DataConfig, ModelConfig, TrainingConfig)
+    for name, hint in typing.get_type_hints(
+        kind, localns={"torch": None, "Runtime": None, "ParallelMode": None}
+    ).items()
+}

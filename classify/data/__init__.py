@@ -1,0 +1,1 @@
+"""From a person's table to token batches: read, understand, split, tokenise, plan."""

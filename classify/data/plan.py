@@ -1,0 +1,153 @@
+"""Which rows make up which step: pure functions of (rows, seed, epoch, batch size), without torch (law 1).
+
+The global batch of a step does not depend on how many processes, devices or micro-batches divide it. Within an
+epoch the rows come in a uniformly random order, each exactly once: the semantics of torch's `RandomSampler` in one
+process, and of `DistributedSampler` in several, but without the rows that one repeats to make the shares equal.
+A position in training is one number: rows consumed since the start.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Rows = npt.NDArray[np.int64]
+
+
+@functools.lru_cache(maxsize=2)
+def epoch_order(rows: int, seed: int, epoch: int) -> Rows:
+    """A random permutation of range(rows) for one epoch, the same on every machine and NumPy version.
+
+    Only bit streams of NumPy's bit generators are guaranteed to stay as they are (NEP 19), not `permutation`; so
+    the order is that of one 64-bit draw a row.
+    """
+    draws = np.random.PCG64(np.random.SeedSequence([seed, epoch])).random_raw(rows)
+    order = np.argsort(draws, kind="stable")
+    order.flags.writeable = False
+    return order
+
+
+@dataclass(frozen=True)
+class Step:
+    """One optimizer step: its rows in shuffled order, and where training stands before and after it."""
+
+    epoch: int
+    rows: Rows
+    position: int
+
+    @property
+    def end(self) -> int:
+        """Rows consumed when the step is done."""
+        return self.position + len(self.rows)
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """The steps of a run. The last step of an epoch holds what is left; no row is dropped or repeated."""
+
+    rows: int
+    batch_size: int
+    seed: int
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps that one epoch takes."""
+        return math.ceil(self.rows / self.batch_size)
+
+    def step_at(self, position: int) -> Step:
+        """The step that begins when `position` rows are consumed."""
+        epoch, offset = divmod(position, self.rows)
+        order = epoch_order(self.rows, self.seed, epoch)
+        return Step(epoch, order[offset : offset + self.batch_size], position)
+
+    def steps(self, position: int, end: int) -> Iterator[Step]:
+        """The steps from `position` until at least `end` rows are consumed."""
+        while position < end:
+            step = self.step_at(position)
+            yield step
+            position = step.end
+
+    def end_of(self, epochs: float, max_steps: int = -1) -> int:
+        """Rows consumed at the end of a run of so many epochs, or of `max_steps` steps if that is given (> 0)."""
+        if max_steps > 0:
+            whole, rest = divmod(max_steps, self.steps_per_epoch)
+            return whole * self.rows + min(rest * self.batch_size, self.rows)
+        return self._whole_steps(math.ceil(round(epochs * self.rows, 6)))
+
+    def steps_until(self, position: int) -> int:
+        """Optimizer steps that bring training from the start to `position`."""
+        whole, rest = divmod(position, self.rows)
+        return whole * self.steps_per_epoch + math.ceil(rest / self.batch_size)
+
+    def _whole_steps(self, position: int) -> int:
+        """`position`, moved up to the end of the step it falls into."""
+        epochs, rest = divmod(position, self.rows)
+        return epochs * self.rows + min(math.ceil(rest / self.batch_size) * self.batch_size, self.rows)
+
+
+def token_cost(lengths: npt.NDArray[np.int64], hidden_size: int) -> npt.NDArray[np.float64]:
+    """Relative work of texts of so many tokens in an encoder of that width.
+
+    Per token and layer a transformer multiplies 12 h^2 pairs in its matrices and 2 L h in attention, so the cost of
+    a text is L (1 + L / (6 h)) in units of a token without attention.
+    """
+    return lengths * (1.0 + lengths / (6.0 * hidden_size))
+
+
+def divide(costs: npt.NDArray[np.float64], parts: int) -> list[Rows]:
+    """Deal items into `parts` bins of nearly equal cost: largest first, each to the least loaded bin.
+
+    Returns for each bin the indices into `costs`, largest cost first; with fewer items than parts some are empty.
+    Greedy longest-processing-time rule (R. L. Graham, 1969, Bounds on Multiprocessing Timing Anomalies): at most
+    4/3 of the best possible maximum. Ties go by index, so the result is a pure function of the costs.
+    """
+    order = np.argsort(-costs, kind="stable")
+    if parts == 1:
+        return [order.astype(np.int64)]
+    heap = [(0.0, part) for part in range(parts)]
+    bins: list[list[int]] = [[] for _ in range(parts)]
+    for item in order.tolist():
+        load, part = heap[0]
+        heapq.heapreplace(heap, (load + float(costs[item]), part))
+        bins[part].append(item)
+    return [np.array(items, dtype=np.int64) for items in bins]
+
+
+def divide_by_length(lengths: npt.NDArray[np.int64], parts: int) -> list[Rows]:
+    """Cut items, longest first, into at most `parts` runs of equal count: like lengths share a padded batch."""
+    order = np.argsort(-lengths, kind="stable").astype(np.int64)
+    return [run for run in np.array_split(order, parts) if len(run)]
+
+
+def chunks(lengths: npt.NDArray[np.int64], token_budget: int, *, padded: bool = False) -> list[Rows]:
+    """Cut all rows into batches of like length for evaluation, each within `token_budget` tokens.
+
+    What a batch holds depends on the lengths alone, not on how many processes share the batches, so a text meets
+    the same neighbours on any topology. `padded` counts every text at the length of the longest. A single text
+    above the budget is a batch of its own.
+    """
+    order = np.argsort(-lengths, kind="stable").astype(np.int64)
+    cut: list[Rows] = []
+    start, filled = 0, 0
+    for place, row in enumerate(order.tolist()):
+        size = int(lengths[order[start]]) if padded else int(lengths[row])
+        if place > start and filled + size > token_budget:
+            cut.append(order[start:place])
+            start, filled = place, 0
+            size = int(lengths[row])
+        filled += size
+    if len(order):
+        cut.append(order[start:])
+    return cut
+
+
+def share(batches: Sequence[Rows], costs: npt.NDArray[np.float64], rank: int, world_size: int) -> list[Rows]:
+    """The evaluation batches that one rank computes; together the ranks compute each exactly once (law 2)."""
+    totals = np.array([costs[batch].sum() for batch in batches])
+    return [batches[i] for i in divide(totals, world_size)[rank]]

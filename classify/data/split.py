@@ -1,0 +1,110 @@
+"""Train, evaluation and test parts: stratified by class, and no text in two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Row numbers of each part, ascending (file order); `None` where a part comes from a file of its own."""
+
+    train: Rows
+    eval: Rows | None
+    test: Rows | None
+
+
+def split_rows(texts: Sequence[str], labels: Rows, *, seed: int, eval_share: float, test_share: float) -> Split:
+    """Divide rows into parts with the same mix of classes, as nearly as whole rows allow.
+
+    Copies of a text go to the same part, so that no part is scored on what another has learned. Every class keeps a
+    row in train; a class with one row stays there whole. A share of 0 gives `None` for that part.
+    """
+    groups = _groups(texts)
+    # A text that occurs with several labels counts for the label of its first row.
+    group_labels = np.array([labels[rows[0]] for rows in groups], dtype=np.int64)
+    group_sizes = np.array([len(rows) for rows in groups], dtype=np.int64)
+    order = np.argsort(_draws(seed, len(groups)), kind="stable")
+    taken = np.zeros(len(groups), dtype=np.int8)
+    for part, fraction in ((1, eval_share), (2, test_share)):
+        if fraction:
+            _take(taken, part, fraction, order, group_labels, group_sizes)
+    rows_of = {
+        part: np.sort(np.array([row for g in np.flatnonzero(taken == part) for row in groups[g]], dtype=np.int64))
+        for part in (0, 1, 2)
+    }
+    return Split(rows_of[0], rows_of[1] if eval_share else None, rows_of[2] if test_share else None)
+
+
+def cap_rows(labels: Rows, rows: Rows, limit: int, *, seed: int) -> Rows:
+    """At most `limit` of the given rows, with the same mix of classes and (where it fits) a row of each."""
+    if len(rows) <= limit:
+        return rows
+    label_array = labels[rows]
+    order = np.argsort(_draws(seed, len(rows)), kind="stable")
+    quota = _quotas(np.bincount(label_array), limit, keep_one=True)
+    place = _place_in_class(label_array, order)
+    return rows[place < quota[label_array]]
+
+
+def overlap(texts: Sequence[str], train: Rows, other_texts: Sequence[str]) -> list[int]:
+    """Indices into `other_texts` whose text also occurs among the training rows."""
+    known = {texts[row].strip() for row in train}
+    return [i for i, text in enumerate(other_texts) if text.strip() in known]
+
+
+def _groups(texts: Sequence[str]) -> list[list[int]]:
+    """Rows that share a text (outer spaces aside), in order of first occurrence."""
+    found: dict[str, list[int]] = {}
+    for row, text in enumerate(texts):
+        found.setdefault(text.strip(), []).append(row)
+    return list(found.values())
+
+
+def _draws(seed: int, count: int) -> npt.NDArray[np.uint64]:
+    # The word "split" as a number keeps these draws apart from those of the epochs' order.
+    return np.random.PCG64(np.random.SeedSequence([seed, 0x73706C6974])).random_raw(count)
+
+
+def _take(taken: npt.NDArray[np.int8], part: int, fraction: float, order: Rows, labels: Rows, sizes: Rows) -> None:
+    """Mark groups for `part` until each class has given its quota of rows."""
+    rows_per_class = np.bincount(labels, weights=sizes).astype(np.int64)
+    quota = _quotas(rows_per_class, max(1, round(fraction * int(sizes.sum()))), keep_one=False)
+    left = np.bincount(labels, weights=sizes * (taken == 0), minlength=len(quota)).astype(np.int64)
+    for group in order:
+        label, size = labels[group], sizes[group]
+        if taken[group] == 0 and 0 < size <= quota[label] and left[label] - size >= 1:
+            taken[group] = part
+            quota[label] -= size
+            left[label] -= size
+
+
+def _quotas(counts: Rows, total: int, *, keep_one: bool) -> Rows:
+    """Whole numbers proportional to `counts` with sum `total` (largest remainder); `keep_one`: at least 1 a class."""
+    exact = counts * (total / max(1, counts.sum()))
+    quota = np.floor(exact).astype(np.int64)
+    if keep_one:
+        quota = np.where(counts > 0, np.maximum(quota, 1), 0)
+    # Between equal remainders the larger class gives the row.
+    by_remainder = np.lexsort((-counts, -(exact - quota)))
+    for label in by_remainder[: max(0, total - int(quota.sum()))]:
+        quota[label] += 1
+    while quota.sum() > total:  # one row for each of many rare classes can be more than there is room for
+        quota[np.argmax(quota)] -= 1
+    return np.minimum(quota, counts)
+
+
+def _place_in_class(labels: Rows, order: Rows) -> Rows:
+    """For each row, how many rows of its class come before it in `order`."""
+    place = np.empty(len(labels), dtype=np.int64)
+    by_class = np.argsort(labels[order], kind="stable")
+    shuffled = order[by_class]
+    starts = np.searchsorted(labels[shuffled], labels[shuffled], side="left")
+    place[shuffled] = np.arange(len(labels)) - starts
+    return place

@@ -1,0 +1,206 @@
+"""Texts to token ids, once: flat arrays that every later pass slices, kept in a cache and memory-mapped.
+
+What is stored is each text's ids without special tokens and without truncation, so one tokenisation serves every
+`--max-length`. The special tokens a tokenizer puts around a text are the same for all texts; they and the
+truncation are applied when rows are collated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Ids = npt.NDArray[np.int64]
+
+_FORMAT = 1
+_CACHE_BYTES = 4 << 30
+_BATCH = 4096
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Token ids of all rows of a table.
+
+    `ids` is flat (int32); row i without its special tokens is ids[offsets[i]:offsets[i + 1]]. `prefix` and `suffix`
+    are the special tokens around it ([CLS] ... [SEP] for BERT).
+    """
+
+    ids: npt.NDArray[np.int32]
+    offsets: npt.NDArray[np.int64]
+    prefix: tuple[int, ...]
+    suffix: tuple[int, ...]
+    max_length: int
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def special(self) -> int:
+        """Special tokens around each text."""
+        return len(self.prefix) + len(self.suffix)
+
+    @property
+    def full_lengths(self) -> Ids:
+        """(rows,) tokens of each text with its special tokens, before truncation."""
+        return np.diff(self.offsets) + self.special
+
+    @property
+    def lengths(self) -> Ids:
+        """(rows,) tokens of each text as the model sees it."""
+        return np.minimum(self.full_lengths, self.max_length)
+
+    def lengths_of(self, rows: npt.NDArray[np.int64]) -> Ids:
+        """(n,) tokens of the given rows as the model sees them."""
+        return np.minimum(self.offsets[rows + 1] - self.offsets[rows] + self.special, self.max_length)
+
+    def with_max_length(self, max_length: int) -> Tokens:
+        """The same ids, truncated elsewhere."""
+        return Tokens(self.ids, self.offsets, self.prefix, self.suffix, max_length)
+
+    def collate(self, rows: npt.NDArray[np.int64]) -> tuple[Ids, Ids]:
+        """Ids of the rows end to end (T,), and their lengths (n,); the end of a long text is cut, never a special."""
+        lengths = self.lengths_of(rows)
+        content = lengths - self.special
+        starts = np.cumsum(lengths) - lengths
+        flat = np.empty(int(lengths.sum()), dtype=np.int64)
+        for i, token in enumerate(self.prefix):
+            flat[starts + i] = token
+        for i, token in enumerate(self.suffix):
+            flat[starts + len(self.prefix) + content + i] = token
+        total = int(content.sum())
+        within = np.arange(total) - np.repeat(np.cumsum(content) - content, content)
+        source = np.repeat(self.offsets[rows], content) + within
+        flat[np.repeat(starts + len(self.prefix), content) + within] = self.ids[source]
+        return flat, lengths
+
+
+def load_tokenizer(folder: str) -> Any:
+    """The tokenizer of a model folder, with the truncation and padding that some carry switched off."""
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        backend.no_truncation()
+        backend.no_padding()
+    return tokenizer
+
+
+def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int, *, identity: str | None = None) -> Tokens:
+    """Tokenise all texts. With an `identity` (what the texts are, e.g. a file's hash and column) the ids are cached.
+
+    Ranks on one machine that ask for the same texts tokenise them once: the first takes a file lock, the others
+    map its result. This needs no process group, so no rank can run into its time-out here.
+    """
+    prefix, suffix = special_tokens(tokenizer)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    arrays = None
+    if identity is not None and backend is not None:
+        key = hashlib.sha256(f"{_FORMAT}\0{identity}\0{backend.to_str()}".encode()).hexdigest()[:32]
+        arrays = _through_cache(key, tokenizer, texts)
+    if arrays is None:
+        arrays = _encode(tokenizer, texts)
+    return Tokens(*arrays, prefix, suffix, max_length)
+
+
+def special_tokens(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What the tokenizer puts before and after a single text."""
+    full = tokenizer("a", verbose=False)["input_ids"]
+    bare = tokenizer("a", add_special_tokens=False, verbose=False)["input_ids"]
+    for start in range(len(full) - len(bare) + 1):
+        if full[start : start + len(bare)] == bare:
+            return tuple(full[:start]), tuple(full[start + len(bare) :])
+    raise AssertionError(f"a tokenizer that changes a text when it adds special tokens: {full} from {bare}")
+
+
+def default_max_length(full_lengths: Ids, cap: int) -> int:
+    """128, or the 99th percentile of the texts' tokens where that is more; never above the model's `cap`."""
+    longest = int(np.percentile(full_lengths, 99, method="higher")) if len(full_lengths) else 0
+    return min(max(128, longest), cap)
+
+
+def _encode(tokenizer: Any, texts: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    """Flat ids and offsets, a block of texts at a time."""
+    blocks: list[npt.NDArray[np.int32]] = []
+    sizes: list[int] = []
+    for ids in _encoded(tokenizer, texts):
+        sizes.extend(len(one) for one in ids)
+        blocks.append(np.fromiter((token for one in ids for token in one), dtype=np.int32))
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    return np.concatenate(blocks) if blocks else np.empty(0, np.int32), offsets
+
+
+def _encoded(tokenizer: Any, texts: Sequence[str]) -> Iterator[list[list[int]]]:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    for start in range(0, len(texts), _BATCH):
+        block = list(texts[start : start + _BATCH])
+        if backend is not None:
+            yield [encoding.ids for encoding in backend.encode_batch_fast(block, add_special_tokens=False)]
+        else:
+            yield tokenizer(block, add_special_tokens=False, verbose=False)["input_ids"]
+
+
+def cache_folder() -> Path:
+    """Where tokenised tables are kept: `$XDG_CACHE_HOME/classify`, `~/.cache/classify` without it."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "classify" / "tokens"
+
+
+def _through_cache(
+    key: str, tokenizer: Any, texts: Sequence[str]
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]] | None:
+    """The arrays under `key`, made first if need be; None where the cache cannot be used (no room, read-only)."""
+    import filelock
+
+    folder = cache_folder() / key
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(folder.with_suffix(".lock")):
+            if not folder.exists():
+                arrays = _encode(tokenizer, texts)
+                _store(folder, arrays)
+            os.utime(folder)
+            ids = np.load(folder / "ids.npy", mmap_mode="r")
+            offsets = np.load(folder / "offsets.npy")
+            if len(offsets) == len(texts) + 1 and offsets[-1] == len(ids):
+                return ids, offsets
+            shutil.rmtree(folder, ignore_errors=True)
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def _store(folder: Path, arrays: tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]) -> None:
+    """Write both arrays under a temporary name, then rename: a cache entry exists whole or not at all."""
+    _make_room(folder.parent, sum(array.nbytes for array in arrays))
+    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".making-"))
+    try:
+        np.save(temporary / "ids.npy", arrays[0])
+        np.save(temporary / "offsets.npy", arrays[1])
+        temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _make_room(cache: Path, needed: int) -> None:
+    """Drop the entries used longest ago until `needed` bytes fit into the cache's size."""
+    entries = sorted((p for p in cache.iterdir() if p.is_dir() and p.name[0] != "."), key=lambda p: p.stat().st_mtime)
+    sizes = {entry: sum(file.stat().st_size for file in entry.iterdir()) for entry in entries}
+    total = sum(sizes.values())
+    for entry in entries:
+        if total + needed <= _CACHE_BYTES:
+            break
+        shutil.rmtree(entry, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            entry.with_suffix(".lock").unlink()
+        total -= sizes[entry]

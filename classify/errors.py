@@ -1,0 +1,49 @@
+"""Errors written for the person who runs the program, each with its exit code.
+
+A message is one line that says where, what was expected, what was found and what to do. The command line prints
+it as it is and adds nothing, so a traceback never stands in its way (`--debug` shows it).
+"""
+
+from __future__ import annotations
+
+
+class ClassifyError(Exception):
+    """Base of all errors with a message for the person. `exit_code` 1: our fault.
+
+    `everywhere` says whether every rank of a distributed run meets the same error by itself. Then rank 0 alone
+    prints it; an error that only one rank can know is printed by that rank.
+    """
+
+    exit_code = 1
+    everywhere = True
+
+
+class InputError(ClassifyError):
+    """What the person gave cannot be used: arguments, files, columns, labels. Exit 2."""
+
+    exit_code = 2
+
+    def __init__(self, *faults: str):
+        """Collect one or more faults; each is a full line of its own."""
+        super().__init__("\n".join(faults))
+        self.faults = faults
+
+
+class DeviceError(InputError):
+    """This rank's device or place in the process group is not as asked for. Exit 2."""
+
+    everywhere = False
+
+
+class CheckpointError(ClassifyError):
+    """Checkpoints are there and none of them can be trusted. Exit 3."""
+
+    exit_code = 3
+
+
+class Interrupted(ClassifyError):
+    """The run was stopped by a signal, after saving. Exit 128 + signal: 130 for Ctrl-C, 143 for SIGTERM."""
+
+    def __init__(self, message: str, signal_number: int):
+        super().__init__(message)
+        self.exit_code = 128 + signal_number

@@ -1,0 +1,87 @@
+"""The end of a run: the best epoch's weights, the test score, and every file of the output folder."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import psutil
+
+from classify import baseline, checkpoint, metrics, trainer
+from classify.job import Job
+from classify.outputs import CHECKPOINTS, RunRecord, save_model, write_json, write_predictions
+
+
+def finish(job: Job, state: trainer.TrainState, record: RunRecord) -> None:
+    """Go back to the best epoch, score the test part, write every file, say where they lie."""
+    progress, corpus = state.progress, job.checked.corpus
+    best = progress.best
+    assert best is not None, "the last step is always evaluated"
+    if int(best["step"]) != progress.step:
+        checkpoint.load(job.folder / CHECKPOINTS / f"step-{int(best['step']):08d}").load_model(job.model.stock)
+        job.say(f"the weights of epoch {best['epoch']:g} are kept: they scored best on the evaluation part")
+    eval_score = job.score(corpus.eval)
+    part = corpus.test or corpus.eval
+    logits, score = job.predict(part)
+    if not job.runtime.is_main:
+        return
+    save_model(job.folder, job.model.stock, job.tokenizer, _settings(job))
+    write_predictions(job.folder / "predictions.csv", part.table, part.rows, corpus.labels, metrics.softmax(logits))
+    rival = baseline.fit_and_score(
+        corpus.train.texts(corpus.text_column),
+        corpus.train.truth,
+        part.texts(corpus.text_column),
+        part.truth,
+        job.config.training.seed,
+    )
+    write_json(
+        job.folder / "metrics.json",
+        {
+            "train": _train_metrics(job, progress),
+            "eval": eval_score.as_json(),
+            "test": score.as_json() if corpus.test is not None else None,
+            "baseline": rival.as_json(),
+            "probe": job.probe,
+            "best_epoch": best["epoch"],
+            "wall_seconds": time.time() - psutil.Process().create_time(),
+        },
+    )
+    record.write("finished")
+    _summary(job, score, rival, "test" if corpus.test is not None else "evaluation")
+
+
+def _settings(job: Job) -> dict[str, Any]:
+    """classify.json: what prediction must repeat."""
+    return {
+        "format": 1,
+        "text_column": job.checked.corpus.text_column,
+        "max_length": job.max_length,
+        "long_text": "truncate",
+        "temperature": 1.0,
+        "packed": job.model.packed,
+    }
+
+
+def _train_metrics(job: Job, progress: trainer.Progress) -> dict[str, Any]:
+    return {
+        "seconds": progress.seconds,
+        "rows_per_second": progress.position / progress.seconds,
+        "tokens_per_second": progress.tokens / progress.seconds,
+        "steps": progress.step,
+        "epochs": progress.position / len(job.checked.corpus.train),
+        "loss": progress.epoch_loss / max(1, progress.epoch_rows),
+    }
+
+
+def _summary(job: Job, score: metrics.Score, rival: baseline.BaselineResult, part: str) -> None:
+    job.say("")
+    job.say(metrics.table(score))
+    fitted = len(job.checked.corpus.train)
+    on = f", fitted on {rival.rows} of {fitted} rows" if rival.rows < fitted else ""
+    job.say(
+        f"{part}: accuracy {score.accuracy:.4f}, macro F1 {score.macro_f1:.4f}; TF-IDF baseline: accuracy "
+        f"{rival.accuracy:.4f}, macro F1 {rival.macro_f1:.4f} ({rival.seconds:.1f} s{on})"
+    )
+    job.say("")
+    job.say(f"result: {job.folder}")
+    job.say(f"next:   classify predict --model {job.folder} --data new.csv --out predictions.csv")

@@ -1,0 +1,91 @@
+"""Evaluation passes: every row once, in the file's order, on any number of processes (law 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from classify.data import plan
+from classify.data.tokens import Tokens
+from classify.model import LoadedModel, output_layer
+from classify.precision import Precision
+from classify.runtime import Runtime
+
+Rows = npt.NDArray[np.int64]
+
+# Tokens of one evaluation batch: enough to fill the matrix units, small enough for a laptop's caches or a GPU.
+_TOKENS_CPU = 4096
+_TOKENS_DEVICE = 65536
+
+
+def logits_of(
+    model: LoadedModel, tokens: Tokens, rows: Rows, runtime: Runtime, precision: Precision
+) -> npt.NDArray[np.float32]:
+    """Logits (len(rows), classes) of the given rows, in their order, the same array on every rank.
+
+    A collective: all ranks call it with the same rows.
+    """
+    classes = int(model.stock.config.num_labels)
+    return _gathered(_forward(model, tokens, rows, runtime, precision), len(rows), classes, runtime)
+
+
+def features_of(
+    model: LoadedModel, tokens: Tokens, rows: Rows, runtime: Runtime, precision: Precision
+) -> npt.NDArray[np.float32]:
+    """What the output layer sees of each row: (len(rows), width), in order, the same on every rank. A collective."""
+    layer = output_layer(model.stock)
+    caught: list[torch.Tensor] = []
+    hook = layer.register_forward_pre_hook(lambda _, args: caught.append(args[0]))
+
+    def passes() -> Iterator[tuple[Rows, torch.Tensor]]:
+        for batch, _ in _forward(model, tokens, rows, runtime, precision):
+            yield batch, caught.pop()
+
+    try:
+        return _gathered(passes(), len(rows), layer.in_features, runtime)
+    finally:
+        hook.remove()
+
+
+@torch.no_grad()
+def _forward(
+    model: LoadedModel, tokens: Tokens, rows: Rows, runtime: Runtime, precision: Precision
+) -> Iterator[tuple[Rows, torch.Tensor]]:
+    """This rank's share: (places within `rows`, logits) of one batch after the other, in evaluation mode."""
+    lengths = tokens.lengths[rows]
+    budget = _TOKENS_CPU if runtime.device.type == "cpu" else _TOKENS_DEVICE
+    batches = plan.chunks(lengths, budget, padded=not model.packed)
+    costs = plan.token_cost(lengths, model.hidden_size)
+    training = model.classifier.training
+    model.classifier.eval()
+    try:
+        for places in plan.share(batches, costs, runtime.rank, runtime.world_size):
+            batch = model.batch(tokens, rows[places]).to(runtime.device)
+            with precision.autocast():
+                logits = model.classifier(batch)
+            yield places, logits
+    finally:
+        model.classifier.train(training)
+
+
+def _gathered(
+    passes: Iterator[tuple[Rows, torch.Tensor]], count: int, width: int, runtime: Runtime
+) -> npt.NDArray[np.float32]:
+    """Put the batches of all ranks back into order."""
+    places: list[Rows] = []
+    values: list[torch.Tensor] = []
+    with torch.no_grad():
+        for batch_places, batch_values in passes:
+            places.append(batch_places)
+            values.append(batch_values.float())
+    own_values = torch.cat(values) if values else torch.zeros((0, width), device=runtime.device)
+    own_places = torch.from_numpy(np.concatenate(places) if places else np.empty(0, np.int64)).to(runtime.device)
+    all_places = runtime.gather(own_places).cpu().numpy()
+    all_values = runtime.gather(own_values).cpu().numpy()
+    assert len(all_places) == count, "each row is computed by exactly one rank"
+    result = np.empty((count, width), dtype=np.float32)
+    result[all_places] = all_values
+    return result

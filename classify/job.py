@@ -1,0 +1,169 @@
+"""One run on one process: what it was told, what it works with, and how that came about."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from classify import metrics, trainer
+from classify.checks import Checked
+from classify.config import DEFAULT_BATCH_SIZE, RunConfig, TrainingConfig
+from classify.data.infer import Guess
+from classify.data.parts import Part
+from classify.data.tokens import Tokens, default_max_length, load_tokenizer, tokenize
+from classify.inference import logits_of
+from classify.model import LoadedModel, decide_packing, freeze_unused, load_model, quiet_libraries
+from classify.outputs import TrainLog, make_folder
+from classify.precision import Precision, choose_precision
+from classify.runtime import Runtime
+from classify.tracking import Tracker
+
+
+@dataclass
+class Job:
+    """One run on this process: what it was told, what it works with, where it writes."""
+
+    checked: Checked
+    runtime: Runtime
+    tokens: dict[str, Tokens]
+    tokenizer: Any
+    max_length: int
+    precision: Precision
+    model: LoadedModel
+    folder: Path
+    batch_size: int
+    guesses: list[Guess]
+    probe: dict[str, float] | None = None
+    log: TrainLog | None = None
+    tracker: Tracker = field(default_factory=lambda: Tracker(None))
+
+    @property
+    def config(self) -> RunConfig:
+        """What the run was told."""
+        return self.checked.config
+
+    def say(self, text: str) -> None:
+        """Print on the main process."""
+        if self.runtime.is_main:
+            tqdm.write(text, file=sys.stdout)
+            sys.stdout.flush()
+
+    def tokens_of(self, part: Part) -> Tokens:
+        """Token ids of the table a part belongs to."""
+        return self.tokens[part.table.path]
+
+    @property
+    def training_set(self) -> trainer.TrainingSet:
+        """The rows to learn from."""
+        train = self.checked.corpus.train
+        return trainer.TrainingSet(self.tokens_of(train), train.rows, train.labels)
+
+    def identity(self) -> dict[str, Any]:
+        """What must be the same for a checkpoint to be gone on from."""
+        return {
+            "data": self.checked.corpus.fingerprint,
+            "model": self.config.model.model,
+            "max_length": self.max_length,
+            "batch_size": self.batch_size,
+            "seed": self.config.training.seed,
+        }
+
+    def predict(self, part: Part) -> tuple[npt.NDArray[np.float32], metrics.Score]:
+        """Logits of a part in file order, and its score. A collective."""
+        logits = logits_of(self.model, self.tokens_of(part), part.rows, self.runtime, self.precision)
+        return logits, metrics.score(logits, part.truth, self.checked.corpus.labels, self.config.training.seed)
+
+    def score(self, part: Part) -> metrics.Score:
+        """The score of a part as the model stands. A collective."""
+        return self.predict(part)[1]
+
+
+def _tokenize(checked: Checked) -> tuple[Any, dict[str, Tokens], int, Guess]:
+    """Tokenise every table once; settle how much of a text is read. Before the process group, so nobody waits in it."""
+    corpus, wanted = checked.corpus, checked.config.data.max_length
+    tokenizer = load_tokenizer(str(checked.model.path))
+    column = corpus.text_column
+    cap = checked.model.max_length
+    tokens = {
+        table.path: tokenize(tokenizer, table.as_dataset()[column], cap, identity=f"{table.sha256}/{column}")
+        for table in corpus.tables
+    }
+    lengths = tokens[corpus.train.table.path].full_lengths[corpus.train.rows]
+    max_length = wanted or default_max_length(lengths, cap)
+    longer = int((lengths > max_length).sum())
+    why = f"{longer} of {len(lengths)} training texts are longer and cut at the end" if longer else "no text is longer"
+    guess = Guess("max length", f"{max_length} tokens", why, "--max-length")
+    return tokenizer, {path: one.with_max_length(max_length) for path, one in tokens.items()}, max_length, guess
+
+
+def prepare(checked: Checked) -> Job:
+    """Tokenise, start the process group, load the model, settle precision, packing, batch size and folder.
+
+    Says every guess. The caller closes `job.runtime`; on an error it is closed here.
+    """
+    quiet_libraries()
+    tokenizer, tokens, max_length, cut = _tokenize(checked)
+    runtime = checked.config.training.runtime
+    try:
+        return _prepare(checked, runtime, tokenizer, tokens, max_length, cut)
+    except BaseException:
+        runtime.close()
+        raise
+
+
+def _prepare(
+    checked: Checked, runtime: Runtime, tokenizer: Any, tokens: dict[str, Tokens], max_length: int, cut: Guess
+) -> Job:
+    config = checked.config
+    training = config.training
+    precision = choose_precision(_precision_name(training), runtime.device)
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
+    model = load_model(
+        checked.model, checked.corpus.labels, seed=training.seed, pad_token_id=pad, dropout=config.model.dropout
+    )
+    train_part = checked.corpus.train
+    train_tokens = tokens[train_part.table.path]
+    packing = decide_packing(model, train_tokens, train_part.rows, config.model.packing)
+    unused = freeze_unused(model, train_tokens, int(train_part.rows[0]))
+    model.classifier.to(runtime.device)
+    batch_size = _batch_size(training, runtime)
+    guesses = [
+        *checked.guesses,
+        cut,
+        Guess("texts", "packed end to end" if model.packed else "padded by length", packing, "packing in --config"),
+        Guess("device", runtime.describe(), f"{batch_size} rows a step", "--cpu, --nproc"),
+        Guess("precision", precision.name, precision.why, "--precision"),
+    ]
+    folder = Path(
+        runtime.broadcast(
+            str(make_folder(checked.destination, overwrite=training.overwrite_output_dir)) if runtime.is_main else None
+        )
+    )
+    job = Job(checked, runtime, tokens, tokenizer, max_length, precision, model, folder, batch_size, guesses)
+    for guess in guesses:
+        job.say(guess.line())
+    for warning in checked.corpus.warnings:
+        job.say(f"note: {warning}")
+    if unused:
+        job.say(f"note: parameters that the classifier never uses are left alone: {', '.join(unused)}")
+    if runtime.plan.advice:
+        job.say(f"note: {runtime.plan.advice}")
+    return job
+
+
+def _batch_size(training: TrainingConfig, runtime: Runtime) -> int:
+    """Rows of an optimizer step on all devices together."""
+    per_device = training.per_device_train_batch_size
+    if per_device is None:
+        return training.batch_size or DEFAULT_BATCH_SIZE
+    return per_device * runtime.world_size * runtime.replicas
+
+
+def _precision_name(training: TrainingConfig) -> str:
+    return "fp16" if training.fp16 else "bf16" if training.bf16 else training.precision

@@ -1,0 +1,44 @@
+"""`--nproc N`: start N processes of the same command here, through torch's elastic launcher."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+
+def run_processes(arguments: Sequence[str], count: int) -> int:
+    """Run `python -m classify <arguments>` in `count` processes; returns the first failed worker's exit code, or 0.
+
+    The workers speak for themselves: the launcher prints nothing.
+    """
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    for name in ("torch.distributed.elastic", "torch.distributed.launcher"):
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // count)))
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=count,
+        run_id=f"classify-{os.getpid()}",
+        rdzv_backend="c10d",
+        rdzv_endpoint="127.0.0.1:0",
+        max_restarts=0,
+        monitor_interval=0.1,
+    )
+    try:
+        elastic_launch(config, sys.executable)("-m", "classify", *arguments)
+    except ChildFailedError as error:
+        _, first = error.get_first_failure()
+        return first.exitcode if first.exitcode >= 0 else 128 - first.exitcode
+    except SignalException as error:
+        return 128 + int(error.sigval)
+    except KeyboardInterrupt:
+        return 128 + int(signal.SIGINT)
+    return 0

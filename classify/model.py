@@ -1,0 +1,204 @@
+"""A stock sequence classifier with the person's labels, ready to be packed and wrapped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import transformers
+from torch import nn
+
+from classify.data.tokens import Tokens
+from classify.errors import InputError
+from classify.hub import ModelFolder
+from classify.packing import PACKED_ATTENTION, Batch, TextClassifier, encoder_of, pack, pad
+
+# Packed and padded logits differ by rounding alone: below 1e-6 of what sets one text's logits apart from another's.
+_SAME_LOGITS = 1e-3
+
+
+class LoadedModel:
+    """The classifier, and how its batches are made: packed end to end where the architecture allows, else padded."""
+
+    def __init__(self, classifier: TextClassifier, pad_token_id: int, first_position: int):
+        self.classifier = classifier
+        self.pad_token_id = pad_token_id
+        self.first_position = first_position
+        self.packed = False
+
+    @property
+    def stock(self) -> Any:
+        """The transformers model inside."""
+        return self.classifier.model
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the encoder, for the cost of a text."""
+        return int(self.stock.config.hidden_size)
+
+    def batch(self, tokens: Tokens, rows: npt.NDArray[np.int64]) -> Batch:
+        """Collate rows (at least one) the way this model takes them."""
+        assert len(rows), "a batch holds at least one row"
+        if self.packed:
+            return pack(tokens, rows, self.first_position)
+        return pad(tokens, rows, self.pad_token_id)
+
+    def use_packing(self, packed: bool) -> None:
+        """Switch between packed and padded batches; the weights stay as they are."""
+        self.packed = packed
+        self.stock.set_attn_implementation(PACKED_ATTENTION if packed else self._stock_attention)
+
+    @property
+    def _stock_attention(self) -> str:
+        return "sdpa" if getattr(self.stock, "_supports_sdpa", False) else "eager"
+
+
+def quiet_libraries() -> None:
+    """Keep transformers' own progress bars and notices off the person's screen."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+
+
+def load_model(
+    folder: ModelFolder, labels: Sequence[str], *, seed: int, pad_token_id: int, dropout: float | None = None
+) -> LoadedModel:
+    """The model of a folder with a head for `labels`, in float32; a new head is random from `seed`.
+
+    Raises InputError where transformers has no sequence classifier for the architecture.
+    """
+    quiet_libraries()
+    config = transformers.AutoConfig.from_pretrained(
+        folder.path,
+        num_labels=len(labels),
+        id2label=dict(enumerate(labels)),
+        label2id={name: number for number, name in enumerate(labels)},
+        problem_type="single_label_classification",
+    )
+    if dropout is not None:
+        _set_dropout(config, dropout)
+    torch.manual_seed(seed)
+    try:
+        stock = transformers.AutoModelForSequenceClassification.from_pretrained(
+            folder.path,
+            config=config,
+            dtype=torch.float32,
+            use_safetensors=True,
+            trust_remote_code=False,
+            ignore_mismatched_sizes=True,
+        )
+    except ValueError as error:
+        if "Unrecognized configuration class" not in str(error):
+            raise
+        raise InputError(
+            f"--model {folder.name}: transformers has no sequence classifier for the architecture "
+            f"{folder.config['model_type']!r}; take a BERT-like model."
+        ) from None
+    offset = int(config.pad_token_id or 0) + 1 if _counts_from_padding(stock) else 0
+    return LoadedModel(TextClassifier(stock), pad_token_id, offset)
+
+
+def load_trained(path: Path, *, pad_token_id: int) -> LoadedModel:
+    """A classifier this program has written, with the labels it was trained on."""
+    quiet_libraries()
+    stock = transformers.AutoModelForSequenceClassification.from_pretrained(
+        path, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
+    )
+    offset = int(stock.config.pad_token_id or 0) + 1 if _counts_from_padding(stock) else 0
+    return LoadedModel(TextClassifier(stock), pad_token_id, offset)
+
+
+def decide_packing(model: LoadedModel, tokens: Tokens, rows: npt.NDArray[np.int64], wish: str = "auto") -> str:
+    """Pack if packed and padded logits agree on a few real rows; returns why it came out as it did.
+
+    Decided on the CPU in evaluation mode, before the model goes to its device. Raises InputError where packing was
+    asked for and cannot be had.
+    """
+    if wish == "padded":
+        model.use_packing(False)
+        return "asked for"
+    longest_first = rows[np.argsort(-tokens.lengths[rows], kind="stable")]
+    sample = longest_first[np.unique(np.linspace(0, len(rows) - 1, num=min(8, len(rows))).astype(np.int64))]
+    reason = "texts stay apart, checked on real rows"
+    agreed = False
+    if encoder_of(model.stock) is None or not getattr(model.stock, "_supports_attention_backend", False):
+        reason = f"{model.stock.config.model_type} has no exchangeable attention"
+    else:
+        difference = _packed_difference(model, tokens, sample)
+        agreed = difference <= _SAME_LOGITS
+        if not agreed:
+            reason = f"packed and padded logits differ by {difference:.1e} for {model.stock.config.model_type}"
+    if wish == "packed" and not agreed:
+        raise InputError(f"packing: packed is not possible: {reason}; leave it at auto.")
+    model.use_packing(agreed)
+    return reason
+
+
+@torch.no_grad()
+def _packed_difference(model: LoadedModel, tokens: Tokens, rows: npt.NDArray[np.int64]) -> float:
+    """Largest difference of logits between the two ways, as a share of the largest difference between texts.
+
+    Infinite where the packed way fails. The share matters: logits of a random head are all nearly alike.
+    """
+    training = model.classifier.training
+    model.classifier.eval()
+    try:
+        model.use_packing(False)
+        padded = model.classifier(model.batch(tokens, rows))
+        model.use_packing(True)
+        packed = model.classifier(model.batch(tokens, rows))
+    except (TypeError, ValueError, RuntimeError, AttributeError, AssertionError, IndexError):
+        return float("inf")
+    finally:
+        model.classifier.train(training)
+    if padded.shape != packed.shape:
+        return float("inf")
+    spread = float((padded - padded.mean(dim=0)).abs().max())
+    return float((padded - packed).abs().max()) / max(spread, 1e-6)
+
+
+def freeze_unused(model: LoadedModel, tokens: Tokens, row: int) -> list[str]:
+    """Stop asking gradients of parameters that the classifier never uses, and return their names.
+
+    DistributedDataParallel would wait for their gradients at every step. One backward pass on one row finds them.
+    """
+    model.classifier.eval()
+    model.classifier(model.batch(tokens, np.array([row]))).sum().backward()
+    unused = [name for name, p in model.stock.named_parameters() if p.requires_grad and p.grad is None]
+    for name, parameter in model.stock.named_parameters():
+        if name in unused:
+            parameter.requires_grad_(False)
+    model.classifier.zero_grad(set_to_none=True)
+    return unused
+
+
+def output_layer(stock: Any) -> nn.Linear:
+    """The last linear layer, which gives the logits."""
+    classes = stock.config.num_labels
+    found = [m for m in stock.modules() if isinstance(m, nn.Linear) and m.out_features == classes]
+    assert found, f"{type(stock).__name__} ends in no linear layer with {classes} outputs"
+    return found[-1]
+
+
+def _counts_from_padding(stock: Any) -> bool:
+    """RoBERTa and its kin give the first token the position pad_token_id + 1."""
+    embeddings = getattr(stock.base_model, "embeddings", None)
+    return hasattr(embeddings, "create_position_ids_from_input_ids")
+
+
+def _set_dropout(config: Any, rate: float) -> None:
+    """One rate for every dropout an architecture names in its configuration."""
+    for name, value in config.to_dict().items():
+        if (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and ("dropout" in name or name.endswith("drop"))
+        ):
+            setattr(config, name, rate)
+    if getattr(config, "classifier_dropout", 0) is None:
+        config.classifier_dropout = rate

@@ -1,0 +1,128 @@
+"""One option of the program: its default, its flags, the values it takes, and the line a wrong value earns."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from classify.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """A condition on a value and its words, as they follow "must be a number"."""
+
+    words: str
+    holds: Callable[[Any], bool]
+
+
+def above(low: float) -> Check:
+    """Values greater than `low`."""
+    return Check(f"above {low}", lambda x: x > low)
+
+
+def at_least(low: float) -> Check:
+    """Values not less than `low`."""
+    return Check(f"of at least {low}", lambda x: x >= low)
+
+
+def between(low: float, high: float, *, include_high: bool = False) -> Check:
+    """Values from `low` up to `high`, which is left out unless `include_high`."""
+    if include_high:
+        return Check(f"from {low} to {high}", lambda x: low <= x <= high)
+    return Check(f"from {low} to below {high}", lambda x: low <= x < high)
+
+
+def above_or_off(low: float, off: float) -> Check:
+    """Values greater than `low`, or the one value that switches the option off."""
+    return Check(f"above {low}, or {off}", lambda x: x > low or x == off)
+
+
+def option(default: Any, help: str, *flags: str, check: Check | None = None) -> Any:
+    """Declare a dataclass field that a person can set.
+
+    `flags` are its names on the command line; the first is the one shown. Without flags the option is set from
+    YAML and from Python only.
+    """
+    return dataclasses.field(default=default, metadata={"help": help, "flags": flags, "check": check})
+
+
+def shown_name(spec: dataclasses.Field[Any]) -> str:
+    """How an option is called to the person: its flag, else its field name."""
+    flags = spec.metadata["flags"]
+    return flags[0] if flags else spec.name
+
+
+def choices(hint: Any) -> tuple[str, ...]:
+    """The words a `Literal` option takes; empty for other types."""
+    for kind in _kinds(hint):
+        if typing.get_origin(kind) is Literal:
+            return typing.get_args(kind)
+    return ()
+
+
+def convert(spec: dataclasses.Field[Any], hint: Any, raw: Any, name: str) -> Any:
+    """Convert `raw` (a string from the command line, a YAML or Python value) to the type `hint`.
+
+    Raises InputError with one line: "<name> must be ... Got ... instead."
+    """
+    kinds = _kinds(hint)
+    if raw is None and type(None) in kinds:
+        return None
+    check: Check | None = spec.metadata["check"]
+    for kind in kinds:
+        value = _as_kind(kind, raw)
+        if value is not None and (check is None or check.holds(value)):
+            return value
+    raise InputError(f"{name} must be {_expected(kinds, check)}. Got {raw!r} instead.")
+
+
+def _kinds(hint: Any) -> tuple[Any, ...]:
+    """The alternatives of a type: `int | None` gives int and NoneType."""
+    return (hint,) if typing.get_origin(hint) is Literal else (typing.get_args(hint) or (hint,))
+
+
+def _as_kind(kind: Any, raw: Any) -> Any:
+    """`raw` as `kind`, or None where it is no such thing."""
+    if typing.get_origin(kind) is Literal:
+        return raw if raw in typing.get_args(kind) else None
+    if kind is bool:
+        if isinstance(raw, str):
+            return {"true": True, "yes": True, "false": False, "no": False}.get(raw.lower())
+        return raw if isinstance(raw, bool) else None
+    if kind is str:
+        return (
+            str(raw) if isinstance(raw, str | int | float | Path) and not isinstance(raw, bool) and raw != "" else None
+        )
+    if kind in (int, float):
+        return _as_number(kind, raw)
+    return None
+
+
+def _as_number(kind: type, raw: Any) -> int | float | None:
+    """`raw` as a finite number of that kind; "1e3" and 2.0 are whole numbers too."""
+    if isinstance(raw, bool):
+        return None
+    try:
+        number = float(raw)
+    except (TypeError, ValueError):
+        return None
+    if not math.isfinite(number):
+        return None
+    if kind is float:
+        return number
+    return int(number) if number.is_integer() else None
+
+
+def _expected(kinds: tuple[Any, ...], check: Check | None) -> str:
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a name"}
+    for kind in kinds:
+        if typing.get_origin(kind) is Literal:
+            return "one of " + ", ".join(typing.get_args(kind))
+        if kind in words:
+            return f"{words[kind]} {check.words}" if check else words[kind]
+    raise AssertionError(f"an option of a type without words: {kinds}")

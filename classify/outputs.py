@@ -1,0 +1,315 @@
+"""The output folder: chosen, guarded, and filled with files that are whole or not there."""
+
+from __future__ import annotations
+
+import csv
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from classify.config import RunConfig
+from classify.data.infer import Guess
+from classify.data.parts import Corpus
+from classify.data.read import Table
+from classify.errors import InputError
+
+CHECKPOINTS = "checkpoints"
+_LIBRARIES = ("classify", "torch", "transformers", "datasets", "scikit-learn", "accelerate", "safetensors", "numpy")
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where a run goes: the folder (None: the first free runs/<stem>-<n>), and a named checkpoint to go on from."""
+
+    folder: Path | None
+    stem: str
+    checkpoint: Path | None = None
+
+
+def check_destination(config: RunConfig) -> Destination:
+    """Settle the output folder as far as that goes without writing. Raises InputError where it cannot be used."""
+    training = config.training
+    assert config.data.data is not None
+    stem = Path(config.data.data).stem
+    resume = training.resume_from_checkpoint
+    named = Path(training.output_dir) if training.output_dir is not None else None
+    checkpoint = None
+    if isinstance(resume, str):
+        wanted = Path(resume)
+        if not wanted.is_dir():
+            raise InputError(f"--resume {resume}: no such folder. Expected a run's folder, or a checkpoint in it.")
+        if wanted.parent.name == CHECKPOINTS:
+            checkpoint, wanted = wanted, wanted.parent.parent
+        if named is not None and named.resolve() != wanted.resolve():
+            raise InputError(f"--resume {resume} and --output-dir {named} name two runs; give one of them.")
+        named = wanted
+    elif resume and named is None:
+        earlier = _numbered(stem)
+        named = earlier[-1][1] if earlier else None
+    if named is not None:
+        _check_usable(named, may_hold_files=bool(resume) or training.overwrite_output_dir)
+        if training.overwrite_output_dir:
+            _check_disposable(named, [config.data.data, config.data.eval_data, config.data.test_data])
+    else:
+        _check_usable(Path("runs") / stem, may_hold_files=True)
+    return Destination(named, stem, checkpoint)
+
+
+def _check_usable(folder: Path, *, may_hold_files: bool) -> None:
+    if folder.is_dir():
+        if not may_hold_files and any(folder.iterdir()):
+            raise InputError(
+                f"--output-dir {folder}: the folder exists and is not empty. Give another, --resume to go on with "
+                "its run, or --overwrite-output-dir to empty it."
+            )
+        return
+    if folder.exists():
+        raise InputError(f"--output-dir {folder}: expected a folder. Got a file instead.")
+    above = folder.absolute()
+    while not above.exists():
+        above = above.parent
+    if not above.is_dir():
+        raise InputError(f"--output-dir {folder}: cannot be made, because {above} is a file.")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise InputError(f"--output-dir {folder}: cannot be made, because {above} is not writable.")
+
+
+def _check_disposable(folder: Path, tables: Sequence[str | None]) -> None:
+    """Emptying a folder is for earlier runs alone: never for a folder of other things, or one that holds the data."""
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    if not (folder / "run.json").exists():
+        raise InputError(
+            f"--overwrite-output-dir: {folder} does not look like an earlier run (it has no run.json), so it is not "
+            "emptied. Give another --output-dir, or empty it yourself."
+        )
+    inside = [table for table in tables if table and Path(table).resolve().is_relative_to(folder.resolve())]
+    if inside:
+        raise InputError(
+            f"--overwrite-output-dir: {folder} holds {inside[0]}, which is to be read. Move the table first."
+        )
+
+
+def _numbered(stem: str) -> list[tuple[int, Path]]:
+    """Existing folders runs/<stem>-<n>, by n."""
+    base = Path("runs")
+    if not base.is_dir():
+        return []
+    found = [
+        (int(path.name[len(stem) + 1 :]), path)
+        for path in base.iterdir()
+        if path.name.startswith(f"{stem}-") and path.name[len(stem) + 1 :].isdecimal()
+    ]
+    return sorted(found)
+
+
+def make_folder(destination: Destination, *, overwrite: bool) -> Path:
+    """Create the output folder (main process only) and return it."""
+    if destination.folder is not None:
+        if overwrite and destination.folder.is_dir():
+            for entry in destination.folder.iterdir():
+                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+        destination.folder.mkdir(parents=True, exist_ok=True)
+        return destination.folder
+    number = max((number for number, _ in _numbered(destination.stem)), default=0)
+    Path("runs").mkdir(exist_ok=True)
+    while True:
+        number += 1
+        folder = Path("runs") / f"{destination.stem}-{number}"
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            continue
+        return folder
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[IO[str]]:
+    """A text file that appears under its name only when it is complete and on the disk."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as indented JSON, whole or not at all."""
+    with whole_file(path) as file:
+        json.dump(value, file, indent=2, ensure_ascii=False)
+        file.write("\n")
+
+
+def prediction_columns(labels: Sequence[str]) -> list[str]:
+    """The columns that predictions add behind those of the table."""
+    return ["predicted_label", "confidence", *(f"prob_{label}" for label in labels)]
+
+
+def check_columns_free(table: Table, labels: Sequence[str]) -> None:
+    """Raise InputError where the table already has a column that predictions would add."""
+    taken = [name for name in prediction_columns(labels) if name in table.columns]
+    if taken:
+        raise InputError(
+            f"{table.path}: the table already has the column{'s' if len(taken) > 1 else ''} "
+            f"{', '.join(map(repr, taken[:3]))}, which predictions are written to; rename it first."
+        )
+
+
+def write_predictions(
+    path: Path, table: Table, rows: npt.NDArray[np.int64], labels: Sequence[str], probabilities: npt.NDArray[np.float64]
+) -> None:
+    """Write every input column, the predicted label, its probability and one column a class, in file order.
+
+    `probabilities` is (len(rows), classes), one line for each of the table's `rows` in the order given.
+    """
+    picked = table.arrow.take(rows)
+    best = probabilities.argmax(axis=1)
+    with whole_file(path) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([*table.columns, *prediction_columns(labels)])
+        for start in range(0, len(rows), 4096):
+            columns = [column.to_pylist() for column in picked.slice(start, 4096).columns]
+            for offset, fields in enumerate(zip(*columns, strict=True)):
+                row = start + offset
+                numbers = [f"{p:.8g}" for p in probabilities[row]]
+                writer.writerow([*fields, labels[best[row]], numbers[best[row]], *numbers])
+
+
+def save_model(folder: Path, stock: Any, tokenizer: Any, settings: dict[str, Any]) -> None:
+    """Write what transformers loads (config, safetensors, tokenizer) and classify.json into the output folder."""
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".model-") as temporary:
+        tokenizer.model_max_length = settings["max_length"]
+        tokenizer.save_pretrained(temporary)
+        stock.save_pretrained(temporary)
+        write_json(Path(temporary) / "classify.json", settings)
+        for file in sorted(Path(temporary).iterdir()):
+            with file.open("rb") as written:
+                os.fsync(written.fileno())
+            os.replace(file, folder / file.name)
+
+
+def read_settings(folder: str) -> dict[str, Any]:
+    """classify.json of a result folder. Raises InputError where the folder is no result of this program."""
+    path = Path(folder)
+    if not path.is_dir():
+        raise InputError(f"--model {folder}: no such folder. Expected the output folder of a training run.")
+    try:
+        settings: dict[str, Any] = json.loads((path / "classify.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(
+            f"--model {folder}: no classify.json in it; expected the output folder of a finished training run."
+        ) from None
+    except ValueError as error:
+        raise InputError(f"--model {folder}: classify.json is not valid JSON ({error}).") from None
+    if not (path / "model.safetensors").exists():
+        raise InputError(f"--model {folder}: no model.safetensors in it; the run did not finish.")
+    return settings
+
+
+def versions() -> dict[str, str]:
+    """Python, this program and the libraries that decide its numbers."""
+    found = {"python": platform.python_version()}
+    for name in _LIBRARIES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@dataclass
+class RunRecord:
+    """run.json: what was asked, what was guessed, on what it ran, how it ended."""
+
+    folder: Path
+    config: RunConfig
+    corpus: Corpus
+    guesses: list[Guess]
+    topology: list[dict[str, Any]] = field(default_factory=list)
+    strategy: str = "none"
+    launcher: str = "none"
+    precision: str = "fp32"
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def write(self, status: str) -> None:
+        """Write run.json with the run's status: running, finished, interrupted or failed."""
+        table = self.corpus.tables[0]
+        write_json(
+            self.folder / "run.json",
+            {
+                "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+                "config": self.config.to_dict(),
+                "guesses": [vars(guess) for guess in self.guesses],
+                "versions": versions(),
+                "data": {
+                    "path": table.path,
+                    "sha256": table.sha256,
+                    "rows": len(table),
+                    "columns": table.columns,
+                    "fingerprint": self.corpus.fingerprint,
+                },
+                "seed": self.config.training.seed,
+                "topology": self.topology,
+                "strategy": self.strategy,
+                "launcher": self.launcher,
+                "precision": self.precision,
+                **self.extra,
+                "status": status,
+            },
+        )
+
+
+class TrainLog:
+    """train_log.jsonl: one JSON object a line. A resumed run first drops the lines beyond its checkpoint."""
+
+    def __init__(self, path: Path, after_step: int):
+        kept: list[str] = []
+        if after_step and path.exists():
+            kept = [line for line in _json_lines(path) if json.loads(line).get("step", 0) <= after_step]
+        with whole_file(path) as file:
+            file.writelines(kept)
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, values: dict[str, Any]) -> None:
+        """Append one line and hand it to the operating system."""
+        self._file.write(json.dumps(values) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _json_lines(path: Path) -> Iterable[str]:
+    """Complete lines of a file that may end in the middle of one."""
+    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        try:
+            json.loads(line)
+        except ValueError:
+            continue
+        if line.endswith("\n"):
+            yield line

@@ -1,0 +1,235 @@
+"""The packed forward: texts of a step end to end through a stock transformers model, no padding computed (law 4).
+
+Every layer that works token by token sees one row of T tokens. Attention alone must know where texts begin and end:
+a function registered with transformers' `AttentionInterface` receives the boundaries as an extra keyword. A forward
+hook behind the encoder keeps each text's first token, so the stock pooler and head see one row a text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+
+from classify.data.tokens import Tokens
+
+varlen_attn: Any = None
+with contextlib.suppress(ImportError):  # flash attention over ragged texts, which some builds of torch lack
+    from torch.nn.attention.varlen import varlen_attn
+
+PACKED_ATTENTION = "classify_packed"
+
+
+@dataclass(frozen=True)
+class Boundaries:
+    """Where texts lie in a packed row of T tokens.
+
+    `groups` are runs of n texts of equal length L: (start token, n, L). `starts` (N,) holds each text's first
+    token; `cumulative` (N + 1,) int32 is the form that flash attention wants.
+    """
+
+    groups: tuple[tuple[int, int, int], ...]
+    starts: torch.Tensor
+    cumulative: torch.Tensor
+    longest: int
+
+    def to(self, device: torch.device) -> Boundaries:
+        """The same boundaries with their tensors on `device`."""
+        return Boundaries(
+            self.groups,
+            self.starts.to(device, non_blocking=True),
+            self.cumulative.to(device, non_blocking=True),
+            self.longest,
+        )
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """N texts end to end: ids and positions (1, T), and the boundaries."""
+
+    input_ids: torch.Tensor
+    position_ids: torch.Tensor
+    boundaries: Boundaries
+
+    def to(self, device: torch.device) -> PackedBatch:
+        """The same batch on `device`."""
+        return PackedBatch(
+            self.input_ids.to(device, non_blocking=True),
+            self.position_ids.to(device, non_blocking=True),
+            self.boundaries.to(device),
+        )
+
+    def inputs(self) -> dict[str, Any]:
+        """Keywords of the model's forward."""
+        return {"input_ids": self.input_ids, "position_ids": self.position_ids, "boundaries": self.boundaries}
+
+
+@dataclass(frozen=True)
+class PaddedBatch:
+    """N texts as (N, L) ids and mask, for architectures that cannot be packed."""
+
+    input_ids: torch.Tensor
+    attention_mask: torch.Tensor
+
+    def to(self, device: torch.device) -> PaddedBatch:
+        """The same batch on `device`."""
+        return PaddedBatch(
+            self.input_ids.to(device, non_blocking=True), self.attention_mask.to(device, non_blocking=True)
+        )
+
+    def inputs(self) -> dict[str, Any]:
+        """Keywords of the model's forward."""
+        return {"input_ids": self.input_ids, "attention_mask": self.attention_mask}
+
+
+Batch = PackedBatch | PaddedBatch
+
+
+def pack(tokens: Tokens, rows: npt.NDArray[np.int64], first_position: int) -> PackedBatch:
+    """Pack rows in the order given; rows of equal length that stand together share one attention call."""
+    flat, lengths = tokens.collate(rows)
+    starts = np.cumsum(lengths) - lengths
+    positions = np.arange(len(flat)) - np.repeat(starts, lengths) + first_position
+    changes = np.flatnonzero(np.diff(lengths)) + 1
+    runs = zip(np.concatenate([[0], changes]), np.concatenate([changes, [len(lengths)]]), strict=True)
+    groups = tuple((int(starts[a]), int(b - a), int(lengths[a])) for a, b in runs)
+    cumulative = np.concatenate([starts, [len(flat)]]).astype(np.int32)
+    return PackedBatch(
+        torch.from_numpy(flat)[None],
+        torch.from_numpy(positions)[None],
+        Boundaries(groups, torch.from_numpy(starts), torch.from_numpy(cumulative), int(lengths.max())),
+    )
+
+
+def pad(tokens: Tokens, rows: npt.NDArray[np.int64], pad_token_id: int) -> PaddedBatch:
+    """Pad rows on the right to the longest of them."""
+    flat, lengths = tokens.collate(rows)
+    mask = np.arange(int(lengths.max()))[None, :] < lengths[:, None]
+    ids = np.full(mask.shape, pad_token_id, dtype=np.int64)
+    ids[mask] = flat
+    return PaddedBatch(torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64)))
+
+
+def packed_attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    boundaries: Boundaries,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention within each text of a packed row.
+
+    query, key, value: (1, heads, T, d). Returns (1, T, heads, d). A `sliding_window` w lets a token see those at a
+    distance of at most w - 1, as transformers' masks for ModernBERT do.
+    """
+    assert attention_mask is None, "packed texts carry boundaries instead of a mask"
+    q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    reach = -1 if sliding_window is None or sliding_window > boundaries.longest else sliding_window - 1
+    if flash_attention_applies(q, dropout):
+        return _flash(q, k, v, boundaries, scaling, reach)[None], None
+    outputs = []
+    for start, count, length in boundaries.groups:
+        stop = start + count * length
+        one, two, three = (t[start:stop].unflatten(0, (count, length)).transpose(1, 2) for t in (q, k, v))
+        mask = _band(length, reach, q.device) if 0 <= reach < length - 1 else None
+        out = scaled_dot_product_attention(one, two, three, attn_mask=mask, dropout_p=dropout, scale=scaling)
+        outputs.append(out.transpose(1, 2).flatten(0, 1))
+    return (outputs[0] if len(outputs) == 1 else torch.cat(outputs))[None], None
+
+
+def flash_attention_applies(query: torch.Tensor, dropout: float) -> bool:
+    """Whether the ragged flash kernel can take these tensors: on CUDA, half precision, without dropout."""
+    return (
+        varlen_attn is not None
+        and query.is_cuda
+        and query.dtype in (torch.float16, torch.bfloat16)
+        and dropout == 0.0
+        and query.shape[-1] % 8 == 0
+    )
+
+
+def _flash(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries, scaling: float | None, reach: int
+) -> torch.Tensor:
+    """One call of torch's varlen attention: (T, heads, d) each."""
+    window: dict[str, Any] = {} if reach < 0 else {"window_size": (reach, reach)}
+    ends, longest = boundaries.cumulative, boundaries.longest
+    attended: torch.Tensor = varlen_attn(q, k, v, ends, ends, longest, longest, scale=scaling, **window)
+    return attended
+
+
+def _band(length: int, reach: int, device: torch.device) -> torch.Tensor:
+    """(length, length) True where two positions lie at most `reach` apart."""
+    place = torch.arange(length, device=device)
+    return (place[:, None] - place[None, :]).abs() <= reach
+
+
+AttentionInterface.register(PACKED_ATTENTION, packed_attention)
+
+
+def encoder_of(model: Any) -> nn.Module | None:
+    """The module whose output is the last hidden state of a stock classifier, or None where none is known."""
+    base = model.base_model
+    for name in ("final_norm", "encoder", "transformer"):
+        module = getattr(base, name, None)
+        if isinstance(module, nn.Module):
+            return module
+    return None
+
+
+class TextClassifier(nn.Module):
+    """A stock `...ForSequenceClassification` that takes packed or padded batches and returns logits (N, classes)."""
+
+    def __init__(self, model: Any):
+        super().__init__()
+        self.model = model
+        encoder = encoder_of(model)
+        if encoder is not None:
+            encoder.register_forward_hook(_keep_first_tokens)
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """Logits (N, classes) of the batch's N texts, in its order."""
+        # On the module, not in a closure: DataParallel's replicas are copies that run side by side.
+        encoder: Any = encoder_of(self.model)
+        if encoder is not None:
+            encoder.boundaries = batch.boundaries if isinstance(batch, PackedBatch) else None
+            encoder.pool_mean = getattr(self.model.config, "classifier_pooling", "cls") == "mean"
+        return self.model(**batch.inputs(), return_dict=True).logits
+
+
+def _keep_first_tokens(module: Any, args: Any, output: Any) -> Any:
+    """Forward hook: hidden states (1, T, H) of a packed row become (N, 1, H), one a text."""
+    boundaries: Boundaries | None = getattr(module, "boundaries", None)
+    if boundaries is None:
+        return output
+    hidden = output if isinstance(output, torch.Tensor) else output[0]
+    kept = _text_means(hidden[0], boundaries) if module.pool_mean else hidden[0].index_select(0, boundaries.starts)
+    kept = kept[:, None]
+    if isinstance(output, torch.Tensor):
+        return kept
+    if isinstance(output, tuple):
+        return (kept, *output[1:])
+    output["last_hidden_state"] = kept
+    return output
+
+
+def _text_means(hidden: torch.Tensor, boundaries: Boundaries) -> torch.Tensor:
+    """(T, H) to (N, H): each text's mean over its tokens."""
+    means = [
+        hidden[start : start + count * length].unflatten(0, (count, length)).mean(dim=1)
+        for start, count, length in boundaries.groups
+    ]
+    return torch.cat(means)

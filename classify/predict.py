@@ -1,0 +1,66 @@
+"""A result folder and a table to predictions; nothing of training is imported here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from classify.data.read import Table
+from classify.data.tokens import Tokens, load_tokenizer, tokenize
+from classify.inference import logits_of
+from classify.metrics import softmax
+from classify.model import LoadedModel, decide_packing, load_trained, quiet_libraries
+from classify.outputs import check_columns_free, read_settings, write_predictions
+from classify.precision import Precision, choose_precision
+from classify.runtime import Runtime, start
+
+
+@dataclass
+class Classifier:
+    """A trained classifier, ready to be asked."""
+
+    model: LoadedModel
+    tokenizer: Any
+    settings: dict[str, Any]
+    runtime: Runtime
+    precision: Precision
+
+    @property
+    def labels(self) -> list[str]:
+        """Class names, by class number."""
+        names = self.model.stock.config.id2label
+        return [names[number] for number in range(len(names))]
+
+    def probabilities(self, texts: list[str], *, identity: str | None = None) -> npt.NDArray[np.float64]:
+        """(len(texts), classes) probabilities, each text read as in training."""
+        if not texts:
+            return np.zeros((0, len(self.labels)))
+        tokens: Tokens = tokenize(self.tokenizer, texts, self.settings["max_length"], identity=identity)
+        rows = np.arange(len(texts))
+        decide_packing(self.model, tokens, rows)
+        self.model.classifier.to(self.runtime.device)
+        logits = logits_of(self.model, tokens, rows, self.runtime, self.precision)
+        return softmax(logits / self.settings["temperature"])
+
+
+def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "auto") -> Classifier:
+    """Load a result folder, e.g. `classify.load_classifier("runs/my-1").probabilities(["..."])`."""
+    settings = read_settings(folder)
+    quiet_libraries()
+    tokenizer = load_tokenizer(folder)
+    runtime = start(use_cpu=use_cpu, local_rank=-1, strategy="none")
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
+    model = load_trained(Path(folder), pad_token_id=pad)
+    return Classifier(model, tokenizer, settings, runtime, choose_precision(precision, runtime.device))
+
+
+def predict_table(classifier: Classifier, table: Table, text_column: str, out: Path) -> None:
+    """Write the table with its predictions, every row once, in the file's order."""
+    check_columns_free(table, classifier.labels)
+    texts = list(table.as_dataset()[text_column])
+    probabilities = classifier.probabilities(texts, identity=f"{table.sha256}/{text_column}")
+    write_predictions(out, table, np.arange(len(table)), classifier.labels, probabilities)

@@ -1,0 +1,99 @@
+"""The head's start: a logistic regression on the frozen model's own output, folded into the classifier layer.
+
+Fine-tuning from a random head spends its first hundreds of steps on finding the classes while it shakes the
+encoder. A linear probe finds them in one pass, and fine-tuning begins where it ends (Kumar et al., 2022,
+"Fine-Tuning can Distort Pretrained Features and Underperform Out-of-Distribution", section 4: LP-FT).
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from classify.data.split import cap_rows
+from classify.data.tokens import Tokens
+from classify.inference import features_of
+from classify.model import LoadedModel, output_layer
+from classify.precision import Precision
+from classify.runtime import Runtime
+
+MAX_ROWS = 20_000
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """Rows the probe learned from, its seconds, and its weights (classes, width) and biases (classes,)."""
+
+    rows: int
+    seconds: float
+
+
+def start_head(
+    model: LoadedModel,
+    tokens: Tokens,
+    labels: npt.NDArray[np.int64],
+    rows: npt.NDArray[np.int64],
+    runtime: Runtime,
+    precision: Precision,
+    seed: int,
+) -> ProbeResult:
+    """Fit the probe on at most 20,000 of the training rows and set the output layer to it. A collective.
+
+    The features come from all ranks; the main process fits, and its weights go to every rank, so that all start
+    from the same bits.
+    """
+    begin = time.perf_counter()
+    layer = output_layer(model.stock)
+    chosen = cap_rows(labels, rows, MAX_ROWS, seed=seed)
+    features = features_of(model, tokens, chosen, runtime, precision)
+    if runtime.is_main:
+        weight, bias = fit(features, labels[chosen], layer.out_features)
+        with torch.no_grad():
+            layer.weight.copy_(torch.from_numpy(weight))
+            layer.bias.copy_(torch.from_numpy(bias))
+    runtime.broadcast_parameters(layer)
+    return ProbeResult(len(chosen), time.perf_counter() - begin)
+
+
+def fit(
+    features: npt.NDArray[np.float32], labels: npt.NDArray[np.int64], classes: int
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Weights (classes, width) and biases (classes,) of a logistic regression on (rows, width) features.
+
+    Features are standardised for the solver, and the scaling is folded back into the weights. Two classes have one
+    direction w: it becomes -w/2 and +w/2, whose softmax is the same sigmoid. A class without a row in `labels`
+    (all of it lies in the evaluation part) keeps weight zero and the bias of the rarest class less one.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
+    mean = features.mean(axis=0, dtype=np.float64)
+    scale = features.std(axis=0, dtype=np.float64) + 1e-6
+    standard = ((features - mean) / scale).astype(np.float32)
+    weight = np.zeros((classes, features.shape[1]))
+    bias = np.zeros(classes)
+    present = np.unique(labels)
+    if len(present) > 1:
+        solver = LogisticRegression(C=_STRENGTH, max_iter=200, tol=1e-3)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            solver.fit(standard, labels)
+        if len(present) == 2:
+            half, offset = solver.coef_[0] / 2, float(solver.intercept_[0]) / 2
+            weight[present], bias[present] = np.stack([-half, half]), [-offset, offset]
+        else:
+            weight[present], bias[present] = solver.coef_, solver.intercept_
+    absent = np.setdiff1d(np.arange(classes), present)
+    bias[absent] = bias[present].min() - 1.0
+    weight = weight / scale
+    bias = bias - weight @ mean
+    return weight.astype(np.float32), bias.astype(np.float32)
+
+
+# Inverse regularisation on standardised features; see benchmarks/RESULTS.md for the values tried.
+_STRENGTH = 0.1

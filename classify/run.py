@@ -1,0 +1,278 @@
+"""A training run from the first check to the last file, in the order the contract gives.
+
+Every step that involves several processes is called by all of them; who writes and who speaks is asked once, of
+`Runtime.is_main`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+
+from tqdm import tqdm
+
+from classify import checkpoint, probe, trainer
+from classify.checks import Checked, check
+from classify.config import RunConfig
+from classify.data.plan import BatchPlan
+from classify.errors import InputError, Interrupted
+from classify.finish import finish
+from classify.job import Job, prepare
+from classify.outputs import CHECKPOINTS, RunRecord, TrainLog
+from classify.signals import stop_signals
+from classify.tracking import Tracker
+
+
+def train(config: RunConfig, checked: Checked | None = None) -> Path:
+    """Run a training from start to finish and return the output folder. Every rank calls it.
+
+    Raises InputError (arguments, data), CheckpointError (nothing to resume from can be trusted) and Interrupted
+    (a signal came; the run was saved).
+    """
+    checked = checked or check(config)
+    job = prepare(checked)
+    try:
+        return _run(job)
+    finally:
+        job.runtime.close()
+
+
+def _run(job: Job) -> Path:
+    """Resume or start, train, score, write."""
+    training = job.config.training
+    found = _find_checkpoint(job) if training.resume_from_checkpoint else None
+    plan = BatchPlan(len(job.checked.corpus.train), job.batch_size, training.seed)
+    end = plan.end_of(training.num_train_epochs, training.max_steps)
+    if found is not None and _status(job.folder) == "finished" and found.state["progress"]["position"] >= end:
+        job.say(f"{job.folder}: this run is finished; nothing to do. More --epochs would extend it.")
+        return job.folder
+    record = _record(job)
+    if job.runtime.is_main:
+        # Stands there until the run says otherwise: a killed process cannot.
+        record.write("interrupted")
+    try:
+        state = _begin(job, found)
+        _open_logs(job, state.progress.step)
+        _loop(job, state, plan.steps_until(end))
+        finish(job, state, record)
+    except Interrupted:
+        raise
+    except BaseException:
+        if job.runtime.is_main:
+            record.write("failed")
+        raise
+    finally:
+        job.tracker.close()
+        if job.log is not None:
+            job.log.close()
+    return job.folder
+
+
+def _record(job: Job) -> RunRecord:
+    runtime = job.runtime
+    shares = _rows_per_step(job)
+    topology = [{**entry, "rows_per_step": shares[i]} for i, entry in enumerate(runtime.topology)]
+    return RunRecord(
+        job.folder,
+        job.config,
+        job.checked.corpus,
+        job.guesses,
+        topology=topology,
+        strategy=runtime.plan.strategy,
+        launcher=runtime.plan.launch.launcher,
+        precision=job.precision.name,
+        extra={"packed": job.model.packed, "max_length": job.max_length, "batch_size": job.batch_size},
+    )
+
+
+def _rows_per_step(job: Job) -> list[int]:
+    """Rows of the first step that each rank computes: texts are shared by token cost, so counts may differ by a few."""
+    data = job.training_set
+    rows = data.rows[BatchPlan(len(data.rows), job.batch_size, job.config.training.seed).step_at(0).rows]
+    lengths = data.tokens.lengths_of(rows)
+    world = job.runtime.world_size
+    return [
+        sum(len(piece) for micro in trainer.micro_batches(job.model, lengths, rank, world, 1, 1) for piece in micro)
+        for rank in range(world)
+    ]
+
+
+def _find_checkpoint(job: Job) -> checkpoint.Checkpoint | None:
+    """The checkpoint to go on from, the same on every rank; None: start afresh, which is said."""
+    named = job.checked.destination.checkpoint
+    folder = job.folder / CHECKPOINTS
+    found: checkpoint.Checkpoint | None
+    if named is not None:
+        found = checkpoint.load(named)
+    else:
+        found, problems = checkpoint.newest(folder)
+        for problem in problems:
+            job.say(f"note: a newer checkpoint is passed over: {problem}")
+    if found is None:
+        job.say(f"{job.folder}: no finished checkpoint to resume from; starting afresh.")
+        return None
+    before, now = found.state["identity"], job.identity()
+    changed = [f"{key} was {before.get(key)!r} and is {now[key]!r}" for key in now if before.get(key) != now[key]]
+    if changed:
+        raise InputError(
+            f"--resume {job.folder}: the run was started with other settings: {'; '.join(changed)}. Give the same, or "
+            "start another run without --resume."
+        )
+    job.say(f"{job.folder}: resuming from {found.path.name}")
+    return found
+
+
+def _status(folder: Path) -> str | None:
+    try:
+        return str(json.loads((folder / "run.json").read_text(encoding="utf-8"))["status"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _begin(job: Job, found: checkpoint.Checkpoint | None) -> trainer.TrainState:
+    """Weights, optimizer and progress of a checkpoint, or the head's start of a fresh run."""
+    config = job.config
+    if found is not None:
+        found.load_model(job.model.stock)
+        state = trainer.make_state(job.model, config.training, job.runtime, job.precision)
+        found.load_optimizer(job.model.stock, state.optimizer)
+        state.progress = trainer.Progress(**found.state["progress"])
+        state.scaler.load_state_dict(found.state["scaler"])
+        job.probe = found.state["probe"]
+        return state
+    if config.model.head == "probe":
+        corpus, data = job.checked.corpus, job.training_set
+        begin = time.perf_counter()
+        start = probe.start_head(
+            job.model, data.tokens, data.labels, data.rows, job.runtime, job.precision, config.training.seed
+        )
+        score = job.score(corpus.eval)
+        job.probe = {"accuracy": score.accuracy, "seconds": start.seconds}
+        job.say(
+            f"head: starts from a logistic regression on the model's output of {start.rows} rows - evaluation accuracy "
+            f"{score.accuracy:.3f} before fine-tuning, {time.perf_counter() - begin:.1f} s (--head to change)"
+        )
+    return trainer.make_state(job.model, config.training, job.runtime, job.precision)
+
+
+def _open_logs(job: Job, step: int) -> None:
+    if job.runtime.is_main:
+        job.log = TrainLog(job.folder / "train_log.jsonl", step)
+        job.tracker = Tracker(job.folder / "tensorboard" if job.checked.tensorboard else None, step)
+
+
+def _loop(job: Job, state: trainer.TrainState, total_steps: int) -> None:
+    """Train to the end; score and save at each epoch's end. Raises Interrupted after saving, when told to stop."""
+    training = job.config.training
+    with stop_signals() as received, _bar(job, state.progress.step, total_steps) as bar:
+        events = trainer.fit(
+            state,
+            job.training_set,
+            training,
+            job.runtime,
+            job.precision,
+            batch_size=job.batch_size,
+            stop=lambda: bool(received),
+        )
+        for event in events:
+            bar.update()
+            _log_step(job, event, bar)
+            if event.epoch_ended or event.last:
+                _evaluate_epoch(job, state, event)
+            if event.epoch_ended or event.last or event.save_due or event.stopped:
+                _save(job, state)
+            if event.stopped and not event.last:
+                number = job.runtime.broadcast(received[0] if received else int(signal.SIGTERM))
+                raise Interrupted(
+                    f"stopped by {signal.Signals(number).name} after step {event.step}, which is saved; "
+                    f"go on with --resume --output-dir {job.folder}",
+                    number,
+                )
+
+
+def _bar(job: Job, step: int, total: int) -> tqdm:
+    quiet = not job.runtime.is_main or not sys.stderr.isatty()
+    return tqdm(total=total, initial=step, disable=quiet, leave=False, unit="step", dynamic_ncols=True)
+
+
+def _log_step(job: Job, event: trainer.StepDone, bar: tqdm) -> None:
+    if event.loss is None:
+        return
+    bar.set_postfix_str(f"loss {event.loss:.4f}", refresh=False)
+    if job.log is None:
+        return
+    values = {
+        "step": event.step,
+        "epoch": event.epoch,
+        "loss": event.loss,
+        "learning_rate": event.learning_rate,
+        "grad_norm": event.grad_norm,
+        "rows_per_second": event.rows_per_second,
+    }
+    job.log.write(values)
+    job.tracker.log(
+        event.step,
+        {
+            "loss/train": event.loss,
+            "train/learning_rate": event.learning_rate,
+            "train/grad_norm": event.grad_norm or 0.0,
+            "train/rows_per_second": event.rows_per_second or 0.0,
+        },
+    )
+
+
+def _evaluate_epoch(job: Job, state: trainer.TrainState, event: trainer.StepDone) -> None:
+    """Score the evaluation part, remember the best, say and log it."""
+    progress = state.progress
+    score = job.score(job.checked.corpus.eval)
+    best = progress.best
+    better = best is None or score.rank > (best["macro_f1"], -best["loss"])
+    if better:
+        progress.best = {
+            "step": event.step,
+            "epoch": event.epoch,
+            "macro_f1": score.macro_f1,
+            "loss": score.loss,
+        }
+    mean = progress.epoch_loss / max(1, progress.epoch_rows)
+    job.say(
+        f"epoch {event.epoch:g} of {job.config.training.num_train_epochs:g}: loss {mean:.4f}, evaluation loss "
+        f"{score.loss:.4f}, accuracy {score.accuracy:.4f}, macro F1 {score.macro_f1:.4f}, "
+        f"{progress.position / progress.seconds:.0f} rows/s{' - best so far' if better else ''}"
+    )
+    values = {"accuracy": score.accuracy, "macro_f1": score.macro_f1, "loss": score.loss}
+    if job.log is not None:
+        job.log.write({"step": event.step, "epoch": event.epoch, "eval": values})
+    job.tracker.log(
+        event.step, {"loss/eval": score.loss, "eval/accuracy": score.accuracy, "eval/macro_f1": score.macro_f1}
+    )
+
+
+def _save(job: Job, state: trainer.TrainState) -> None:
+    """Write a checkpoint on the main process; the others wait, so that nobody runs ahead of a failing disk."""
+    progress = state.progress
+    limit = job.config.training.save_total_limit
+
+    def keep(steps: list[int]) -> set[int]:
+        best = {int(progress.best["step"])} if progress.best is not None else set()
+        return best | set(steps[-max(1, limit - 1) :])
+
+    if job.runtime.is_main:
+        checkpoint.save(
+            job.folder / CHECKPOINTS,
+            progress.step,
+            job.model.stock,
+            state.optimizer,
+            {
+                "progress": dataclasses.asdict(progress),
+                "identity": job.identity(),
+                "scaler": state.scaler.state_dict(),
+                "probe": job.probe,
+            },
+            keep=keep,
+        )
+    job.runtime.barrier()

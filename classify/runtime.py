@@ -1,0 +1,231 @@
+"""The running side of `classify.devices`: the process group, and what this process may ask of the others.
+
+Everything works the same in a single process, so that no caller needs to test for one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self
+
+import torch
+from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from classify.devices import DevicePlan, Hardware, ParallelMode, detect_hardware, free_threads, plan_devices
+from classify.errors import ClassifyError
+
+
+class Movable(Protocol):
+    """A batch that can go to a device."""
+
+    def to(self, device: torch.device) -> Self:
+        """The same batch there."""
+
+
+class BatchDataParallel(DataParallel):
+    """DataParallel over ready-made batches: one whole micro-batch a replica, logits gathered in order.
+
+    torch's own scatter cuts tensors along dimension 0, where a packed batch has size 1.
+    """
+
+    def scatter(self, inputs: tuple[Any, ...], kwargs: Any, device_ids: Any) -> Any:
+        """`inputs` holds one list with a batch per replica, at most as many as there are devices."""
+        (batches,) = inputs
+        moved = [
+            (batch.to(torch.device(self.src_device_obj.type, i)),)
+            for batch, i in zip(batches, device_ids, strict=False)
+        ]
+        return moved, [{} for _ in moved]
+
+
+@dataclass
+class Runtime:
+    """This process among the others. All methods work the same in a single process."""
+
+    plan: DevicePlan
+    device: torch.device
+    topology: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def rank(self) -> int:
+        """Number of this process among all; 0 in a single process."""
+        return self.plan.launch.rank
+
+    @property
+    def local_rank(self) -> int:
+        """Number of this process on its machine; -1 where no launcher started it."""
+        return self.plan.launch.local_rank
+
+    @property
+    def world_size(self) -> int:
+        """Processes of the run."""
+        return self.plan.launch.world_size
+
+    @property
+    def is_main(self) -> bool:
+        """True on the one process that writes files and speaks: the global rank 0."""
+        return self.plan.launch.is_main
+
+    @property
+    def replicas(self) -> int:
+        """Devices this process drives at once: more than one only under DataParallel."""
+        return self.plan.n_gpu if self.plan.parallel_mode is ParallelMode.NOT_DISTRIBUTED else 1
+
+    @property
+    def distributed(self) -> bool:
+        """Whether a process group is up."""
+        return self.plan.parallel_mode is ParallelMode.DISTRIBUTED
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        self.broadcast(None)
+
+    def sum(self, values: list[float]) -> list[float]:
+        """Element-wise sum over all ranks, in double precision."""
+        if not self.distributed:
+            return values
+        kind = self.device if self.plan.backend != "gloo" else torch.device("cpu")
+        tensor = torch.tensor(values, dtype=torch.float64, device=kind)
+        torch.distributed.all_reduce(tensor)
+        return tensor.tolist()
+
+    def any(self, flag: bool) -> bool:
+        """Whether any rank says yes; all ranks get the same answer."""
+        return self.sum([float(flag)])[0] > 0
+
+    def gather(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Concatenate (n_i, ...) tensors of all ranks along dimension 0, in rank order; n_i may differ, also be 0."""
+        if not self.distributed:
+            return tensor
+        place = tensor.device
+        if self.plan.backend == "gloo":
+            tensor = tensor.cpu()
+        counts = [torch.zeros(1, dtype=torch.int64, device=tensor.device) for _ in range(self.world_size)]
+        torch.distributed.all_gather(counts, torch.tensor([tensor.shape[0]], device=tensor.device))
+        longest = max(int(count) for count in counts)
+        own = tensor.new_zeros((longest, *tensor.shape[1:]))
+        own[: tensor.shape[0]] = tensor
+        parts = [torch.empty_like(own) for _ in range(self.world_size)]
+        torch.distributed.all_gather(parts, own)
+        return torch.cat([part[: int(count)] for part, count in zip(parts, counts, strict=True)]).to(place)
+
+    def broadcast(self, value: Any) -> Any:
+        """The main process's value (numbers, text, lists and dictionaries of them) on every rank."""
+        if not self.distributed:
+            return value
+        kind = self.device if self.plan.backend != "gloo" else torch.device("cpu")
+        # JSON, not pickle: nothing that arrives over a network is ever executed.
+        payload = torch.tensor(list(json.dumps(value).encode()) if self.is_main else [], dtype=torch.uint8, device=kind)
+        size = torch.tensor([payload.numel()], dtype=torch.int64, device=kind)
+        torch.distributed.broadcast(size, src=0)
+        if not self.is_main:
+            payload = torch.empty(int(size), dtype=torch.uint8, device=kind)
+        torch.distributed.broadcast(payload, src=0)
+        return json.loads(bytes(payload.tolist()))
+
+    def broadcast_parameters(self, module: nn.Module) -> None:
+        """Give every rank the main process's parameters of a module, bit for bit."""
+        if self.distributed:
+            for parameter in module.parameters():
+                torch.distributed.broadcast(parameter.data, src=0)
+
+    def forward(self, model: nn.Module, batches: list[Any]) -> torch.Tensor:
+        """Outputs of a (wrapped) model for one batch a replica, concatenated in order."""
+        return model(batches if self.replicas > 1 else batches[0])
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """Wrap for the planned parallel mode. Call it before building the optimizer."""
+        from torch.nn.parallel import DistributedDataParallel
+
+        if self.distributed:
+            devices = None if self.device.type == "cpu" else [self.device.index]
+            return DistributedDataParallel(
+                model, device_ids=devices, output_device=devices and devices[0], gradient_as_bucket_view=True
+            )
+        if self.replicas > 1:
+            return BatchDataParallel(model, device_ids=list(range(self.replicas)), output_device=0)
+        return model
+
+    def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:
+        """Inside this context a backward pass adds to the local gradients without exchanging them."""
+        return model.no_sync() if isinstance(model, DistributedDataParallel) else contextlib.nullcontext()
+
+    def close(self) -> None:
+        """Take the process group down; safe to call twice and after an error."""
+        if self.distributed and torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+            from accelerate.state import PartialState
+
+            PartialState._reset_state()
+
+    def describe(self) -> str:
+        """One line: device, parallel mode and why."""
+        launch = self.plan.launch
+        place = (
+            f", {launch.world_size} processes (DistributedDataParallel, {self.plan.backend})"
+            if self.distributed
+            else ""
+        )
+        if self.replicas > 1:
+            place = f", {self.replicas} devices (DataParallel)"
+        return f"{self.plan.device}{place}: {self.plan.reason}"
+
+
+def start(
+    *, use_cpu: bool, local_rank: int, strategy: str = "auto", backend: str | None = None, timeout_seconds: int = 1800
+) -> Runtime:
+    """Plan, start the process group where there are several processes, take the device, set the threads."""
+    hardware = Hardware() if use_cpu else detect_hardware()
+    plan = plan_devices(
+        use_cpu=use_cpu,
+        local_rank=local_rank,
+        environment=os.environ,
+        hardware=hardware,
+        strategy=strategy,
+        backend=backend,
+    )
+    on_cpu = plan.device == "cpu"
+    threads = free_threads(os.environ, plan.launch.local_world_size, len(os.sched_getaffinity(0)))
+    if threads is not None:
+        torch.set_num_threads(threads)
+    device = torch.device(plan.device)
+    if not on_cpu:
+        torch.accelerator.set_device_index(device.index)
+    if plan.parallel_mode is ParallelMode.DISTRIBUTED:
+        from accelerate.state import PartialState
+
+        # Without cpu=True, a launched process on a machine without GPU would believe to be rank 0 of 1.
+        state = PartialState(cpu=on_cpu, backend=plan.backend, timeout=datetime.timedelta(seconds=timeout_seconds))
+        found = (state.process_index, state.num_processes)
+        if found != (plan.launch.rank, plan.launch.world_size):
+            raise ClassifyError(
+                f"the process group gives rank {found[0]} of {found[1]}, the launcher said rank {plan.launch.rank} "
+                f"of {plan.launch.world_size}; please report this with the command that started it."
+            )
+    runtime = Runtime(plan, device)
+    runtime.topology = _topology(runtime)
+    return runtime
+
+
+def _topology(runtime: Runtime) -> list[dict[str, Any]]:
+    """One entry a rank, the same on every rank: machine, rank, local rank, device."""
+    import torch
+
+    launch = runtime.plan.launch
+    own = torch.tensor([[launch.machine, launch.rank, launch.local_rank, runtime.device.index or 0]])
+    rows = runtime.gather(own.to(runtime.device)).tolist()
+    kind = runtime.device.type
+    return [
+        {
+            "machine": machine,
+            "rank": rank,
+            "local_rank": local_rank,
+            "device": "cpu" if kind == "cpu" else f"{kind}:{index}",
+        }
+        for machine, rank, local_rank, index in rows
+    ]

@@ -1,0 +1,279 @@
+"""Training: one step, and the loop over them. It reads top to bottom; logging, evaluation and saving are the caller's.
+
+The gradient of a step is the sum over its rows divided by the global number of rows, whoever computes which of
+them (law 1). Every random draw is a function of (seed, epoch, step, micro-batch, rank), so a resumed run draws what
+an uninterrupted one would have drawn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from classify.config import TrainingConfig
+from classify.data import plan
+from classify.data.tokens import Tokens
+from classify.errors import ClassifyError
+from classify.model import LoadedModel
+from classify.precision import Precision
+from classify.runtime import Runtime
+
+Rows = npt.NDArray[np.int64]
+
+# Rows of a padded micro-batch: few enough that texts of like length share one, enough to keep the cores busy.
+_PADDED_ROWS = 8
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """The rows to learn from: `rows` of `tokens`, with the class numbers of all rows of the table."""
+
+    tokens: Tokens
+    rows: Rows
+    labels: Rows
+
+
+@dataclass
+class Progress:
+    """Where training stands; all of it goes into a checkpoint. `position` is the rows consumed since the start."""
+
+    step: int = 0
+    position: int = 0
+    seconds: float = 0.0
+    tokens: int = 0
+    epoch_loss: float = 0.0
+    epoch_rows: int = 0
+    best: dict[str, float] | None = None
+
+
+@dataclass
+class TrainState:
+    """What a step changes."""
+
+    model: LoadedModel
+    wrapped: nn.Module
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    progress: Progress = field(default_factory=Progress)
+
+
+@dataclass(frozen=True)
+class StepDone:
+    """A finished step. `loss` (mean over the rows since the last one told) is there when it was due, else None."""
+
+    step: int
+    epoch: float
+    loss: float | None
+    learning_rate: float
+    grad_norm: float | None
+    rows_per_second: float | None
+    epoch_ended: bool
+    save_due: bool
+    last: bool
+    stopped: bool
+
+
+def make_state(model: LoadedModel, config: TrainingConfig, runtime: Runtime, precision: Precision) -> TrainState:
+    """Wrap the model, then build the optimizer on the parameters as they are after wrapping."""
+    wrapped = runtime.wrap(model.classifier)
+    return TrainState(model, wrapped, make_optimizer(wrapped, config, runtime), precision.scaler())
+
+
+def make_optimizer(model: nn.Module, config: TrainingConfig, runtime: Runtime) -> torch.optim.Optimizer:
+    """AdamW (Loshchilov and Hutter, 2019) with no weight decay on biases and norms, i.e. on vectors."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        groups,
+        lr=config.learning_rate,
+        betas=(config.adam_beta1, config.adam_beta2),
+        eps=config.adam_epsilon,
+        fused=runtime.device.type in ("cpu", "cuda", "xpu"),
+    )
+
+
+def learning_rate_factor(step: int, total: int, warmup: float) -> float:
+    """Share of the peak learning rate in step `step` (from 0) of `total`: linear rise, then linear fall to 0.
+
+    `warmup` below 1 is a share of all steps, else a number of steps. The first step already moves (1 / warm-up
+    steps), and the last one still does.
+    """
+    rise = math.ceil(warmup * total) if warmup < 1 else int(warmup)
+    if step < rise:
+        return (step + 1) / rise
+    return max(0.0, (total - step) / max(1, total - rise))
+
+
+def micro_batches(
+    model: LoadedModel, lengths: Rows, rank: int, world_size: int, parts: int, replicas: int
+) -> list[list[Rows]]:
+    """The micro-batches of one rank: each holds, for up to `replicas` devices, indices into the step's rows.
+
+    Ranks share the step by token cost, largest first; a rank's share is cut again into `parts` micro-batches. With
+    fewer rows than ranks, some ranks have none.
+    """
+    costs = plan.token_cost(lengths, model.hidden_size)
+    share = plan.divide(costs, world_size)[rank]
+    if not len(share):
+        return []
+    if model.packed:
+        cuts = [share[part] for part in plan.divide(costs[share], parts)]
+        return [[cut[piece] for piece in plan.divide(costs[cut], replicas) if len(piece)] for cut in cuts if len(cut)]
+    parts = max(parts, math.ceil(len(share) / (_PADDED_ROWS * replicas)))
+    cuts = [share[part] for part in plan.divide_by_length(lengths[share], parts)]
+    return [[cut[piece] for piece in plan.divide_by_length(lengths[cut], replicas)] for cut in cuts]
+
+
+def train_step(
+    state: TrainState,
+    data: TrainingSet,
+    step: plan.Step,
+    config: TrainingConfig,
+    runtime: Runtime,
+    precision: Precision,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One optimizer step at the learning rate that is set. Returns (this rank's summed loss, gradient norm)."""
+    rows = data.rows[step.rows]
+    micros = micro_batches(
+        state.model,
+        data.tokens.lengths_of(rows),
+        runtime.rank,
+        runtime.world_size,
+        config.gradient_accumulation_steps,
+        runtime.replicas,
+    )
+    # A rank without rows still takes part in the exchange of gradients: one row, counted zero times.
+    weight = 1.0 if micros else 0.0
+    micros = micros or [[np.zeros(1, dtype=np.int64)]]
+    # DistributedDataParallel averages over ranks, so each rank's part is scaled up by their number.
+    scale = weight * runtime.world_size / len(rows)
+    total = torch.zeros((), device=runtime.device)
+    state.wrapped.train()
+    for number, pieces in enumerate(micros):
+        seed_draws(config.seed, step.epoch, state.progress.step, number, runtime.rank)
+        batches = [state.model.batch(data.tokens, rows[piece]).to(runtime.device) for piece in pieces]
+        truth = torch.from_numpy(data.labels[rows[np.concatenate(pieces)]]).to(runtime.device)
+        last = number == len(micros) - 1
+        with contextlib.nullcontext() if last else runtime.no_sync(state.wrapped):
+            with precision.autocast():
+                logits = runtime.forward(state.wrapped, batches)
+            loss = cross_entropy(logits.float(), truth, reduction="sum")
+            state.scaler.scale(loss * scale).backward()
+        total += loss.detach() * weight
+    return total, _update(state, config)
+
+
+def _update(state: TrainState, config: TrainingConfig) -> torch.Tensor:
+    """Clip, step, clear. Returns the gradient's norm before clipping, the same on every rank."""
+    state.scaler.unscale_(state.optimizer)
+    limit = config.max_grad_norm or math.inf
+    trained = [p for group in state.optimizer.param_groups for p in group["params"]]
+    norm = nn.utils.clip_grad_norm_(trained, limit)
+    state.scaler.step(state.optimizer)
+    state.scaler.update()
+    state.optimizer.zero_grad(set_to_none=True)
+    return norm
+
+
+def seed_draws(seed: int, epoch: int, step: int, micro_batch: int, rank: int) -> None:
+    """Seed torch for one micro-batch: dropout is a function of these five numbers alone."""
+    sequence = np.random.SeedSequence([seed, epoch, step, micro_batch, rank])
+    torch.manual_seed(int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1)))
+
+
+def fit(
+    state: TrainState,
+    data: TrainingSet,
+    config: TrainingConfig,
+    runtime: Runtime,
+    precision: Precision,
+    *,
+    batch_size: int,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[StepDone]:
+    """Train from where `state.progress` stands to the end, one event a step. A collective: every rank iterates.
+
+    The caller may evaluate and save between two events; `seconds` counts the steps alone. `stop` asks whether this
+    process was told to end (a signal); when any rank was, all finish the step and the event says `stopped`.
+    """
+    batches = plan.BatchPlan(len(data.rows), batch_size, config.seed)
+    end = batches.end_of(config.num_train_epochs, config.max_steps)
+    total_steps = batches.steps_until(end)
+    progress = state.progress
+    since = _Since()
+    for step in batches.steps(progress.position, end):
+        begin = time.perf_counter()
+        rate = config.learning_rate * learning_rate_factor(progress.step, total_steps, config.warmup_steps)
+        for group in state.optimizer.param_groups:
+            group["lr"] = rate
+        if step.position % batches.rows == 0:
+            progress.epoch_loss, progress.epoch_rows = 0.0, 0
+        loss, norm = train_step(state, data, step, config, runtime, precision)
+        since.add(loss, len(step.rows))
+        progress.step += 1
+        progress.position = step.end
+        progress.tokens += int(data.tokens.lengths_of(data.rows[step.rows]).sum())
+
+        last = step.end >= end
+        epoch_ended = step.end % batches.rows == 0
+        # Asking all ranks costs a small exchange; on devices it would also make the host wait, so it is done less.
+        ask = runtime.device.type == "cpu" or progress.step % config.logging_steps == 0
+        stopped = ask and runtime.any(stop())
+        save_due = config.save_steps is not None and progress.step % config.save_steps == 0
+        told = progress.step % config.logging_steps == 0 or epoch_ended or last or save_due or stopped
+        mean = since.mean(runtime, progress) if told else None
+        progress.seconds += time.perf_counter() - begin
+        yield StepDone(
+            step=progress.step,
+            epoch=step.end / batches.rows,
+            loss=mean,
+            learning_rate=rate,
+            grad_norm=float(norm) if told else None,
+            rows_per_second=progress.position / progress.seconds if told else None,
+            epoch_ended=epoch_ended,
+            save_due=save_due,
+            last=last,
+            stopped=stopped,
+        )
+        if stopped:
+            return
+
+
+class _Since:
+    """The loss since it was last told, kept on the device so that no step waits for it."""
+
+    def __init__(self) -> None:
+        self._loss: torch.Tensor | None = None
+        self._rows = 0
+
+    def add(self, loss: torch.Tensor, rows: int) -> None:
+        """Add one rank's summed loss of a step of so many rows (of all ranks)."""
+        self._loss = loss if self._loss is None else self._loss + loss
+        self._rows += rows
+
+    def mean(self, runtime: Runtime, progress: Progress) -> float:
+        """Exact mean over all rows of all ranks since the last call; adds to the epoch's. A collective."""
+        assert self._loss is not None
+        total = runtime.sum([float(self._loss)])[0]
+        mean = total / self._rows
+        progress.epoch_loss += total
+        progress.epoch_rows += self._rows
+        self._loss, self._rows = None, 0
+        if not math.isfinite(mean):
+            raise ClassifyError(
+                f"step {progress.step}: the loss is {mean}; training has diverged. Lower --learning-rate, or take "
+                "another --precision."
+            )
+        return mean
