@@ -50,6 +50,7 @@ class Runtime:
     plan: DevicePlan
     device: torch.device
     topology: list[dict[str, Any]] = field(default_factory=list)
+    _wrapped: list[Any] = field(default_factory=list, repr=False)
 
     @property
     def rank(self) -> int:
@@ -144,9 +145,11 @@ class Runtime:
 
         if self.distributed:
             devices = None if self.device.type == "cpu" else [self.device.index]
-            return DistributedDataParallel(
+            wrapped = DistributedDataParallel(
                 model, device_ids=devices, output_device=devices and devices[0], gradient_as_bucket_view=True
             )
+            self._wrapped.append(wrapped)
+            return wrapped
         if self.replicas > 1:
             return BatchDataParallel(model, device_ids=list(range(self.replicas)), output_device=0)
         return model
@@ -157,6 +160,11 @@ class Runtime:
 
     def close(self) -> None:
         """Take the process group down; safe to call twice and after an error."""
+        # A reducer that outlives the group would destroy it while holding the GIL, which gloo's thread may be waiting
+        # for: a deadlock at exit. So reducers go first; the wrapped models cannot be used any more.
+        for model in self._wrapped:
+            model.logger = model.reducer = None
+        self._wrapped.clear()
         if self.distributed and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
             from accelerate.state import PartialState

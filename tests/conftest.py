@@ -1,0 +1,55 @@
+"""Fixtures shared by all tests: no network, a cache of its own, tiny models and tables."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests import tiny
+
+ROOT = Path(__file__).resolve().parent.parent
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Tokenised tables of tests stay out of the person's cache."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random BERT with a local vocabulary."""
+    return tiny.make_model(tmp_path_factory.mktemp("models") / "bert")
+
+
+@pytest.fixture(scope="session")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of 120 rows in three classes."""
+    return tiny.write_table(tmp_path_factory.mktemp("tables") / "my.csv", tiny.table_rows(120))
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run a command of the program in an empty folder, as a person would; returns what it printed and its code."""
+
+    def run(*arguments: str, timeout: float = 120, **environment: str) -> subprocess.CompletedProcess[str]:
+        clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")}
+        return subprocess.run(
+            [sys.executable, *arguments],
+            cwd=tmp_path,
+            env={**clean, "HF_HUB_OFFLINE": "1", **environment},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+
+    return run

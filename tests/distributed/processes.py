@@ -1,0 +1,63 @@
+"""Start real processes that form a gloo group, with a time limit, and leave none behind."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def free_port() -> int:
+    """A port on loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def run_group(count: int, arguments: Sequence[str], *, cwd: Path, timeout: float = 180) -> list[str]:
+    """Run `python <arguments>` as `count` ranks; returns each rank's output. Raises where one fails or hangs."""
+    port = free_port()
+    processes = []
+    for rank in range(count):
+        environment = {
+            **os.environ,
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(count),
+            "LOCAL_WORLD_SIZE": str(count),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "OMP_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "PYTHONPATH": str(ROOT),
+        }
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, *arguments],
+                cwd=cwd,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+    outputs = []
+    deadline = time.monotonic() + timeout
+    try:
+        for process in processes:
+            out, _ = process.communicate(timeout=max(1.0, deadline - time.monotonic()))
+            outputs.append(out)
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+    codes = [process.returncode for process in processes]
+    assert codes == [0] * count, f"exit codes {codes}\n" + "\n".join(outputs)
+    return outputs

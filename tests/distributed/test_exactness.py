@@ -1,0 +1,117 @@
+"""Law 1: 1, 2 or 3 processes, 1, 2 or 4 micro-batches, packed or padded - the same weights after 20 AdamW steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests import tiny
+from tests.distributed import exact_worker
+from tests.distributed.processes import run_group
+
+pytestmark = pytest.mark.distributed
+
+CASES = [f"{world}-{micro}-{way}" for world in (1, 2, 3) for micro in (1, 2, 4) for way in ("packed", "padded")]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """Weights, logits and losses of every case, and of the plain run."""
+    folder = tmp_path_factory.mktemp("exact")
+    model = tiny.make_model(folder / "model", spread=0.1)
+    for world in (1, 2, 3):
+        run_group(world, ["-m", "tests.distributed.exact_worker", str(model), str(folder)], cwd=folder)
+    found = {path.stem: dict(np.load(path)) for path in folder.glob("*.npz")}
+    found["plain"] = plain_run(model)
+    return found
+
+
+def plain_run(folder: Path) -> dict[str, Any]:
+    """The textbook loop on the stock model: padded batches, mean loss, AdamW; nothing of the trainer is used."""
+    import torch
+    from transformers import BertForSequenceClassification
+
+    from classify.data.plan import BatchPlan
+
+    torch.set_num_threads(1)
+    data, loaded = exact_worker.data_and_model(folder)
+    loaded.use_packing(False)
+    model = loaded.stock
+    assert isinstance(model, BertForSequenceClassification)
+    start = {f"start/{name}": p.detach().numpy().copy() for name, p in model.named_parameters()}
+    decayed = [p for n, p in model.named_parameters() if not n.endswith("bias") and "LayerNorm" not in n]
+    others = [p for n, p in model.named_parameters() if n.endswith("bias") or "LayerNorm" in n]
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}],
+        betas=(0.9, 0.999),
+        eps=1e-8,
+    )
+    plan = BatchPlan(exact_worker.ROWS, exact_worker.BATCH, exact_worker.SEED)
+    warmup = 2  # a tenth of the 20 steps
+    losses = []
+    position = 0
+    for number in range(exact_worker.STEPS):
+        step = plan.step_at(position)
+        position = step.end
+        rate = (number + 1) / warmup if number < warmup else (20 - number) / (20 - warmup)
+        for group in optimizer.param_groups:
+            group["lr"] = exact_worker.LEARNING_RATE * rate
+        texts = [data.tokens.collate(np.array([row]))[0].tolist() for row in step.rows]
+        longest = max(map(len, texts))
+        ids = torch.tensor([text + [0] * (longest - len(text)) for text in texts])
+        mask = torch.tensor([[1] * len(text) + [0] * (longest - len(text)) for text in texts])
+        model.train()
+        loss = model(input_ids=ids, attention_mask=mask, labels=torch.from_numpy(data.labels[step.rows])).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        losses.append(loss.item())
+    model.eval()
+    with torch.no_grad():
+        logits = [
+            model(input_ids=torch.from_numpy(data.tokens.collate(np.array([row]))[0])[None]).logits[0].numpy()
+            for row in range(exact_worker.ROWS)
+        ]
+    weights = {f"w/{name}": p.detach().numpy() for name, p in model.named_parameters()} | start
+    return {"logits": np.stack(logits), "losses": np.array(losses), **weights}
+
+
+def tensors(result: dict[str, Any]) -> dict[str, Any]:
+    """Parameters without key biases: attention does not depend on them, so Adam steps along their rounding."""
+    return {k: v.astype(np.float64) for k, v in result.items() if k.startswith("w/") and not k.endswith("key.bias")}
+
+
+def relative(a: Any, b: Any) -> float:
+    return float(np.linalg.norm(a - b) / np.linalg.norm(b))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_same_weights_as_the_plain_run(results: dict[str, dict[str, Any]], case: str) -> None:
+    got, plain = tensors(results[case]), tensors(results["plain"])
+    assert got.keys() == plain.keys()
+    whole = relative(
+        np.concatenate([v.ravel() for v in got.values()]), np.concatenate([v.ravel() for v in plain.values()])
+    )
+    assert whole <= 1e-5
+    worst = max(plain, key=lambda name: relative(got[name], plain[name]))
+    assert relative(got[worst], plain[worst]) <= 1e-5, worst
+    assert np.abs(results[case]["logits"] - results["plain"]["logits"]).max() <= 1e-4
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_logged_loss_is_the_mean_over_all_rows_of_all_ranks(results: dict[str, dict[str, Any]], case: str) -> None:
+    """Also in the steps whose ranks hold unequal numbers of rows, and in those of a single row."""
+    np.testing.assert_allclose(results[case]["losses"], results["plain"]["losses"], rtol=2e-5, atol=2e-6)
+
+
+def test_the_runs_went_somewhere(results: dict[str, dict[str, Any]]) -> None:
+    """The agreement above says something only if 20 steps moved the weights by far more than the tolerance."""
+    end = tensors(results["plain"])
+    start = {name: results["plain"]["start/" + name[2:]].astype(np.float64) for name in end}
+    for name in end:
+        if not name.endswith("token_type_embeddings.weight"):
+            assert relative(start[name], end[name]) > 1e-3, name

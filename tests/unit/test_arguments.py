@@ -1,0 +1,182 @@
+"""Command line and YAML: one table of names, all faults together, the nearest known name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from classify.arguments import parse_training, training_parser, yaml_keys
+from classify.config import FIELDS, DataConfig, ModelConfig, RunConfig, TrainingConfig
+from classify.errors import InputError
+from tests.conftest import ROOT
+
+CONTRACT = """--data --eval-data --test-data --text-column --label-column --model --epochs --batch-size --learning-rate
+--max-length --output-dir --overwrite-output-dir --seed --config --resume --precision --cpu --nproc --strategy
+--save-steps --max-train-samples --max-steps --head --report-to --debug --train-file --validation-file --test-file
+--model-name-or-path --num-train-epochs --max-seq-length --no-cuda --use-cpu --per-device-train-batch-size
+--resume-from-checkpoint --fp16 --bf16 --local-rank""".split()  # noqa: SIM905
+
+
+def parse(*words: str) -> RunConfig:
+    return parse_training(words, "run_classify.py")
+
+
+def faults(*words: str) -> tuple[str, ...]:
+    with pytest.raises(InputError) as caught:
+        parse(*words)
+    return caught.value.faults
+
+
+def test_the_flags_are_the_contracts_and_no_more() -> None:
+    found = {
+        flag
+        for action in training_parser("x")._actions
+        for flag in action.option_strings
+        if flag.startswith("--") and "_" not in flag
+    }
+    assert found - {"--help"} == set(CONTRACT)
+
+
+def test_hyphens_and_underscores_are_the_same() -> None:
+    for flag in CONTRACT:
+        options = training_parser("x")._option_string_actions
+        assert options[flag].dest == options["--" + flag[2:].replace("-", "_")].dest
+
+
+def test_aliases_set_the_same_field() -> None:
+    config = parse(
+        "--train_file", "a.csv", "--validation-file", "b.csv", "--test-file=c.csv", "--num_train_epochs", "2",
+        "--max-seq-length", "64", "--no_cuda", "--model_name_or_path", "m", "--per_device_train_batch_size", "8",
+    )  # fmt: skip
+    assert (config.data.data, config.data.eval_data, config.data.test_data) == ("a.csv", "b.csv", "c.csv")
+    assert (config.training.num_train_epochs, config.data.max_length, config.training.use_cpu) == (2, 64, True)
+    assert (config.model.model, config.training.per_device_train_batch_size) == ("m", 8)
+
+
+def test_resume_takes_a_folder_or_nothing() -> None:
+    assert parse("--data", "a", "--resume").training.resume_from_checkpoint is True
+    assert parse("--data", "a", "--resume-from-checkpoint", "runs/a").training.resume_from_checkpoint == "runs/a"
+    assert parse("--data", "a").training.resume_from_checkpoint is False
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--dta", "x"], "unknown flag --dta. Did you mean --data?"),
+        (["--data", "x", "--learning_rat=1"], "unknown flag --learning_rat. Did you mean --learning-rate?"),
+        (["--data", "x", "--qqqq"], "unknown flag --qqqq. See --help."),
+        (["my.csv"], "unexpected argument 'my.csv'; every value follows a flag, e.g. --data my.csv."),
+        ([], "--data must name a table, e.g. --data my.csv. Got nothing instead."),
+        (["--data"], "argument --data: expected one argument. See --help."),
+        (["--data", "x", "--epochs", "0"], "--epochs must be a number above 0. Got '0' instead."),
+        (["--data", "x", "--epochs", "nan"], "--epochs must be a number above 0. Got 'nan' instead."),
+        (["--data", "x", "--batch-size", "1.5"], "--batch-size must be a whole number above 0. Got '1.5' instead."),
+        (["--data", "x", "--head", "big"], "--head must be one of probe, random. Got 'big' instead."),
+        (
+            ["--data", "x", "--seed", "-1"],
+            "--seed must be a whole number from 0 to below 2147483648. Got '-1' instead.",
+        ),
+        (["--data", "x", "--max-length", "2"], "--max-length must be a whole number of at least 4. Got '2' instead."),
+    ],
+)
+def test_one_fault_is_one_line(words: list[str], line: str) -> None:
+    assert faults(*words) == (line,)
+
+
+def test_all_faults_come_together() -> None:
+    lines = faults("--data", "x", "--epochs", "many", "--batch-size", "0", "--precision", "half", "--bad-flag")
+    assert len(lines) == 4
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--batch-size", "8", "--per-device-train-batch-size", "4"],
+        ["--fp16", "--bf16"],
+        ["--fp16", "--precision", "fp32"],
+        ["--resume", "--overwrite-output-dir"],
+    ],
+)
+def test_flags_that_contradict_each_other(words: list[str]) -> None:
+    (line,) = faults("--data", "x", *words)
+    assert "give one of them" in line
+
+
+def test_yaml_under_flags(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("data: a.csv\nlearning-rate: 1.0e-3\nbatch_size: 16\nweight_decay: 0.1\nfp16: true\n")
+    config = parse("--config", str(path), "--learning-rate", "3e-5", "--per-device-train-batch-size", "4", "--bf16")
+    assert config.data.data == "a.csv"
+    assert config.training.learning_rate == 3e-5
+    assert config.training.weight_decay == 0.1
+    assert (config.training.batch_size, config.training.per_device_train_batch_size) == (None, 4)
+    assert (config.training.fp16, config.training.bf16) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("data: a\nlerning_rate: 1\n", "a.yaml: unknown key lerning_rate. Did you mean learning_rate?"),
+        ("data: a\nepochs: many\n", "a.yaml: epochs must be a number above 0. Got 'many' instead."),
+        ("data: a\nepochs: 1\nnum_train_epochs: 2\n", "a.yaml: num_train_epochs and epochs set the same thing"),
+        ("data: [a\n", "a.yaml line 2: not valid YAML"),
+        ("- a\n", "expected lines such as 'batch-size: 32'. Got a list instead."),
+        ("data: !!python/object/apply:os.system [ls]\n", "not valid YAML"),
+    ],
+)
+def test_yaml_faults(tmp_path: Path, text: str, part: str) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(text)
+    assert any(part in line for line in faults("--config", str(path)))
+
+
+def test_a_missing_yaml_file() -> None:
+    assert "no.yaml: cannot be read (No such file or directory)" in faults("--config", "no.yaml")[0]
+
+
+def recipes() -> list[Path]:
+    return sorted((ROOT / "configs").glob("*.yaml"))
+
+
+def test_there_are_recipes() -> None:
+    assert {path.stem for path in recipes()} >= {
+        "quickstart",
+        "bert-base",
+        "bert-base-chinese",
+        "modernbert-long",
+        "two-gpus",
+    }
+
+
+@pytest.mark.parametrize("path", recipes(), ids=lambda path: path.name)
+def test_every_recipe_validates_and_is_headed_by_its_command(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    commands = [line[2:] for line in text.splitlines() if line.startswith("#   ")]
+    command = next(line.strip() for line in commands if "run_classify.py" in line)
+    assert f"--config configs/{path.name}" in command
+    words = command.split("run_classify.py", 1)[1].split()
+    words[words.index("--config") + 1] = str(path)
+    parse(*words).validate()
+    assert set(yaml.safe_load(text)) <= set(yaml_keys()) | {key.replace("_", "-") for key in yaml_keys()}
+
+
+def test_config_classes_stay_small() -> None:
+    import dataclasses
+
+    for kind in (DataConfig, ModelConfig, TrainingConfig):
+        assert len(dataclasses.fields(kind)) <= 30
+    assert len(FIELDS) == sum(len(dataclasses.fields(kind)) for kind in (DataConfig, ModelConfig, TrainingConfig))
+
+
+def test_names_are_those_of_training_arguments() -> None:
+    """Each field that means what one of TrainingArguments means bears its name."""
+    names = set(TrainingConfig.__dataclass_fields__)
+    assert names >= {
+        "output_dir", "num_train_epochs", "max_steps", "per_device_train_batch_size", "gradient_accumulation_steps",
+        "learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "warmup_steps",
+        "seed", "fp16", "bf16", "use_cpu", "local_rank", "ddp_backend", "ddp_timeout", "save_steps", "save_total_limit",
+        "logging_steps", "report_to", "resume_from_checkpoint",
+    }  # fmt: skip
+    assert TrainingConfig().local_rank == -1

@@ -1,0 +1,159 @@
+"""The device decision as a table: plain arguments in, a plan or one clear line out. No hardware is touched."""
+
+from __future__ import annotations
+
+import pytest
+
+from classify.devices import Hardware, Launch, ParallelMode, free_threads, plan_devices, read_launch
+from classify.errors import DeviceError
+
+CPU = Hardware()
+ONE, TWO, EIGHT = Hardware("cuda", 1), Hardware("cuda", 2), Hardware("cuda", 8)
+
+
+def launched(
+    rank: int, local_rank: int, world: int, local_world: int | None = None, machine: int = 0
+) -> dict[str, str]:
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(local_world or world),
+        "GROUP_RANK": str(machine),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+        "TORCHELASTIC_RUN_ID": "x",
+    }
+
+
+NOT, DP, DDP = ParallelMode.NOT_PARALLEL, ParallelMode.NOT_DISTRIBUTED, ParallelMode.DISTRIBUTED
+
+TABLE = [
+    # use_cpu, environment, hardware -> device, mode, n_gpu, backend, strategy
+    (True, {}, EIGHT, "cpu", NOT, 0, None, "none"),
+    (False, {}, CPU, "cpu", NOT, 0, None, "none"),
+    (False, {}, ONE, "cuda:0", NOT, 1, None, "none"),
+    (False, {}, TWO, "cuda:0", DP, 2, None, "dp"),
+    (False, {}, EIGHT, "cuda:0", DP, 8, None, "dp"),
+    (False, {}, Hardware("mps", 1), "mps:0", NOT, 1, None, "none"),
+    (False, launched(0, 0, 2), TWO, "cuda:0", DDP, 1, "nccl", "ddp"),
+    (False, launched(1, 1, 2), TWO, "cuda:1", DDP, 1, "nccl", "ddp"),
+    (False, launched(5, 1, 8, 4, 1), Hardware("cuda", 4), "cuda:1", DDP, 1, "nccl", "ddp"),
+    (False, launched(0, 0, 1), ONE, "cuda:0", DDP, 1, "nccl", "ddp"),
+    (False, launched(1, 1, 2), CPU, "cpu", DDP, 0, "gloo", "ddp"),
+    (True, launched(1, 1, 2), TWO, "cpu", DDP, 0, "gloo", "ddp"),
+    (False, launched(3, 1, 4, 2, 1), Hardware("npu", 2), "npu:1", DDP, 1, "hccl", "ddp"),
+    (False, launched(0, 0, 2), Hardware("xpu", 2), "xpu:0", DDP, 1, "xccl", "ddp"),
+]
+
+
+@pytest.mark.parametrize(
+    ("use_cpu", "environment", "hardware", "device", "mode", "n_gpu", "backend", "strategy"), TABLE
+)
+def test_decision(
+    use_cpu: bool,
+    environment: dict[str, str],
+    hardware: Hardware,
+    device: str,
+    mode: ParallelMode,
+    n_gpu: int,
+    backend: str | None,
+    strategy: str,
+) -> None:
+    plan = plan_devices(use_cpu=use_cpu, local_rank=-1, environment=environment, hardware=hardware)
+    assert (plan.device, plan.parallel_mode, plan.n_gpu, plan.backend, plan.strategy) == (
+        device,
+        mode,
+        n_gpu,
+        backend,
+        strategy,
+    )
+    assert plan.reason
+
+
+def test_several_devices_in_one_process_come_with_advice() -> None:
+    plan = plan_devices(use_cpu=False, local_rank=-1, environment={}, hardware=TWO)
+    assert plan.advice is not None
+    assert "--nproc 2" in plan.advice
+    assert "torchrun" in plan.advice
+    assert plan_devices(use_cpu=False, local_rank=-1, environment={}, hardware=ONE).advice is None
+
+
+def test_strategy_none_takes_one_device_of_several() -> None:
+    plan = plan_devices(use_cpu=False, local_rank=-1, environment={}, hardware=EIGHT, strategy="none")
+    assert (plan.device, plan.n_gpu) == ("cuda:0", 1)
+
+
+def test_the_flag_of_the_old_launcher_stands_for_the_variable() -> None:
+    environment = launched(1, 1, 2)
+    del environment["LOCAL_RANK"]
+    plan = plan_devices(use_cpu=False, local_rank=1, environment=environment, hardware=TWO)
+    assert plan.device == "cuda:1"
+
+
+def test_what_torchrun_says_is_understood() -> None:
+    assert read_launch(launched(5, 1, 8, 4, 1)) == Launch("torchrun", 5, 1, 8, 4, 1)
+    assert read_launch({}) == Launch("none", 0, -1, 1, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "parts"),
+    [
+        ({"RANK": None}, {}, ["WORLD_SIZE=2", "RANK is not"]),
+        ({"WORLD_SIZE": None}, {}, ["RANK=1", "WORLD_SIZE is not"]),
+        ({"LOCAL_RANK": None}, {}, ["RANK=1", "LOCAL_RANK is not"]),
+        ({"LOCAL_RANK": "2"}, {}, ["LOCAL_RANK=2", "2 (counted from 0)", "--cpu"]),
+        ({"RANK": "2"}, {}, ["RANK=2", "WORLD_SIZE=2"]),
+        ({"RANK": "one"}, {}, ["RANK", "'one'"]),
+        ({"MASTER_ADDR": None}, {}, ["MASTER_ADDR", "WORLD_SIZE=2"]),
+        ({}, {"local_rank": 0}, ["--local-rank 0", "LOCAL_RANK=1"]),
+        ({}, {"strategy": "dp"}, ["--strategy dp", "2 (WORLD_SIZE)"]),
+        ({}, {"strategy": "none"}, ["--strategy none", "WORLD_SIZE"]),
+        ({}, {"use_cpu": True, "backend": "nccl"}, ["nccl", "CPU", "gloo"]),
+    ],
+)
+def test_contradictions_name_both_sides(
+    change: dict[str, str | None], arguments: dict[str, object], parts: list[str]
+) -> None:
+    environment = {**launched(1, 1, 2), **change}
+    environment = {key: value for key, value in environment.items() if value is not None}
+    call: dict[str, object] = {"use_cpu": False, "local_rank": -1, **arguments}
+    with pytest.raises(DeviceError) as caught:
+        plan_devices(environment=environment, hardware=TWO, **call)  # type: ignore[arg-type]
+    for part in parts:
+        assert part in str(caught.value)
+    assert len(caught.value.faults) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        ({"local_rank": 0}, ["--local-rank 0", "torchrun"]),
+        ({"environment": {"LOCAL_RANK": "0"}}, ["LOCAL_RANK=0", "RANK and WORLD_SIZE"]),
+        ({"strategy": "ddp"}, ["--strategy ddp", "--nproc 2"]),
+        ({"strategy": "dp", "hardware": CPU}, ["--strategy dp", "GPU"]),
+        ({"backend": "gloo"}, ["ddp_backend gloo", "several processes"]),
+    ],
+)
+def test_contradictions_of_a_single_process(arguments: dict[str, object], parts: list[str]) -> None:
+    call: dict[str, object] = {"use_cpu": False, "local_rank": -1, "environment": {}, "hardware": ONE, **arguments}
+    with pytest.raises(DeviceError) as caught:
+        plan_devices(**call)  # type: ignore[arg-type]
+    for part in parts:
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("environment", "local_world", "cores", "threads"),
+    [
+        ({"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "x"}, 2, 8, 4),
+        ({"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "x"}, 2, 2, None),  # no core is free
+        ({"OMP_NUM_THREADS": "1"}, 2, 8, None),  # the person set it
+        ({"OMP_NUM_THREADS": "2", "TORCHELASTIC_RUN_ID": "x"}, 2, 8, None),
+        ({}, 1, 8, None),
+    ],
+)
+def test_threads_are_freed_only_from_torchrun(
+    environment: dict[str, str], local_world: int, cores: int, threads: int | None
+) -> None:
+    assert free_threads(environment, local_world, cores) == threads

@@ -1,0 +1,131 @@
+"""Columns and classes: found where they can be, asked for where they cannot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from classify.config import DataConfig
+from classify.data.infer import find_columns, find_labels, find_text_column
+from classify.data.parts import load_corpus
+from classify.data.read import Table, read_table
+from classify.errors import InputError
+
+
+def table(tmp_path: Path, text: str, name: str = "a.csv") -> Table:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    return read_table(str(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    ("header", "found"),
+    [
+        ("text,label", ("text", "label")),
+        ("category,Sentence", ("Sentence", "category")),
+        ("id,text,title,label", ("text", "label")),
+        ("id,message,intent", ("message", "intent")),
+    ],
+)
+def test_columns_by_name(tmp_path: Path, header: str, found: tuple[str, str]) -> None:
+    rows = "\n".join(",".join(f"v{i % 3}" for _ in header.split(",")) for i in range(4))
+    columns = find_columns(table(tmp_path, f"{header}\n{rows}\n"), None, None)
+    assert (columns.text, columns.label) == found
+    assert {guess.flag for guess in columns.guesses} == {"--text-column", "--label-column"}
+
+
+def test_two_columns_by_content(tmp_path: Path) -> None:
+    rows = "".join(f"words {i},{'ab'[i % 2]}\n" for i in range(10))
+    columns = find_columns(table(tmp_path, "foo,bar\n" + rows), None, None)
+    assert (columns.text, columns.label) == ("foo", "bar")
+
+
+@pytest.mark.parametrize(
+    ("header", "text_column", "label_column", "parts"),
+    [
+        ("id,note,kind", None, None, ["no column is named like a text", "id, note, kind", "--text-column"]),
+        ("text,label,category,x", None, None, []),
+        ("text,intent,category", None, None, ["several columns", "intent, category", "--label-column"]),
+        ("text,label", "txt", None, ["--text-column txt", "text, label"]),
+        ("text,label", "text", "text", ["both name 'text'"]),
+        ("text", None, None, ["one column 'text'"]),
+    ],
+)
+def test_unclear_columns_are_asked_for(
+    tmp_path: Path, header: str, text_column: str | None, label_column: str | None, parts: list[str]
+) -> None:
+    row = ",".join("x" for _ in header.split(","))
+    one = table(tmp_path, f"{header}\n{row}\n")
+    if not parts:
+        assert find_columns(one, text_column, label_column).label == "label"
+        return
+    with pytest.raises(InputError) as caught:
+        find_columns(one, text_column, label_column)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_labels_are_sorted_as_numbers_or_words(tmp_path: Path) -> None:
+    numbers = "".join(f"t{i},{i % 12}\n" for i in range(36))
+    assert find_labels(table(tmp_path, "text,label\n" + numbers), "label") == [str(i) for i in range(12)]
+    words = "".join(f"t{i},{'cab'[i % 3]}\n" for i in range(12))
+    assert find_labels(table(tmp_path, "text,label\n" + words), "label") == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "parts"),
+    [
+        (["a,x"] * 12, ["at least two classes", "'x'"]),
+        (["a,x", "b,y"] * 4, ["at least 10 rows", "8"]),
+        ([f"a{i},{i}" for i in range(12)], ["at least 2 rows", "12 rows"]),
+        (["a,x", "b,", "c,y"] * 4, ["lines 3, 6, 9 and 1 more", "empty"]),
+    ],
+)
+def test_labels_that_cannot_be_learned(tmp_path: Path, rows: list[str], parts: list[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        find_labels(table(tmp_path, "text,label\n" + "\n".join(rows) + "\n"), "label")
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def corpus_files(tmp_path: Path, test: str) -> DataConfig:
+    rows = "".join(f"text {i},{'ab'[i % 2]}\n" for i in range(40))
+    (tmp_path / "data.csv").write_text("text,label\n" + rows)
+    (tmp_path / "test.csv").write_text(test)
+    return DataConfig(data=str(tmp_path / "data.csv"), test_data=str(tmp_path / "test.csv"))
+
+
+def test_an_unseen_test_label_is_named_with_its_line(tmp_path: Path) -> None:
+    config = corpus_files(tmp_path, 'text,label\n"two\nlines",a\nnew,c\nnew too,c\nother,d\n')
+    with pytest.raises(InputError) as caught:
+        load_corpus(config, seed=0)
+    assert len(caught.value.faults) == 2
+    assert "test.csv lines 4, 5: the label 'c' is in no row of --data" in caught.value.faults[0]
+    assert "line 6" in caught.value.faults[1]
+
+
+def test_given_parts_are_taken_as_given(tmp_path: Path) -> None:
+    corpus = load_corpus(corpus_files(tmp_path, "text,label\nnew,a\ntext 3,b\n"), seed=0)
+    assert corpus.test is not None
+    assert (len(corpus.train), len(corpus.eval), len(corpus.test)) == (36, 4, 2)
+    both = DataConfig(data=str(tmp_path / "data.csv"), eval_data=str(tmp_path / "test.csv"))
+    corpus = load_corpus(both, seed=0)
+    assert (len(corpus.train), len(corpus.eval), corpus.test) == (40, 2, None)
+    assert "1 of 2 evaluation texts are also in the training part" in corpus.warnings[0]
+    assert "line 3" in corpus.warnings[0]
+
+
+def test_the_cap_comes_after_the_labels(tmp_path: Path) -> None:
+    rows = "".join(f"text {i},{'ab'[i % 2]}\n" for i in range(40)) + "once,rare\n"
+    (tmp_path / "data.csv").write_text("text,label\n" + rows)
+    corpus = load_corpus(DataConfig(data=str(tmp_path / "data.csv"), max_train_samples=2), seed=0)
+    assert corpus.labels == ["a", "b", "rare"]
+    assert len(corpus.train) == 2
+
+
+def test_a_text_column_for_prediction(tmp_path: Path) -> None:
+    assert find_text_column(table(tmp_path, "id,mail\n1,x\n"), None, "mail") == "mail"
+    assert find_text_column(table(tmp_path, "anything\nx\n"), None, "mail") == "anything"
+    assert find_text_column(table(tmp_path, "id,message\n1,x\n"), None, "mail") == "message"
+    with pytest.raises(InputError, match="--text-column"):
+        find_text_column(table(tmp_path, "a,b\n1,x\n"), None, "mail")

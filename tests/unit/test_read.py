@@ -1,0 +1,97 @@
+"""Reading a table: quoted commas and newlines are right, and every fault is told with its line."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from classify.data.read import read_table
+from classify.errors import InputError
+
+
+def write(path: Path, content: bytes) -> str:
+    path.write_bytes(content)
+    return str(path)
+
+
+def test_quoted_commas_newlines_and_quotes(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", b'text,label\r\n"a, b\r\nc",x\r\n"say ""hi""",y\r\nplain "q" in,z\r\n')
+    table = read_table(path)
+    assert table.columns == ["text", "label"]
+    assert table.column("text") == ["a, b\r\nc", 'say "hi"', 'plain "q" in']
+    assert table.lines([0, 1, 2]) == [2, 4, 5]
+
+
+def test_values_stay_text_as_in_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", b"id,text,label\n007,NA,1.50\n008,null,\n009,2024-01-01,true\n")
+    table = read_table(path)
+    assert table.column("id") == ["007", "008", "009"]
+    assert table.column("text") == ["NA", "null", "2024-01-01"]
+    assert table.column("label") == ["1.50", "", "true"]
+
+
+def test_it_reads_what_the_standard_library_reads(tmp_path: Path) -> None:
+    rows = [[f'text {i}, with "quotes"\nand lines\r' * (i % 3), str(i)] for i in range(500)]
+    path = tmp_path / "a.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["text", "label"], *rows])
+    table = read_table(str(path))
+    assert [list(row) for row in zip(table.column("text"), table.column("label"), strict=True)] == rows
+
+
+def test_the_dataset_is_the_same_table(tmp_path: Path) -> None:
+    table = read_table(write(tmp_path / "a.csv", b"text,label\na,b\nc,d\n"))
+    dataset = table.as_dataset()
+    assert list(dataset["text"]) == ["a", "c"]
+    assert dataset.column_names == ["text", "label"]
+
+
+def test_a_byte_order_mark_and_tabs(tmp_path: Path) -> None:
+    assert read_table(write(tmp_path / "a.csv", b"\xef\xbb\xbftext,label\na,b\n")).columns == ["text", "label"]
+    assert read_table(write(tmp_path / "a.tsv", b"text\tlabel\na, b\tc\n")).column("text") == ["a, b"]
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        (b"", ["empty", "header"]),
+        (b"\n\n", ["empty lines"]),
+        (b"text,label\n", ["header", "no row"]),
+        (b"text,label\na,b\ncaf\xe9,b\n", ["line 3", "0xe9", "UTF-8"]),
+        (b"text,label\na,\xc3", ["line 2", "UTF-8"]),
+        (b"text,label\na,\x00b\n", ["line 2", "NUL"]),
+        (b'text,label\na,b\nc\n"x\ny",z\nd,e,f\n', ["2 columns", "line 3 (1)", "line 6 (3)"]),
+        (b'text,label\nok,b\n"abc,d\nx,y\n', ["line 3", "quote"]),
+        (b"text;label\na;b\n", ["line 1", "commas", "semicolons"]),
+        (b"text,text\na,b\n", ["line 1", "'text'", "more than once"]),
+    ],
+)
+def test_faults_say_where_and_what(tmp_path: Path, content: bytes, parts: list[str]) -> None:
+    path = write(tmp_path / "bad.csv", content)
+    with pytest.raises(InputError) as caught:
+        read_table(path)
+    (line,) = caught.value.faults
+    assert "\n" not in line
+    for part in ["bad.csv", *parts]:
+        assert part in line
+
+
+def test_an_invalid_byte_far_into_a_large_file_has_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import classify.data.read as read
+
+    monkeypatch.setattr(read, "_BLOCK", 64)
+    content = b"text,label\n" + "é,x\n".encode() * 100 + b"\xff,x\n"
+    with pytest.raises(InputError, match="line 102"):
+        read_table(write(tmp_path / "a.csv", content))
+
+
+def test_missing_files_name_their_neighbours(tmp_path: Path) -> None:
+    write(tmp_path / "mails.csv", b"text,label\na,b\n")
+    with pytest.raises(InputError, match=r"no such file.*mails\.csv"):
+        read_table(str(tmp_path / "mail.csv"))
+    with pytest.raises(InputError, match="folder"):
+        read_table(str(tmp_path))
+    with pytest.raises(InputError, match="does not exist either"):
+        read_table(str(tmp_path / "no" / "mail.csv"))

@@ -1,0 +1,82 @@
+"""Parts: stratified, deterministic, and never the same text in two of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from classify.data.split import cap_rows, overlap, split_rows
+
+
+def labels_of(count: int) -> np.ndarray:
+    return np.random.default_rng(0).choice(5, count, p=[0.5, 0.3, 0.15, 0.04, 0.01])
+
+
+def test_shares_and_proportions() -> None:
+    labels = labels_of(1000)
+    parts = split_rows([f"text {i}" for i in range(1000)], labels, seed=1, eval_share=0.1, test_share=0.1)
+    assert parts.eval is not None
+    assert parts.test is not None
+    assert [len(parts.train), len(parts.eval), len(parts.test)] == [800, 100, 100]
+    assert sorted(np.concatenate([parts.train, parts.eval, parts.test]).tolist()) == list(range(1000))
+    for part in (parts.eval, parts.test):
+        assert np.abs(np.bincount(labels[part], minlength=5) - 0.1 * np.bincount(labels)).max() <= 1
+        assert (np.diff(part) > 0).all()
+
+
+def test_the_seed_decides() -> None:
+    texts, labels = [str(i) for i in range(100)], labels_of(100)
+    one, again, other = (split_rows(texts, labels, seed=s, eval_share=0.1, test_share=0.1).train for s in (1, 1, 2))
+    assert one.tolist() == again.tolist() != other.tolist()
+
+
+def test_copies_of_a_text_stay_together() -> None:
+    texts = [f"text {i // 3}" for i in range(300)]
+    parts = split_rows(texts, np.array([i // 3 % 4 for i in range(300)]), seed=0, eval_share=0.1, test_share=0.1)
+    assert parts.eval is not None
+    assert parts.test is not None
+    homes = [{texts[row] for row in part} for part in (parts.train, parts.eval, parts.test)]
+    assert not homes[0] & homes[1]
+    assert not homes[0] & homes[2]
+    assert not homes[1] & homes[2]
+
+
+def test_a_class_with_one_row_stays_in_train() -> None:
+    labels = np.array([0] * 20 + [1] * 20 + [2])
+    for seed in range(20):
+        parts = split_rows([str(i) for i in range(41)], labels, seed=seed, eval_share=0.1, test_share=0.1)
+        assert 40 in parts.train
+        assert set(labels[parts.train]) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("count", [10, 11, 12, 19])
+def test_small_tables_have_a_row_in_each_part(count: int) -> None:
+    parts = split_rows([str(i) for i in range(count)], np.arange(count) % 2, seed=0, eval_share=0.1, test_share=0.1)
+    assert parts.eval is not None
+    assert parts.test is not None
+    assert min(len(parts.train), len(parts.eval), len(parts.test)) >= 1
+
+
+def test_no_share_gives_no_part() -> None:
+    parts = split_rows([str(i) for i in range(40)], np.arange(40) % 2, seed=0, eval_share=0.1, test_share=0.0)
+    assert parts.test is None
+    assert len(parts.train) == 36
+
+
+@pytest.mark.parametrize(("limit", "classes"), [(100, 5), (20, 5), (5, 5), (3, 3)])
+def test_cap_keeps_the_mix_and_each_class_where_it_fits(limit: int, classes: int) -> None:
+    labels = labels_of(1000)
+    rows = np.arange(0, 1000)
+    kept = cap_rows(labels, rows, limit, seed=0)
+    assert len(kept) == limit
+    assert len(set(labels[kept])) == classes
+    assert (np.diff(kept) > 0).all()
+
+
+def test_cap_above_the_count_changes_nothing() -> None:
+    rows = np.array([3, 5, 8])
+    assert cap_rows(labels_of(10), rows, 3, seed=0) is rows
+
+
+def test_overlap_names_texts_seen_in_training() -> None:
+    assert overlap(["a", "b ", "c"], np.array([0, 1]), ["b", "c", "a"]) == [0, 2]
