@@ -62,14 +62,12 @@ def find_columns(table: Table, text_column: str | None, label_column: str | None
     if faults:
         raise InputError(*faults)
     guesses: list[Guess] = []
+    unclear: dict[str, str] = {}
     if text is None:
-        text = _guess(table, "text", TEXT_NAMES, label, guesses, faults)
-    if label is None and text is not None:
-        label = _guess(table, "label", LABEL_NAMES, text, guesses, faults)
-    elif label is None:
-        _guess(table, "label", LABEL_NAMES, None, guesses, faults)
-    if faults:
-        raise InputError(*faults)
+        text = _guess(table, "text", TEXT_NAMES, label, guesses, unclear)
+    if label is None:
+        label = _guess(table, "label", LABEL_NAMES, text, guesses, unclear)
+    _raise_unclear(table, unclear)
     assert text is not None
     assert label is not None
     return Columns(text, label, tuple(guesses))
@@ -84,7 +82,9 @@ def find_text_column(table: Table, text_column: str | None, trained_on: str) -> 
             return trained_on
         if len(table.columns) == 1:
             return table.columns[0]
-        text = _guess(table, "text", TEXT_NAMES, None, [], faults)
+        unclear: dict[str, str] = {}
+        text = _guess(table, "text", TEXT_NAMES, None, [], unclear)
+        _raise_unclear(table, unclear)
     if faults:
         raise InputError(*faults)
     assert text is not None
@@ -186,9 +186,14 @@ def _listed(table: Table) -> str:
 
 
 def _guess(
-    table: Table, what: str, usual: tuple[str, ...], taken: str | None, guesses: list[Guess], faults: list[str]
+    table: Table,
+    what: str,
+    usual: tuple[str, ...],
+    taken: str | None,
+    guesses: list[Guess],
+    unclear: dict[str, str],
 ) -> str | None:
-    """A column by its name, else (two columns only) by its content; notes the guess, or the fault."""
+    """A column by its name, else (two columns only) by its content; notes the guess, or under the flag what is unclear."""
     flag = f"--{what}-column"
     free = [name for name in table.columns if name != taken]
     named = [name for name in free if name.strip().lower() in usual]
@@ -204,11 +209,19 @@ def _guess(
         if by_content is not None:
             guesses.append(Guess(f"{what} column", by_content, "the other column cannot be it", flag))
             return by_content
-    many = (
-        f"several columns could hold the {what} ({', '.join(named)})" if named else f"no column is named like a {what}"
-    )
-    faults.append(f"{table.path}: {many}; the columns are: {_listed(table)}. Name it with {flag}.")
+    if named:
+        unclear[flag] = f"several columns could hold the {what} ({', '.join(named)})"
+    else:
+        unclear[flag] = f"no column is named like a {what}"
     return None
+
+
+def _raise_unclear(table: Table, unclear: dict[str, str]) -> None:
+    if unclear:
+        raise InputError(
+            f"{table.path}: {' and '.join(unclear.values())}; the columns are: {_listed(table)}. "
+            f"Name {'it' if len(unclear) == 1 else 'them'} with {' and '.join(unclear)}."
+        )
 
 
 def _by_content(table: Table, what: str, free: list[str]) -> str | None:

