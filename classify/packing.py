@@ -202,12 +202,16 @@ class TextClassifier(nn.Module):
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Logits (N, classes) of the batch's N texts, in its order."""
+        if not isinstance(batch, PackedBatch):
+            return self.model(**batch.inputs(), return_dict=True).logits
         # On the module, not in a closure: DataParallel's replicas are copies that run side by side.
         encoder: Any = encoder_of(self.model)
-        if encoder is not None:
-            encoder.boundaries = batch.boundaries if isinstance(batch, PackedBatch) else None
-            encoder.pool_mean = getattr(self.model.config, "classifier_pooling", "cls") == "mean"
-        return self.model(**batch.inputs(), return_dict=True).logits
+        encoder.boundaries = batch.boundaries
+        encoder.pool_mean = getattr(self.model.config, "classifier_pooling", "cls") == "mean"
+        try:
+            return self.model(**batch.inputs(), return_dict=True).logits
+        finally:
+            encoder.boundaries = None
 
 
 def _keep_first_tokens(module: Any, args: Any, output: Any) -> Any:

@@ -193,7 +193,7 @@ def _guess(
     guesses: list[Guess],
     unclear: dict[str, str],
 ) -> str | None:
-    """A column by its name, else (two columns only) by its content; notes the guess, or under the flag what is unclear."""
+    """A column by its name, else (two columns only) by its content; notes the guess, or what is unclear."""
     flag = f"--{what}-column"
     free = [name for name in table.columns if name != taken]
     named = [name for name in free if name.strip().lower() in usual]

@@ -1,0 +1,137 @@
+"""Every architecture by the same path: packed where it can be, equal to the padded stock model, trainable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from classify.data.tokens import Tokens, load_tokenizer, tokenize
+from classify.hub import resolve_model
+from classify.model import LoadedModel, decide_packing, freeze_unused, load_model, output_layer
+from tests import tiny
+
+KINDS = list(tiny.configurations())
+PADDED = {"deberta"}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    base = tmp_path_factory.mktemp("kinds")
+    return {kind: tiny.make_model(base / kind, kind) for kind in KINDS}
+
+
+def load(folder: Path) -> tuple[LoadedModel, Tokens]:
+    texts = [text for text, _ in tiny.table_rows(40)] + [""]
+    tokens = tokenize(load_tokenizer(str(folder)), texts, 24)
+    return load_model(resolve_model(str(folder)), ["a", "b", "c"], seed=1, pad_token_id=0, dropout=0.0), tokens
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_packed_logits_are_those_of_the_stock_model(folders: dict[str, Path], kind: str) -> None:
+    model, tokens = load(folders[kind])
+    reason = decide_packing(model, tokens, np.arange(len(tokens)))
+    assert model.packed is (kind not in PADDED), reason
+    rows = np.random.default_rng(0).permutation(len(tokens))
+    model.classifier.eval()
+    with torch.no_grad():
+        got = model.classifier(model.batch(tokens, rows))
+        model.use_packing(False)
+        for place, row in enumerate(rows):
+            ids = torch.from_numpy(tokens.collate(np.array([row]))[0])[None]
+            alone = model.stock(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0]
+            assert (got[place] - alone).abs().max() < 2e-5, tokens.lengths[row]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_are_those_of_the_stock_model(folders: dict[str, Path], kind: str) -> None:
+    rows = np.arange(12)
+    found: list[dict[str, Any]] = []
+    for wish in ("auto", "padded"):
+        model, tokens = load(folders[kind])
+        decide_packing(model, tokens, rows, wish)
+        freeze_unused(model, tokens, 0)
+        model.classifier.train()
+        logits = model.classifier(model.batch(tokens, rows))
+        torch.nn.functional.cross_entropy(logits, torch.tensor([0, 1, 2] * 4)).backward()
+        found.append({name: p.grad.clone() for name, p in model.stock.named_parameters() if p.grad is not None})
+    packed, padded = found
+    assert packed.keys() == padded.keys()
+    scale = max(float(grad.norm()) for grad in padded.values())
+    for name, grad in padded.items():
+        assert float((packed[name] - grad).norm()) <= 1e-5 * scale, name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_parameter_that_is_asked_for_gets_a_gradient(folders: dict[str, Path], kind: str) -> None:
+    """DistributedDataParallel waits for each of them."""
+    model, tokens = load(folders[kind])
+    decide_packing(model, tokens, np.arange(8))
+    freeze_unused(model, tokens, 0)
+    model.classifier.train()
+    model.classifier(model.batch(tokens, np.arange(3))).sum().backward()
+    assert all((p.grad is not None) == p.requires_grad for p in model.stock.parameters())
+    assert output_layer(model.stock).weight.requires_grad
+
+
+def test_wrong_boundaries_are_noticed(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start-up check must be able to fail: attention across texts is found, and padding taken instead."""
+    import classify.model as module
+
+    honest = module.pack
+
+    def leaky(tokens: Tokens, rows: Any, first_position: int) -> Any:
+        batch = honest(tokens, rows, first_position)
+        whole = batch.boundaries.groups[-1]
+        joined = ((0, 1, whole[0] + whole[1] * whole[2]),)
+        boundaries = type(batch.boundaries)(joined, batch.boundaries.starts, batch.boundaries.cumulative, 10**6)
+        return type(batch)(batch.input_ids, batch.position_ids, boundaries)
+
+    monkeypatch.setattr(module, "pack", leaky)
+    model, tokens = load(folders["bert"])
+    reason = decide_packing(model, tokens, np.arange(len(tokens)))
+    assert not model.packed
+    assert "differ" in reason
+
+
+def test_positions_of_roberta_begin_behind_the_padding(folders: dict[str, Path]) -> None:
+    model, tokens = load(folders["roberta"])
+    model.use_packing(True)
+    batch: Any = model.batch(tokens, np.array([0, 1]))
+    lengths = tokens.lengths_of(np.array([0, 1]))
+    assert batch.position_ids[0].tolist() == [*range(1, lengths[0] + 1), *range(1, lengths[1] + 1)]
+    assert resolve_model(str(folders["roberta"])).max_length == 63
+    assert resolve_model(str(folders["bert"])).max_length == 64
+
+
+def test_an_architecture_without_classifier_is_refused(tmp_path: Path) -> None:
+    import json
+
+    from classify.errors import InputError
+
+    tiny.make_model(tmp_path / "m")
+    path = tmp_path / "m" / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, "model_type": "vit"}))
+    with pytest.raises(InputError, match="no sequence classifier for the architecture 'vit'"):
+        load_model(resolve_model(str(tmp_path / "m")), ["a", "b"], seed=0, pad_token_id=0)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in PADDED])
+def test_flash_attention_over_ragged_texts_agrees_on_a_gpu(folders: dict[str, Path], kind: str) -> None:
+    model, tokens = load(folders[kind])
+    rows = np.arange(len(tokens))
+    device = torch.device("cuda:0")
+    model.classifier.to(device).eval()
+    with torch.no_grad():
+        model.use_packing(False)
+        exact = model.classifier(model.batch(tokens, rows).to(device))
+        model.use_packing(True)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            got = model.classifier(model.batch(tokens, rows).to(device))
+    assert (got.float() - exact).abs().max() < 0.05 * exact.abs().max()

@@ -1,0 +1,190 @@
+"""Nothing is lost: resumed equals uninterrupted to the last bit, and damaged checkpoints are never trusted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import classify.run as run
+from classify.checkpoint import newest
+from classify.errors import CheckpointError, InputError, Interrupted
+from tests.train.test_run import make_config, read_json
+
+STEPS = 9  # three epochs of three
+
+
+def whole_config(model: Path, table: Path, out: Path, **changes: Any) -> Any:
+    return make_config(model, table, out, num_train_epochs=3.0, save_total_limit=9, **changes)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(model_folder: Path, table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run.train(whole_config(model_folder, table, tmp_path_factory.mktemp("runs") / "whole"))
+
+
+def stop_at(step: int, monkeypatch: pytest.MonkeyPatch, number: signal.Signals = signal.SIGTERM) -> None:
+    """Send this process a real signal while the given step is being logged."""
+    log_step = run._log_step
+
+    def log_and_signal(job: Any, event: Any, bar: Any) -> None:
+        log_step(job, event, bar)
+        if event.step == step:
+            signal.raise_signal(number)
+
+    monkeypatch.setattr(run, "_log_step", log_and_signal)
+
+
+def without_times(log: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "rows_per_second"} for line in lines]
+
+
+@pytest.mark.parametrize("step", [1, 3, 4, 7])
+def test_resumed_is_uninterrupted_to_the_last_bit(
+    uninterrupted: Path, model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    with monkeypatch.context() as patch:
+        stop_at(step, patch)
+        with pytest.raises(Interrupted) as caught:
+            run.train(whole_config(model_folder, table, tmp_path / "out"))
+    assert caught.value.exit_code == 143
+    assert read_json(tmp_path / "out" / "run.json")["status"] == "interrupted"
+    out = run.train(whole_config(model_folder, table, tmp_path / "out", resume_from_checkpoint=True))
+    for name in ("model.safetensors", "predictions.csv"):
+        assert (out / name).read_bytes() == (uninterrupted / name).read_bytes(), name
+    last = f"checkpoints/step-{STEPS:08d}/optimizer.safetensors"
+    assert (out / last).read_bytes() == (uninterrupted / last).read_bytes()
+    got, wanted = (
+        [line for line in without_times(folder / "train_log.jsonl") if "eval" in line]
+        for folder in (out, uninterrupted)
+    )
+    assert got == wanted
+    assert read_json(out / "metrics.json")["train"]["loss"] == pytest.approx(
+        read_json(uninterrupted / "metrics.json")["train"]["loss"], rel=1e-6
+    )
+
+
+def test_ctrl_c_is_130(model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop_at(2, monkeypatch, signal.SIGINT)
+    with pytest.raises(Interrupted, match="--resume --output-dir") as caught:
+        run.train(whole_config(model_folder, table, tmp_path / "out"))
+    assert caught.value.exit_code == 130
+    assert [path.name for path in (tmp_path / "out" / "checkpoints").iterdir()] == ["step-00000003"]
+
+
+def test_a_finished_run_is_left_as_it_is(
+    uninterrupted: Path, model_folder: Path, table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in uninterrupted.rglob("*")}
+    run.train(whole_config(model_folder, table, uninterrupted, resume_from_checkpoint=True))
+    assert {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in uninterrupted.rglob("*")} == before
+    assert "this run is finished" in capsys.readouterr().out
+
+
+def test_more_epochs_extend_a_finished_run(
+    uninterrupted: Path, model_folder: Path, table: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(uninterrupted, tmp_path / "out")
+    config = whole_config(model_folder, table, tmp_path / "out", resume_from_checkpoint=True)
+    config.training.num_train_epochs = 4.0
+    run.train(config)
+    found = read_json(tmp_path / "out" / "metrics.json")
+    assert found["train"]["steps"] == 12
+    steps = [line["step"] for line in without_times(tmp_path / "out" / "train_log.jsonl") if "eval" in line]
+    assert steps == [3, 6, 9, 12]
+
+
+def test_without_a_checkpoint_it_starts_afresh_and_says_so(
+    model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    half = tmp_path / "out" / "checkpoints" / ".making-step-00000003"
+    half.mkdir(parents=True)
+    (half / "model.safetensors").write_bytes(b"half")
+    unfinished = tmp_path / "out" / "checkpoints" / "step-00000002"
+    unfinished.mkdir()
+    (unfinished / "model.safetensors").write_bytes(b"half")
+    run.train(make_config(model_folder, table, tmp_path / "out", max_steps=1, resume_from_checkpoint=True))
+    assert "no finished checkpoint to resume from; starting afresh" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "remove", "manifest"])
+def test_the_newest_that_verifies_is_taken(uninterrupted: Path, tmp_path: Path, damage: str) -> None:
+    folder = tmp_path / "checkpoints"
+    shutil.copytree(uninterrupted / "checkpoints", folder)
+    harm(folder / "step-00000009", damage)
+    found, problems = newest(folder)
+    assert found is not None
+    assert found.step == 6
+    assert len(problems) == 1
+    assert "step-00000009" in problems[0]
+
+
+def harm(path: Path, damage: str) -> None:
+    weights = path / "model.safetensors"
+    if damage == "truncate":
+        weights.write_bytes(weights.read_bytes()[:-1])
+    elif damage == "flip":
+        data = bytearray(weights.read_bytes())
+        data[len(data) // 2] ^= 1
+        weights.write_bytes(bytes(data))
+    elif damage == "remove":
+        weights.unlink()
+    else:
+        (path / "manifest.json").write_text("{}")
+
+
+def test_if_none_can_be_trusted_the_exit_is_3(
+    uninterrupted: Path, model_folder: Path, table: Path, tmp_path: Path, command: Callable[..., Any]
+) -> None:
+    shutil.copytree(uninterrupted, tmp_path / "out")
+    for path in (tmp_path / "out" / "checkpoints").iterdir():
+        harm(path, "flip")
+    with pytest.raises(CheckpointError, match="no checkpoint can be trusted"):
+        newest(tmp_path / "out" / "checkpoints")
+    done = command(
+        "-m", "classify", "train", "--data", str(table), "--model", str(model_folder), "--output-dir", "out",
+        "--resume", "--epochs", "4", "--cpu",
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_other_settings_are_refused(uninterrupted: Path, model_folder: Path, table: Path, tmp_path: Path) -> None:
+    shutil.copytree(uninterrupted, tmp_path / "out")
+    config = whole_config(model_folder, table, tmp_path / "out", resume_from_checkpoint=True, batch_size=16, seed=1)
+    with pytest.raises(InputError, match="batch_size was 32 and is 16"):
+        run.train(config)
+
+
+def test_a_named_checkpoint(uninterrupted: Path, model_folder: Path, table: Path, tmp_path: Path) -> None:
+    shutil.copytree(uninterrupted, tmp_path / "out")
+    (tmp_path / "out" / "run.json").unlink()
+    config = whole_config(model_folder, table, tmp_path / "out")
+    config.training.output_dir = None
+    config.training.resume_from_checkpoint = str(tmp_path / "out" / "checkpoints" / "step-00000003")
+    out = run.train(config)
+    assert out.resolve() == (tmp_path / "out").resolve()
+    assert (out / "model.safetensors").read_bytes() == (uninterrupted / "model.safetensors").read_bytes()
+
+
+def test_the_best_checkpoint_outlives_the_limit(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    config = make_config(
+        model_folder,
+        table,
+        tmp_path / "out",
+        num_train_epochs=6.0,
+        learning_rate=0.05,
+        save_total_limit=1,
+        save_steps=1,
+    )
+    out = run.train(config)
+    kept = sorted(int(path.name[5:]) for path in (out / "checkpoints").iterdir())
+    best = round(read_json(out / "metrics.json")["best_epoch"] * 3)
+    assert kept == sorted({best, 18})

@@ -1,0 +1,256 @@
+"""A whole run on a tiny model: the files of the contract, and what can be done with them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from classify.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
+from classify.errors import InputError
+from classify.run import train
+from tests import tiny
+
+FILES = {
+    "model.safetensors",
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "metrics.json",
+    "run.json",
+    "train_log.jsonl",
+    "predictions.csv",
+    "classify.json",
+    "checkpoints",
+    "tensorboard",
+}
+
+
+def make_config(model: Path, table: Path, out: Path, **changes: Any) -> RunConfig:
+    """A run of two epochs on the tiny model, changed as asked."""
+    data = {key: changes.pop(key) for key in list(changes) if key in DataConfig.__dataclass_fields__}
+    start = {key: changes.pop(key) for key in list(changes) if key in ModelConfig.__dataclass_fields__}
+    training = {"num_train_epochs": 2.0, "learning_rate": 1e-3, "use_cpu": True, "logging_steps": 5, **changes}
+    return RunConfig(
+        DataConfig(data=str(table), **data),
+        ModelConfig(model=str(model), **start),
+        TrainingConfig(output_dir=str(out), **training),
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(model_folder: Path, table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(make_config(model_folder, table, tmp_path_factory.mktemp("runs") / "one"))
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_the_folder_holds_what_the_contract_says(finished: Path) -> None:
+    assert {path.name for path in finished.iterdir()} == FILES
+    for folder in (finished / "checkpoints").iterdir():
+        assert {path.name for path in folder.iterdir()} == {
+            "model.safetensors",
+            "optimizer.safetensors",
+            "state.json",
+            "manifest.json",
+        }
+        assert folder.name.startswith("step-000000")
+    assert list((finished / "tensorboard").iterdir())
+
+
+def test_metrics_are_whole_and_unrounded(finished: Path) -> None:
+    found = read_json(finished / "metrics.json")
+    assert set(found["train"]) == {"seconds", "rows_per_second", "tokens_per_second", "steps", "epochs", "loss"}
+    assert found["train"]["steps"] == 6
+    assert found["train"]["epochs"] == 2
+    assert found["train"]["rows_per_second"] == pytest.approx(192 / found["train"]["seconds"])
+    for part, rows in (("eval", 12), ("test", 12)):
+        assert set(found[part]) >= {"accuracy", "macro_f1", "loss", "rows", "per_class"}
+        assert found[part]["rows"] == rows
+        assert set(found[part]["per_class"]) == {"app", "card", "money"}
+        assert set(found[part]["per_class"]["app"]) == {"precision", "recall", "f1", "support"}
+        low, high = found[part]["accuracy_interval"]
+        assert low <= found[part]["accuracy"] <= high
+    assert set(found["baseline"]) >= {"name", "accuracy", "macro_f1", "seconds"}
+    assert found["baseline"]["name"] == "tfidf-logreg"
+    assert set(found["probe"]) == {"accuracy", "seconds"}
+    assert found["wall_seconds"] > found["train"]["seconds"]
+
+
+def test_run_json_tells_how_it_came_about(finished: Path, table: Path) -> None:
+    found = read_json(finished / "run.json")
+    assert found["status"] == "finished"
+    assert set(found) >= {
+        "command", "config", "guesses", "versions", "data", "seed", "topology", "strategy", "launcher", "precision",
+    }  # fmt: skip
+    assert found["data"]["path"] == str(table)
+    assert (found["data"]["rows"], found["data"]["columns"]) == (120, ["text", "label"])
+    assert len(found["data"]["sha256"]) == 64
+    assert found["topology"] == [{"machine": 0, "rank": 0, "local_rank": -1, "device": "cpu", "rows_per_step": 32}]
+    assert (found["strategy"], found["launcher"], found["precision"], found["seed"]) == ("none", "none", "fp32", 42)
+    for guess in found["guesses"]:
+        assert set(guess) == {"what", "value", "why", "flag"}
+    assert found["versions"]["torch"]
+
+
+def test_the_log_has_exact_losses(finished: Path) -> None:
+    lines = [json.loads(line) for line in (finished / "train_log.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if "loss" in line]
+    assert [line["step"] for line in steps] == [3, 5, 6]
+    assert [line["step"] for line in lines if "eval" in line] == [3, 6]
+    assert all(math.isfinite(line["loss"]) and line["grad_norm"] > 0 for line in steps)
+
+
+def test_predictions_repeat_the_table_in_its_order(finished: Path, table: Path) -> None:
+    with (finished / "predictions.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["text", "label", "predicted_label", "confidence", "prob_app", "prob_card", "prob_money"]
+    with table.open(newline="", encoding="utf-8") as file:
+        order = {row["text"]: number for number, row in enumerate(csv.DictReader(file))}
+    places = [order[row["text"]] for row in rows]
+    assert places == sorted(places)
+    assert len(rows) == 12
+    right = sum(row["predicted_label"] == row["label"] for row in rows)
+    assert right / 12 == read_json(finished / "metrics.json")["test"]["accuracy"]
+    for row in rows:
+        chances = {name: float(row[f"prob_{name}"]) for name in ("app", "card", "money")}
+        assert sum(chances.values()) == pytest.approx(1, abs=1e-6)
+        assert row["predicted_label"] == max(chances, key=lambda name: chances[name])
+        assert float(row["confidence"]) == max(chances.values())
+
+
+def test_transformers_loads_the_folder_with_the_same_probabilities(finished: Path) -> None:
+    from transformers import AutoModelForSequenceClassification, pipeline
+
+    model = AutoModelForSequenceClassification.from_pretrained(finished)
+    assert type(model).__name__ == "BertForSequenceClassification"
+    assert model.config.id2label == {0: "app", 1: "card", 2: "money"}
+    classify = pipeline("text-classification", model=str(finished), top_k=None, device="cpu")
+    with (finished / "predictions.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    for row, scores in zip(rows, classify([row["text"] for row in rows]), strict=True):
+        for score in scores:
+            assert score["score"] == pytest.approx(float(row[f"prob_{score['label']}"]), abs=1e-5)
+
+
+def test_predict_gives_every_row_its_line(finished: Path, tmp_path: Path, command: Callable[..., Any]) -> None:
+    rows = [
+        ('quoted, "text"\nwith lines', "1"),
+        ("", "2"),
+        *((text, str(i)) for i, (text, _) in enumerate(tiny.table_rows(25))),
+    ]
+    tiny.write_table(tmp_path / "new.csv", rows, header=("text", "id"))
+    done = command(
+        "-m", "classify", "predict", "--model", str(finished), "--data", "new.csv", "--out", "p.csv", "--cpu"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("p.csv: 27 rows")
+    with (tmp_path / "p.csv").open(newline="", encoding="utf-8") as file:
+        found = list(csv.DictReader(file))
+    assert [(row["text"], row["id"]) for row in found] == rows
+    again = command("-m", "classify", "predict", "--model", str(finished), "--data", "p.csv", "--out", "q.csv")
+    assert again.returncode == 2
+    assert "already has the columns 'predicted_label'" in again.stderr
+
+
+def test_prediction_does_not_import_training(command: Callable[..., Any]) -> None:
+    code = "import classify.predict, sys; print('classify.trainer' in sys.modules)"
+    assert command("-c", code).stdout == "False\n"
+
+
+def test_a_classifier_from_python(finished: Path) -> None:
+    import classify
+
+    classifier = classify.load_classifier(str(finished), use_cpu=True)
+    assert classifier.labels == ["app", "card", "money"]
+    chances = classifier.probabilities(["my card was stolen", "the app", ""])
+    assert chances.shape == (3, 3)
+    np.testing.assert_allclose(chances.sum(axis=1), 1)
+
+
+def test_the_same_command_gives_the_same_bits(finished: Path, model_folder: Path, table: Path, tmp_path: Path) -> None:
+    again = train(make_config(model_folder, table, tmp_path / "again"))
+    for name in ("model.safetensors", "predictions.csv"):
+        assert (again / name).read_bytes() == (finished / name).read_bytes()
+
+
+def test_free_folders_are_numbered(
+    model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "my-7").mkdir(parents=True)
+    config = make_config(model_folder, table, Path("x"), num_train_epochs=1.0)
+    config.training.output_dir = None
+    assert train(config) == Path("runs/my-8")
+
+
+def test_a_folder_in_use_is_refused_and_overwritten_on_demand(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    first = train(make_config(model_folder, table, tmp_path / "out", max_steps=2))
+    (first / "checkpoints" / "stray").mkdir()
+    with pytest.raises(InputError, match="not empty"):
+        train(make_config(model_folder, table, tmp_path / "out", max_steps=2))
+    train(make_config(model_folder, table, tmp_path / "out", max_steps=2, overwrite_output_dir=True))
+    assert not (first / "checkpoints" / "stray").exists()
+
+
+def test_only_evaluation_data_means_no_test(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    held_out = tiny.write_table(tmp_path / "held.csv", tiny.table_rows(17, seed=5))
+    out = train(make_config(model_folder, table, tmp_path / "out", eval_data=str(held_out), num_train_epochs=1.0))
+    found = read_json(out / "metrics.json")
+    assert found["test"] is None
+    assert found["eval"]["rows"] == 17
+    assert len((out / "predictions.csv").read_text().splitlines()) == 18
+
+
+def test_the_best_epoch_is_kept(
+    model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A learning rate that ruins the model in later epochs: the folder must hold an earlier one."""
+    out = train(make_config(model_folder, table, tmp_path / "out", num_train_epochs=6.0, learning_rate=0.002))
+    log = [json.loads(line) for line in (out / "train_log.jsonl").read_text().splitlines()]
+    scores = [(line["eval"]["macro_f1"], -line["eval"]["loss"]) for line in log if "eval" in line]
+    best = scores.index(max(scores))
+    assert best < 5, "the test needs a run that gets worse"
+    found = read_json(out / "metrics.json")
+    assert found["best_epoch"] == best + 1
+    assert found["eval"]["macro_f1"] == pytest.approx(scores[best][0])
+    assert found["eval"]["loss"] == pytest.approx(-scores[best][1], rel=1e-5)
+    assert f"the weights of epoch {best + 1} are kept" in capsys.readouterr().out
+
+
+def test_random_head_has_no_probe(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    out = train(make_config(model_folder, table, tmp_path / "out", head="random", max_steps=1, report_to="none"))
+    assert read_json(out / "metrics.json")["probe"] is None
+    assert not (out / "tensorboard").exists()
+
+
+def test_a_diverging_run_says_so(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    from classify.errors import ClassifyError
+
+    config = make_config(model_folder, table, tmp_path / "out", learning_rate=1e30, max_grad_norm=0.0)
+    with pytest.raises(ClassifyError, match=r"diverged\. Lower --learning-rate"):
+        train(config)
+    assert read_json(tmp_path / "out" / "run.json")["status"] == "failed"
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_precisions_on_a_cpu(model_folder: Path, table: Path, tmp_path: Path, precision: str) -> None:
+    out = train(make_config(model_folder, table, tmp_path / "out", max_steps=3, precision=precision))
+    assert read_json(out / "run.json")["precision"] == precision
+
+
+@pytest.mark.parametrize(("precision", "part"), [("fp16", "a CPU has no fast half"), ("tf32", "NVIDIA GPUs only")])
+def test_precisions_a_cpu_does_not_have(
+    model_folder: Path, table: Path, tmp_path: Path, precision: str, part: str
+) -> None:
+    with pytest.raises(InputError, match=part):
+        train(make_config(model_folder, table, tmp_path / "out", precision=precision))
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,88 @@
+"""Tokens: as transformers makes them, once, cached whole or not at all."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from classify.data import tokens as module
+from classify.data.tokens import default_max_length, load_tokenizer, tokenize
+from tests import tiny
+
+TEXTS = [text for text, _ in tiny.table_rows(50)] + ["", "qqq zzz", "card " * 40]
+
+
+@pytest.mark.parametrize("max_length", [4, 10, 64])
+def test_ids_are_those_of_transformers(model_folder: Path, max_length: int) -> None:
+    tokenizer = load_tokenizer(str(model_folder))
+    got = tokenize(tokenizer, TEXTS, max_length)
+    wanted = tokenizer(TEXTS, truncation=True, max_length=max_length)["input_ids"]
+    flat, lengths = got.collate(np.arange(len(TEXTS)))
+    assert flat.tolist() == [token for ids in wanted for token in ids]
+    assert lengths.tolist() == got.lengths.tolist() == [len(ids) for ids in wanted]
+    some = np.array([52, 3, 50, 3])
+    assert got.collate(some)[0].tolist() == [token for row in some for token in wanted[row]]
+
+
+def test_truncation_and_padding_of_the_embedded_tokenizer_are_off() -> None:
+    from classify.config import DEFAULT_MODEL
+    from classify.hub import resolve_model
+
+    folder = resolve_model(DEFAULT_MODEL).path
+    tokenizer = load_tokenizer(str(folder))
+    assert len(tokenizer("word " * 300)["input_ids"]) == 302
+    assert len(tokenizer(["a", "a b c"])["input_ids"][0]) == 3
+    got = tokenize(tokenizer, ["word " * 300, "Hello, world!"], 512)
+    assert got.lengths.tolist() == [302, 6]
+    assert (got.prefix, got.suffix) == ((101,), (102,))
+
+
+def test_the_cache_is_used_and_mapped(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    tokenizer = load_tokenizer(str(model_folder))
+    first = tokenize(tokenizer, TEXTS, 64, identity="table-1")
+    monkeypatch.setattr(module, "_encode", lambda *_: pytest.fail("tokenised twice"))
+    again = tokenize(tokenizer, TEXTS, 10, identity="table-1")
+    assert isinstance(again.ids, np.memmap)
+    assert again.ids.tolist() == first.ids.tolist()
+    with pytest.raises(pytest.fail.Exception):
+        tokenize(tokenizer, TEXTS, 64, identity="table-2")
+
+
+def test_a_damaged_cache_is_made_anew(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    tokenizer = load_tokenizer(str(model_folder))
+    wanted = tokenize(tokenizer, TEXTS, 64, identity="t").ids.tolist()
+    (folder,) = [path for path in module.cache_folder().iterdir() if path.is_dir()]
+    (folder / "ids.npy").write_bytes(b"garbage")
+    assert tokenize(tokenizer, TEXTS, 64, identity="t").ids.tolist() == wanted
+
+
+def test_without_a_writable_cache_it_works_in_memory(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert len(tokenize(load_tokenizer(str(model_folder)), TEXTS, 64, identity="t")) == len(TEXTS)
+
+
+def test_the_cache_has_a_size(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(module, "_CACHE_BYTES", 20_000)
+    tokenizer = load_tokenizer(str(model_folder))
+    for number in range(8):
+        tokenize(tokenizer, TEXTS, 64, identity=str(number))
+    kept = [path for path in module.cache_folder().iterdir() if path.is_dir()]
+    assert 1 <= len(kept) < 8
+    shutil.rmtree(tmp_path / "classify")
+
+
+def test_default_max_length() -> None:
+    assert default_max_length(np.array([5, 20, 60]), 512) == 128
+    assert default_max_length(np.full(1000, 300), 512) == 300
+    assert default_max_length(np.full(1000, 9000), 512) == 512
+    assert default_max_length(np.array([10] * 995 + [400] * 5), 512) == 128
+    assert default_max_length(np.array([5]), 64) == 64
