@@ -25,6 +25,7 @@ from classify.errors import CheckpointError
 
 MANIFEST = "manifest.json"
 _FORMAT = 1
+_MAKING = ".making-step-"
 _NAME = re.compile(r"step-(\d{8,})$")
 
 
@@ -72,8 +73,9 @@ def save(
     """
     folder.mkdir(parents=True, exist_ok=True)
     final = folder / f"step-{step:08d}"
-    temporary = folder / f".making-step-{step:08d}"
-    shutil.rmtree(temporary, ignore_errors=True)
+    temporary = folder / f"{_MAKING}{step:08d}"
+    for left in folder.glob(f"{_MAKING}*"):  # by a process that was killed while it wrote
+        shutil.rmtree(left, ignore_errors=True)
     try:
         temporary.mkdir()
         save_file(_weights(model), temporary / "model.safetensors")

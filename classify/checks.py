@@ -33,7 +33,7 @@ def check(config: RunConfig) -> Checked:
     """Validate arguments, environment, tables, model name and output folder. Raises InputError with the faults."""
     config.validate()
     launch = devices.read_launch(os.environ, config.training.local_rank)
-    if config.training.nproc is not None and devices.is_launched():
+    if config.training.nproc is not None and devices.is_launched() and not devices.started_here():
         raise InputError(
             f"--nproc {config.training.nproc} starts processes itself, but a launcher has already started "
             f"{launch.world_size} (WORLD_SIZE); drop the flag, or start with python alone."

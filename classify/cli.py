@@ -74,28 +74,14 @@ def _train(arguments: list[str], program: str) -> int:
     from classify.checks import check
 
     checked = check(config)
-    if config.training.nproc is not None:
+    if config.training.nproc is not None and not devices.started_here():
         from classify.launch import run_processes
 
-        return run_processes(["train", *_without_nproc(arguments)], config.training.nproc)
+        return run_processes(["train", *arguments], config.training.nproc)
     from classify.run import train
 
     train(config, checked)
     return 0
-
-
-def _without_nproc(arguments: list[str]) -> list[str]:
-    """The arguments for the processes that --nproc starts."""
-    kept: list[str] = []
-    skip = False
-    for word in arguments:
-        if skip:
-            skip = False
-        elif word == "--nproc":
-            skip = True
-        elif not word.startswith("--nproc="):
-            kept.append(word)
-    return kept
 
 
 def _predict(arguments: list[str], program: str) -> int:

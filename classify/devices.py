@@ -20,6 +20,10 @@ from classify.errors import DeviceError
 BACKENDS = {"cuda": "nccl", "xpu": "xccl", "npu": "hccl", "hpu": "hccl", "mlu": "cncl", "cpu": "gloo"}
 
 
+# Set for the processes that --nproc starts, so that they do not start processes themselves.
+STARTED_HERE = "CLASSIFY_NPROC"
+
+
 class ParallelMode(enum.Enum):
     """Values as in `transformers.training_args.ParallelMode`."""
 
@@ -114,8 +118,9 @@ def read_launch(environment: Mapping[str, str], local_rank: int = -1) -> Launch:
             f"RANK={rank} and WORLD_SIZE={world_size} are set but {' and '.join(missing)} not; the ranks meet there. "
             "Start with torchrun, or set them to the address and a free port of the first machine."
         )
+    elastic = "TORCHELASTIC_RUN_ID" in environment
     return Launch(
-        launcher="torchrun" if "TORCHELASTIC_RUN_ID" in environment else "environment",
+        launcher="nproc" if STARTED_HERE in environment else "torchrun" if elastic else "environment",
         rank=rank,
         local_rank=own if own is not None else local_rank,
         world_size=world_size,
@@ -215,6 +220,17 @@ def main_by_environment() -> bool:
 def is_launched() -> bool:
     """Whether a launcher started this process as one of several."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def started_here() -> bool:
+    """Whether `--nproc` of this program started this process."""
+    return STARTED_HERE in os.environ
+
+
+def available_cores() -> int:
+    """Cores this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 def free_threads(environment: Mapping[str, str], local_world_size: int, cores: int) -> int | None:

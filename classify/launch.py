@@ -8,6 +8,8 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from classify.devices import STARTED_HERE, available_cores
+
 
 def run_processes(arguments: Sequence[str], count: int) -> int:
     """Run `python -m classify <arguments>` in `count` processes; returns the first failed worker's exit code, or 0.
@@ -20,8 +22,8 @@ def run_processes(arguments: Sequence[str], count: int) -> int:
 
     for name in ("torch.distributed.elastic", "torch.distributed.launcher"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // count)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // count)))
+    os.environ[STARTED_HERE] = str(count)
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,

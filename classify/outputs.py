@@ -261,7 +261,7 @@ class RunRecord:
         write_json(
             self.folder / "run.json",
             {
-                "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+                "command": sys.orig_argv,
                 "config": self.config.to_dict(),
                 "guesses": [vars(guess) for guess in self.guesses],
                 "versions": versions(),

@@ -16,7 +16,15 @@ import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from classify.devices import DevicePlan, Hardware, ParallelMode, detect_hardware, free_threads, plan_devices
+from classify.devices import (
+    DevicePlan,
+    Hardware,
+    ParallelMode,
+    available_cores,
+    detect_hardware,
+    free_threads,
+    plan_devices,
+)
 from classify.errors import ClassifyError
 
 
@@ -198,7 +206,7 @@ def start(
         backend=backend,
     )
     on_cpu = plan.device == "cpu"
-    threads = free_threads(os.environ, plan.launch.local_world_size, len(os.sched_getaffinity(0)))
+    threads = free_threads(os.environ, plan.launch.local_world_size, available_cores())
     if threads is not None:
         torch.set_num_threads(threads)
     device = torch.device(plan.device)

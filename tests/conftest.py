@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -35,21 +36,25 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny.write_table(tmp_path_factory.mktemp("tables") / "my.csv", tiny.table_rows(120))
 
 
+def run_command(
+    folder: Path, *arguments: str, timeout: float = 120, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run python with these arguments in a folder, as nobody's child of a launcher; output and code come back."""
+    launched = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    clean = {key: value for key, value in os.environ.items() if key not in launched}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**clean, "HF_HUB_OFFLINE": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+
+
 @pytest.fixture
 def command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run a command of the program in an empty folder, as a person would; returns what it printed and its code."""
-
-    def run(*arguments: str, timeout: float = 120, **environment: str) -> subprocess.CompletedProcess[str]:
-        clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")}
-        return subprocess.run(
-            [sys.executable, *arguments],
-            cwd=tmp_path,
-            env={**clean, "HF_HUB_OFFLINE": "1", **environment},
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
-
-    return run
+    """Run a command of the program in an empty folder, as a person would."""
+    return functools.partial(run_command, tmp_path)

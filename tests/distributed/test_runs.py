@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests import tiny
-from tests.conftest import ROOT
+from tests.conftest import ROOT, run_command
 
 pytestmark = pytest.mark.distributed
 
@@ -55,7 +55,7 @@ def run_all(
     for count in (1, 2, 3):
         start = ["-m", "classify", "train"] if count == 1 else [*TORCHRUN, str(count), str(ROOT / "run_classify.py")]
         words = flags(uneven, model_folder, "--config", "c.yaml", "--epochs", "1", "--output-dir", f"out-{count}")
-        done = command(*start, *words)
+        done = run_command(tmp_path, *start, *words)
         assert done.returncode == 0, done.stderr
         found[count] = tmp_path / f"out-{count}"
     return found
@@ -89,20 +89,28 @@ def test_topology_is_told_and_the_main_process_alone_wrote(run_all: dict[int, Pa
         assert [line["step"] for line in log if "eval" in line] == [4]
 
 
+SPY = """
+import os, sys
+
+report = os.open({report!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+def note(event, args):
+    if event not in ("open", "os.mkdir", "os.rename") or not str(args[0]).startswith("out"):
+        return
+    if event != "open" or (args[2] or 0) & WRITING:
+        os.write(report, (os.environ.get("RANK", "launcher") + " " + event + " " + str(args[0]) + chr(10)).encode())
+
+sys.addaudithook(note)
+"""
+
+
 def test_only_one_process_writes(
     command: Callable[..., Any], uneven: dict[str, Path], model_folder: Path, tmp_path: Path
 ) -> None:
     """A spy in every process notes what is opened for writing below the output folder."""
     (tmp_path / "spy").mkdir()
-    (tmp_path / "spy" / "sitecustomize.py").write_text(
-        "import os, sys\n"
-        "def note(event, args):\n"
-        "    if event in ('open', 'os.mkdir', 'os.rename') and 'out' + os.sep in str(args[0]) + os.sep:\n"
-        "        if event != 'open' or (args[1] or '')[:1] in ('w', 'a', 'x') or (args[2] or 0) & 0o1101:\n"
-        "            os.write(spy, (os.environ.get('RANK', 'launcher') + ' ' + event + ' ' + str(args[0]) + '\\n').encode())\n"
-        f"spy = os.open({str(tmp_path / 'writes.txt')!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n"
-        "sys.addaudithook(note)\n"
-    )
+    (tmp_path / "spy" / "sitecustomize.py").write_text(SPY.format(report=str(tmp_path / "writes.txt")))
     words = flags(uneven, model_folder, "--max-steps", "3", "--save-steps", "1", "--output-dir", "out")
     done = command(*TORCHRUN, "2", str(ROOT / "run_classify.py"), *words, PYTHONPATH=str(tmp_path / "spy"))
     assert done.returncode == 0, done.stderr
@@ -114,11 +122,13 @@ def test_only_one_process_writes(
 def test_nproc_starts_its_own_processes(
     command: Callable[..., Any], uneven: dict[str, Path], model_folder: Path, tmp_path: Path
 ) -> None:
-    words = flags(uneven, model_folder, "--max-steps", "2", "--output-dir", "out", "--nproc", "2")
+    (tmp_path / "c.yaml").write_text("nproc: 2\n")
+    words = flags(uneven, model_folder, "--max-steps", "2", "--output-dir", "out", "--config", "c.yaml")
     done = command(str(ROOT / "run_classify.py"), *words)
     assert done.returncode == 0, done.stderr
     run = json.loads((tmp_path / "out" / "run.json").read_text())
     assert len(run["topology"]) == 2
+    assert run["launcher"] == "nproc"
     assert done.stdout.count("result: out") == 1
 
 

@@ -1,0 +1,60 @@
+"""Losses of a fixed tiny training, recorded. `python -m tests.numerics.golden` records them anew."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from classify import trainer
+from classify.config import TrainingConfig
+from classify.data.tokens import load_tokenizer, tokenize
+from classify.hub import resolve_model
+from classify.model import load_model
+from classify.precision import choose_precision
+from tests import tiny
+
+RECORD = Path(__file__).with_suffix(".json")
+STEPS = 12
+
+
+def circumstances() -> dict[str, Any]:
+    """What decides the last bits."""
+    return {"torch": torch.__version__, "cpu": torch.backends.cpu.get_cpu_capability()}
+
+
+def losses(folder: Path) -> list[float]:
+    """Train the tiny model from weights that depend on their names alone; returns each step's loss."""
+    tiny.make_model(folder)
+    rows = tiny.table_rows(60)
+    labels = sorted({label for _, label in rows})
+    tokens = tokenize(load_tokenizer(str(folder)), [text for text, _ in rows], 64)
+    model = load_model(resolve_model(str(folder)), labels, seed=0, pad_token_id=0, dropout=0.0)
+    with torch.no_grad():
+        for name, parameter in model.stock.named_parameters():
+            draw = np.random.RandomState(zlib.crc32(name.encode()))
+            values = draw.uniform(-0.1, 0.1, size=tuple(parameter.shape)).astype(np.float32)
+            parameter.copy_(torch.from_numpy(values + (1.0 if name.endswith("LayerNorm.weight") else 0.0)))
+    model.use_packing(True)
+    config = TrainingConfig(use_cpu=True, learning_rate=1e-3, max_steps=STEPS, seed=5, logging_steps=1)
+    data = trainer.TrainingSet(tokens, np.arange(60), np.array([labels.index(label) for _, label in rows]))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        precision = choose_precision("fp32", config.device)
+        state = trainer.make_state(model, config, config.runtime, precision)
+        events = trainer.fit(state, data, config, config.runtime, precision, batch_size=16)
+        return [event.loss for event in events if event.loss is not None]
+    finally:
+        torch.set_num_threads(threads)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as temporary:
+        record = {**circumstances(), "losses": losses(Path(temporary))}
+    RECORD.write_text(json.dumps(record, indent=1) + "\n")

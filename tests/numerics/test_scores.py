@@ -1,0 +1,114 @@
+"""Scores, the probe's weights and the learning rate against independent computations."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import accuracy_score, f1_score, log_loss
+
+from classify import baseline, metrics, probe
+from classify.trainer import learning_rate_factor
+
+
+@pytest.fixture
+def logits() -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32) * 3
+
+
+@pytest.fixture
+def truth() -> np.ndarray:
+    return np.random.default_rng(1).integers(0, 4, 200)
+
+
+def test_scores_are_scikit_learns(logits: np.ndarray, truth: np.ndarray) -> None:
+    result = metrics.score(logits, truth, ["a", "b", "c", "d"], seed=0)
+    predicted = logits.argmax(axis=1)
+    assert result.accuracy == accuracy_score(truth, predicted)
+    assert result.macro_f1 == f1_score(truth, predicted, average="macro")
+    assert result.loss == pytest.approx(log_loss(truth, metrics.softmax(logits)))
+    assert sum(values["support"] for values in result.per_class.values()) == 200
+
+
+def test_the_bootstrap_is_that_of_rows(logits: np.ndarray, truth: np.ndarray) -> None:
+    """Drawing counts of (true, predicted) cells gives the same intervals as drawing rows, within its own noise."""
+    predicted = np.where(np.random.default_rng(2).random(200) < 0.7, truth, logits.argmax(axis=1))
+    draw = np.random.default_rng(3)
+    samples = [draw.integers(0, 200, 200) for _ in range(1000)]
+    slow = [
+        np.percentile([accuracy_score(truth[s], predicted[s]) for s in samples], [2.5, 97.5]),
+        np.percentile([f1_score(truth[s], predicted[s], average="macro") for s in samples], [2.5, 97.5]),
+    ]
+    for (low, high), wanted in zip(metrics.bootstrap(truth, predicted, 0), slow, strict=True):
+        assert low == pytest.approx(wanted[0], abs=0.015)
+        assert high == pytest.approx(wanted[1], abs=0.015)
+
+
+def test_an_absent_class_does_not_break_a_score() -> None:
+    result = metrics.score(np.eye(3, dtype=np.float32)[[0, 1, 0]], np.array([0, 1, 1]), ["a", "b", "c"], seed=0)
+    assert result.per_class["c"] == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 0}
+    assert result.accuracy == pytest.approx(2 / 3)
+
+
+def test_softmax_and_loss_stand_large_logits() -> None:
+    logits = np.array([[1e4, 0.0], [-1e4, 0.0]], dtype=np.float32)
+    np.testing.assert_array_equal(metrics.softmax(logits), [[1, 0], [0, 1]])
+    assert metrics.cross_entropy(logits, np.array([0, 1])) == 0.0
+    assert metrics.cross_entropy(logits[:0], np.array([], dtype=np.int64)) == 0.0
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_the_folded_probe_has_the_regressions_probabilities(classes: int) -> None:
+    """Two classes become -w/2 and +w/2; the standardisation is folded into weights and biases."""
+    draw = np.random.default_rng(classes)
+    labels = draw.integers(0, classes, 300)
+    features = (draw.normal(size=(300, 8)) * draw.uniform(0.01, 20, 8) + 5 + labels[:, None]).astype(np.float32)
+    weight, bias = probe.fit(features, labels, classes)
+    assert weight.shape == (classes, 8)
+    mean, scale = features.mean(axis=0, dtype=np.float64), features.std(axis=0, dtype=np.float64) + 1e-6
+    standard = ((features - mean) / scale).astype(np.float32)
+    own = LogisticRegression(C=probe._STRENGTH, max_iter=200, tol=1e-3).fit(standard, labels)
+    got = metrics.softmax(features.astype(np.float64) @ weight.T + bias)
+    np.testing.assert_allclose(got, own.predict_proba(standard), atol=2e-4)
+    if classes == 2:
+        np.testing.assert_allclose(weight[0], -weight[1])
+
+
+def test_a_class_the_training_part_lacks_is_not_predicted() -> None:
+    draw = np.random.default_rng(0)
+    labels = draw.choice([0, 2], 100)
+    features = (draw.normal(size=(100, 4)) + labels[:, None]).astype(np.float32)
+    weight, bias = probe.fit(features, labels, 3)
+    assert not ((features @ weight.T + bias).argmax(axis=1) == 1).any()
+
+
+def test_one_class_in_the_training_part_is_predicted_always() -> None:
+    features = np.random.default_rng(0).normal(size=(10, 4)).astype(np.float32)
+    weight, bias = probe.fit(features, np.ones(10, dtype=np.int64), 3)
+    assert set((features @ weight.T + bias).argmax(axis=1)) == {1}
+
+
+def test_the_baseline_learns_and_says_how_many_rows() -> None:
+    texts = [f"the {word} is here {i}" for i in range(30) for word in ("card", "bank")]
+    labels = np.array([0, 1] * 30)
+    result = baseline.fit_and_score(texts, labels, ["my card", "a bank"], np.array([0, 1]), seed=0)
+    assert (result.accuracy, result.macro_f1, result.rows) == (1.0, 1.0, 60)
+
+
+def test_a_large_baseline_is_fitted_on_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(baseline, "MAX_ROWS", 40)
+    texts = [f"the {word} is here {i}" for i in range(30) for word in ("card", "bank")]
+    result = baseline.fit_and_score(texts, np.array([0, 1] * 30), ["my card"], np.array([0]), seed=0)
+    assert result.rows == 40
+
+
+def test_learning_rate_rises_and_falls() -> None:
+    shape = [learning_rate_factor(step, 20, 0.1) for step in range(20)]
+    assert shape[:3] == [0.5, 1.0, 1.0]
+    assert shape[-1] == pytest.approx(1 / 18)
+    assert all(a >= b for a, b in itertools.pairwise(shape[1:]))
+    assert [learning_rate_factor(step, 10, 4) for step in range(4)] == [0.25, 0.5, 0.75, 1.0]
+    assert learning_rate_factor(0, 5, 0.0) == 1.0
+    assert learning_rate_factor(9, 3, 0.5) == 0.0

@@ -1,0 +1,147 @@
+"""A disk that is full, and a process that dies while it writes: what was there before is still there."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from classify import checkpoint
+from tests.conftest import ROOT
+
+
+def small() -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def save(folder: Path, step: int, keep: int = 1) -> Path:
+    model, optimizer = small()
+    return checkpoint.save(folder, step, model, optimizer, {"x": step}, keep=lambda steps: set(steps[-keep:]))
+
+
+def test_a_checkpoint_restores_model_and_optimizer(tmp_path: Path) -> None:
+    model, optimizer = small()
+    save(tmp_path, 1)
+    found, _ = checkpoint.newest(tmp_path)
+    assert found is not None
+    fresh = nn.Linear(4, 3)
+    again = torch.optim.AdamW(fresh.parameters())
+    found.load_model(fresh)
+    found.load_optimizer(fresh, again)
+    assert torch.equal(fresh.weight, model.weight)
+    for mine, other in zip(again.state.values(), optimizer.state.values(), strict=True):
+        assert mine.keys() == other.keys()
+        assert all(torch.equal(mine[key], other[key]) for key in mine)
+
+
+@pytest.mark.parametrize("failing", ["model.safetensors", "optimizer.safetensors", "manifest.json", "rename"])
+def test_a_failed_write_leaves_the_older_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    save(tmp_path, 1)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    if failing.endswith("safetensors"):
+        write = checkpoint.save_file
+        monkeypatch.setattr(
+            checkpoint, "save_file", lambda t, path: refuse() if path.name == failing else write(t, path)
+        )
+    elif failing == "rename":
+        monkeypatch.setattr(Path, "rename", refuse)
+    else:
+        monkeypatch.setattr(checkpoint, "_write_manifest", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        save(tmp_path, 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+    found, problems = checkpoint.newest(tmp_path)
+    assert found is not None
+    assert (found.step, problems) == (1, [])
+
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from tests.torture.test_disk import save
+
+EVENTS = ("open", "os.rename", "os.mkdir", "os.rmdir", "os.remove")
+count = 0
+
+def note(event, args):
+    global count
+    if event in EVENTS and {folder!r} in str(args[0]):
+        count += 1
+        if count == {at}:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+sys.addaudithook(note)
+save(Path({folder!r}), 2)
+"""
+
+
+@pytest.mark.parametrize("at", range(1, 30, 2))
+def test_killed_at_any_write_a_whole_checkpoint_remains(tmp_path: Path, at: int) -> None:
+    """The process is killed at its n-th file operation in the folder, for n from the first to beyond the last."""
+    folder = tmp_path / "checkpoints"
+    save(folder, 1)
+    code = KILLED.format(root=str(ROOT), at=at, folder=str(folder))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr
+    found, _ = checkpoint.newest(folder)
+    assert found is not None
+    assert found.step in (1, 2)
+    if done.returncode == 0:
+        assert found.step == 2
+        assert [path.name for path in folder.iterdir()] == ["step-00000002"]
+    save(folder, 3)
+    assert sorted(path.name for path in folder.iterdir()) == ["step-00000003"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB, where one can be mounted."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("a small file system cannot be mounted here (needs root)")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_full_disk_is_told_in_one_line(
+    small_disk: Path, command: Callable[..., Any], model_folder: Path, table: Path
+) -> None:
+    (small_disk / "ballast").write_bytes(bytes(800_000))
+    done = command(
+        "-m", "classify", "train", "--data", str(table), "--model", str(model_folder), "--cpu", "--epochs", "1",
+        "--report-to", "none", "--output-dir", str(small_disk / "out"),
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert "No space left on device" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not list((small_disk / "out").glob("checkpoints/*"))
+    run = json.loads((small_disk / "out" / "run.json").read_text())
+    assert run["status"] in ("failed", "interrupted")
