@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 import time
 from typing import Any
 
@@ -84,4 +87,12 @@ def _summary(job: Job, score: metrics.Score, rival: baseline.BaselineResult, par
     )
     job.say("")
     job.say(f"result: {job.folder}")
-    job.say(f"next:   classify predict --model {job.folder} --data new.csv --out predictions.csv")
+    job.say(f"next:   {_program()} predict --model {job.folder} --data new.csv --out predictions.csv")
+
+
+def _program() -> str:
+    """How this program can be called from where the person stands: `classify` may not be on their PATH."""
+    if shutil.which("classify"):
+        return "classify"
+    python = os.path.relpath(sys.executable)
+    return f"{python if not python.startswith('..') else sys.executable} -m classify"

@@ -209,6 +209,7 @@ def save_model(folder: Path, stock: Any, tokenizer: Any, settings: dict[str, Any
         for file in sorted(Path(temporary).iterdir()):
             with file.open("rb") as written:
                 os.fsync(written.fileno())
+            os.chmod(file, 0o666 & ~_umask())  # safetensors leaves its files readable by their owner only
             os.replace(file, folder / file.name)
 
 
