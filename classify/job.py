@@ -20,6 +20,7 @@ from classify.data.tokens import Tokens, default_max_length, load_tokenizer, tok
 from classify.inference import logits_of
 from classify.model import LoadedModel, decide_packing, freeze_unused, load_model, quiet_libraries
 from classify.outputs import TrainLog, make_folder
+from classify.packing import ragged_kernel_applies
 from classify.precision import Precision, choose_precision
 from classify.runtime import Runtime
 from classify.tracking import Tracker
@@ -140,6 +141,8 @@ def _prepare(
         Guess("device", runtime.describe(), f"{batch_size} rows a step", "--cpu, --nproc"),
         Guess("precision", precision.name, precision.why, "--precision"),
     ]
+    if model.packed and ragged_kernel_applies(runtime.device, precision.autocast_dtype):
+        guesses.append(Guess("attention dropout", "0", "the kernel for packed texts has none", "packing in --config"))
     folder = Path(
         runtime.broadcast(
             str(make_folder(checked.destination, overwrite=training.overwrite_output_dir)) if runtime.is_main else None

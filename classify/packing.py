@@ -133,12 +133,13 @@ def packed_attention(
     """Attention within each text of a packed row.
 
     query, key, value: (1, heads, T, d). Returns (1, T, heads, d). A `sliding_window` w lets a token see those at a
-    distance of at most w - 1, as transformers' masks for ModernBERT do.
+    distance of at most w - 1, as transformers' masks for ModernBERT do. `dropout` is left out where the ragged
+    kernel is used, which has none.
     """
     assert attention_mask is None, "packed texts carry boundaries instead of a mask"
     q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
     reach = -1 if sliding_window is None or sliding_window > boundaries.longest else sliding_window - 1
-    if flash_attention_applies(q, dropout):
+    if ragged_kernel_applies(q.device, q.dtype):
         return _flash(q, k, v, boundaries, scaling, reach)[None], None
     outputs = []
     for start, count, length in boundaries.groups:
@@ -150,15 +151,9 @@ def packed_attention(
     return (outputs[0] if len(outputs) == 1 else torch.cat(outputs))[None], None
 
 
-def flash_attention_applies(query: torch.Tensor, dropout: float) -> bool:
-    """Whether the ragged flash kernel can take these tensors: on CUDA, half precision, without dropout."""
-    return (
-        varlen_attn is not None
-        and query.is_cuda
-        and query.dtype in (torch.float16, torch.bfloat16)
-        and dropout == 0.0
-        and query.shape[-1] % 8 == 0
-    )
+def ragged_kernel_applies(device: torch.device, dtype: torch.dtype | None) -> bool:
+    """Whether one flash kernel over all ragged texts is used: on CUDA in half precision. It knows no dropout."""
+    return varlen_attn is not None and device.type == "cuda" and dtype in (torch.float16, torch.bfloat16)
 
 
 def _flash(

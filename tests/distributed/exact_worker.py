@@ -40,6 +40,8 @@ def main(model_folder: Path, results: Path) -> None:
     """Run every case of this world size in one process group."""
     first = TrainingConfig(use_cpu=True)
     runtime = first.runtime
+    place = (first.parallel_mode.value, first.world_size, first.process_index, first.local_process_index, first.n_gpu)
+    (results / f"place-{runtime.world_size}-{runtime.rank}.txt").write_text(repr(place))
     precision = choose_precision("fp32", runtime.device)
     for packed in (True, False):
         for micro in (1, 2, 4):

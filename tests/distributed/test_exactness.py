@@ -26,6 +26,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
         run_group(world, ["-m", "tests.distributed.exact_worker", str(model), str(folder)], cwd=folder)
     found = {path.stem: dict(np.load(path)) for path in folder.glob("*.npz")}
     found["plain"] = plain_run(model)
+    found["places"] = {path.stem: path.read_text() for path in folder.glob("place-*.txt")}
     return found
 
 
@@ -115,3 +116,13 @@ def test_the_runs_went_somewhere(results: dict[str, dict[str, Any]]) -> None:
     for name in end:
         if not name.endswith("token_type_embeddings.weight"):
             assert relative(start[name], end[name]) > 1e-3, name
+
+
+def test_each_process_knows_its_place(results: dict[str, dict[str, Any]]) -> None:
+    """parallel_mode, world_size, process_index, local_process_index, n_gpu as in TrainingArguments."""
+    wanted = {
+        f"place-{world}-{rank}": repr(("distributed", world, rank, rank, 0))
+        for world in (1, 2, 3)
+        for rank in range(world)
+    }
+    assert results["places"] == wanted

