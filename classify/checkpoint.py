@@ -41,20 +41,35 @@ class Checkpoint:
         """Optimizer steps done when it was written."""
         return int(self.state["step"])
 
-    def load_model(self, model: nn.Module) -> None:
-        """Copy its weights into a (not wrapped) model; names and shapes must fit exactly."""
-        weights = load_file(self.path / "model.safetensors")
-        model.load_state_dict({name: weights[key] for name, key in _shared_keys(model).items()}, strict=True)
+    def model_tensors(self) -> dict[str, torch.Tensor]:
+        """The weights, by name; tied ones once."""
+        return load_file(self.path / "model.safetensors")
 
-    def load_optimizer(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Restore each parameter's optimizer state by the parameter's name."""
-        tensors = load_file(self.path / "optimizer.safetensors")
-        for name, parameter in model.named_parameters():
-            found = {key.rpartition("/")[2]: value for key, value in tensors.items() if key.rpartition("/")[0] == name}
-            if found:
-                optimizer.state[parameter] = {
-                    key: value if key == "step" else value.to(parameter.device) for key, value in found.items()
-                }
+    def optimizer_tensors(self) -> dict[str, torch.Tensor]:
+        """The optimizer's state as "<parameter name>/<key>"."""
+        return load_file(self.path / "optimizer.safetensors")
+
+
+def set_model(model: nn.Module, tensors: dict[str, torch.Tensor]) -> None:
+    """Copy a checkpoint's weights into a (not wrapped) model; names and shapes must fit exactly."""
+    model.load_state_dict({name: tensors[key] for name, key in _shared_keys(model).items()}, strict=True)
+
+
+def set_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, torch.Tensor]) -> None:
+    """Restore each parameter's optimizer state by the parameter's name, wherever the optimizer counts it."""
+    by_name: dict[str, dict[str, torch.Tensor]] = {}
+    for key, value in tensors.items():
+        name, _, part = key.rpartition("/")
+        by_name.setdefault(name, {})[part] = value
+    places = {id(p): i for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
+    state = {places[id(p)]: by_name[name] for name, p in model.named_parameters() if name in by_name}
+    # torch's own loading knows on which device and in which type an optimizer wants each value.
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def name_of(step: int) -> str:
+    """The folder's name of a checkpoint."""
+    return f"step-{step:08d}"
 
 
 def save(
@@ -72,7 +87,7 @@ def save(
     Raises OSError where the disk does not take it, with nothing half-made left behind.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    final = folder / f"step-{step:08d}"
+    final = folder / name_of(step)
     temporary = folder / f"{_MAKING}{step:08d}"
     for left in folder.glob(f"{_MAKING}*"):  # by a process that was killed while it wrote
         shutil.rmtree(left, ignore_errors=True)
@@ -91,7 +106,7 @@ def save(
         raise
     steps = [number for number, _ in _entries(folder)]
     for number in sorted(set(steps) - keep(steps) - {step}):
-        shutil.rmtree(folder / f"step-{number:08d}")
+        shutil.rmtree(folder / name_of(number))
     return final
 
 
@@ -120,6 +135,9 @@ def load(path: Path) -> Checkpoint:
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         files: dict[str, dict[str, Any]] = manifest["files"]
+        missing = {"model.safetensors", "optimizer.safetensors", "state.json"} - set(files)
+        if missing:
+            raise CheckpointError(f"{path / MANIFEST} does not list {', '.join(sorted(missing))}")
         for name, expected in files.items():
             size = (path / name).stat().st_size
             if size != expected["bytes"]:
@@ -129,7 +147,7 @@ def load(path: Path) -> Checkpoint:
         state = json.loads((path / "state.json").read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise CheckpointError(f"{error.filename} is missing") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} cannot be read ({type(error).__name__}: {error})") from None
     if manifest.get("format") != _FORMAT:
         raise CheckpointError(f"{path} has format {manifest.get('format')}; this version reads {_FORMAT}")

@@ -40,6 +40,10 @@ def main(argv: Sequence[str] | None = None, program: str = "classify") -> int:
         # Whoever read our output has left, e.g. `| head`; that is no fault.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except ModuleNotFoundError as error:
+        return _fail(
+            f"the package {error.name!r} is not installed in {sys.prefix}; run make, or pip install -e .", 1, debug
+        )
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _fail(f"{where}{error.strerror or error}", 1, debug, everywhere=False)

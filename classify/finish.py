@@ -10,9 +10,11 @@ from typing import Any
 
 import psutil
 
-from classify import baseline, checkpoint, metrics, trainer
+from classify import baseline, metrics, trainer
+from classify.data.parts import Part
 from classify.job import Job
-from classify.outputs import CHECKPOINTS, RunRecord, save_model, write_json, write_predictions
+from classify.outputs import RunRecord, save_model, write_json, write_predictions
+from classify.resume import take_best
 
 
 def finish(job: Job, state: trainer.TrainState, record: RunRecord) -> None:
@@ -20,9 +22,12 @@ def finish(job: Job, state: trainer.TrainState, record: RunRecord) -> None:
     progress, corpus = state.progress, job.checked.corpus
     best = progress.best
     assert best is not None, "the last step is always evaluated"
+    best_epoch = best["epoch"]
     if int(best["step"]) != progress.step:
-        checkpoint.load(job.folder / CHECKPOINTS / f"step-{int(best['step']):08d}").load_model(job.model.stock)
-        job.say(f"the weights of epoch {best['epoch']:g} are kept: they scored best on the evaluation part")
+        if take_best(job, int(best["step"])):
+            job.say(f"the weights of epoch {best_epoch:g} are kept: they scored best on the evaluation part")
+        else:
+            best_epoch = progress.position / len(corpus.train)
     eval_score = job.score(corpus.eval)
     part = corpus.test or corpus.eval
     logits, score = job.predict(part)
@@ -30,27 +35,37 @@ def finish(job: Job, state: trainer.TrainState, record: RunRecord) -> None:
         return
     save_model(job.folder, job.model.stock, job.tokenizer, _settings(job))
     write_predictions(job.folder / "predictions.csv", part.table, part.rows, corpus.labels, metrics.softmax(logits))
-    rival = baseline.fit_and_score(
-        corpus.train.texts(corpus.text_column),
-        corpus.train.truth,
-        part.texts(corpus.text_column),
-        part.truth,
-        job.config.training.seed,
-    )
+    rival = _baseline(job, part)
     write_json(
         job.folder / "metrics.json",
         {
             "train": _train_metrics(job, progress),
             "eval": eval_score.as_json(),
             "test": score.as_json() if corpus.test is not None else None,
-            "baseline": rival.as_json(),
+            "baseline": None if rival is None else rival.as_json(),
             "probe": job.probe,
-            "best_epoch": best["epoch"],
+            "best_epoch": best_epoch,
             "wall_seconds": time.time() - psutil.Process().create_time(),
         },
     )
     record.write("finished")
     _summary(job, score, rival, "test" if corpus.test is not None else "evaluation")
+
+
+def _baseline(job: Job, part: Part) -> baseline.BaselineResult | None:
+    """The baseline's score on the same rows, or None with the reason said: some tables have no words to count."""
+    corpus = job.checked.corpus
+    try:
+        return baseline.fit_and_score(
+            corpus.train.texts(corpus.text_column),
+            corpus.train.truth,
+            part.texts(corpus.text_column),
+            part.truth,
+            job.config.training.seed,
+        )
+    except ValueError as error:
+        job.say(f"note: the TF-IDF baseline cannot be fitted: {error}")
+        return None
 
 
 def _settings(job: Job) -> dict[str, Any]:
@@ -76,15 +91,16 @@ def _train_metrics(job: Job, progress: trainer.Progress) -> dict[str, Any]:
     }
 
 
-def _summary(job: Job, score: metrics.Score, rival: baseline.BaselineResult, part: str) -> None:
+def _summary(job: Job, score: metrics.Score, rival: baseline.BaselineResult | None, part: str) -> None:
     job.say("")
     job.say(metrics.table(score))
-    fitted = len(job.checked.corpus.train)
-    on = f", fitted on {rival.rows} of {fitted} rows" if rival.rows < fitted else ""
-    job.say(
-        f"{part}: accuracy {score.accuracy:.4f}, macro F1 {score.macro_f1:.4f}; TF-IDF baseline: accuracy "
-        f"{rival.accuracy:.4f}, macro F1 {rival.macro_f1:.4f} ({rival.seconds:.1f} s{on})"
-    )
+    line = f"{part}: accuracy {score.accuracy:.4f}, macro F1 {score.macro_f1:.4f}"
+    if rival is not None:
+        fitted = len(job.checked.corpus.train)
+        on = f", fitted on {rival.rows} of {fitted} rows" if rival.rows < fitted else ""
+        line += f"; TF-IDF baseline: accuracy {rival.accuracy:.4f}, macro F1 {rival.macro_f1:.4f}"
+        line += f" ({rival.seconds:.1f} s{on})"
+    job.say(line)
     job.say("")
     job.say(f"result: {job.folder}")
     job.say(f"next:   {_program()} predict --model {job.folder} --data new.csv --out predictions.csv")

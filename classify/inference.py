@@ -11,7 +11,6 @@ import torch
 from classify.data import plan
 from classify.data.tokens import Tokens
 from classify.model import LoadedModel, output_layer
-from classify.precision import Precision
 from classify.runtime import Runtime
 
 Rows = npt.NDArray[np.int64]
@@ -21,27 +20,23 @@ _TOKENS_CPU = 4096
 _TOKENS_DEVICE = 65536
 
 
-def logits_of(
-    model: LoadedModel, tokens: Tokens, rows: Rows, runtime: Runtime, precision: Precision
-) -> npt.NDArray[np.float32]:
+def logits_of(model: LoadedModel, tokens: Tokens, rows: Rows, runtime: Runtime) -> npt.NDArray[np.float32]:
     """Logits (len(rows), classes) of the given rows, in their order, the same array on every rank.
 
     A collective: all ranks call it with the same rows.
     """
     classes = int(model.stock.config.num_labels)
-    return _gathered(_forward(model, tokens, rows, runtime, precision), len(rows), classes, runtime)
+    return _gathered(_forward(model, tokens, rows, runtime), len(rows), classes, runtime)
 
 
-def features_of(
-    model: LoadedModel, tokens: Tokens, rows: Rows, runtime: Runtime, precision: Precision
-) -> npt.NDArray[np.float32]:
+def features_of(model: LoadedModel, tokens: Tokens, rows: Rows, runtime: Runtime) -> npt.NDArray[np.float32]:
     """What the output layer sees of each row: (len(rows), width), in order, the same on every rank. A collective."""
     layer = output_layer(model.stock)
     caught: list[torch.Tensor] = []
     hook = layer.register_forward_pre_hook(lambda _, args: caught.append(args[0]))
 
     def passes() -> Iterator[tuple[Rows, torch.Tensor]]:
-        for batch, _ in _forward(model, tokens, rows, runtime, precision):
+        for batch, _ in _forward(model, tokens, rows, runtime):
             yield batch, caught.pop()
 
     try:
@@ -51,9 +46,7 @@ def features_of(
 
 
 @torch.no_grad()
-def _forward(
-    model: LoadedModel, tokens: Tokens, rows: Rows, runtime: Runtime, precision: Precision
-) -> Iterator[tuple[Rows, torch.Tensor]]:
+def _forward(model: LoadedModel, tokens: Tokens, rows: Rows, runtime: Runtime) -> Iterator[tuple[Rows, torch.Tensor]]:
     """This rank's share: (places within `rows`, logits) of one batch after the other, in evaluation mode."""
     lengths = tokens.lengths[rows]
     budget = _TOKENS_CPU if runtime.device.type == "cpu" else _TOKENS_DEVICE
@@ -64,9 +57,7 @@ def _forward(
     try:
         for places in plan.share(batches, costs, runtime.rank, runtime.world_size):
             batch = model.batch(tokens, rows[places]).to(runtime.device)
-            with precision.autocast():
-                logits = model.classifier(batch)
-            yield places, logits
+            yield places, model.classifier(batch)
     finally:
         model.classifier.train(training)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from classify import metrics, trainer
+from classify import metrics
 from classify.checks import Checked
 from classify.config import DEFAULT_BATCH_SIZE, RunConfig, TrainingConfig
 from classify.data.infer import Guess
 from classify.data.parts import Part
-from classify.data.tokens import Tokens, default_max_length, load_tokenizer, tokenize
+from classify.data.tokens import Tokens, TrainingSet, default_max_length, load_tokenizer, tokenize
 from classify.inference import logits_of
 from classify.model import LoadedModel, decide_packing, freeze_unused, load_model, quiet_libraries
 from classify.outputs import TrainLog, make_folder
@@ -52,18 +53,21 @@ class Job:
     def say(self, text: str) -> None:
         """Print on the main process."""
         if self.runtime.is_main:
-            tqdm.write(text, file=sys.stdout)
-            sys.stdout.flush()
+            try:
+                tqdm.write(text, file=sys.stdout)
+                sys.stdout.flush()
+            except BrokenPipeError:  # whoever read our output has left; that must not end a training
+                sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - stays open to the end
 
     def tokens_of(self, part: Part) -> Tokens:
         """Token ids of the table a part belongs to."""
         return self.tokens[part.table.path]
 
     @property
-    def training_set(self) -> trainer.TrainingSet:
+    def training_set(self) -> TrainingSet:
         """The rows to learn from."""
         train = self.checked.corpus.train
-        return trainer.TrainingSet(self.tokens_of(train), train.rows, train.labels)
+        return TrainingSet(self.tokens_of(train), train.rows, train.labels)
 
     def identity(self) -> dict[str, Any]:
         """What must be the same for a checkpoint to be gone on from."""
@@ -73,11 +77,12 @@ class Job:
             "max_length": self.max_length,
             "batch_size": self.batch_size,
             "seed": self.config.training.seed,
+            "precision": self.precision.name,
         }
 
     def predict(self, part: Part) -> tuple[npt.NDArray[np.float32], metrics.Score]:
         """Logits of a part in file order, and its score. A collective."""
-        logits = logits_of(self.model, self.tokens_of(part), part.rows, self.runtime, self.precision)
+        logits = logits_of(self.model, self.tokens_of(part), part.rows, self.runtime)
         return logits, metrics.score(logits, part.truth, self.checked.corpus.labels, self.config.training.seed)
 
     def score(self, part: Part) -> metrics.Score:
@@ -133,6 +138,7 @@ def _prepare(
     packing = decide_packing(model, train_tokens, train_part.rows, config.model.packing)
     unused = freeze_unused(model, train_tokens, int(train_part.rows[0]))
     model.classifier.to(runtime.device)
+    model.classifier.precision = precision
     batch_size = _batch_size(training, runtime)
     guesses = [
         *checked.guesses,
@@ -141,7 +147,7 @@ def _prepare(
         Guess("device", runtime.describe(), f"{batch_size} rows a step", "--cpu, --nproc"),
         Guess("precision", precision.name, precision.why, "--precision"),
     ]
-    if model.packed and ragged_kernel_applies(runtime.device, precision.autocast_dtype):
+    if model.packed and ragged_kernel_applies(runtime.device, precision.autocast_dtype, model.head_size):
         guesses.append(Guess("attention dropout", "0", "the kernel for packed texts has none", "packing in --config"))
     folder = Path(
         runtime.broadcast(

@@ -41,6 +41,11 @@ class LoadedModel:
         """Width of the encoder, for the cost of a text."""
         return int(self.stock.config.hidden_size)
 
+    @property
+    def head_size(self) -> int:
+        """Width of one attention head."""
+        return self.hidden_size // int(self.stock.config.num_attention_heads)
+
     def batch(self, tokens: Tokens, rows: npt.NDArray[np.int64]) -> Batch:
         """Collate rows (at least one) the way this model takes them."""
         assert len(rows), "a batch holds at least one row"
@@ -73,17 +78,18 @@ def load_model(
     Raises InputError where transformers has no sequence classifier for the architecture.
     """
     quiet_libraries()
-    config = transformers.AutoConfig.from_pretrained(
-        folder.path,
-        num_labels=len(labels),
-        id2label=dict(enumerate(labels)),
-        label2id={name: number for number, name in enumerate(labels)},
-        problem_type="single_label_classification",
-    )
-    if dropout is not None:
-        _set_dropout(config, dropout)
     torch.manual_seed(seed)
     try:
+        config = transformers.AutoConfig.from_pretrained(
+            folder.path,
+            num_labels=len(labels),
+            id2label=dict(enumerate(labels)),
+            label2id={name: number for number, name in enumerate(labels)},
+            problem_type="single_label_classification",
+            trust_remote_code=False,
+        )
+        if dropout is not None:
+            _set_dropout(config, dropout)
         stock = transformers.AutoModelForSequenceClassification.from_pretrained(
             folder.path,
             config=config,
@@ -93,11 +99,12 @@ def load_model(
             ignore_mismatched_sizes=True,
         )
     except ValueError as error:
-        if "Unrecognized configuration class" not in str(error):
+        signs = ("Unrecognized configuration class", "does not recognize", "custom code")
+        if not any(sign in str(error) for sign in signs):
             raise
         raise InputError(
             f"--model {folder.name}: transformers has no sequence classifier for the architecture "
-            f"{folder.config['model_type']!r}; take a BERT-like model."
+            f"{folder.config['model_type']!r} without running code from the model; take a BERT-like model."
         ) from None
     offset = int(config.pad_token_id or 0) + 1 if _counts_from_padding(stock) else 0
     return LoadedModel(TextClassifier(stock), pad_token_id, offset)

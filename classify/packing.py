@@ -19,6 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from classify.data.tokens import Tokens
+from classify.precision import FP32
 
 varlen_attn: Any = None
 with contextlib.suppress(ImportError):  # flash attention over ragged texts, which some builds of torch lack
@@ -139,7 +140,7 @@ def packed_attention(
     assert attention_mask is None, "packed texts carry boundaries instead of a mask"
     q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
     reach = -1 if sliding_window is None or sliding_window > boundaries.longest else sliding_window - 1
-    if ragged_kernel_applies(q.device, q.dtype):
+    if ragged_kernel_applies(q.device, q.dtype, q.shape[-1]):
         return _flash(q, k, v, boundaries, scaling, reach)[None], None
     outputs = []
     for start, count, length in boundaries.groups:
@@ -151,9 +152,19 @@ def packed_attention(
     return (outputs[0] if len(outputs) == 1 else torch.cat(outputs))[None], None
 
 
-def ragged_kernel_applies(device: torch.device, dtype: torch.dtype | None) -> bool:
-    """Whether one flash kernel over all ragged texts is used: on CUDA in half precision. It knows no dropout."""
-    return varlen_attn is not None and device.type == "cuda" and dtype in (torch.float16, torch.bfloat16)
+def ragged_kernel_applies(device: torch.device, dtype: torch.dtype | None, head_size: int) -> bool:
+    """Whether one flash kernel over all ragged texts is used. It knows no dropout.
+
+    It needs CUDA, half precision, a GPU of the Ampere generation or newer, and a head size it has code for.
+    """
+    return (
+        varlen_attn is not None
+        and device.type == "cuda"
+        and dtype in (torch.float16, torch.bfloat16)
+        and head_size % 8 == 0
+        and head_size <= 256
+        and torch.cuda.get_device_capability(device) >= (8, 0)
+    )
 
 
 def _flash(
@@ -191,12 +202,20 @@ class TextClassifier(nn.Module):
     def __init__(self, model: Any):
         super().__init__()
         self.model = model
+        self.precision = FP32
         encoder = encoder_of(model)
         if encoder is not None:
             encoder.register_forward_hook(_keep_first_tokens)
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        """Logits (N, classes) of the batch's N texts, in its order."""
+        """Logits (N, classes) of the batch's N texts, in its order.
+
+        Autocast is entered here and not by the caller: DataParallel's threads would not inherit its type.
+        """
+        with self.precision.autocast():
+            return self._logits(batch)
+
+    def _logits(self, batch: Batch) -> torch.Tensor:
         if not isinstance(batch, PackedBatch):
             return self.model(**batch.inputs(), return_dict=True).logits
         # On the module, not in a closure: DataParallel's replicas are copies that run side by side.

@@ -31,6 +31,9 @@ class Precision:
         return torch.amp.GradScaler(self.device_type, enabled=self.autocast_dtype is torch.float16)
 
 
+FP32 = Precision("fp32", None, "the default", "cpu")
+
+
 def choose_precision(name: str, device: torch.device) -> Precision:
     """The precision asked for, or for "auto" the best that keeps results: bf16 on GPUs that have it, else fp32.
 

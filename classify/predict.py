@@ -15,7 +15,7 @@ from classify.inference import logits_of
 from classify.metrics import softmax
 from classify.model import LoadedModel, decide_packing, load_trained, quiet_libraries
 from classify.outputs import check_columns_free, read_settings, write_predictions
-from classify.precision import Precision, choose_precision
+from classify.precision import choose_precision
 from classify.runtime import Runtime, start
 
 
@@ -27,7 +27,7 @@ class Classifier:
     tokenizer: Any
     settings: dict[str, Any]
     runtime: Runtime
-    precision: Precision
+    ready: bool = False
 
     @property
     def labels(self) -> list[str]:
@@ -41,9 +41,11 @@ class Classifier:
             return np.zeros((0, len(self.labels)))
         tokens: Tokens = tokenize(self.tokenizer, texts, self.settings["max_length"], identity=identity)
         rows = np.arange(len(texts))
-        decide_packing(self.model, tokens, rows)
-        self.model.classifier.to(self.runtime.device)
-        logits = logits_of(self.model, tokens, rows, self.runtime, self.precision)
+        if not self.ready:  # on the CPU, before the model goes to its device
+            decide_packing(self.model, tokens, rows)
+            self.model.classifier.to(self.runtime.device)
+            self.ready = True
+        logits = logits_of(self.model, tokens, rows, self.runtime)
         return softmax(logits / self.settings["temperature"])
 
 
@@ -55,7 +57,8 @@ def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "aut
     runtime = start(use_cpu=use_cpu, local_rank=-1, strategy="none")
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
     model = load_trained(Path(folder), pad_token_id=pad)
-    return Classifier(model, tokenizer, settings, runtime, choose_precision(precision, runtime.device))
+    model.classifier.precision = choose_precision(precision, runtime.device)
+    return Classifier(model, tokenizer, settings, runtime)
 
 
 def predict_table(classifier: Classifier, table: Table, text_column: str, out: Path) -> None:

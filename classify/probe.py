@@ -16,10 +16,9 @@ import numpy.typing as npt
 import torch
 
 from classify.data.split import cap_rows
-from classify.data.tokens import Tokens
+from classify.data.tokens import TrainingSet
 from classify.inference import features_of
 from classify.model import LoadedModel, output_layer
-from classify.precision import Precision
 from classify.runtime import Runtime
 
 MAX_ROWS = 20_000
@@ -27,21 +26,13 @@ MAX_ROWS = 20_000
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """Rows the probe learned from, its seconds, and its weights (classes, width) and biases (classes,)."""
+    """Rows the probe learned from, and the seconds it took."""
 
     rows: int
     seconds: float
 
 
-def start_head(
-    model: LoadedModel,
-    tokens: Tokens,
-    labels: npt.NDArray[np.int64],
-    rows: npt.NDArray[np.int64],
-    runtime: Runtime,
-    precision: Precision,
-    seed: int,
-) -> ProbeResult:
+def start_head(model: LoadedModel, data: TrainingSet, runtime: Runtime, seed: int) -> ProbeResult:
     """Fit the probe on at most 20,000 of the training rows and set the output layer to it. A collective.
 
     The features come from all ranks; the main process fits, and its weights go to every rank, so that all start
@@ -49,10 +40,10 @@ def start_head(
     """
     begin = time.perf_counter()
     layer = output_layer(model.stock)
-    chosen = cap_rows(labels, rows, MAX_ROWS, seed=seed)
-    features = features_of(model, tokens, chosen, runtime, precision)
+    chosen = cap_rows(data.labels, data.rows, MAX_ROWS, seed=seed)
+    features = features_of(model, data.tokens, chosen, runtime)
     if runtime.is_main:
-        weight, bias = fit(features, labels[chosen], layer.out_features)
+        weight, bias = fit(features, data.labels[chosen], layer.out_features)
         with torch.no_grad():
             layer.weight.copy_(torch.from_numpy(weight))
             layer.bias.copy_(torch.from_numpy(bias))

@@ -7,7 +7,7 @@ Every step that involves several processes is called by all of them; who writes 
 from __future__ import annotations
 
 import dataclasses
-import json
+import math
 import signal
 import sys
 import time
@@ -15,11 +15,12 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from classify import checkpoint, probe, trainer
+from classify import checkpoint, probe, resume, trainer
+from classify.checkpoint import Checkpoint
 from classify.checks import Checked, check
 from classify.config import RunConfig
 from classify.data.plan import BatchPlan
-from classify.errors import InputError, Interrupted
+from classify.errors import Interrupted
 from classify.finish import finish
 from classify.job import Job, prepare
 from classify.outputs import CHECKPOINTS, RunRecord, TrainLog
@@ -44,11 +45,10 @@ def train(config: RunConfig, checked: Checked | None = None) -> Path:
 def _run(job: Job) -> Path:
     """Resume or start, train, score, write."""
     training = job.config.training
-    found = _find_checkpoint(job) if training.resume_from_checkpoint else None
+    found = resume.find_checkpoint(job) if training.resume_from_checkpoint else None
     plan = BatchPlan(len(job.checked.corpus.train), job.batch_size, training.seed)
     end = plan.end_of(training.num_train_epochs, training.max_steps)
-    if found is not None and _status(job.folder) == "finished" and found.state["progress"]["position"] >= end:
-        job.say(f"{job.folder}: this run is finished; nothing to do. More --epochs would extend it.")
+    if training.resume_from_checkpoint and resume.is_finished(job, found, end):
         return job.folder
     record = _record(job)
     if job.runtime.is_main:
@@ -58,8 +58,11 @@ def _run(job: Job) -> Path:
         state = _begin(job, found)
         _open_logs(job, state.progress.step)
         _loop(job, state, plan.steps_until(end))
+        if state.progress.best is None:  # nothing was left to train, and no epoch has ended yet
+            _evaluate_epoch(job, state)
+            _save(job, state)
         finish(job, state, record)
-    except Interrupted:
+    except (Interrupted, KeyboardInterrupt):
         raise
     except BaseException:
         if job.runtime.is_main:
@@ -101,56 +104,15 @@ def _rows_per_step(job: Job) -> list[int]:
     ]
 
 
-def _find_checkpoint(job: Job) -> checkpoint.Checkpoint | None:
-    """The checkpoint to go on from, the same on every rank; None: start afresh, which is said."""
-    named = job.checked.destination.checkpoint
-    folder = job.folder / CHECKPOINTS
-    found: checkpoint.Checkpoint | None
-    if named is not None:
-        found = checkpoint.load(named)
-    else:
-        found, problems = checkpoint.newest(folder)
-        for problem in problems:
-            job.say(f"note: a newer checkpoint is passed over: {problem}")
-    if found is None:
-        job.say(f"{job.folder}: no finished checkpoint to resume from; starting afresh.")
-        return None
-    before, now = found.state["identity"], job.identity()
-    changed = [f"{key} was {before.get(key)!r} and is {now[key]!r}" for key in now if before.get(key) != now[key]]
-    if changed:
-        raise InputError(
-            f"--resume {job.folder}: the run was started with other settings: {'; '.join(changed)}. Give the same, or "
-            "start another run without --resume."
-        )
-    job.say(f"{job.folder}: resuming from {found.path.name}")
-    return found
-
-
-def _status(folder: Path) -> str | None:
-    try:
-        return str(json.loads((folder / "run.json").read_text(encoding="utf-8"))["status"])
-    except (OSError, ValueError, KeyError):
-        return None
-
-
-def _begin(job: Job, found: checkpoint.Checkpoint | None) -> trainer.TrainState:
+def _begin(job: Job, found: Checkpoint | None) -> trainer.TrainState:
     """Weights, optimizer and progress of a checkpoint, or the head's start of a fresh run."""
-    config = job.config
     if found is not None:
-        found.load_model(job.model.stock)
-        state = trainer.make_state(job.model, config.training, job.runtime, job.precision)
-        found.load_optimizer(job.model.stock, state.optimizer)
-        state.progress = trainer.Progress(**found.state["progress"])
-        state.scaler.load_state_dict(found.state["scaler"])
-        job.probe = found.state["probe"]
-        return state
+        return resume.restore(job, found)
+    config = job.config
     if config.model.head == "probe":
-        corpus, data = job.checked.corpus, job.training_set
         begin = time.perf_counter()
-        start = probe.start_head(
-            job.model, data.tokens, data.labels, data.rows, job.runtime, job.precision, config.training.seed
-        )
-        score = job.score(corpus.eval)
+        start = probe.start_head(job.model, job.training_set, job.runtime, config.training.seed)
+        score = job.score(job.checked.corpus.eval)
         job.probe = {"accuracy": score.accuracy, "seconds": start.seconds}
         job.say(
             f"head: starts from a logistic regression on the model's output of {start.rows} rows - evaluation accuracy "
@@ -174,7 +136,6 @@ def _loop(job: Job, state: trainer.TrainState, total_steps: int) -> None:
             job.training_set,
             training,
             job.runtime,
-            job.precision,
             batch_size=job.batch_size,
             stop=lambda: bool(received),
         )
@@ -182,16 +143,17 @@ def _loop(job: Job, state: trainer.TrainState, total_steps: int) -> None:
             bar.update()
             _log_step(job, event, bar)
             if event.epoch_ended or event.last:
-                _evaluate_epoch(job, state, event)
+                _evaluate_epoch(job, state)
             if event.epoch_ended or event.last or event.save_due or event.stopped:
                 _save(job, state)
-            if event.stopped and not event.last:
-                number = job.runtime.broadcast(received[0] if received else int(signal.SIGTERM))
-                raise Interrupted(
-                    f"stopped by {signal.Signals(number).name} after step {event.step}, which is saved; "
-                    f"go on with --resume --output-dir {job.folder}",
-                    number,
-                )
+        # All ranks have left the loop at the same step; a signal may have come since the last time they asked.
+        if job.runtime.any(bool(received)):
+            number = job.runtime.broadcast(received[0] if received else int(signal.SIGTERM))
+            raise Interrupted(
+                f"stopped by {signal.Signals(number).name} after step {state.progress.step}, which is saved; "
+                f"go on with --resume --output-dir {job.folder}",
+                number,
+            )
 
 
 def _bar(job: Job, step: int, total: int) -> tqdm:
@@ -210,7 +172,7 @@ def _log_step(job: Job, event: trainer.StepDone, bar: tqdm) -> None:
         "epoch": event.epoch,
         "loss": event.loss,
         "learning_rate": event.learning_rate,
-        "grad_norm": event.grad_norm,
+        "grad_norm": event.grad_norm if math.isfinite(event.grad_norm or 0.0) else None,
         "rows_per_second": event.rows_per_second,
     }
     job.log.write(values)
@@ -225,30 +187,31 @@ def _log_step(job: Job, event: trainer.StepDone, bar: tqdm) -> None:
     )
 
 
-def _evaluate_epoch(job: Job, state: trainer.TrainState, event: trainer.StepDone) -> None:
+def _evaluate_epoch(job: Job, state: trainer.TrainState) -> None:
     """Score the evaluation part, remember the best, say and log it."""
     progress = state.progress
+    epoch = progress.position / len(job.checked.corpus.train)
     score = job.score(job.checked.corpus.eval)
     best = progress.best
     better = best is None or score.rank > (best["macro_f1"], -best["loss"])
     if better:
         progress.best = {
-            "step": event.step,
-            "epoch": event.epoch,
+            "step": progress.step,
+            "epoch": epoch,
             "macro_f1": score.macro_f1,
             "loss": score.loss,
         }
     mean = progress.epoch_loss / max(1, progress.epoch_rows)
     job.say(
-        f"epoch {event.epoch:g} of {job.config.training.num_train_epochs:g}: loss {mean:.4f}, evaluation loss "
+        f"epoch {epoch:g} of {job.config.training.num_train_epochs:g}: loss {mean:.4f}, evaluation loss "
         f"{score.loss:.4f}, accuracy {score.accuracy:.4f}, macro F1 {score.macro_f1:.4f}, "
         f"{progress.position / progress.seconds:.0f} rows/s{' - best so far' if better else ''}"
     )
     values = {"accuracy": score.accuracy, "macro_f1": score.macro_f1, "loss": score.loss}
     if job.log is not None:
-        job.log.write({"step": event.step, "epoch": event.epoch, "eval": values})
+        job.log.write({"step": progress.step, "epoch": epoch, "eval": values})
     job.tracker.log(
-        event.step, {"loss/eval": score.loss, "eval/accuracy": score.accuracy, "eval/macro_f1": score.macro_f1}
+        progress.step, {"loss/eval": score.loss, "eval/accuracy": score.accuracy, "eval/macro_f1": score.macro_f1}
     )
 
 
@@ -258,6 +221,8 @@ def _save(job: Job, state: trainer.TrainState) -> None:
     limit = job.config.training.save_total_limit
 
     def keep(steps: list[int]) -> set[int]:
+        # Steps beyond this one belong to a course that was left by going back to an older checkpoint.
+        steps = [step for step in steps if step <= progress.step]
         best = {int(progress.best["step"])} if progress.best is not None else set()
         return best | set(steps[-max(1, limit - 1) :])
 

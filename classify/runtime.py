@@ -137,6 +137,25 @@ class Runtime:
         torch.distributed.broadcast(payload, src=0)
         return json.loads(bytes(payload.tolist()))
 
+    def broadcast_tensors(self, tensors: dict[str, torch.Tensor] | None) -> dict[str, torch.Tensor]:
+        """The main process's named tensors on every rank, bit for bit; the others pass None."""
+        listed = None
+        if tensors is not None:
+            listed = [
+                (name, str(value.dtype).removeprefix("torch."), list(value.shape)) for name, value in tensors.items()
+            ]
+        listed = self.broadcast(listed)
+        assert listed is not None
+        if not self.distributed:
+            return tensors or {}
+        place = torch.device("cpu") if self.plan.backend == "gloo" else self.device
+        received: dict[str, torch.Tensor] = {}
+        for name, kind, shape in listed:
+            empty = torch.empty(shape, dtype=getattr(torch, kind), device=place)
+            received[name] = empty if tensors is None else tensors[name].to(place)
+            torch.distributed.broadcast(received[name], src=0)
+        return received
+
     def broadcast_parameters(self, module: nn.Module) -> None:
         """Give every rank the main process's parameters of a module, bit for bit."""
         if self.distributed:
@@ -215,6 +234,8 @@ def start(
     if plan.parallel_mode is ParallelMode.DISTRIBUTED:
         from accelerate.state import PartialState
 
+        # A launcher that passes --local-rank alone leaves the variable unset, which Accelerate reads.
+        os.environ.setdefault("LOCAL_RANK", str(plan.launch.local_rank))
         # Without cpu=True, a launched process on a machine without GPU would believe to be rank 0 of 1.
         state = PartialState(cpu=on_cpu, backend=plan.backend, timeout=datetime.timedelta(seconds=timeout_seconds))
         found = (state.process_index, state.num_processes)

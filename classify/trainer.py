@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 
 from classify.config import TrainingConfig
 from classify.data import plan
-from classify.data.tokens import Tokens
+from classify.data.tokens import TrainingSet
 from classify.errors import ClassifyError
 from classify.model import LoadedModel
 from classify.precision import Precision
@@ -31,15 +31,6 @@ Rows = npt.NDArray[np.int64]
 
 # Rows of a padded micro-batch: few enough that texts of like length share one, enough to keep the cores busy.
 _PADDED_ROWS = 8
-
-
-@dataclass(frozen=True)
-class TrainingSet:
-    """The rows to learn from: `rows` of `tokens`, with the class numbers of all rows of the table."""
-
-    tokens: Tokens
-    rows: Rows
-    labels: Rows
 
 
 @dataclass
@@ -83,7 +74,8 @@ class StepDone:
 
 
 def make_state(model: LoadedModel, config: TrainingConfig, runtime: Runtime, precision: Precision) -> TrainState:
-    """Wrap the model, then build the optimizer on the parameters as they are after wrapping."""
+    """Set the precision, wrap the model, then build the optimizer on the parameters as they are after wrapping."""
+    model.classifier.precision = precision
     wrapped = runtime.wrap(model.classifier)
     return TrainState(model, wrapped, make_optimizer(wrapped, config, runtime), precision.scaler())
 
@@ -137,12 +129,7 @@ def micro_batches(
 
 
 def train_step(
-    state: TrainState,
-    data: TrainingSet,
-    step: plan.Step,
-    config: TrainingConfig,
-    runtime: Runtime,
-    precision: Precision,
+    state: TrainState, data: TrainingSet, step: plan.Step, config: TrainingConfig, runtime: Runtime
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One optimizer step at the learning rate that is set. Returns (this rank's summed loss, gradient norm)."""
     rows = data.rows[step.rows]
@@ -167,8 +154,7 @@ def train_step(
         truth = torch.from_numpy(data.labels[rows[np.concatenate(pieces)]]).to(runtime.device)
         last = number == len(micros) - 1
         with contextlib.nullcontext() if last else runtime.no_sync(state.wrapped):
-            with precision.autocast():
-                logits = runtime.forward(state.wrapped, batches)
+            logits = runtime.forward(state.wrapped, batches)
             loss = cross_entropy(logits.float(), truth, reduction="sum")
             state.scaler.scale(loss * scale).backward()
         total += loss.detach() * weight
@@ -198,7 +184,6 @@ def fit(
     data: TrainingSet,
     config: TrainingConfig,
     runtime: Runtime,
-    precision: Precision,
     *,
     batch_size: int,
     stop: Callable[[], bool] = lambda: False,
@@ -220,7 +205,7 @@ def fit(
             group["lr"] = rate
         if step.position % batches.rows == 0:
             progress.epoch_loss, progress.epoch_rows = 0.0, 0
-        loss, norm = train_step(state, data, step, config, runtime, precision)
+        loss, norm = train_step(state, data, step, config, runtime)
         since.add(loss, len(step.rows))
         progress.step += 1
         progress.position = step.end

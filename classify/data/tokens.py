@@ -84,6 +84,15 @@ class Tokens:
         return flat, lengths
 
 
+@dataclass(frozen=True)
+class TrainingSet:
+    """The rows to learn from: `rows` of `tokens`, with the class numbers of all rows of the table."""
+
+    tokens: Tokens
+    rows: Ids
+    labels: Ids
+
+
 def load_tokenizer(folder: str) -> Any:
     """The tokenizer of a model folder, with the truncation and padding that some carry switched off."""
     import transformers
@@ -175,7 +184,7 @@ def _through_cache(
             if len(offsets) == len(texts) + 1 and offsets[-1] == len(ids):
                 return ids, offsets
             shutil.rmtree(folder, ignore_errors=True)
-    except (OSError, ValueError):
+    except (OSError, ValueError, EOFError):
         pass
     return None
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from classify import trainer
 from classify.config import TrainingConfig
-from classify.data.tokens import load_tokenizer, tokenize
+from classify.data.tokens import TrainingSet, load_tokenizer, tokenize
 from classify.hub import resolve_model
 from classify.inference import logits_of
 from classify.model import LoadedModel, load_model
@@ -26,14 +26,14 @@ SEED = 3
 LEARNING_RATE = 1e-3
 
 
-def data_and_model(folder: Path) -> tuple[trainer.TrainingSet, LoadedModel]:
+def data_and_model(folder: Path) -> tuple[TrainingSet, LoadedModel]:
     """The rows and the model that every case begins with; dropout 0, as exactness asks."""
     rows = tiny.table_rows(ROWS)
     labels = sorted({label for _, label in rows})
     tokens = tokenize(load_tokenizer(str(folder)), [text for text, _ in rows], 64)
     numbers = np.array([labels.index(label) for _, label in rows])
     model = load_model(resolve_model(str(folder)), labels, seed=SEED, pad_token_id=0, dropout=0.0)
-    return trainer.TrainingSet(tokens, np.arange(ROWS), numbers), model
+    return TrainingSet(tokens, np.arange(ROWS), numbers), model
 
 
 def main(model_folder: Path, results: Path) -> None:
@@ -56,8 +56,8 @@ def main(model_folder: Path, results: Path) -> None:
                 logging_steps=1,
             )
             state = trainer.make_state(model, config, runtime, precision)
-            events = list(trainer.fit(state, data, config, runtime, precision, batch_size=BATCH))
-            logits = logits_of(model, data.tokens, data.rows, runtime, precision)
+            events = list(trainer.fit(state, data, config, runtime, batch_size=BATCH))
+            logits = logits_of(model, data.tokens, data.rows, runtime)
             if runtime.is_main:
                 weights = {f"w/{name}": p.detach().numpy() for name, p in model.stock.named_parameters()}
                 np.savez(

@@ -13,7 +13,7 @@ import torch
 
 from classify import trainer
 from classify.config import TrainingConfig
-from classify.data.tokens import load_tokenizer, tokenize
+from classify.data.tokens import TrainingSet, load_tokenizer, tokenize
 from classify.hub import resolve_model
 from classify.model import load_model
 from classify.precision import choose_precision
@@ -42,13 +42,13 @@ def losses(folder: Path) -> list[float]:
             parameter.copy_(torch.from_numpy(values + (1.0 if name.endswith("LayerNorm.weight") else 0.0)))
     model.use_packing(True)
     config = TrainingConfig(use_cpu=True, learning_rate=1e-3, max_steps=STEPS, seed=5, logging_steps=1)
-    data = trainer.TrainingSet(tokens, np.arange(60), np.array([labels.index(label) for _, label in rows]))
+    data = TrainingSet(tokens, np.arange(60), np.array([labels.index(label) for _, label in rows]))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         precision = choose_precision("fp32", config.device)
         state = trainer.make_state(model, config, config.runtime, precision)
-        events = trainer.fit(state, data, config, config.runtime, precision, batch_size=16)
+        events = trainer.fit(state, data, config, config.runtime, batch_size=16)
         return [event.loss for event in events if event.loss is not None]
     finally:
         torch.set_num_threads(threads)

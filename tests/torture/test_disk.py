@@ -41,8 +41,8 @@ def test_a_checkpoint_restores_model_and_optimizer(tmp_path: Path) -> None:
     assert found is not None
     fresh = nn.Linear(4, 3)
     again = torch.optim.AdamW(fresh.parameters())
-    found.load_model(fresh)
-    found.load_optimizer(fresh, again)
+    checkpoint.set_model(fresh, found.model_tensors())
+    checkpoint.set_optimizer(fresh, again, found.optimizer_tensors())
     assert torch.equal(fresh.weight, model.weight)
     for mine, other in zip(again.state.values(), optimizer.state.values(), strict=True):
         assert mine.keys() == other.keys()

@@ -1,0 +1,110 @@
+"""Going on from a checkpoint: found and read by the main process, handed to the others.
+
+The others may sit on machines that do not share its disk, so they are told what was found and sent the tensors.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from classify import checkpoint, trainer
+from classify.checkpoint import Checkpoint
+from classify.errors import CheckpointError, InputError
+from classify.job import Job
+from classify.outputs import CHECKPOINTS
+
+
+def find_checkpoint(job: Job) -> Checkpoint | None:
+    """The checkpoint to go on from, the same on every rank; None: start afresh, which is said. A collective.
+
+    Raises CheckpointError where none can be trusted, and InputError where the run was started with other settings.
+    """
+    found = _look(job) if job.runtime.is_main else None
+    told = job.runtime.broadcast(None if found is None else {"path": str(found.path), "state": found.state})
+    if told is None:
+        return None
+    found = Checkpoint(Path(told["path"]), told["state"])
+    before, now = found.state["identity"], job.identity()
+    changed = [f"{key} was {before.get(key)!r} and is {now[key]!r}" for key in now if before.get(key) != now[key]]
+    if changed:
+        raise InputError(
+            f"--resume {job.folder}: the run was started with other settings: {'; '.join(changed)}. Give the same, or "
+            "start another run without --resume."
+        )
+    return found
+
+
+def _look(job: Job) -> Checkpoint | None:
+    """On the main process: the checkpoint named, or the newest that verifies."""
+    named = job.checked.destination.checkpoint
+    folder = job.folder / CHECKPOINTS
+    found: Checkpoint | None
+    if named is not None:
+        found = checkpoint.load(named)
+    else:
+        found, problems = checkpoint.newest(folder)
+        for problem in problems:
+            job.say(f"note: a newer checkpoint is passed over: {problem}")
+    best = found.state["progress"]["best"] if found is not None else None
+    if found is not None and best is not None and int(best["step"]) != found.step:
+        try:
+            checkpoint.load(folder / checkpoint.name_of(int(best["step"])))
+        except CheckpointError as error:
+            job.say(
+                f"note: the weights of the best epoch so far cannot be trusted, so the best is sought anew: {error}"
+            )
+            found.state["progress"]["best"] = None
+    return found
+
+
+def is_finished(job: Job, found: Checkpoint | None, end: int) -> bool:
+    """Whether there is nothing left to do in this folder; says what there is to do or not. A collective."""
+    status = None
+    if job.runtime.is_main:
+        try:
+            status = json.loads((job.folder / "run.json").read_text(encoding="utf-8"))["status"]
+        except (OSError, ValueError, KeyError, TypeError):
+            status = None
+    finished = job.runtime.broadcast(status) == "finished"
+    if finished and found is None:
+        job.say(
+            f"{job.folder}: this run is finished, and without its checkpoints it cannot be extended; nothing to do."
+        )
+    elif finished and found is not None and found.state["progress"]["position"] >= end:
+        job.say(f"{job.folder}: this run is finished; nothing to do. More --epochs would extend it.")
+    elif found is None:
+        job.say(f"{job.folder}: no finished checkpoint to resume from; starting afresh.")
+        return False
+    else:
+        job.say(f"{job.folder}: resuming from {found.path.name}")
+        return False
+    return True
+
+
+def restore(job: Job, found: Checkpoint) -> trainer.TrainState:
+    """Weights, optimizer, scaler and progress as they were. A collective."""
+    main = job.runtime.is_main
+    checkpoint.set_model(job.model.stock, job.runtime.broadcast_tensors(found.model_tensors() if main else None))
+    state = trainer.make_state(job.model, job.config.training, job.runtime, job.precision)
+    tensors = job.runtime.broadcast_tensors(found.optimizer_tensors() if main else None)
+    checkpoint.set_optimizer(job.model.stock, state.optimizer, tensors)
+    state.progress = trainer.Progress(**found.state["progress"])
+    if found.state["scaler"]:
+        state.scaler.load_state_dict(found.state["scaler"])
+    job.probe = found.state["probe"]
+    return state
+
+
+def take_best(job: Job, step: int) -> bool:
+    """Load the weights of an earlier step; False where they cannot be trusted any more. A collective."""
+    tensors = None
+    if job.runtime.is_main:
+        try:
+            tensors = checkpoint.load(job.folder / CHECKPOINTS / checkpoint.name_of(step)).model_tensors()
+        except CheckpointError as error:
+            job.say(f"note: the best epoch's checkpoint cannot be trusted, so the last epoch is kept: {error}")
+    if not job.runtime.broadcast(tensors is not None):
+        return False
+    checkpoint.set_model(job.model.stock, job.runtime.broadcast_tensors(tensors))
+    return True
