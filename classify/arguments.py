@@ -192,6 +192,9 @@ def known_flags(parser: argparse.ArgumentParser) -> list[str]:
 def unknown_name(word: str, known: Sequence[str]) -> str:
     """The one line for a flag or key that does not exist, with the nearest one that does."""
     flag = word.split("=")[0]
+    field = flag.removeprefix("--").replace("-", "_")
+    if flag.startswith("--") and field in FIELDS:
+        return f"unknown flag {flag}. It is a key of a YAML file: write '{field}: ...' there and give --config FILE."
     form = flag if not flag.startswith("--") else "--" + flag[2:].replace("_", "-")
     near = difflib.get_close_matches(form if form.startswith("--") else form.replace("-", "_"), known, n=1, cutoff=0.5)
     hint = f"Did you mean {near[0]}?" if near else "See --help."

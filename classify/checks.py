@@ -32,25 +32,28 @@ class Checked:
 def check(config: RunConfig) -> Checked:
     """Validate arguments, environment, tables, model name and output folder. Raises InputError with the faults."""
     config.validate()
-    launch = devices.read_launch(os.environ, config.training.local_rank)
-    if config.training.nproc is not None and devices.is_launched() and not devices.started_here():
+    training = config.training
+    launch = devices.read_launch(os.environ, training.local_rank)
+    devices.check_strategy(launch, training.strategy, training.ddp_backend, training.use_cpu)
+    if training.nproc is not None and devices.is_launched() and not devices.started_here():
         raise InputError(
-            f"--nproc {config.training.nproc} starts processes itself, but a launcher has already started "
+            f"--nproc {training.nproc} starts processes itself, but a launcher has already started "
             f"{launch.world_size} (WORLD_SIZE); drop the flag, or start with python alone."
         )
     faults: list[str] = []
     destination = _collect(faults, lambda: check_destination(config))
     tensorboard = _collect(faults, lambda: choose_tracker(config.training.report_to))
-    model = _collect(faults, lambda: resolve_model(config.model.model))
+    corpus = _collect(faults, lambda: load_corpus(config.data, config.training.seed))
+    if corpus is not None:
+        scored = corpus.test or corpus.eval
+        _collect(faults, lambda: check_columns_free(scored.table, corpus.labels))
+    download = not faults
+    model = _collect(faults, lambda: resolve_model(config.model.model, download=download))
     if model is not None and config.data.max_length is not None and config.data.max_length > model.max_length:
         faults.append(
             f"--max-length {config.data.max_length}: {config.model.model} reads at most {model.max_length} tokens; "
             "give that or less."
         )
-    corpus = _collect(faults, lambda: load_corpus(config.data, config.training.seed))
-    if corpus is not None:
-        scored = corpus.test or corpus.eval
-        _collect(faults, lambda: check_columns_free(scored.table, corpus.labels))
     if faults:
         raise InputError(*faults)
     assert destination is not None

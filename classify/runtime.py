@@ -22,6 +22,7 @@ from classify.devices import (
     ParallelMode,
     available_cores,
     detect_hardware,
+    export_local_rank,
     free_threads,
     plan_devices,
 )
@@ -234,8 +235,7 @@ def start(
     if plan.parallel_mode is ParallelMode.DISTRIBUTED:
         from accelerate.state import PartialState
 
-        # A launcher that passes --local-rank alone leaves the variable unset, which Accelerate reads.
-        os.environ.setdefault("LOCAL_RANK", str(plan.launch.local_rank))
+        export_local_rank(plan.launch)
         # Without cpu=True, a launched process on a machine without GPU would believe to be rank 0 of 1.
         state = PartialState(cpu=on_cpu, backend=plan.backend, timeout=datetime.timedelta(seconds=timeout_seconds))
         found = (state.process_index, state.num_processes)

@@ -34,7 +34,7 @@ class Tracker:
             from torch.utils.tensorboard import SummaryWriter
 
             # A resumed run draws over what an interrupted one had written beyond its checkpoint.
-            self._writer = SummaryWriter(str(folder), purge_step=first_step or None)
+            self._writer = SummaryWriter(str(folder), purge_step=first_step + 1 if first_step else None)
 
     def log(self, step: int, values: dict[str, float]) -> None:
         """Write scalars such as {"loss/train": 0.7}."""

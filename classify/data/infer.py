@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import pyarrow.compute as pc
@@ -94,7 +95,7 @@ def find_text_column(table: Table, text_column: str | None, trained_on: str) -> 
 def find_labels(table: Table, label_column: str, more: Table | None = None) -> list[str]:
     """Class names from all rows of `--data` and `--eval-data`, numbers in numeric order, others in alphabetic order.
 
-    Raises InputError for empty labels, a single class, or a column that looks like numbers or free text.
+    Raises InputError for empty labels, too few rows, a single class, or a value of its own in every row.
     """
     faults = [fault for part in (table, more) if part is not None for fault in _empty_labels(part, label_column)]
     if faults:
@@ -169,9 +170,11 @@ def _empty_labels(table: Table, label_column: str) -> list[str]:
 
 def _label_order(name: str) -> tuple[int, float, str]:
     try:
-        return (0, float(name), name)
+        number = float(name)
     except ValueError:
         return (1, 0.0, name)
+    # "nan" has no place in an order, and would make it depend on the order it is asked in.
+    return (0, number, name) if math.isfinite(number) else (1, 0.0, name)
 
 
 def _named(table: Table, name: str | None, flag: str, faults: list[str]) -> str | None:

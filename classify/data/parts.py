@@ -103,7 +103,8 @@ def load_corpus(config: DataConfig, seed: int) -> Corpus:
         split = split_rows(texts, ids, seed=seed, eval_share=0.1, test_share=test_share)
         assert split.eval is not None
         train_rows, eval_part = split.train, Part(table, split.eval, ids)
-        test = None if split.test is None else Part(table, split.test, ids)
+        # So few different texts that none is left for it: then there is no test score, rather than a false one.
+        test = Part(table, split.test, ids) if split.test is not None and len(split.test) else None
         how = f"{'80/10/10' if test_share else '90/10'} of {table.path}, each class in proportion, by seed {seed}"
     if test_table is not None:
         test = _whole(test_table, columns.label, labels, known)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import datasets
     import pyarrow
 
+csv.field_size_limit((1 << 31) - 1)  # texts longer than the standard library's 128 Ki characters exist
 _BLOCK = 1 << 24
 _SHOWN = 3
 

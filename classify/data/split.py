@@ -83,6 +83,12 @@ def _take(taken: npt.NDArray[np.int8], part: int, fraction: float, order: Rows, 
             taken[group] = part
             quota[label] -= size
             left[label] -= size
+    if not (taken == part).any():  # every text has more copies than fit: rather one too large than none
+        for group in order:
+            label, size = labels[group], sizes[group]
+            if taken[group] == 0 and left[label] > size:
+                taken[group] = part
+                break
 
 
 def _quotas(counts: Rows, total: int, *, keep_one: bool) -> Rows:

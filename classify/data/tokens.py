@@ -179,12 +179,15 @@ def _through_cache(
                 arrays = _encode(tokenizer, texts)
                 _store(folder, arrays)
             os.utime(folder)
-            ids = np.load(folder / "ids.npy", mmap_mode="r")
-            offsets = np.load(folder / "offsets.npy")
-            if len(offsets) == len(texts) + 1 and offsets[-1] == len(ids):
-                return ids, offsets
+            try:
+                ids = np.load(folder / "ids.npy", mmap_mode="r")
+                offsets = np.load(folder / "offsets.npy")
+                if len(offsets) == len(texts) + 1 and offsets[-1] == len(ids):
+                    return ids, offsets
+            except (ValueError, EOFError):  # not an array any more
+                pass
             shutil.rmtree(folder, ignore_errors=True)
-    except (OSError, ValueError, EOFError):
+    except OSError:  # read-only, or no room
         pass
     return None
 
@@ -194,8 +197,11 @@ def _store(folder: Path, arrays: tuple[npt.NDArray[np.int32], npt.NDArray[np.int
     _make_room(folder.parent, sum(array.nbytes for array in arrays))
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".making-"))
     try:
-        np.save(temporary / "ids.npy", arrays[0])
-        np.save(temporary / "offsets.npy", arrays[1])
+        for name, array in (("ids.npy", arrays[0]), ("offsets.npy", arrays[1])):
+            with (temporary / name).open("wb") as file:
+                np.save(file, np.asarray(array))
+                file.flush()
+                os.fsync(file.fileno())
         temporary.rename(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -135,12 +135,15 @@ def test_nproc_starts_its_own_processes(
 def test_nproc_returns_the_workers_code_and_its_one_line(
     command: Callable[..., Any], uneven: dict[str, Path], model_folder: Path, tmp_path: Path
 ) -> None:
-    words = flags(uneven, model_folder, "--output-dir", "out", "--nproc", "2", "--precision", "fp16")
+    """A fault that only the workers can find: checkpoints of which none can be trusted."""
+    bad = tmp_path / "out" / "checkpoints" / "step-00000001"
+    bad.mkdir(parents=True)
+    (bad / "manifest.json").write_text("{}")
+    words = flags(uneven, model_folder, "--output-dir", "out", "--nproc", "2", "--resume")
     done = command("-m", "classify", "train", *words)
-    assert done.returncode == 2
+    assert done.returncode == 3
     assert done.stderr.count("\n") == 1, done.stderr
-    assert done.stderr.startswith("error: --precision fp16 needs a GPU")
-    assert not (tmp_path / "out").exists()
+    assert done.stderr.startswith("error: out/checkpoints: no checkpoint can be trusted")
 
 
 def test_an_error_under_torchrun_comes_once(

@@ -82,3 +82,33 @@ def test_positions_limit_the_length(model_folder: Path, tmp_path: Path) -> None:
     for kind, pad, wanted in (("roberta", 1, 62), ("xlm-roberta", 1, 62), ("bert", 0, 64), ("electra", 0, 64)):
         (tmp_path / "m" / "config.json").write_text(json.dumps({**config, "model_type": kind, "pad_token_id": pad}))
         assert resolve_model(str(tmp_path / "m")).max_length == wanted
+
+
+@pytest.mark.parametrize("kind", ["roberta", "mpnet", "xlm-roberta", "camembert", "longformer"])
+def test_positions_counted_from_the_padding_shorten_the_limit(model_folder: Path, tmp_path: Path, kind: str) -> None:
+    shutil.copytree(model_folder, tmp_path / "m")
+    config = json.loads((model_folder / "config.json").read_text())
+    (tmp_path / "m" / "config.json").write_text(json.dumps({**config, "model_type": kind, "pad_token_id": 1}))
+    assert resolve_model(str(tmp_path / "m")).max_length == 62
+
+
+def test_a_model_without_its_tokenizer_is_refused(model_folder: Path, tmp_path: Path) -> None:
+    """transformers would invent a vocabulary in which every word is unknown."""
+    shutil.copytree(model_folder, tmp_path / "m")
+    for path in (tmp_path / "m").glob("tokenizer*"):
+        path.unlink()
+    with pytest.raises(InputError, match="no tokenizer"):
+        resolve_model(str(tmp_path / "m"))
+
+
+def test_code_in_a_model_folder_is_never_run(model_folder: Path, tmp_path: Path) -> None:
+    from classify.model import load_model
+
+    shutil.copytree(model_folder, tmp_path / "m")
+    config = json.loads((model_folder / "config.json").read_text())
+    remote = {"AutoConfig": "evil.EvilConfig", "AutoModelForSequenceClassification": "evil.EvilModel"}
+    (tmp_path / "m" / "config.json").write_text(json.dumps({**config, "model_type": "evil", "auto_map": remote}))
+    (tmp_path / "m" / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    with pytest.raises(InputError, match="without running code"):
+        load_model(resolve_model(str(tmp_path / "m")), ["a", "b"], seed=0, pad_token_id=0)
+    assert not (tmp_path / "ran").exists()

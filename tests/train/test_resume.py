@@ -188,3 +188,62 @@ def test_the_best_checkpoint_outlives_the_limit(model_folder: Path, table: Path,
     kept = sorted(int(path.name[5:]) for path in (out / "checkpoints").iterdir())
     best = round(read_json(out / "metrics.json")["best_epoch"] * 3)
     assert kept == sorted({best, 18})
+
+
+def test_going_back_leaves_the_later_course_behind(
+    uninterrupted: Path, model_folder: Path, table: Path, tmp_path: Path
+) -> None:
+    """From step 3 with steps 6 and 9 of the old course beside it: the new step 6 must not lose against the old 9."""
+    shutil.copytree(uninterrupted, tmp_path / "out")
+    (tmp_path / "out" / "run.json").unlink()
+    config = whole_config(model_folder, table, tmp_path / "out", save_steps=1)
+    config.training.num_train_epochs = 4 / 3
+    config.training.output_dir = None
+    config.training.resume_from_checkpoint = str(tmp_path / "out" / "checkpoints" / "step-00000003")
+    run.train(config)
+    found, _ = newest(tmp_path / "out" / "checkpoints")
+    assert found is not None
+    assert found.step == 4
+
+
+def test_nothing_left_to_train_is_still_finished(
+    model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped within the first epoch, then asked for fewer steps than it has: no epoch has been evaluated yet."""
+    with monkeypatch.context() as patch:
+        stop_at(2, patch)
+        with pytest.raises(Interrupted):
+            run.train(whole_config(model_folder, table, tmp_path / "out"))
+    config = whole_config(model_folder, table, tmp_path / "out", resume_from_checkpoint=True)
+    config.training.max_steps = 1
+    out = run.train(config)
+    assert read_json(out / "run.json")["status"] == "finished"
+    assert read_json(out / "metrics.json")["train"]["steps"] == 3
+
+
+def test_a_lost_best_epoch_is_sought_anew(
+    model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A learning rate at which an early epoch is the best, and that epoch's checkpoint damaged since."""
+
+    def config(epochs: float) -> Any:
+        changes = {"num_train_epochs": epochs, "learning_rate": 0.002, "resume_from_checkpoint": epochs > 6}
+        return make_config(model_folder, table, tmp_path / "out", **changes)
+
+    out = run.train(config(6.0))
+    best = round(read_json(out / "metrics.json")["best_epoch"] * 3)
+    assert best < 18, "the test needs a run that gets worse"
+    harm(out / "checkpoints" / f"step-{best:08d}", "flip")
+    run.train(config(7.0))
+    assert "the best is sought anew" in capsys.readouterr().out
+    assert read_json(out / "metrics.json")["best_epoch"] == 7
+
+
+def test_a_finished_run_without_checkpoints_is_left_as_it_is(
+    uninterrupted: Path, model_folder: Path, table: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(uninterrupted, tmp_path / "out")
+    shutil.rmtree(tmp_path / "out" / "checkpoints")
+    before = (tmp_path / "out" / "model.safetensors").read_bytes()
+    run.train(whole_config(model_folder, table, tmp_path / "out", resume_from_checkpoint=True))
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == before

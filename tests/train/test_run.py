@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from classify.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
 from classify.errors import InputError
@@ -142,17 +143,15 @@ def test_transformers_loads_the_folder_with_the_same_probabilities(finished: Pat
 
 
 def test_predict_gives_every_row_its_line(finished: Path, tmp_path: Path, command: Callable[..., Any]) -> None:
-    rows = [
-        ('quoted, "text"\nwith lines', "1"),
-        ("", "2"),
-        *((text, str(i)) for i, (text, _) in enumerate(tiny.table_rows(25))),
-    ]
-    tiny.write_table(tmp_path / "new.csv", rows, header=("text", "id"))
+    rows = [('quoted, "text"\nwith lines', "1"), ("", "2"), ("carriage\rreturn", "3")]
+    rows += [(text, str(number)) for number, (text, _) in enumerate(tiny.table_rows(25))]
+    with (tmp_path / "new.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, quoting=csv.QUOTE_ALL).writerows([("text", "id"), *rows])
     done = command(
         "-m", "classify", "predict", "--model", str(finished), "--data", "new.csv", "--out", "p.csv", "--cpu"
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("p.csv: 27 rows")
+    assert done.stdout.startswith("p.csv: 28 rows")
     with (tmp_path / "p.csv").open(newline="", encoding="utf-8") as file:
         found = list(csv.DictReader(file))
     assert [(row["text"], row["id"]) for row in found] == rows
@@ -251,6 +250,49 @@ def test_precisions_on_a_cpu(model_folder: Path, table: Path, tmp_path: Path, pr
 def test_precisions_a_cpu_does_not_have(
     model_folder: Path, table: Path, tmp_path: Path, precision: str, part: str
 ) -> None:
+    if torch.accelerator.is_available():
+        pytest.skip("this machine has an accelerator")
     with pytest.raises(InputError, match=part):
-        train(make_config(model_folder, table, tmp_path / "out", precision=precision))
+        train(make_config(model_folder, table, tmp_path / "out", precision=precision, use_cpu=False))
     assert not (tmp_path / "out").exists()
+
+
+def test_a_reader_that_leaves_does_not_end_the_training(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    """As with `| head`: nobody reads on, the result must be there all the same."""
+    import os
+    import subprocess
+    import sys
+
+    from tests.conftest import ROOT
+
+    words = ["--data", str(table), "--model", str(model_folder), "--cpu", "--max-steps", "2", "--output-dir", "out"]
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "run_classify.py"), *words],
+        cwd=tmp_path,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(timeout=60) == 0
+    assert read_json(tmp_path / "out" / "run.json")["status"] == "finished"
+
+
+def test_texts_without_words_have_no_baseline(model_folder: Path, tmp_path: Path) -> None:
+    rows = [("!" * (1 + i % 7), "ab"[i % 2]) for i in range(40)]
+    table = tiny.write_table(tmp_path / "marks.csv", [("?", "a"), *rows])
+    out = train(make_config(model_folder, table, tmp_path / "out", max_steps=1))
+    assert read_json(out / "run.json")["status"] == "finished"
+    assert "baseline" in read_json(out / "metrics.json")
+
+
+def test_a_classifier_answers_the_same_twice(finished: Path) -> None:
+    import classify
+
+    classifier = classify.load_classifier(str(finished), use_cpu=True)
+    first = classifier.probabilities(["my card was stolen", "the app is broken"])
+    assert classifier.model.packed
+    np.testing.assert_array_equal(classifier.probabilities(["my card was stolen", "the app is broken"]), first)
+    assert classifier.model.packed

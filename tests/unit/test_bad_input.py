@@ -113,10 +113,36 @@ def test_bad_files(person: Person, name: str) -> None:
         (["--data", "my.csv", "--resume", "nowhere"], "nowhere: no such folder"),
         (["--data", "my.csv", "--report-to", "wandb"], "--report-to must be one of"),
         (["--data", "my.csv", "--local-rank", "1"], "--local-rank 1"),
+        (["--data", "my.csv", "--strategy", "ddp"], "--strategy ddp needs one process per device"),
+        (["--data", "my.csv", "--cpu", "--strategy", "dp"], "needs several GPUs"),
+        (["--data", "my.csv", "--cpu", "--fp16"], "needs a GPU, which --cpu leaves alone"),
+        (["--data", "my.csv", "--weight_decay", "0.1"], "It is a key of a YAML file: write 'weight_decay: ...'"),
     ],
 )
 def test_bad_flags(person: Person, words: list[str], part: str) -> None:
     assert part in person.fails(*words)
+
+
+def test_a_folder_of_somebody_is_no_run_to_resume(person: Person) -> None:
+    """The layout of transformers' Trainer: its files would be overwritten."""
+    theirs = person.folder / "out" / "checkpoint-500"
+    theirs.mkdir(parents=True)
+    (theirs / "model.safetensors").write_bytes(b"weights")
+    assert "neither run.json nor checkpoints/" in person.fails("--data", "my.csv", "--resume", "out/checkpoint-500")
+    assert "neither run.json" in person.fails("--data", "my.csv", "--resume", "--output-dir", "out")
+
+
+def test_what_is_read_is_not_emptied(person: Person) -> None:
+    old = person.folder / "old"
+    old.mkdir()
+    (old / "run.json").write_text("{}")
+    tiny.write_table(old / "my.csv", tiny.table_rows(30))
+    words = ["--output-dir", "old", "--overwrite-output-dir"]
+    assert "old holds old/my.csv" in person.fails("--data", "old/my.csv", *words)
+    done = person.types("--data", "my.csv", "--model", "old", *words)
+    assert done.returncode == 2
+    assert "old holds old, which is to be read" in done.stderr
+    assert (old / "my.csv").exists()
 
 
 def test_an_unseen_test_label_is_named_with_its_line(person: Person) -> None:

@@ -157,3 +157,20 @@ def test_threads_are_freed_only_from_torchrun(
     environment: dict[str, str], local_world: int, cores: int, threads: int | None
 ) -> None:
     assert free_threads(environment, local_world, cores) == threads
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"SLURM_NTASKS": "4", "SLURM_STEP_ID": "0"},
+        {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"},
+        {"PMI_SIZE": "2", "PMI_RANK": "1"},
+    ],
+)
+def test_tasks_of_another_launcher_do_not_train_side_by_side(environment: dict[str, str]) -> None:
+    with pytest.raises(DeviceError, match="each would train alone"):
+        read_launch(environment)
+
+
+def test_a_batch_job_without_srun_is_one_process() -> None:
+    assert read_launch({"SLURM_NTASKS": "4", "SLURM_JOB_ID": "1"}) == Launch()

@@ -129,3 +129,35 @@ def test_a_text_column_for_prediction(tmp_path: Path) -> None:
     assert find_text_column(table(tmp_path, "id,message\n1,x\n"), None, "mail") == "message"
     with pytest.raises(InputError, match="--text-column"):
         find_text_column(table(tmp_path, "a,b\n1,x\n"), None, "mail")
+
+
+def test_nan_among_numbers_has_one_place(tmp_path: Path) -> None:
+    """Whatever the order it is met in: ranks must agree on class numbers."""
+    for order in (["0", "1", "nan", "2"], ["nan", "2", "1", "0"], ["inf", "2", "nan", "0"]):
+        rows = "".join(f"t{i},{order[i % 4]}\n" for i in range(12))
+        wanted = sorted((o for o in order if o.isdecimal()), key=int) + sorted(o for o in order if not o.isdecimal())
+        assert find_labels(table(tmp_path, "text,label\n" + rows), "label") == wanted
+
+
+def test_a_test_part_without_rows_is_no_test_part(tmp_path: Path) -> None:
+    """Nine classes in ten rows: nothing can be spared for a test, so no score must be called one."""
+    rows = "a 0,x\nb 0,x\n" + "".join(f"c {i},y{i}\n" for i in range(8))
+    (tmp_path / "data.csv").write_text("text,label\n" + rows)
+    corpus = load_corpus(DataConfig(data=str(tmp_path / "data.csv")), seed=0)
+    assert corpus.test is None
+    assert len(corpus.eval) == 1
+
+
+def test_few_texts_with_many_copies_still_have_parts(tmp_path: Path) -> None:
+    rows = "".join(f"text {i % 10},{'ab'[i % 2]}\n" for i in range(30))
+    (tmp_path / "data.csv").write_text("text,label\n" + rows)
+    corpus = load_corpus(DataConfig(data=str(tmp_path / "data.csv")), seed=0)
+    assert corpus.test is not None
+    assert (len(corpus.train), len(corpus.eval), len(corpus.test)) == (24, 3, 3)
+
+
+def test_a_very_long_text_does_not_hide_a_fault(tmp_path: Path) -> None:
+    rows = "x" * 200_000 + ",a\n" + ",b\nfine,a\n" * 6
+    (tmp_path / "data.csv").write_text("text,label\n" + rows)
+    corpus = load_corpus(DataConfig(data=str(tmp_path / "data.csv")), seed=0)
+    assert "lines 3, 5, 7 and 3 more: the text is empty" in corpus.warnings[0]
