@@ -135,3 +135,25 @@ def test_flash_attention_over_ragged_texts_agrees_on_a_gpu(folders: dict[str, Pa
         with torch.autocast("cuda", dtype=torch.bfloat16):
             got = model.classifier(model.batch(tokens, rows).to(device))
     assert (got.float() - exact).abs().max() < 0.05 * exact.abs().max()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_of_each_architecture_gives_a_stock_folder(
+    folders: dict[str, Path], table: Path, tmp_path: Path, kind: str
+) -> None:
+    """From the person's table to a folder that transformers loads, with the probe, by the same path."""
+    import csv
+
+    from transformers import pipeline
+
+    from classify.run import train
+    from tests.train.test_run import make_config, read_json
+
+    out = train(make_config(folders[kind], table, tmp_path / "out", max_steps=2, report_to="none"))
+    assert read_json(out / "run.json")["packed"] is (kind not in PADDED)
+    ask = pipeline("text-classification", model=str(out), top_k=None, device="cpu")
+    with (out / "predictions.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))[:4]
+    for row in rows:
+        for score in ask([row["text"]])[0]:
+            assert score["score"] == pytest.approx(float(row[f"prob_{score['label']}"]), abs=1e-4)
