@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from classify import devices
+from classify import devices, launch
 from classify.config import RunConfig
 from classify.data.infer import Guess, find_text_column
 from classify.data.parts import Corpus, load_corpus
@@ -33,12 +33,12 @@ def check(config: RunConfig) -> Checked:
     """Validate arguments, environment, tables, model name and output folder. Raises InputError with the faults."""
     config.validate()
     training = config.training
-    launch = devices.read_launch(os.environ, training.local_rank)
-    devices.check_strategy(launch, training.strategy, training.ddp_backend, training.use_cpu)
-    if training.nproc is not None and devices.is_launched() and not devices.started_here():
+    place = launch.read_launch(os.environ, training.local_rank)
+    devices.check_strategy(place, training.strategy, training.ddp_backend, training.use_cpu)
+    if training.nproc is not None and launch.is_launched() and not launch.started_here():
         raise InputError(
             f"--nproc {training.nproc} starts processes itself, but a launcher has already started "
-            f"{launch.world_size} (WORLD_SIZE); drop the flag, or start with python alone."
+            f"{place.world_size} (WORLD_SIZE); drop the flag, or start with python alone."
         )
     faults: list[str] = []
     destination = _collect(faults, lambda: check_destination(config))

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from classify import __version__, devices
+from classify import __version__, launch
 from classify.arguments import Parser, known_flags, parse_training, training_parser, unknown_name
 from classify.errors import ClassifyError, InputError
 
@@ -78,10 +78,8 @@ def _train(arguments: list[str], program: str) -> int:
     from classify.checks import check
 
     checked = check(config)
-    if config.training.nproc is not None and not devices.started_here():
-        from classify.launch import run_processes
-
-        return run_processes(["train", *arguments], config.training.nproc)
+    if config.training.nproc is not None and not launch.started_here():
+        return launch.run_processes(["train", *arguments], config.training.nproc)
     from classify.run import train
 
     train(config, checked)
@@ -125,7 +123,7 @@ def _fail(message: str, code: int, debug: bool, everywhere: bool = True) -> int:
     """
     if debug:
         traceback.print_exc()
-    if everywhere and not devices.main_by_environment():
+    if everywhere and not launch.main_by_environment():
         time.sleep(1.0)
         return code
     sys.stdout.flush()
@@ -138,7 +136,7 @@ def _fail(message: str, code: int, debug: bool, everywhere: bool = True) -> int:
 def _let_first_error_speak(error: Exception) -> None:
     """When a peer has gone, its own line is the one to read: wait for the launcher to end this process too."""
     text = str(error).lower()
-    if devices.is_launched() and any(
+    if launch.is_launched() and any(
         sign in text for sign in ("connection closed by peer", "connection reset", "broken pipe")
     ):
         time.sleep(3.0)

@@ -18,6 +18,7 @@ from classify.config import DEFAULT_BATCH_SIZE, RunConfig, TrainingConfig
 from classify.data.infer import Guess
 from classify.data.parts import Part
 from classify.data.tokens import Tokens, TrainingSet, default_max_length, load_tokenizer, tokenize
+from classify.errors import InputError
 from classify.inference import logits_of
 from classify.model import LoadedModel, decide_packing, freeze_unused, load_model, quiet_libraries
 from classify.outputs import TrainLog, make_folder
@@ -140,6 +141,11 @@ def _prepare(
     model.classifier.to(runtime.device)
     model.classifier.precision = precision
     batch_size = _batch_size(training, runtime)
+    if len(train_part) < runtime.world_size * runtime.replicas:
+        raise InputError(
+            f"{train_part.table.path}: {len(train_part)} training rows are fewer than the "
+            f"{runtime.world_size * runtime.replicas} devices that are to share them; start fewer processes."
+        )
     guesses = [
         *checked.guesses,
         cut,

@@ -1,14 +1,262 @@
-"""`--nproc N`: start N processes of the same command here, through torch's elastic launcher."""
+"""How this process was started, and how others are: launchers' variables are read here, `--nproc` starts processes.
+
+torchrun and `torch.distributed.launch` set RANK, LOCAL_RANK and WORLD_SIZE. srun and Open MPI have variables of
+their own, which are understood too. A local rank of -1 means that no launcher started this process.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
+import socket
 import sys
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from classify.devices import STARTED_HERE, available_cores
+from classify.errors import DeviceError
+
+# Set for the processes that --nproc starts, so that they do not start processes themselves.
+STARTED_HERE = "CLASSIFY_NPROC"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a launcher said through the environment; the defaults stand for a process nobody launched.
+
+    `machine` is None where the launcher does not say it; host names decide then. `address` and `port` are where
+    the ranks meet.
+    """
+
+    launcher: str = "none"
+    rank: int = 0
+    local_rank: int = -1
+    world_size: int = 1
+    local_world_size: int = 1
+    machine: int | None = 0
+    address: str | None = None
+    port: int | None = None
+
+    @property
+    def is_main(self) -> bool:
+        """True on the one process that writes files and speaks: the global rank 0."""
+        return self.rank == 0
+
+
+def read_launch(environment: Mapping[str, str], local_rank: int = -1) -> Launch:
+    """What the launcher says. torchrun's variables come first: srun or mpirun may have started torchrun.
+
+    Raises DeviceError where the variables are incomplete or contradict each other or `--local-rank`.
+    """
+    if "RANK" in environment or "WORLD_SIZE" in environment:
+        return _read_torch(environment, local_rank)
+    if local_rank >= 0 or "LOCAL_RANK" in environment:
+        source = f"--local-rank {local_rank}" if local_rank >= 0 else f"LOCAL_RANK={environment['LOCAL_RANK']}"
+        raise DeviceError(
+            f"{source} says that a launcher started this process, but RANK and WORLD_SIZE are not set; "
+            "start with torchrun or --nproc, or leave it at -1."
+        )
+    # Inside sbatch, but not behind srun, there is one process, whatever the job's number of tasks.
+    if _number(environment, "SLURM_STEP_NUM_TASKS", 1) > 1:
+        return _read_slurm(environment)
+    if _number(environment, "OMPI_COMM_WORLD_SIZE", 1) > 1:
+        return _read_open_mpi(environment)
+    if _number(environment, "PMI_SIZE", 1) > 1:
+        raise DeviceError(
+            f"mpiexec started {environment['PMI_SIZE']} tasks (PMI_SIZE), but RANK and WORLD_SIZE are not set, so each "
+            "would train alone; let mpiexec start one task a machine that runs torchrun."
+        )
+    return Launch()
+
+
+def _number(environment: Mapping[str, str], name: str, default: int) -> int:
+    text = environment.get(name)
+    if text is None:
+        return default
+    if not text.isdecimal():
+        raise DeviceError(f"environment variable {name} must be a whole number of at least 0. Got {text!r} instead.")
+    return int(text)
+
+
+def _read_torch(environment: Mapping[str, str], local_rank: int) -> Launch:
+    """The variables of torchrun, of torch.distributed.launch, or set by hand."""
+    for name, other in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")):
+        if name not in environment:
+            raise DeviceError(
+                f"{other}={environment[other]} is set but {name} is not; a launcher sets both. "
+                f"Start with torchrun or --nproc, or unset {other}."
+            )
+    rank, world_size = _number(environment, "RANK", 0), _number(environment, "WORLD_SIZE", 1)
+    if not rank < world_size:
+        raise DeviceError(f"RANK={rank} must be below WORLD_SIZE={world_size}; start with torchrun, or correct them.")
+    own = _number(environment, "LOCAL_RANK", -1)
+    if local_rank >= 0 and own >= 0 and local_rank != own:
+        raise DeviceError(f"--local-rank {local_rank} and LOCAL_RANK={own} of the launcher differ; drop the flag.")
+    if max(own, local_rank) < 0:
+        raise DeviceError(
+            f"RANK={rank} and WORLD_SIZE={world_size} are set but LOCAL_RANK is not; it chooses the device. "
+            "Start with torchrun, or set LOCAL_RANK."
+        )
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in environment]
+    if missing:
+        raise DeviceError(
+            f"RANK={rank} and WORLD_SIZE={world_size} are set but {' and '.join(missing)} not; the ranks meet there. "
+            "Start with torchrun, or set them to the address and a free port of the first machine."
+        )
+    elastic = "TORCHELASTIC_RUN_ID" in environment
+    return Launch(
+        launcher="nproc" if STARTED_HERE in environment else "torchrun" if elastic else "environment",
+        rank=rank,
+        local_rank=max(own, local_rank),
+        world_size=world_size,
+        local_world_size=_number(environment, "LOCAL_WORLD_SIZE", world_size),
+        machine=_number(environment, "GROUP_RANK", 0) if "GROUP_RANK" in environment else None,
+        address=environment["MASTER_ADDR"],
+        port=_number(environment, "MASTER_PORT", 0),
+    )
+
+
+def _read_slurm(environment: Mapping[str, str]) -> Launch:
+    """A task of srun. https://slurm.schedmd.com/srun.html, section OUTPUT ENVIRONMENT VARIABLES."""
+    machine = _number(environment, "SLURM_NODEID", 0)
+    machines = _number(environment, "SLURM_STEP_NUM_NODES", 1)
+    tasks = expand_tasks(environment.get("SLURM_STEP_TASKS_PER_NODE", "1"))
+    address = environment.get("MASTER_ADDR")
+    if address is None:
+        address = "127.0.0.1" if machines == 1 else first_host(environment.get("SLURM_STEP_NODELIST", ""))
+    return Launch(
+        launcher="srun",
+        rank=_number(environment, "SLURM_PROCID", 0),
+        local_rank=_number(environment, "SLURM_LOCALID", 0),
+        world_size=_number(environment, "SLURM_STEP_NUM_TASKS", 1),
+        local_world_size=tasks[machine] if machine < len(tasks) else 1,
+        machine=machine,
+        address=address,
+        port=_number(environment, "MASTER_PORT", _port_of(environment.get("SLURM_JOB_ID", ""))),
+    )
+
+
+def _read_open_mpi(environment: Mapping[str, str]) -> Launch:
+    """A task of Open MPI's mpirun. https://docs.open-mpi.org, "Environment variables set by mpirun"."""
+    world_size = _number(environment, "OMPI_COMM_WORLD_SIZE", 1)
+    local_world_size = _number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE", world_size)
+    address = environment.get("MASTER_ADDR")
+    if address is None and local_world_size < world_size:
+        raise DeviceError(
+            f"mpirun started {world_size} tasks (OMPI_COMM_WORLD_SIZE), {local_world_size} of them here, but "
+            "MASTER_ADDR is not set; name the first machine with mpirun -x MASTER_ADDR=..."
+        )
+    job = environment.get("PMIX_NAMESPACE") or environment.get("OMPI_MCA_ess_base_jobid") or ""
+    return Launch(
+        launcher="mpirun",
+        rank=_number(environment, "OMPI_COMM_WORLD_RANK", 0),
+        local_rank=_number(environment, "OMPI_COMM_WORLD_LOCAL_RANK", 0),
+        world_size=world_size,
+        local_world_size=local_world_size,
+        machine=0 if local_world_size == world_size else None,
+        address=address or "127.0.0.1",
+        port=_number(environment, "MASTER_PORT", _port_of(job)),
+    )
+
+
+def _port_of(job: str) -> int:
+    """A port that all tasks of a job agree on, between 20000 and 29999."""
+    return 20000 + zlib.crc32(job.encode()) % 10000
+
+
+def expand_tasks(text: str) -> list[int]:
+    """SLURM's "2(x3),1" as [2, 2, 2, 1]."""
+    found: list[int] = []
+    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
+        found.extend([int(count)] * int(times or 1))
+    return found
+
+
+def first_host(text: str) -> str:
+    """The first name of SLURM's "gpu[07-09,12],login1": gpu07."""
+    match = re.match(r"([^\[,]+)(?:\[([^\],\-]+)[^\]]*\])?", text)
+    if match is None:
+        raise DeviceError(f"SLURM_STEP_NODELIST={text!r} names no machine; set MASTER_ADDR to the first one.")
+    return match[1] + (match[2] or "")
+
+
+def export(launch: Launch) -> None:
+    """Set torch's variables, which Accelerate reads, where a launcher has others."""
+    values = {
+        "RANK": launch.rank,
+        "LOCAL_RANK": launch.local_rank,
+        "WORLD_SIZE": launch.world_size,
+        "LOCAL_WORLD_SIZE": launch.local_world_size,
+        "MASTER_ADDR": launch.address,
+        "MASTER_PORT": launch.port,
+    }
+    for name, value in values.items():
+        if value is not None:
+            os.environ.setdefault(name, str(value))
+
+
+def enter(rank: int, world_size: int, init_method: str, local_rank: int = -1) -> None:
+    """Take a place among processes that the caller started, e.g. with `torch.multiprocessing.spawn`.
+
+    `init_method` is tcp://address:port of the first process. Without a `local_rank` all processes are taken to be
+    on one machine, where it equals the rank. Raises DeviceError for what cannot be a place.
+    """
+    match = re.fullmatch(r"tcp://(.+):(\d+)", init_method)
+    if match is None:
+        raise DeviceError(f"init_method must be tcp://address:port. Got {init_method!r} instead.")
+    if not 0 <= rank < world_size:
+        raise DeviceError(f"rank must be from 0 to below world_size {world_size}. Got {rank} instead.")
+    own = local_rank if local_rank >= 0 else rank
+    export(Launch("api", rank, own, world_size, world_size, None, match[1].strip("[]"), int(match[2])))
+
+
+def interface_towards(address: str) -> str | None:
+    """The network interface from which this machine reaches `address`, or None where that cannot be told.
+
+    The operating system's routing table is asked by "connecting" a UDP socket, which sends nothing.
+    """
+    import psutil
+
+    for family, kind in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((address, 9))
+                own = probe.getsockname()[0]
+        except OSError:
+            continue
+        for name, addresses in psutil.net_if_addrs().items():
+            if own != kind and any(entry.address.split("%")[0] == own for entry in addresses):
+                return name
+    return None
+
+
+def main_by_environment() -> bool:
+    """Whether this is global rank 0 as far as the launcher's variables tell, before anything is started."""
+    try:
+        return read_launch(os.environ).is_main
+    except DeviceError:
+        return os.environ.get("RANK", "0") == "0"
+
+
+def is_launched() -> bool:
+    """Whether a launcher started this process as one of several."""
+    try:
+        return read_launch(os.environ).local_rank >= 0
+    except DeviceError:
+        return True
+
+
+def started_here() -> bool:
+    """Whether `--nproc` of this program started this process."""
+    return STARTED_HERE in os.environ
+
+
+def available_cores() -> int:
+    """Cores this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 def run_processes(arguments: Sequence[str], count: int) -> int:

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from classify import checkpoint, probe, resume, trainer
+from classify import checkpoint, launch, probe, resume, trainer
 from classify.checkpoint import Checkpoint
 from classify.checks import Checked, check
 from classify.config import RunConfig
 from classify.data.plan import BatchPlan
-from classify.errors import Interrupted
+from classify.errors import InputError, Interrupted
 from classify.finish import finish
 from classify.job import Job, prepare
 from classify.outputs import CHECKPOINTS, RunRecord, TrainLog
@@ -28,12 +28,26 @@ from classify.signals import stop_signals
 from classify.tracking import Tracker
 
 
-def train(config: RunConfig, checked: Checked | None = None) -> Path:
+def train(
+    config: RunConfig,
+    checked: Checked | None = None,
+    *,
+    rank: int | None = None,
+    world_size: int | None = None,
+    init_method: str | None = None,
+) -> Path:
     """Run a training from start to finish and return the output folder. Every rank calls it.
+
+    Processes started by hand, e.g. by `torch.multiprocessing.spawn`, give their `rank`, the `world_size` and where
+    they meet (`init_method="tcp://127.0.0.1:29500"`); behind a launcher its variables say so.
 
     Raises InputError (arguments, data), CheckpointError (nothing to resume from can be trusted) and Interrupted
     (a signal came; the run was saved).
     """
+    if rank is not None or world_size is not None or init_method is not None:
+        if rank is None or world_size is None or init_method is None:
+            raise InputError("train needs rank, world_size and init_method together; give all three, or none.")
+        launch.enter(rank, world_size, init_method, config.training.local_rank)
     checked = checked or check(config)
     job = prepare(checked)
     try:

@@ -9,6 +9,8 @@ import contextlib
 import datetime
 import json
 import os
+import socket
+import zlib
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
@@ -20,13 +22,12 @@ from classify.devices import (
     DevicePlan,
     Hardware,
     ParallelMode,
-    available_cores,
     detect_hardware,
-    export_local_rank,
     free_threads,
     plan_devices,
 )
 from classify.errors import ClassifyError
+from classify.launch import available_cores, export, interface_towards
 
 
 class Movable(Protocol):
@@ -235,7 +236,10 @@ def start(
     if plan.parallel_mode is ParallelMode.DISTRIBUTED:
         from accelerate.state import PartialState
 
-        export_local_rank(plan.launch)
+        export(plan.launch)
+        interface = interface_towards(plan.launch.address or "127.0.0.1")
+        if interface is not None:  # gloo would take the one that the machine's own name resolves to
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         # Without cpu=True, a launched process on a machine without GPU would believe to be rank 0 of 1.
         state = PartialState(cpu=on_cpu, backend=plan.backend, timeout=datetime.timedelta(seconds=timeout_seconds))
         found = (state.process_index, state.num_processes)
@@ -254,15 +258,19 @@ def _topology(runtime: Runtime) -> list[dict[str, Any]]:
     import torch
 
     launch = runtime.plan.launch
-    own = torch.tensor([[launch.machine, launch.rank, launch.local_rank, runtime.device.index or 0]])
+    host = zlib.crc32(socket.gethostname().encode())
+    machine = -1 if launch.machine is None else launch.machine
+    own = torch.tensor([[machine, host, launch.rank, launch.local_rank, runtime.device.index or 0]])
     rows = runtime.gather(own.to(runtime.device)).tolist()
+    # A launcher that does not number the machines leaves their names, in order of their first rank.
+    hosts = list(dict.fromkeys(row[1] for row in rows))
     kind = runtime.device.type
     return [
         {
-            "machine": machine,
+            "machine": machine if machine >= 0 else hosts.index(host),
             "rank": rank,
             "local_rank": local_rank,
             "device": "cpu" if kind == "cpu" else f"{kind}:{index}",
         }
-        for machine, rank, local_rank, index in rows
+        for machine, host, rank, local_rank, index in rows
     ]

@@ -55,6 +55,13 @@ def test_aliases_set_the_same_field() -> None:
     assert (config.model.model, config.training.per_device_train_batch_size) == ("m", 8)
 
 
+@pytest.mark.parametrize(
+    "words", [["--local-rank=1"], ["--local_rank=1"], ["--local_rank", "1"], ["--local-rank", "1"]]
+)
+def test_every_form_of_the_old_launchers_flag(words: list[str]) -> None:
+    assert parse("--data", "a", *words).training.local_rank == 1
+
+
 def test_resume_takes_a_folder_or_nothing() -> None:
     assert parse("--data", "a", "--resume").training.resume_from_checkpoint is True
     assert parse("--data", "a", "--resume-from-checkpoint", "runs/a").training.resume_from_checkpoint == "runs/a"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from classify.devices import Hardware, Launch, ParallelMode, free_threads, plan_devices, read_launch
+from classify.devices import Hardware, ParallelMode, free_threads, plan_devices
 from classify.errors import DeviceError
+from classify.launch import Launch, expand_tasks, first_host, interface_towards, read_launch
 
 CPU = Hardware()
 ONE, TWO, EIGHT = Hardware("cuda", 1), Hardware("cuda", 2), Hardware("cuda", 8)
@@ -92,7 +93,7 @@ def test_the_flag_of_the_old_launcher_stands_for_the_variable() -> None:
 
 
 def test_what_torchrun_says_is_understood() -> None:
-    assert read_launch(launched(5, 1, 8, 4, 1)) == Launch("torchrun", 5, 1, 8, 4, 1)
+    assert read_launch(launched(5, 1, 8, 4, 1)) == Launch("torchrun", 5, 1, 8, 4, 1, "127.0.0.1", 29500)
     assert read_launch({}) == Launch("none", 0, -1, 1, 1, 0)
 
 
@@ -159,18 +160,65 @@ def test_threads_are_freed_only_from_torchrun(
     assert free_threads(environment, local_world, cores) == threads
 
 
-@pytest.mark.parametrize(
-    "environment",
-    [
-        {"SLURM_NTASKS": "4", "SLURM_STEP_ID": "0"},
-        {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"},
-        {"PMI_SIZE": "2", "PMI_RANK": "1"},
-    ],
-)
-def test_tasks_of_another_launcher_do_not_train_side_by_side(environment: dict[str, str]) -> None:
-    with pytest.raises(DeviceError, match="each would train alone"):
-        read_launch(environment)
+SRUN = {
+    "SLURM_JOB_ID": "4711", "SLURM_NTASKS": "5", "SLURM_STEP_NUM_TASKS": "5", "SLURM_STEP_NUM_NODES": "3",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2),1", "SLURM_STEP_NODELIST": "gpu[07-09]", "SLURM_NODEID": "2",
+    "SLURM_PROCID": "4", "SLURM_LOCALID": "0",
+}  # fmt: skip
+
+
+def test_a_task_of_srun() -> None:
+    launch = read_launch(SRUN)
+    assert launch == Launch("srun", 4, 0, 5, 1, 2, "gpu07", launch.port)
+    assert launch.port is not None
+    assert 20000 <= launch.port < 30000
+    first = read_launch({**SRUN, "SLURM_NODEID": "0", "SLURM_PROCID": "0"})
+    assert (first.local_world_size, first.port) == (2, launch.port)
+    assert read_launch({**SRUN, "MASTER_ADDR": "10.1.2.3", "MASTER_PORT": "99"}).address == "10.1.2.3"
 
 
 def test_a_batch_job_without_srun_is_one_process() -> None:
-    assert read_launch({"SLURM_NTASKS": "4", "SLURM_JOB_ID": "1"}) == Launch()
+    """sbatch sets the number of the job's tasks; only srun starts them."""
+    job = {"SLURM_NTASKS": "4", "SLURM_JOB_ID": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+    assert read_launch(job) == Launch()
+    assert read_launch({**SRUN, "SLURM_STEP_NUM_TASKS": "1"}) == Launch()
+
+
+def test_torchrun_behind_srun_is_torchrun() -> None:
+    assert read_launch({**SRUN, **launched(5, 1, 8, 4, 1)}).launcher == "torchrun"
+
+
+def test_a_task_of_open_mpi() -> None:
+    task = {
+        "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "job-1",
+    }  # fmt: skip
+    launch = read_launch(task)
+    assert launch == Launch("mpirun", 1, 1, 2, 2, 0, "127.0.0.1", launch.port)
+    with pytest.raises(DeviceError, match=r"OMPI_COMM_WORLD_SIZE.*MASTER_ADDR is not set"):
+        read_launch({**task, "OMPI_COMM_WORLD_LOCAL_SIZE": "1"})
+    away = read_launch({**task, "OMPI_COMM_WORLD_LOCAL_SIZE": "1", "MASTER_ADDR": "a"})
+    assert (away.machine, away.address) == (None, "a")
+
+
+def test_tasks_of_an_unknown_launcher_do_not_train_side_by_side() -> None:
+    with pytest.raises(DeviceError, match="each would train alone"):
+        read_launch({"PMI_SIZE": "2", "PMI_RANK": "1"})
+
+
+@pytest.mark.parametrize(("text", "tasks"), [("2(x3),1", [2, 2, 2, 1]), ("4", [4]), ("1,2(x2)", [1, 2, 2])])
+def test_slurms_tasks_per_node(text: str, tasks: list[int]) -> None:
+    assert expand_tasks(text) == tasks
+
+
+@pytest.mark.parametrize(
+    ("text", "host"),
+    [("gpu[07-09,12],login1", "gpu07"), ("n1,n2", "n1"), ("solo", "solo"), ("a-[3,5]", "a-3")],
+)
+def test_slurms_first_host(text: str, host: str) -> None:
+    assert first_host(text) == host
+
+
+def test_the_interface_is_that_of_the_route() -> None:
+    assert str(interface_towards("127.0.0.1")).startswith("lo")
+    assert interface_towards("no.such.host.invalid") is None

@@ -1,0 +1,151 @@
+"""Two machines for real: two network namespaces joined by a cable, torchrun in each, gloo between them.
+
+Nobody sets GLOO_SOCKET_IFNAME: the program finds the interface by the route to the first machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import tiny
+from tests.conftest import ROOT
+from tests.distributed.processes import free_port
+
+pytestmark = pytest.mark.distributed
+
+NAMES = (f"classify-a-{os.getpid()}", f"classify-b-{os.getpid()}")
+ADDRESSES = ("10.77.13.1", "10.77.13.2")
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=20)
+
+
+@pytest.fixture(scope="module")
+def machines() -> Iterator[tuple[str, str]]:
+    """The names of two network namespaces that see each other and nothing else."""
+    if shutil.which("ip") is None:
+        pytest.skip("two machines need the command ip (package iproute2)")
+    try:
+        for name in NAMES:
+            ip("netns", "add", name)
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"network namespaces cannot be made here: {error.stderr.decode().strip()}")
+    try:
+        ip("link", "add", "cable0", "netns", NAMES[0], "type", "veth", "peer", "name", "cable0", "netns", NAMES[1])
+        for name, address in zip(NAMES, ADDRESSES, strict=True):
+            ip("-n", name, "addr", "add", f"{address}/24", "dev", "cable0")
+            ip("-n", name, "link", "set", "cable0", "up")
+            ip("-n", name, "link", "set", "lo", "up")
+        yield NAMES
+    finally:
+        for name in NAMES:
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True, timeout=20)
+
+
+def run_on_both(machines: tuple[str, str], per_machine: tuple[int, int], words: list[str], folder: Path) -> list[str]:
+    """torchrun with its static rendezvous on both machines, in one shared folder; returns what each printed."""
+    port = free_port()
+    processes = []
+    launched = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME")
+    environment = {key: value for key, value in os.environ.items() if key not in launched}
+    for number, (name, count) in enumerate(zip(machines, per_machine, strict=True)):
+        start = [
+            "ip", "netns", "exec", name, sys.executable, "-m", "torch.distributed.run", "--nnodes", "2",
+            "--node-rank", str(number), "--nproc-per-node", str(count), "--master-addr", ADDRESSES[0],
+            "--master-port", str(port), str(ROOT / "run_classify.py"), *words,
+        ]  # fmt: skip
+        processes.append(
+            subprocess.Popen(
+                start, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+        )
+    try:
+        outputs = [process.communicate(timeout=150)[0] for process in processes]
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.terminate()
+                process.wait(timeout=40)
+    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
+    return outputs
+
+
+def words_for(table: Path, model: Path) -> list[str]:
+    return [
+        "--data", str(table), "--model", str(model), "--cpu", "--max-steps", "3", "--report-to", "none",
+        "--output-dir", "out",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("per_machine", "places"),
+    [
+        ((2, 2), [(0, 0, 0), (0, 1, 1), (1, 2, 0), (1, 3, 1)]),
+        ((2, 1), [(0, 0, 0), (0, 1, 1), (1, 2, 0)]),
+    ],
+    ids=["2+2", "2+1"],
+)
+def test_ranks_on_two_machines(
+    machines: tuple[str, str],
+    model_folder: Path,
+    tmp_path: Path,
+    per_machine: tuple[int, int],
+    places: list[tuple[int, int, int]],
+) -> None:
+    """Local rank 0 is there twice, global rank 0 once; it alone writes, though both machines share the folder."""
+    table = tiny.write_table(tmp_path / "my.csv", tiny.table_rows(60))
+    outputs = run_on_both(machines, per_machine, words_for(table, model_folder), tmp_path)
+    run = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert [(entry["machine"], entry["rank"], entry["local_rank"]) for entry in run["topology"]] == places
+    assert sum(entry["rows_per_step"] for entry in run["topology"]) == 32
+    assert run["status"] == "finished"
+    assert outputs[0].count("result: out") == 1
+    assert "result: out" not in outputs[1]
+    log = [json.loads(line) for line in (tmp_path / "out" / "train_log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in log] == [2, 2, 3, 3], "a loss and an evaluation of each, once"
+
+
+def test_resuming_needs_the_checkpoint_on_the_first_machine_only(
+    machines: tuple[str, str], model_folder: Path, tmp_path: Path
+) -> None:
+    """Without a shared disk: the second machine has no checkpoint, and is sent everything."""
+    table = tiny.write_table(tmp_path / "my.csv", tiny.table_rows(60))
+    words = [*words_for(table, model_folder), "--save-steps", "2"]
+    run_on_both(machines, (1, 1), words, tmp_path)
+    shutil.rmtree(tmp_path / "out" / "checkpoints" / "step-00000003")
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    (tmp_path / "out" / "run.json").write_text(json.dumps({**record, "status": "interrupted"}))
+    wanted = (tmp_path / "out" / "model.safetensors").read_bytes()
+    # The second machine sees an empty folder where the first has the run.
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (tmp_path / "go.sh").write_text(
+        "#!/bin/sh\n"
+        f'if [ "$GROUP_RANK" = 1 ]; then mount --bind {hidden} {tmp_path}/out; fi\n'
+        f'exec {sys.executable} {ROOT / "run_classify.py"} "$@"\n'
+    )
+    port = free_port()
+    processes = []
+    for number, name in enumerate(machines):
+        start = [
+            "ip", "netns", "exec", name, "unshare", "--mount", sys.executable, "-m", "torch.distributed.run",
+            "--no-python", "--nnodes", "2", "--node-rank", str(number), "--nproc-per-node", "1", "--master-addr",
+            ADDRESSES[0], "--master-port", str(port), "sh", str(tmp_path / "go.sh"), *words, "--resume",
+        ]  # fmt: skip
+        processes.append(
+            subprocess.Popen(start, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        )
+    outputs = [process.communicate(timeout=150)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
+    assert "resuming from step-00000002" in outputs[0]
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == wanted
+    assert list(hidden.iterdir()) == []
