@@ -72,6 +72,7 @@ def training_parser(program: str) -> Parser:
             _add(group, name)
         if title == "Result":
             group.add_argument("--config", metavar="FILE", help="YAML with any of these options; flags win over it")
+            group.add_argument("--plan", action="store_true", help="show which rank would compute where, and stop")
             group.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
 
@@ -109,10 +110,8 @@ def parse_training(argv: Sequence[str], program: str) -> RunConfig:
     parser = training_parser(program)
     namespace, unknown = parser.parse_known_args(list(argv))
     given: dict[str, Any] = vars(namespace)
-    debug = bool(given.pop("debug", False))
-    faults = [unknown_name(word, known_flags(parser)) for word in unknown if word.startswith("--")]
-    if not faults:
-        faults += [f"unexpected argument {word!r}; every value follows a flag, e.g. --data {word}." for word in unknown]
+    debug, plan = bool(given.pop("debug", False)), bool(given.pop("plan", False))
+    faults = unknown_words(unknown, parser)
     values: dict[str, Any] = {}
     names: dict[str, str] = {}
     config_file = given.pop("config", None)
@@ -126,7 +125,7 @@ def parse_training(argv: Sequence[str], program: str) -> RunConfig:
     values.update(given)
     names = {name: text for name, text in names.items() if name not in given}
     config = RunConfig.from_values(values, names, faults)
-    config.debug = debug
+    config.debug, config.plan = debug, plan
     return config
 
 
@@ -179,14 +178,17 @@ def yaml_keys() -> dict[str, str]:
 
 
 def known_flags(parser: argparse.ArgumentParser) -> list[str]:
-    """Flags as the help shows them."""
-    return [
-        flag
-        for action in parser._actions
-        if action.help is not argparse.SUPPRESS
-        for flag in action.option_strings
-        if flag.startswith("--")
-    ] + [flag for _, spec in FIELDS.values() for flag in spec.metadata["flags"][1:]]
+    """The parser's flags, each in the form with hyphens."""
+    flags = (flag for action in parser._actions for flag in action.option_strings)
+    return [flag for flag in flags if flag.startswith("--") and "_" not in flag]
+
+
+def unknown_words(words: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
+    """One line for each unknown flag; words without a flag are told only where no flag is, whose value they may be."""
+    faults = [unknown_name(word, known_flags(parser)) for word in words if word.startswith("--")]
+    if faults:
+        return faults
+    return [f"unexpected argument {word!r}; every value follows a flag, e.g. --data {word}." for word in words]
 
 
 def unknown_name(word: str, known: Sequence[str]) -> str:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from classify import __version__, launch
-from classify.arguments import Parser, known_flags, parse_training, training_parser, unknown_name
+from classify.arguments import Parser, parse_training, training_parser, unknown_words
+from classify.config import DEFAULT_BATCH_SIZE, TrainingConfig
 from classify.errors import ClassifyError, InputError
 
 _USAGE = """usage: classify COMMAND [flags]
@@ -20,6 +21,7 @@ Fine-tune a BERT classifier on your own table of texts and labels, and use it.
 
   classify train --data my.csv                                  train (the same as python run_classify.py)
   classify predict --model runs/my-1 --data new.csv --out p.csv  predict every row of a table
+  classify devices                                              what this machine would do, and why
   classify COMMAND --help                                       the flags of a command
   classify --version                                            the version"""
 
@@ -56,7 +58,7 @@ def main(argv: Sequence[str] | None = None, program: str = "classify") -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    commands = {"train": _train, "predict": _predict}
+    commands = {"train": _train, "predict": _predict, "devices": _devices}
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_USAGE)
         return 0 if arguments else 2
@@ -80,6 +82,14 @@ def _train(arguments: list[str], program: str) -> int:
     checked = check(config)
     if config.training.nproc is not None and not launch.started_here():
         return launch.run_processes(["train", *arguments], config.training.nproc)
+    if config.plan:
+        from classify import explain
+
+        runtime = config.training.runtime
+        if runtime.is_main:
+            explain.show(runtime.topology, runtime.plan, config.training.train_batch_size, os.environ)
+        runtime.close()
+        return 0
     from classify.run import train
 
     train(config, checked)
@@ -96,7 +106,7 @@ def _predict(arguments: list[str], program: str) -> int:
     parser.add_argument("--cpu", "--use-cpu", "--no-cuda", action="store_true", help="leave GPUs alone")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     options, unknown = parser.parse_known_args(arguments)
-    faults = [unknown_name(word, known_flags(parser)) for word in unknown]
+    faults = unknown_words(unknown, parser)
     faults += [
         f"--{name} must be given. See {program} --help." for name in ("model", "data") if not getattr(options, name)
     ]
@@ -112,6 +122,50 @@ def _predict(arguments: list[str], program: str) -> int:
     predict_table(classifier, table, column, Path(options.out))
     seconds = time.perf_counter() - begin
     print(f"{options.out}: {len(table)} rows, column {column!r}, {len(table) / seconds:.0f} rows/s")
+    return 0
+
+
+def _devices(arguments: list[str], program: str) -> int:
+    parser = Parser(prog=program, description="Show which rank would compute where, and why; nothing is trained.")
+    parser.add_argument("--nnodes", metavar="N", help="plan a cluster of so many machines instead of this one")
+    parser.add_argument(
+        "--nproc-per-node", "--nproc_per_node", metavar="N", help="processes on each machine; 2,1 if unequal"
+    )
+    parser.add_argument(
+        "--device", metavar="KIND", default="cuda", help="kind of the planned devices (default: %(default)s)"
+    )
+    parser.add_argument("--batch-size", "--batch_size", metavar="N", default=str(DEFAULT_BATCH_SIZE), help="of a step")
+    parser.add_argument("--cpu", "--use-cpu", "--no-cuda", action="store_true", help="leave GPUs alone")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    options, unknown = parser.parse_known_args(arguments)
+    faults = unknown_words(unknown, parser)
+    counts = (options.nproc_per_node or "1").split(",")
+    for name, texts in (
+        ("--nnodes", [options.nnodes or "1"]),
+        ("--nproc-per-node", counts),
+        ("--batch-size", [options.batch_size]),
+    ):
+        if not all(text.isdecimal() and int(text) > 0 for text in texts):
+            faults.append(f"{name} must be a whole number above 0. Got {','.join(texts)!r} instead.")
+    if faults:
+        raise InputError(*faults)
+    from classify import explain
+
+    planned = options.nnodes is not None or options.nproc_per_node is not None
+    if planned:
+        machines = int(options.nnodes or len(counts))
+        per_machine = [int(text) for text in counts] * (machines if len(counts) == 1 else 1)
+        if len(per_machine) != machines:
+            raise InputError(
+                f"--nproc-per-node {options.nproc_per_node} names {len(counts)} machines, --nnodes {machines}."
+            )
+        topology, plan = explain.planned_cluster(per_machine, "cpu" if options.cpu else options.device)
+    else:
+        runtime = TrainingConfig(use_cpu=options.cpu).runtime
+        topology, plan = runtime.topology, runtime.plan
+        runtime.close()
+    if plan.launch.is_main:
+        explain.show(topology, plan, int(options.batch_size), {} if planned else os.environ)
     return 0
 
 

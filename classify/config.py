@@ -204,6 +204,13 @@ class TrainingConfig:
         return self.runtime.rank
 
     @property
+    def train_batch_size(self) -> int:
+        """Rows of an optimizer step on all devices together."""
+        if self.per_device_train_batch_size is None:
+            return self.batch_size or DEFAULT_BATCH_SIZE
+        return self.per_device_train_batch_size * self.world_size * self.runtime.replicas
+
+    @property
     def local_process_index(self) -> int:
         """Rank of this process on its machine; 0 where nothing was launched (`local_rank` is -1 then)."""
         return max(self.runtime.local_rank, 0)
@@ -217,6 +224,7 @@ class RunConfig:
     model: ModelConfig = field(default_factory=ModelConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     debug: bool = False
+    plan: bool = False
 
     @classmethod
     def from_values(

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from classify import metrics
 from classify.checks import Checked
-from classify.config import DEFAULT_BATCH_SIZE, RunConfig, TrainingConfig
+from classify.config import RunConfig, TrainingConfig
 from classify.data.infer import Guess
 from classify.data.parts import Part
 from classify.data.tokens import Tokens, TrainingSet, default_max_length, load_tokenizer, tokenize
@@ -140,7 +140,7 @@ def _prepare(
     unused = freeze_unused(model, train_tokens, int(train_part.rows[0]))
     model.classifier.to(runtime.device)
     model.classifier.precision = precision
-    batch_size = _batch_size(training, runtime)
+    batch_size = training.train_batch_size
     if len(train_part) < runtime.world_size * runtime.replicas:
         raise InputError(
             f"{train_part.table.path}: {len(train_part)} training rows are fewer than the "
@@ -170,14 +170,6 @@ def _prepare(
     if runtime.plan.advice:
         job.say(f"note: {runtime.plan.advice}")
     return job
-
-
-def _batch_size(training: TrainingConfig, runtime: Runtime) -> int:
-    """Rows of an optimizer step on all devices together."""
-    per_device = training.per_device_train_batch_size
-    if per_device is None:
-        return training.batch_size or DEFAULT_BATCH_SIZE
-    return per_device * runtime.world_size * runtime.replicas
 
 
 def _precision_name(training: TrainingConfig) -> str:

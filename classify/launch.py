@@ -197,6 +197,25 @@ def export(launch: Launch) -> None:
             os.environ.setdefault(name, str(value))
 
 
+def torchrun_environments(per_machine: Sequence[int]) -> list[dict[str, str]]:
+    """What torchrun would set for each process of machines with so many processes each, by rank."""
+    found: list[dict[str, str]] = []
+    for machine, count in enumerate(per_machine):
+        for local_rank in range(count):
+            values = {
+                "RANK": len(found),
+                "LOCAL_RANK": local_rank,
+                "WORLD_SIZE": sum(per_machine),
+                "LOCAL_WORLD_SIZE": count,
+                "GROUP_RANK": machine,
+                "MASTER_ADDR": "first-machine",
+                "MASTER_PORT": 29500,
+                "TORCHELASTIC_RUN_ID": "none",
+            }
+            found.append({name: str(value) for name, value in values.items()})
+    return found
+
+
 def enter(rank: int, world_size: int, init_method: str, local_rank: int = -1) -> None:
     """Take a place among processes that the caller started, e.g. with `torch.multiprocessing.spawn`.
 

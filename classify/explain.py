@@ -1,0 +1,123 @@
+"""Ranks and devices in a table and in plain words: what a machine, or a cluster that is not there, would do and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from classify.devices import BACKENDS, DevicePlan, Hardware, plan_devices
+from classify.errors import InputError
+from classify.launch import Launch, read_launch, torchrun_environments
+
+Entry = dict[str, Any]
+
+
+def planned_cluster(per_machine: Sequence[int], kind: str) -> tuple[list[Entry], DevicePlan]:
+    """The topology of torchrun on machines with so many processes each, and the plan of its first process.
+
+    Decided by the same function as a real run; nothing of the hardware need be there. Raises InputError for counts
+    below 1 or an unknown kind of device.
+    """
+    if kind not in BACKENDS:
+        raise InputError(f"--device must be one of {', '.join(BACKENDS)}. Got {kind!r} instead.")
+    if not per_machine or min(per_machine) < 1:
+        raise InputError("--nnodes and --nproc-per-node must be whole numbers above 0.")
+    plans = []
+    for environment in torchrun_environments(per_machine):
+        count = per_machine[read_launch(environment).machine or 0]
+        hardware = Hardware() if kind == "cpu" else Hardware(kind, count)
+        plans.append(plan_devices(use_cpu=kind == "cpu", local_rank=-1, environment=environment, hardware=hardware))
+    topology: list[Entry] = [
+        {
+            "machine": plan.launch.machine,
+            "rank": plan.launch.rank,
+            "local_rank": plan.launch.local_rank,
+            "device": plan.device,
+        }
+        for plan in plans
+    ]
+    return topology, plans[0]
+
+
+def physical(device: str, environment: Mapping[str, str]) -> str:
+    """A device with the number it has in the machine: with CUDA_VISIBLE_DEVICES=1,2 `cuda:0` is GPU 1."""
+    kind, _, index = device.partition(":")
+    variable = {"cuda": "CUDA_VISIBLE_DEVICES", "npu": "ASCEND_RT_VISIBLE_DEVICES", "xpu": "ZE_AFFINITY_MASK"}.get(kind)
+    visible = environment.get(variable or "", "")
+    names = [name.strip() for name in visible.split(",") if name.strip()]
+    if not names or not index.isdecimal() or int(index) >= len(names):
+        return device
+    return f"{device} (GPU {names[int(index)]})" if kind == "cuda" else f"{device} ({names[int(index)]})"
+
+
+def table(topology: Sequence[Entry], plan: DevicePlan, batch_size: int, environment: Mapping[str, str]) -> str:
+    """One line a process: place, device, its part of the rows, how rows are drawn, who writes."""
+    world = len(topology)
+    header = (
+        "machine",
+        "rank",
+        "local rank",
+        "device",
+        "rows per step",
+        "share of the data",
+        "sampler",
+        "writes files",
+    )
+    lines: list[tuple[str, ...]] = [header]
+    for entry in topology:
+        device = physical(entry["device"], environment)
+        if plan.n_gpu > 1:
+            device = f"{device} to {entry['device'].partition(':')[0]}:{plan.n_gpu - 1}"
+        rows = entry.get("rows_per_step")
+        lines.append(
+            (
+                str(entry["machine"]),
+                str(entry["rank"]),
+                str(entry["local_rank"]),
+                device,
+                str(rows) if rows is not None else _rows(batch_size, world),
+                f"{100 / world:.3g} %",
+                "random" if world == 1 else "distributed",
+                "yes" if Launch(rank=entry["rank"]).is_main else "no",
+            )
+        )
+    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def show(topology: Sequence[Entry], plan: DevicePlan, batch_size: int, environment: Mapping[str, str]) -> None:
+    """Print table and words."""
+    print(table(topology, plan, batch_size, environment))
+    print()
+    print(words(topology, plan))
+
+
+def _rows(batch_size: int, world: int) -> str:
+    return str(batch_size) if world == 1 else f"about {batch_size / world:.3g}"
+
+
+def words(topology: Sequence[Entry], plan: DevicePlan) -> str:
+    """The same in plain words."""
+    world = len(topology)
+    machines = len({entry["machine"] for entry in topology})
+    if world == 1 and plan.n_gpu > 1:
+        return (
+            f"No launcher started this process, so its local rank is -1, and it sees {plan.n_gpu} devices: it copies "
+            "the model to all of them at every step and cuts the batch (DataParallel). One process a device is faster: "
+            f"--nproc {plan.n_gpu}, or torchrun --nproc-per-node {plan.n_gpu}."
+        )
+    if world == 1 and plan.launch.local_rank < 0:
+        return (
+            f"No launcher started this process, so its local rank is -1: there is one process, it computes on "
+            f"{plan.device} ({plan.reason}), draws all rows in random order and writes all files."
+        )
+    use = "it chooses the device" if plan.device != "cpu" else "on CPUs it chooses nothing, all share them"
+    return (
+        f"{world} processes on {machines} machine{'s' if machines > 1 else ''} train together "
+        f"(DistributedDataParallel over {plan.backend}). The rank counts processes over all machines, the local rank "
+        f"on one machine, where {use}. The rows of a step are divided by token count, none is repeated, and every "
+        "process ends with the same weights. Each machine has a local rank 0, so it is the global rank 0 alone that "
+        "writes files."
+    )

@@ -1,0 +1,111 @@
+"""What the program says about ranks and devices, also of a cluster that is not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from classify.devices import Hardware, plan_devices
+from classify.errors import InputError
+from classify.explain import physical, planned_cluster, table, words
+from tests.unit.test_bad_input import Person, person
+
+__all__ = ["person"]
+
+
+def rows_of(text: str) -> list[list[str]]:
+    return [line.split("  ") for line in text.splitlines()]
+
+
+def test_two_machines_with_two_npus_each() -> None:
+    topology, plan = planned_cluster([2, 2], "npu")
+    places = [(e["machine"], e["rank"], e["local_rank"], e["device"]) for e in topology]
+    assert places == [(0, 0, 0, "npu:0"), (0, 1, 1, "npu:1"), (1, 2, 0, "npu:0"), (1, 3, 1, "npu:1")]
+    assert plan.backend == "hccl"
+    text = table(topology, plan, 64, {})
+    heads = ["machine", "rank", "local rank", "device", "rows per step", "share of the data", "sampler", "writes files"]
+    assert [head.strip() for head in text.splitlines()[0].split("  ") if head.strip()] == heads
+    assert [line.split()[-1] for line in text.splitlines()[1:]] == ["yes", "no", "no", "no"]
+    assert text.count("about 16") == 4
+    said = words(topology, plan)
+    for part in ("4 processes on 2 machines", "DistributedDataParallel over hccl", "global rank 0 alone"):
+        assert part in said
+
+
+def test_unequal_machines() -> None:
+    """Rank 3 is local rank 0 of the second machine: not what rank % (processes of a machine) would say of the first."""
+    topology, _ = planned_cluster([3, 1, 2], "cuda")
+    assert [(e["machine"], e["rank"], e["local_rank"]) for e in topology] == [
+        (0, 0, 0), (0, 1, 1), (0, 2, 2), (1, 3, 0), (2, 4, 0), (2, 5, 1),
+    ]  # fmt: skip
+    assert [e["device"] for e in topology] == ["cuda:0", "cuda:1", "cuda:2", "cuda:0", "cuda:0", "cuda:1"]
+
+
+@pytest.mark.parametrize(
+    ("device", "environment", "wanted"),
+    [
+        ("cuda:0", {"CUDA_VISIBLE_DEVICES": "1,2"}, "cuda:0 (GPU 1)"),
+        ("cuda:1", {"CUDA_VISIBLE_DEVICES": "1, 2"}, "cuda:1 (GPU 2)"),
+        ("cuda:0", {}, "cuda:0"),
+        ("cuda:3", {"CUDA_VISIBLE_DEVICES": "1,2"}, "cuda:3"),
+        ("npu:0", {"ASCEND_RT_VISIBLE_DEVICES": "5"}, "npu:0 (5)"),
+        ("cpu", {"CUDA_VISIBLE_DEVICES": "1,2"}, "cpu"),
+    ],
+)
+def test_the_physical_device(device: str, environment: dict[str, str], wanted: str) -> None:
+    assert physical(device, environment) == wanted
+
+
+def test_one_process_says_what_minus_one_means() -> None:
+    plan = plan_devices(use_cpu=False, local_rank=-1, environment={}, hardware=Hardware())
+    topology = [{"machine": 0, "rank": 0, "local_rank": -1, "device": "cpu"}]
+    assert "local rank is -1" in words(topology, plan)
+    assert "random" in table(topology, plan, 32, {})
+
+
+def test_data_parallel_names_all_devices_and_the_faster_way() -> None:
+    plan = plan_devices(use_cpu=False, local_rank=-1, environment={}, hardware=Hardware("cuda", 4))
+    topology = [{"machine": 0, "rank": 0, "local_rank": -1, "device": "cuda:0"}]
+    assert "cuda:0 to cuda:3" in table(topology, plan, 32, {})
+    assert "--nproc 4" in words(topology, plan)
+
+
+@pytest.mark.parametrize(("counts", "kind"), [([0], "cuda"), ([], "cuda"), ([2], "abacus")])
+def test_a_cluster_that_cannot_be(counts: list[int], kind: str) -> None:
+    with pytest.raises(InputError):
+        planned_cluster(counts, kind)
+
+
+def test_a_planned_cluster_needs_no_torch(person: Person) -> None:
+    done = person.types("devices", "--nnodes", "2", "--nproc-per-node", "2", "--device", "npu", program="classify")
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 7
+    assert person.report.read_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("flags", "part"),
+    [
+        (["--nnodes", "two"], "--nnodes must be a whole number above 0. Got 'two'"),
+        (["--nproc-per-node", "2,1", "--nnodes", "3"], "names 2 machines, --nnodes 3"),
+        (["--nproc-per-node", "2", "--device", "abacus"], "--device must be one of cuda"),
+        (["--nprocs", "2"], "unknown flag --nprocs. Did you mean"),
+    ],
+)
+def test_wrong_flags_of_devices(person: Person, flags: list[str], part: str) -> None:
+    assert part in person.fails("devices", *flags, program="classify")
+
+
+def test_this_machine_is_explained(person: Person) -> None:
+    done = person.types("devices", "--cpu", program="classify")
+    assert "it computes on cpu (--cpu was given)" in done.stdout
+    assert Path(person.folder, "runs").exists() is False
+
+
+def test_plan_shows_and_stops(person: Person) -> None:
+    before = sorted(person.folder.rglob("*"))
+    done = person.types("--data", "my.csv", "--cpu", "--plan")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("machine  rank  local rank")
+    assert sorted(person.folder.rglob("*")) == before
