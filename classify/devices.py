@@ -147,9 +147,12 @@ def free_threads(environment: Mapping[str, str], local_world_size: int, cores: i
     """Threads for this process, or None to leave them alone.
 
     torchrun sets OMP_NUM_THREADS=1 when it starts several processes, whatever the machine has. Only that setting
-    (known by TORCHELASTIC_RUN_ID) is overridden, and only where cores would stay idle.
+    (known by TORCHELASTIC_RUN_ID) is overridden, and only where cores would stay idle. Where nothing is set and
+    several processes share the machine, each takes its share instead of all taking everything.
     """
-    if environment.get("OMP_NUM_THREADS") != "1" or "TORCHELASTIC_RUN_ID" not in environment:
-        return None
-    share = cores // local_world_size
-    return share if share > 1 else None
+    share = max(1, cores // local_world_size)
+    setting = environment.get("OMP_NUM_THREADS")
+    if setting is None:
+        return share if local_world_size > 1 else None
+    by_torchrun = setting == "1" and "TORCHELASTIC_RUN_ID" in environment
+    return share if by_torchrun and share > 1 else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import sys
 from dataclasses import dataclass, field
@@ -10,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from tqdm import tqdm
 
 from classify import metrics
@@ -129,6 +132,7 @@ def _prepare(
 ) -> Job:
     config = checked.config
     training = config.training
+    _check_alike(checked, runtime)
     precision = choose_precision(_precision_name(training), runtime.device)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
     model = load_model(
@@ -170,6 +174,23 @@ def _prepare(
     if runtime.plan.advice:
         job.say(f"note: {runtime.plan.advice}")
     return job
+
+
+def _check_alike(checked: Checked, runtime: Runtime) -> None:
+    """Raise InputError where the ranks were started with different arguments or tables; they would train nonsense."""
+    arguments = checked.config.to_dict()
+    for own in ("local_rank", "nproc"):  # differ by nature
+        arguments["training"].pop(own)
+    kinds = {"arguments": json.dumps(arguments, sort_keys=True), "data": checked.corpus.fingerprint}
+    hashes = torch.tensor([[int(hashlib.sha256(text.encode()).hexdigest()[:15], 16) for text in kinds.values()]])
+    everywhere = runtime.gather(hashes.to(runtime.device)).cpu()
+    for column, kind in enumerate(kinds):
+        others = [place for place, value in enumerate(everywhere[:, column].tolist()) if value != everywhere[0, column]]
+        if others:
+            raise InputError(
+                f"rank {', '.join(map(str, others))} was started with other {kind} than rank 0; start all processes "
+                "with the same command on the same tables."
+            )
 
 
 def _precision_name(training: TrainingConfig) -> str:

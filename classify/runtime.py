@@ -230,6 +230,7 @@ def start(
     threads = free_threads(os.environ, plan.launch.local_world_size, available_cores())
     if threads is not None:
         torch.set_num_threads(threads)
+        os.environ["OMP_NUM_THREADS"] = str(threads)
     device = torch.device(plan.device)
     if not on_cpu:
         torch.accelerator.set_device_index(device.index)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests import tiny
 from tests.conftest import ROOT
 from tests.distributed.processes import free_port
 
@@ -151,3 +152,39 @@ def test_fewer_rows_than_ranks(command: Callable[..., Any], table: Path, model_f
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1, done.stderr
     assert "2 training rows are fewer than the 3 devices" in done.stderr
+
+
+@pytest.mark.parametrize("what", ["arguments", "data"])
+def test_ranks_that_were_started_differently_do_not_train(model_folder: Path, tmp_path: Path, what: str) -> None:
+    """Hashes are compared before the first step; the main process says it once, and nothing is written."""
+    port = str(free_port())
+    processes = []
+    for rank in (0, 1):
+        mine = tiny.write_table(tmp_path / f"my-{rank}.csv", tiny.table_rows(60, seed=rank if what == "data" else 0))
+        shared = tmp_path / f"here-{rank}"
+        shared.mkdir()
+        mine.rename(shared / "my.csv")
+        place = {
+            "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+        }  # fmt: skip
+        more = ["--seed", str(rank)] if what == "arguments" else []
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, SCRIPT, *words(Path("my.csv"), model_folder), *more],
+                cwd=shared,
+                env={**os.environ, **place},
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    try:
+        errors = [process.communicate(timeout=90)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [2, 2]
+    assert errors[0].startswith(f"error: rank 1 was started with other {what} than rank 0")
+    assert errors[0].count("\n") == 1
+    assert errors[1] == ""
+    assert not list(tmp_path.glob("here-*/out"))

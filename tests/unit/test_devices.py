@@ -152,6 +152,8 @@ def test_contradictions_of_a_single_process(arguments: dict[str, object], parts:
         ({"OMP_NUM_THREADS": "1"}, 2, 8, None),  # the person set it
         ({"OMP_NUM_THREADS": "2", "TORCHELASTIC_RUN_ID": "x"}, 2, 8, None),
         ({}, 1, 8, None),
+        ({}, 2, 8, 4),  # nothing is set: each takes its share
+        ({}, 4, 2, 1),
     ],
 )
 def test_threads_are_freed_only_from_torchrun(
