@@ -40,6 +40,12 @@ def check(config: RunConfig) -> Checked:
             f"--nproc {training.nproc} starts processes itself, but a launcher has already started "
             f"{place.world_size} (WORLD_SIZE); drop the flag, or start with python alone."
         )
+    cores = launch.available_cores()
+    if training.nproc is not None and training.nproc > 4 * cores:
+        raise InputError(
+            f"--nproc {training.nproc}: this machine has {cores} cores, and each process loads the model; "
+            f"give at most {4 * cores}."
+        )
     faults: list[str] = []
     destination = _collect(faults, lambda: check_destination(config))
     tensorboard = _collect(faults, lambda: choose_tracker(config.training.report_to))

@@ -101,6 +101,8 @@ def _summary(job: Job, score: metrics.Score, rival: baseline.BaselineResult | No
         line += f"; TF-IDF baseline: accuracy {rival.accuracy:.4f}, macro F1 {rival.macro_f1:.4f}"
         line += f" ({rival.seconds:.1f} s{on})"
     job.say(line)
+    if rival is not None and rival.macro_f1 > score.macro_f1:
+        job.say("note: the baseline is the better one here; try more --epochs, another --model or more rows")
     job.say("")
     job.say(f"result: {job.folder}")
     job.say(f"next:   {_program()} predict --model {job.folder} --data new.csv --out predictions.csv")

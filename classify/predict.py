@@ -37,6 +37,8 @@ class Classifier:
 
     def probabilities(self, texts: list[str], *, identity: str | None = None) -> npt.NDArray[np.float64]:
         """(len(texts), classes) probabilities, each text read as in training."""
+        if isinstance(texts, str):
+            raise TypeError(f"texts must be a list of strings. Got the string {texts!r} instead.")
         if not texts:
             return np.zeros((0, len(self.labels)))
         tokens: Tokens = tokenize(self.tokenizer, texts, self.settings["max_length"], identity=identity)

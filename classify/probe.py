@@ -60,7 +60,6 @@ def fit(
     direction w: it becomes -w/2 and +w/2, whose softmax is the same sigmoid. A class without a row in `labels`
     (all of it lies in the evaluation part) keeps weight zero and the bias of the rarest class less one.
     """
-    from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
     mean = features.mean(axis=0, dtype=np.float64)
@@ -72,7 +71,7 @@ def fit(
     if len(present) > 1:
         solver = LogisticRegression(C=_STRENGTH, max_iter=200, tol=1e-3)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
+            warnings.simplefilter("ignore")  # not converged, many classes: nothing the person can act on
             solver.fit(standard, labels)
         if len(present) == 2:
             half, offset = solver.coef_[0] / 2, float(solver.intercept_[0]) / 2

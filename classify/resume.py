@@ -27,6 +27,8 @@ def find_checkpoint(job: Job) -> Checkpoint | None:
     found = Checkpoint(Path(told["path"]), told["state"])
     before, now = found.state["identity"], job.identity()
     changed = [f"{key} was {before.get(key)!r} and is {now[key]!r}" for key in now if before.get(key) != now[key]]
+    if before.get("data") != now["data"]:  # hashes say nothing to a person
+        changed[0] = "the tables, their columns or the rows chosen from them (--max-train-samples, --seed) differ"
     if changed:
         raise InputError(
             f"--resume {job.folder}: the run was started with other settings: {'; '.join(changed)}. Give the same, or "

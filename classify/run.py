@@ -165,7 +165,7 @@ def _loop(job: Job, state: trainer.TrainState, total_steps: int) -> None:
             number = job.runtime.broadcast(received[0] if received else int(signal.SIGTERM))
             raise Interrupted(
                 f"stopped by {signal.Signals(number).name} after step {state.progress.step}, which is saved; "
-                f"go on with --resume --output-dir {job.folder}",
+                f"go on with the same command and --resume --output-dir {job.folder}",
                 number,
             )
 
@@ -217,7 +217,7 @@ def _evaluate_epoch(job: Job, state: trainer.TrainState) -> None:
         }
     mean = progress.epoch_loss / max(1, progress.epoch_rows)
     job.say(
-        f"epoch {epoch:g} of {job.config.training.num_train_epochs:g}: loss {mean:.4f}, evaluation loss "
+        f"epoch {epoch:.4g} of {job.config.training.num_train_epochs:g}: loss {mean:.4f}, evaluation loss "
         f"{score.loss:.4f}, accuracy {score.accuracy:.4f}, macro F1 {score.macro_f1:.4f}, "
         f"{progress.position / progress.seconds:.0f} rows/s{' - best so far' if better else ''}"
     )

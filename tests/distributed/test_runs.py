@@ -204,7 +204,7 @@ def test_ctrl_c_saves_and_leaves_no_process(uneven: dict[str, Path], model_folde
             process.wait()
     assert process.returncode == 130, (out[-500:], err)
     assert err.count("error: ") == 1, err
-    assert "saved; go on with --resume" in err
+    assert "saved; go on with the same command and --resume" in err
     assert json.loads((tmp_path / "out" / "run.json").read_text())["status"] == "interrupted"
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
