@@ -113,6 +113,7 @@ def test_bad_files(person: Person, name: str) -> None:
         (["--data", "my.csv", "--resume", "nowhere"], "nowhere: no such folder"),
         (["--data", "my.csv", "--report-to", "wandb"], "--report-to must be one of"),
         (["--data", "my.csv", "--local-rank", "1"], "--local-rank 1"),
+        (["--data", "my.csv", "--nproc", "5000"], "each process loads the model"),
         (["--data", "my.csv", "--strategy", "ddp"], "--strategy ddp needs one process per device"),
         (["--data", "my.csv", "--cpu", "--strategy", "dp"], "needs several GPUs"),
         (["--data", "my.csv", "--cpu", "--fp16"], "needs a GPU, which --cpu leaves alone"),
