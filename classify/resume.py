@@ -88,7 +88,7 @@ def restore(job: Job, found: Checkpoint) -> trainer.TrainState:
     """Weights, optimizer, scaler and progress as they were. A collective."""
     main = job.runtime.is_main
     checkpoint.set_model(job.model.stock, job.runtime.broadcast_tensors(found.model_tensors() if main else None))
-    state = trainer.make_state(job.model, job.config.training, job.runtime, job.precision)
+    state = trainer.make_state(job.model, job.config.training, job.runtime)
     tensors = job.runtime.broadcast_tensors(found.optimizer_tensors() if main else None)
     checkpoint.set_optimizer(job.model.stock, state.optimizer, tensors)
     state.progress = trainer.Progress(**found.state["progress"])

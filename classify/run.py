@@ -132,7 +132,7 @@ def _begin(job: Job, found: Checkpoint | None) -> trainer.TrainState:
             f"head: starts from a logistic regression on the model's output of {start.rows} rows - evaluation accuracy "
             f"{score.accuracy:.3f} before fine-tuning, {time.perf_counter() - begin:.1f} s (--head to change)"
         )
-    return trainer.make_state(job.model, config.training, job.runtime, job.precision)
+    return trainer.make_state(job.model, config.training, job.runtime)
 
 
 def _open_logs(job: Job, step: int) -> None:

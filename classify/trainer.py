@@ -24,7 +24,6 @@ from classify.data import plan
 from classify.data.tokens import TrainingSet
 from classify.errors import ClassifyError
 from classify.model import LoadedModel
-from classify.precision import Precision
 from classify.runtime import Runtime
 
 Rows = npt.NDArray[np.int64]
@@ -73,11 +72,10 @@ class StepDone:
     stopped: bool
 
 
-def make_state(model: LoadedModel, config: TrainingConfig, runtime: Runtime, precision: Precision) -> TrainState:
-    """Set the precision, wrap the model, then build the optimizer on the parameters as they are after wrapping."""
-    model.classifier.precision = precision
+def make_state(model: LoadedModel, config: TrainingConfig, runtime: Runtime) -> TrainState:
+    """Wrap the model, then build the optimizer on the parameters as they are after wrapping."""
     wrapped = runtime.wrap(model.classifier)
-    return TrainState(model, wrapped, make_optimizer(wrapped, config, runtime), precision.scaler())
+    return TrainState(model, wrapped, make_optimizer(wrapped, config, runtime), model.classifier.precision.scaler())
 
 
 def make_optimizer(model: nn.Module, config: TrainingConfig, runtime: Runtime) -> torch.optim.Optimizer:

@@ -16,7 +16,6 @@ from classify.data.tokens import TrainingSet, load_tokenizer, tokenize
 from classify.hub import resolve_model
 from classify.inference import logits_of
 from classify.model import LoadedModel, load_model
-from classify.precision import choose_precision
 from tests import tiny
 
 ROWS = 57  # with a batch of 8, the last one of an epoch holds a single row
@@ -42,7 +41,6 @@ def main(model_folder: Path, results: Path) -> None:
     runtime = first.runtime
     place = (first.parallel_mode.value, first.world_size, first.process_index, first.local_process_index, first.n_gpu)
     (results / f"place-{runtime.world_size}-{runtime.rank}.txt").write_text(repr(place))
-    precision = choose_precision("fp32", runtime.device)
     for packed in (True, False):
         for micro in (1, 2, 4):
             data, model = data_and_model(model_folder)
@@ -55,7 +53,7 @@ def main(model_folder: Path, results: Path) -> None:
                 seed=SEED,
                 logging_steps=1,
             )
-            state = trainer.make_state(model, config, runtime, precision)
+            state = trainer.make_state(model, config, runtime)
             events = list(trainer.fit(state, data, config, runtime, batch_size=BATCH))
             logits = logits_of(model, data.tokens, data.rows, runtime)
             if runtime.is_main:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -75,24 +74,25 @@ def test_torchs_launchers(
     assert done.stdout.count("result: out") == 1
 
 
-def test_the_flag_of_old_launchers_alone(table: Path, model_folder: Path, tmp_path: Path) -> None:
-    """RANK and WORLD_SIZE in the environment, the local rank as a flag only."""
-    port = str(free_port())
-    processes = []
-    for rank in (0, 1):
-        environment = {key: value for key, value in os.environ.items() if key != "LOCAL_RANK"}
-        place = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        flag = ["--local_rank", str(rank)]
-        processes.append(
-            subprocess.Popen(
-                [sys.executable, SCRIPT, *words(table, model_folder), *flag], cwd=tmp_path, env=environment | place
-            )
-        )
+def run_two(words_and_places: list[tuple[list[str], dict[str, str]]], folder: Path) -> None:
+    """Start one process a (command words, variables) and wait for all; none is left behind."""
+    clean = {key: value for key, value in os.environ.items() if key != "LOCAL_RANK"}
+    processes = [
+        subprocess.Popen([sys.executable, SCRIPT, *own], cwd=folder, env={**clean, **place})
+        for own, place in words_and_places
+    ]
     try:
-        assert [process.wait(timeout=90) for process in processes] == [0, 0]
+        assert [process.wait(timeout=90) for process in processes] == [0] * len(processes)
     finally:
         for process in processes:
             process.kill()
+
+
+def test_the_flag_of_old_launchers_alone(table: Path, model_folder: Path, tmp_path: Path) -> None:
+    """RANK and WORLD_SIZE in the environment, the local rank as a flag only."""
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    own = words(table, model_folder)
+    run_two([([*own, "--local_rank", rank], {**place, "RANK": rank}) for rank in ("0", "1")], tmp_path)
     assert places(tmp_path) == [(0, 0, 0), (0, 1, 1)]
 
 
@@ -108,34 +108,23 @@ def test_spawned_processes_through_the_api(
 @pytest.mark.parametrize("launcher", ["srun", "mpirun"])
 def test_the_variables_of_srun_and_open_mpi(table: Path, model_folder: Path, tmp_path: Path, launcher: str) -> None:
     """The launchers themselves are not needed: two processes get the variables they would set, and nothing else."""
-    processes = []
-    for rank in ("0", "1"):
-        if launcher == "srun":
-            place = {
-                "SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1",
-                "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_STEP_NODELIST": "here", "SLURM_NODEID": "0",
-                "SLURM_PROCID": rank, "SLURM_LOCALID": rank,
-            }  # fmt: skip
-        else:
-            place = {
-                "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_LOCAL_RANK": rank,
-                "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": f"job-{os.getpid()}",
-            }  # fmt: skip
-        processes.append(
-            subprocess.Popen(
-                [sys.executable, SCRIPT, *words(table, model_folder)], cwd=tmp_path, env={**os.environ, **place}
-            )
-        )
-    try:
-        assert [process.wait(timeout=90) for process in processes] == [0, 0]
-    finally:
-        for process in processes:
-            process.kill()
+    job = str(os.getpid())
+    variables = {
+        "srun": lambda rank: {
+            "SLURM_JOB_ID": job, "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1",
+            "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_STEP_NODELIST": "here", "SLURM_NODEID": "0",
+            "SLURM_PROCID": rank, "SLURM_LOCALID": rank,
+        },
+        "mpirun": lambda rank: {
+            "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_LOCAL_RANK": rank,
+            "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": job,
+        },
+    }[launcher]  # fmt: skip
+    run_two([(words(table, model_folder), variables(rank)) for rank in ("0", "1")], tmp_path)
     assert places(tmp_path) == [(0, 0, 0), (0, 1, 1)]
     assert json.loads((tmp_path / "out" / "run.json").read_text())["launcher"] == launcher
 
 
-@pytest.mark.skipif(importlib.util.find_spec("accelerate") is None, reason="needs accelerate")
 def test_accelerate_launch_on_cpu_is_one_process(
     command: Callable[..., Any], table: Path, model_folder: Path, tmp_path: Path
 ) -> None:

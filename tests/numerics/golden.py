@@ -16,7 +16,6 @@ from classify.config import TrainingConfig
 from classify.data.tokens import TrainingSet, load_tokenizer, tokenize
 from classify.hub import resolve_model
 from classify.model import load_model
-from classify.precision import choose_precision
 from tests import tiny
 
 RECORD = Path(__file__).with_suffix(".json")
@@ -46,8 +45,7 @@ def losses(folder: Path) -> list[float]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        precision = choose_precision("fp32", config.device)
-        state = trainer.make_state(model, config, config.runtime, precision)
+        state = trainer.make_state(model, config, config.runtime)
         events = trainer.fit(state, data, config, config.runtime, batch_size=16)
         return [event.loss for event in events if event.loss is not None]
     finally:
