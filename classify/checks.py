@@ -11,7 +11,7 @@ from classify.config import RunConfig
 from classify.data.infer import Guess, find_text_column
 from classify.data.parts import Corpus, load_corpus
 from classify.data.read import Table, read_table
-from classify.errors import InputError
+from classify.errors import Faults, InputError
 from classify.hub import ModelFolder, resolve_model
 from classify.outputs import Destination, check_columns_free, check_destination, read_settings
 from classify.tracking import choose_tracker
@@ -46,26 +46,18 @@ def check(config: RunConfig) -> Checked:
             f"--nproc {training.nproc}: this machine has {cores} cores, and each process loads the model; "
             f"give at most {4 * cores}."
         )
-    faults: list[str] = []
-    destination = _collect(faults, lambda: check_destination(config))
-    tensorboard = _collect(faults, lambda: choose_tracker(config.training.report_to))
-    corpus = _collect(faults, lambda: load_corpus(config.data, config.training.seed))
-    if corpus is not None:
-        scored = corpus.test or corpus.eval
-        _collect(faults, lambda: check_columns_free(scored.table, corpus.labels))
-    download = not faults
-    model = _collect(faults, lambda: resolve_model(config.model.model, download=download))
-    if model is not None and config.data.max_length is not None and config.data.max_length > model.max_length:
-        faults.append(
-            f"--max-length {config.data.max_length}: {config.model.model} reads at most {model.max_length} tokens; "
-            "give that or less."
-        )
-    if faults:
-        raise InputError(*faults)
-    assert destination is not None
-    assert tensorboard is not None
-    assert model is not None
-    assert corpus is not None
+    faults = Faults()
+    with faults.collecting():
+        destination = check_destination(config)
+    with faults.collecting():
+        tensorboard = choose_tracker(training.report_to)
+    with faults.collecting():
+        corpus = load_corpus(config.data, training.seed)
+        check_columns_free((corpus.test or corpus.eval).table, corpus.labels)
+    with faults.collecting():
+        model = resolve_model(config.model.model, download=not faults)
+        _check_length(config, model)
+    faults.raise_if_any()
     return Checked(config, corpus, model, destination, tensorboard, _guesses(config, corpus, model))
 
 
@@ -84,13 +76,12 @@ def check_prediction(model: str, data: str, out: str, text_column: str | None) -
     return table, column
 
 
-def _collect(faults, action):  # type: ignore[no-untyped-def]
-    """The result of an action, or None with its faults noted."""
-    try:
-        return action()
-    except InputError as error:
-        faults.extend(error.faults)
-        return None
+def _check_length(config: RunConfig, model: ModelFolder) -> None:
+    wanted = config.data.max_length
+    if wanted is not None and wanted > model.max_length:
+        raise InputError(
+            f"--max-length {wanted}: {config.model.model} reads at most {model.max_length} tokens; give that or less."
+        )
 
 
 def _guesses(config: RunConfig, corpus: Corpus, model: ModelFolder) -> tuple[Guess, ...]:

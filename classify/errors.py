@@ -6,6 +6,9 @@ it as it is and adds nothing, so a traceback never stands in its way (`--debug` 
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 
 class ClassifyError(Exception):
     """Base of all errors with a message for the person. `exit_code` 1: our fault.
@@ -27,6 +30,23 @@ class InputError(ClassifyError):
         """Collect one or more faults; each is a full line of its own."""
         super().__init__("\n".join(faults))
         self.faults = faults
+
+
+class Faults(list[str]):
+    """Faults found so far, to be raised together."""
+
+    @contextlib.contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Note the faults of an InputError raised in this block, and go on behind it."""
+        try:
+            yield
+        except InputError as error:
+            self.extend(error.faults)
+
+    def raise_if_any(self) -> None:
+        """Raise one InputError with all of them."""
+        if self:
+            raise InputError(*self)
 
 
 class DeviceError(InputError):

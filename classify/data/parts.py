@@ -19,7 +19,7 @@ from classify.data.infer import (
 )
 from classify.data.read import Table, read_table
 from classify.data.split import cap_rows, overlap, split_rows
-from classify.errors import InputError
+from classify.errors import Faults, InputError
 
 Rows = npt.NDArray[np.int64]
 
@@ -128,30 +128,24 @@ def _read(config: DataConfig) -> tuple[Table, Table | None, Table | None]:
     assert config.data is not None
     wanted = {"--data": config.data, "--eval-data": config.eval_data, "--test-data": config.test_data}
     tables: list[Table | None] = []
-    faults: list[str] = []
+    faults = Faults()
     for flag, path in wanted.items():
-        try:
+        with faults.collecting():
             tables.append(None if path is None else read_table(path, flag))
-        except InputError as error:
-            faults.extend(error.faults)
-    if faults:
-        raise InputError(*faults)
+    faults.raise_if_any()
     table, eval_table, test_table = tables
     assert table is not None
     return table, eval_table, test_table
 
 
 def _require_columns(text: str, label: str, *tables: Table | None) -> None:
-    faults: list[str] = []
+    faults = Faults()
     for table in tables:
         for name, flag in ((text, "--text-column"), (label, "--label-column")):
-            try:
+            with faults.collecting():
                 if table is not None:
                     require_column(table, name, flag)
-            except InputError as error:
-                faults.extend(error.faults)
-    if faults:
-        raise InputError(*faults)
+    faults.raise_if_any()
 
 
 def _whole(table: Table, label_column: str, labels: list[str], known_from: str) -> Part:
