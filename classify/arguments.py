@@ -28,8 +28,15 @@ GROUPS = {
         "learning_rate",
         "seed",
     ),
-    "Hardware": ("precision", "fp16", "bf16", "use_cpu", "nproc", "strategy", "local_rank"),
-    "Result": ("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "save_steps", "report_to"),
+    "Hardware": ("precision", "fp16", "bf16", "use_cpu", "nproc", "strategy", "ddp_backend", "local_rank"),
+    "Result": (
+        "output_dir",
+        "overwrite_output_dir",
+        "resume_from_checkpoint",
+        "save_steps",
+        "save_on_each_node",
+        "report_to",
+    ),
 }
 
 

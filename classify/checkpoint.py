@@ -21,6 +21,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from classify import sharding
 from classify.errors import CheckpointError
 
 MANIFEST = "manifest.json"
@@ -51,8 +52,11 @@ class Checkpoint:
 
 
 def set_model(model: nn.Module, tensors: dict[str, torch.Tensor]) -> None:
-    """Copy a checkpoint's weights into a (not wrapped) model; names and shapes must fit exactly."""
-    model.load_state_dict({name: tensors[key] for name, key in _shared_keys(model).items()}, strict=True)
+    """Copy a checkpoint's weights into a model, sharded or not; names and shapes must fit exactly."""
+    own = model.state_dict()
+    model.load_state_dict(
+        {name: sharding.cut_like(tensors[key], own[name]) for name, key in _shared_keys(model).items()}, strict=True
+    )
 
 
 def set_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, torch.Tensor]) -> None:
@@ -62,7 +66,11 @@ def set_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: d
         name, _, part = key.rpartition("/")
         by_name.setdefault(name, {})[part] = value
     places = {id(p): i for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
-    state = {places[id(p)]: by_name[name] for name, p in model.named_parameters() if name in by_name}
+    state = {
+        places[id(p)]: {key: sharding.cut_like(value, p) for key, value in by_name[name].items()}
+        for name, p in model.named_parameters()
+        if name in by_name
+    }
     # torch's own loading knows on which device and in which type an optimizer wants each value.
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
@@ -75,13 +83,13 @@ def name_of(step: int) -> str:
 def save(
     folder: Path,
     step: int,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    weights: dict[str, torch.Tensor],
+    moments: dict[str, torch.Tensor],
     state: dict[str, Any],
     *,
     keep: Callable[[list[int]], set[int]],
 ) -> Path:
-    """Write `folder`/step-<8 digits> from a (not wrapped) model; then remove checkpoints that `keep` leaves out.
+    """Write `folder`/step-<8 digits> from what `tensors_of` gives; then remove checkpoints that `keep` leaves out.
 
     `keep` receives the steps of all checkpoints, ascending, and returns those to keep; the new one always stays.
     Raises OSError where the disk does not take it, with nothing half-made left behind.
@@ -93,8 +101,8 @@ def save(
         shutil.rmtree(left, ignore_errors=True)
     try:
         temporary.mkdir()
-        save_file(_weights(model), temporary / "model.safetensors")
-        save_file(_optimizer_tensors(model, optimizer), temporary / "optimizer.safetensors")
+        save_file(weights, temporary / "model.safetensors")
+        save_file(moments, temporary / "optimizer.safetensors")
         (temporary / "state.json").write_text(json.dumps({**state, "step": step}, indent=1) + "\n", encoding="utf-8")
         _write_manifest(temporary)
         if final.exists():  # a run that went back to an older checkpoint and came here again
@@ -164,26 +172,26 @@ def _entries(folder: Path) -> list[tuple[int, Path]]:
 
 def _shared_keys(model: nn.Module) -> dict[str, str]:
     """For each name of the state dict, the name its storage is saved under: tied tensors are saved once."""
-    first: dict[tuple[int, int, tuple[int, ...]], str] = {}
-    keys: dict[str, str] = {}
-    for name, tensor in model.state_dict().items():
-        identity = (tensor.data_ptr(), tensor.storage_offset(), tuple(tensor.shape))
-        keys[name] = first.setdefault(identity, name) if tensor.numel() else name
-    return keys
+    first: dict[int, str] = {}
+    tensors = model.state_dict(keep_vars=True)  # the parameters themselves, so that tied ones are one object
+    return {name: first.setdefault(id(tensor), name) for name, tensor in tensors.items()}
 
 
-def _weights(model: nn.Module) -> dict[str, torch.Tensor]:
+def tensors_of(
+    model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """The weights by name (tied ones once), and the optimizer's state as "<parameter name>/<key>".
+
+    In main memory on ranks that `keep` them, empty elsewhere. A collective where the model is sharded.
+    """
     keys = set(_shared_keys(model).values())
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items() if name in keys}
-
-
-def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """Every tensor of the optimizer's state as "<parameter name>/<key>"."""
-    return {
-        f"{name}/{key}": value.detach().cpu().contiguous()
+    weights = {name: tensor for name, tensor in model.state_dict().items() if name in keys}
+    moments = {
+        f"{name}/{key}": value
         for name, parameter in model.named_parameters()
         for key, value in optimizer.state.get(parameter, {}).items()
     }
+    return sharding.gathered(weights, keep), sharding.gathered(moments, keep)
 
 
 def _write_manifest(folder: Path) -> None:

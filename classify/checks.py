@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from classify import devices, launch
-from classify.config import RunConfig
+from classify.config import RunConfig, TrainingConfig
 from classify.data.infer import Guess, find_text_column
 from classify.data.parts import Corpus, load_corpus
 from classify.data.read import Table, read_table
@@ -33,19 +33,7 @@ def check(config: RunConfig) -> Checked:
     """Validate arguments, environment, tables, model name and output folder. Raises InputError with the faults."""
     config.validate()
     training = config.training
-    place = launch.read_launch(os.environ, training.local_rank)
-    devices.check_strategy(place, training.strategy, training.ddp_backend, training.use_cpu)
-    if training.nproc is not None and launch.is_launched() and not launch.started_here():
-        raise InputError(
-            f"--nproc {training.nproc} starts processes itself, but a launcher has already started "
-            f"{place.world_size} (WORLD_SIZE); drop the flag, or start with python alone."
-        )
-    cores = launch.available_cores()
-    if training.nproc is not None and training.nproc > 4 * cores:
-        raise InputError(
-            f"--nproc {training.nproc}: this machine has {cores} cores, and each process loads the model; "
-            f"give at most {4 * cores}."
-        )
+    _check_start(training)
     faults = Faults()
     with faults.collecting():
         destination = check_destination(config)
@@ -59,6 +47,25 @@ def check(config: RunConfig) -> Checked:
         _check_length(config, model)
     faults.raise_if_any()
     return Checked(config, corpus, model, destination, tensorboard, _guesses(config, corpus, model))
+
+
+def _check_start(training: TrainingConfig) -> None:
+    """Raise InputError where the flags contradict how this process was started."""
+    place = launch.read_launch(os.environ, training.local_rank)
+    if training.nproc is not None and not launch.started_here():
+        if place.local_rank >= 0:
+            raise InputError(
+                f"--nproc {training.nproc} starts processes itself, but a launcher has already started "
+                f"{place.world_size} (WORLD_SIZE); drop the flag, or start with python alone."
+            )
+        cores = launch.available_cores()
+        if isinstance(training.nproc, int) and training.nproc > 4 * cores:
+            raise InputError(
+                f"--nproc {training.nproc}: this machine has {cores} cores, and each process loads the model; "
+                f"give at most {4 * cores}."
+            )
+        place = launch.Launch("nproc", local_rank=0)  # as the processes will find themselves
+    devices.check_strategy(place, training.strategy, training.ddp_backend, training.use_cpu)
 
 
 def check_prediction(model: str, data: str, out: str, text_column: str | None) -> tuple[Table, str]:

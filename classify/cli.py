@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from classify import __version__, launch
+from classify import __version__, devices, launch
 from classify.arguments import Parser, parse_training, training_parser, unknown_words
 from classify.config import DEFAULT_BATCH_SIZE, TrainingConfig
 from classify.errors import ClassifyError, InputError
@@ -81,7 +81,8 @@ def _train(arguments: list[str], program: str) -> int:
 
     checked = check(config)
     if config.training.nproc is not None and not launch.started_here():
-        return launch.run_processes(["train", *arguments], config.training.nproc)
+        count = devices.one_per_device() if config.training.nproc == "gpu" else config.training.nproc
+        return launch.run_processes(["train", *arguments], count)
     if config.plan:
         from classify import explain
 

@@ -8,19 +8,13 @@ documentation come from one place (`classify.arguments` reads it).
 from __future__ import annotations
 
 import dataclasses
-import functools
 import typing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from classify.device_config import DeviceConfig
 from classify.errors import InputError
 from classify.options import above, above_or_off, at_least, between, convert, option, shown_name
-
-if TYPE_CHECKING:
-    import torch
-
-    from classify.devices import ParallelMode
-    from classify.runtime import Runtime
 
 DEFAULT_BATCH_SIZE = 32
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
@@ -81,7 +75,7 @@ class ModelConfig:
 
 
 @dataclass
-class TrainingConfig:
+class TrainingConfig(DeviceConfig):
     """How to train and on what; TrainingArguments-like. `batch_size` is the global batch, on all devices together."""
 
     output_dir: str | None = option(None, "folder for the result; runs/<name of data>-<n> if not given", "--output-dir")
@@ -133,75 +127,18 @@ class TrainingConfig:
     )
     fp16: bool = option(False, "same as --precision fp16", "--fp16")
     bf16: bool = option(False, "same as --precision bf16", "--bf16")
-    use_cpu: bool = option(False, "leave GPUs alone", "--cpu", "--use-cpu", "--no-cuda")
-    nproc: int | None = option(None, "start this many processes here; no torchrun needed", "--nproc", check=above(0))
-    strategy: Literal["auto", "none", "dp", "ddp"] = option(
-        "auto",
-        "how several devices work together: DataParallel (dp) or DistributedDataParallel (ddp)",
-        "--strategy",
-    )
-    local_rank: int = option(
-        -1,
-        "this process's number on its machine, set by a launcher; -1: not launched",
-        "--local-rank",
-        check=at_least(-1),
-    )
-    ddp_backend: Literal["nccl", "gloo", "xccl", "hccl", "cncl"] | None = option(
-        None, "collective backend; nccl on GPUs, gloo on CPU if not given"
-    )
-    ddp_timeout: int = option(1800, "seconds a rank waits for the others before it gives up", check=above(0))
     save_steps: int | None = option(
         None,
         "a checkpoint every so many steps, besides the one at each epoch's end",
         "--save-steps",
         check=above(0),
     )
+    save_on_each_node: bool = option(
+        False, "each machine gets all files, for machines without a shared disk", "--save-on-each-node"
+    )
     save_total_limit: int = option(2, "checkpoints kept, the best one among them", check=at_least(1))
     logging_steps: int = option(10, "steps between two lines of train_log.jsonl", check=above(0))
     report_to: str = option("auto", "tensorboard, none, or auto: tensorboard where it is installed", "--report-to")
-
-    @functools.cached_property
-    def runtime(self) -> Runtime:
-        """This process's place among the others, with the process group started. Import of torch happens here."""
-        from classify import runtime
-
-        return runtime.start(
-            use_cpu=self.use_cpu,
-            local_rank=self.local_rank,
-            strategy=self.strategy,
-            backend=self.ddp_backend,
-            timeout_seconds=self.ddp_timeout,
-        )
-
-    @functools.cached_property
-    def _setup_devices(self) -> torch.device:
-        """Decide device and parallel mode once, as `transformers.TrainingArguments._setup_devices` does."""
-        return self.runtime.device
-
-    @property
-    def device(self) -> torch.device:
-        """The device of this process."""
-        return self._setup_devices
-
-    @property
-    def n_gpu(self) -> int:
-        """Accelerators this process drives: 0 on CPU, 1 when launched, all of them under DataParallel."""
-        return self.runtime.plan.n_gpu
-
-    @property
-    def parallel_mode(self) -> ParallelMode:
-        """One device, several in one process (DataParallel), or one process a device (DDP)."""
-        return self.runtime.plan.parallel_mode
-
-    @property
-    def world_size(self) -> int:
-        """Processes that train together."""
-        return self.runtime.world_size
-
-    @property
-    def process_index(self) -> int:
-        """Global rank of this process."""
-        return self.runtime.rank
 
     @property
     def train_batch_size(self) -> int:
@@ -209,11 +146,6 @@ class TrainingConfig:
         if self.per_device_train_batch_size is None:
             return self.batch_size or DEFAULT_BATCH_SIZE
         return self.per_device_train_batch_size * self.world_size * self.runtime.replicas
-
-    @property
-    def local_process_index(self) -> int:
-        """Rank of this process on its machine; 0 where nothing was launched (`local_rank` is -1 then)."""
-        return max(self.runtime.local_rank, 0)
 
 
 @dataclass

@@ -68,7 +68,7 @@ def plan_devices(
     count = 0 if kind == "cpu" else hardware.count
     check_strategy(launch, strategy, backend, on_cpu=count == 0)
     if launch.local_rank >= 0:
-        return _plan_launched(launch, kind, count, backend)
+        return _plan_launched(launch, kind, count, "fsdp" if strategy == "fsdp" else "ddp", backend)
     if count == 0:
         reason = "--cpu was given" if use_cpu else "no accelerator was found"
         return DevicePlan("cpu", ParallelMode.NOT_PARALLEL, "none", 0, None, launch, reason)
@@ -95,42 +95,57 @@ def check_strategy(launch: Launch, strategy: str, backend: str | None, on_cpu: b
     if launch.local_rank >= 0:
         if strategy in ("none", "dp"):
             raise DeviceError(
-                f"--strategy {strategy} works in one process, but a launcher started {launch.world_size} "
-                "(WORLD_SIZE); drop the flag, or start with python alone."
+                f"--strategy {strategy} works in one process, but {_started(launch)}; drop the flag, or start with "
+                "python alone."
             )
         if on_cpu and backend not in (None, "gloo"):
-            raise DeviceError(f"ddp_backend {backend} works on accelerators only; on CPU leave it out, or give gloo.")
+            raise DeviceError(
+                f"--ddp-backend {backend} works on accelerators only, but this is a CPU run; drop it, or give gloo."
+            )
         return
-    if strategy == "ddp":
+    if strategy in ("ddp", "fsdp"):
         raise DeviceError(
-            "--strategy ddp needs one process per device, but this process was started alone; "
+            f"--strategy {strategy} needs one process per device, but this process was started alone; "
             "start with torchrun --nproc-per-node 2, or with --nproc 2."
         )
     if backend is not None:
-        raise DeviceError(f"ddp_backend {backend} needs several processes; start with torchrun or --nproc, or drop it.")
+        raise DeviceError(
+            f"--ddp-backend {backend} needs several processes, but this one was started alone; start with torchrun or "
+            "--nproc, or drop it."
+        )
     if on_cpu and strategy == "dp":
         raise DeviceError("--strategy dp needs several GPUs in one process. Got a CPU run instead; use --nproc 2.")
 
 
-def _plan_launched(launch: Launch, kind: str, count: int, backend: str | None) -> DevicePlan:
-    """The plan of a process that a launcher started: DistributedDataParallel on device `local_rank`."""
-    if kind == "cpu":
-        reason = f"launched as rank {launch.rank} of {launch.world_size}; on CPU every rank shares it"
-        return DevicePlan("cpu", ParallelMode.DISTRIBUTED, "ddp", 0, "gloo", launch, reason)
-    if launch.local_rank >= count:
+def _started(launch: Launch) -> str:
+    if launch.launcher == "nproc":
+        return "--nproc starts several"
+    return f"a launcher started {launch.world_size} (WORLD_SIZE)"
+
+
+def _plan_launched(launch: Launch, kind: str, count: int, strategy: str, backend: str | None) -> DevicePlan:
+    """The plan of a process that a launcher started: its share of the rows on device `local_rank`."""
+    place = f"launched as rank {launch.rank} of {launch.world_size}"
+    if count == 0:
+        reason = f"{place}; on CPU every rank shares it"
+        return DevicePlan("cpu", ParallelMode.DISTRIBUTED, strategy, 0, "gloo", launch, reason)
+    backend = backend or BACKENDS.get(kind, "gloo")
+    if backend == "gloo" and strategy == "fsdp":
         raise DeviceError(
-            f"LOCAL_RANK={launch.local_rank} asks for device {kind}:{launch.local_rank}, but this machine has {count} "
-            f"(counted from 0); start at most {count} processes on it, or give --cpu."
+            f"--strategy fsdp on {kind} devices needs {BACKENDS.get(kind, 'their own backend')}: gloo cannot exchange "
+            "the parts; drop --ddp-backend gloo, or take --strategy ddp."
         )
-    return DevicePlan(
-        f"{kind}:{launch.local_rank}",
-        ParallelMode.DISTRIBUTED,
-        "ddp",
-        1,
-        backend or BACKENDS.get(kind, "gloo"),
-        launch,
-        f"launched as rank {launch.rank} of {launch.world_size}; local rank {launch.local_rank} chooses the device",
-    )
+    index, reason = launch.local_rank, f"{place}; local rank {launch.local_rank} chooses the device"
+    if index >= count and backend == "gloo":
+        index %= count
+        reason = f"{place}; more processes than the {count} {kind} here, so local rank {launch.local_rank} shares one"
+    if index >= count:
+        raise DeviceError(
+            f"LOCAL_RANK={index} asks for device {kind}:{index}, but this machine has {count} (counted from 0), and "
+            f"{backend} refuses two processes on one device; start at most {count} here, give --ddp-backend gloo to "
+            "share, or --cpu."
+        )
+    return DevicePlan(f"{kind}:{index}", ParallelMode.DISTRIBUTED, strategy, 1, backend, launch, reason)
 
 
 def detect_hardware() -> Hardware:
@@ -141,6 +156,14 @@ def detect_hardware() -> Hardware:
     if accelerator is None:
         return Hardware()
     return Hardware(accelerator.type, torch.accelerator.device_count())
+
+
+def one_per_device() -> int:
+    """Processes that `--nproc gpu` starts: one for each accelerator. Raises DeviceError where there is none."""
+    hardware = detect_hardware()
+    if hardware.count == 0:
+        raise DeviceError("--nproc gpu starts one process a GPU, but no accelerator was found; give a number.")
+    return hardware.count
 
 
 def free_threads(environment: Mapping[str, str], local_world_size: int, cores: int) -> int | None:

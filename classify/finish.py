@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from classify import baseline, metrics, trainer
+from classify import baseline, metrics, sharding, trainer
 from classify.data.parts import Part
 from classify.job import Job
 from classify.outputs import RunRecord, save_model, write_json, write_predictions
@@ -31,9 +31,10 @@ def finish(job: Job, state: trainer.TrainState, record: RunRecord) -> None:
     eval_score = job.score(corpus.eval)
     part = corpus.test or corpus.eval
     logits, score = job.predict(part)
+    weights = sharding.gathered(job.model.stock.state_dict(), keep=job.runtime.is_main)
     if not job.runtime.is_main:
         return
-    save_model(job.folder, job.model.stock, job.tokenizer, _settings(job))
+    save_model(job.folder, job.model.stock, weights, job.tokenizer, _settings(job))
     write_predictions(job.folder / "predictions.csv", part.table, part.rows, corpus.labels, metrics.softmax(logits))
     rival = _baseline(job, part)
     write_json(

@@ -55,9 +55,13 @@ def _forward(model: LoadedModel, tokens: Tokens, rows: Rows, runtime: Runtime) -
     training = model.classifier.training
     model.classifier.eval()
     try:
-        for places in plan.share(batches, costs, runtime.rank, runtime.world_size):
+        own = plan.share(batches, costs, runtime.rank, runtime.world_size)
+        idle = runtime.passes(len(own)) - len(own)
+        for places in own:
             batch = model.batch(tokens, rows[places]).to(runtime.device)
             yield places, model.classifier(batch)
+        for _ in range(idle):  # for the ranks that still compute, not for its result
+            model.classifier(model.batch(tokens, rows[:1]).to(runtime.device))
     finally:
         model.classifier.train(training)
 

@@ -58,11 +58,9 @@ def shown_name(spec: dataclasses.Field[Any]) -> str:
 
 
 def choices(hint: Any) -> tuple[str, ...]:
-    """The words a `Literal` option takes; empty for other types."""
-    for kind in _kinds(hint):
-        if typing.get_origin(kind) is Literal:
-            return typing.get_args(kind)
-    return ()
+    """The words an option takes where it takes nothing else; empty for other types."""
+    kinds = [kind for kind in _kinds(hint) if kind is not type(None)]
+    return typing.get_args(kinds[0]) if typing.get_origin(kinds[0]) is Literal and len(kinds) == 1 else ()
 
 
 def convert(spec: dataclasses.Field[Any], hint: Any, raw: Any, name: str) -> Any:
@@ -76,7 +74,8 @@ def convert(spec: dataclasses.Field[Any], hint: Any, raw: Any, name: str) -> Any
     check: Check | None = spec.metadata["check"]
     for kind in kinds:
         value = _as_kind(kind, raw)
-        if value is not None and (check is None or check.holds(value)):
+        is_word = typing.get_origin(kind) is Literal
+        if value is not None and (check is None or is_word or check.holds(value)):
             return value
     raise InputError(f"{name} must be {_expected(kinds, check)}. Got {raw!r} instead.")
 
@@ -120,9 +119,12 @@ def _as_number(kind: type, raw: Any) -> int | float | None:
 
 def _expected(kinds: tuple[Any, ...], check: Check | None) -> str:
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "a name"}
+    found = []
     for kind in kinds:
         if typing.get_origin(kind) is Literal:
-            return "one of " + ", ".join(typing.get_args(kind))
-        if kind in words:
-            return f"{words[kind]} {check.words}" if check else words[kind]
-    raise AssertionError(f"an option of a type without words: {kinds}")
+            names = typing.get_args(kind)
+            found.append(("one of " if len(names) > 1 else "") + ", ".join(names))
+        elif kind in words:
+            found.append(f"{words[kind]} {check.words}" if check else words[kind])
+    assert found, f"an option of a type without words: {kinds}"
+    return ", or ".join(found)

@@ -215,12 +215,15 @@ def write_predictions(
                 chosen.writerow([*fields, labels[best[row]], numbers[best[row]], *numbers])
 
 
-def save_model(folder: Path, stock: Any, tokenizer: Any, settings: dict[str, Any]) -> None:
-    """Write what transformers loads (config, safetensors, tokenizer) and classify.json into the output folder."""
+def save_model(folder: Path, stock: Any, weights: dict[str, Any], tokenizer: Any, settings: dict[str, Any]) -> None:
+    """Write what transformers loads (config, safetensors, tokenizer) and classify.json into the output folder.
+
+    `weights` is the state dict in full: a sharded model holds a part of it only.
+    """
     with tempfile.TemporaryDirectory(dir=folder, prefix=".model-") as temporary:
         tokenizer.model_max_length = settings["max_length"]
         tokenizer.save_pretrained(temporary)
-        stock.save_pretrained(temporary)
+        stock.save_pretrained(temporary, state_dict=weights)
         write_json(Path(temporary) / "classify.json", settings)
         for file in sorted(Path(temporary).iterdir()):
             with file.open("rb") as written:

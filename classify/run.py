@@ -240,12 +240,13 @@ def _save(job: Job, state: trainer.TrainState) -> None:
         best = {int(progress.best["step"])} if progress.best is not None else set()
         return best | set(steps[-max(1, limit - 1) :])
 
+    weights, moments = checkpoint.tensors_of(job.model.stock, state.optimizer, keep=job.runtime.is_main)
     if job.runtime.is_main:
         checkpoint.save(
             job.folder / CHECKPOINTS,
             progress.step,
-            job.model.stock,
-            state.optimizer,
+            weights,
+            moments,
             {
                 "progress": dataclasses.asdict(progress),
                 "identity": job.identity(),

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+from classify import sharding
 from classify.devices import (
     DevicePlan,
     Hardware,
@@ -170,8 +171,9 @@ class Runtime:
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """Wrap for the planned parallel mode. Call it before building the optimizer."""
-        from torch.nn.parallel import DistributedDataParallel
-
+        if self.plan.strategy == "fsdp":
+            self.broadcast_parameters(model)  # as DistributedDataParallel does: all start from the same bits
+            return sharding.shard(model, self.device, self.world_size)
         if self.distributed:
             devices = None if self.device.type == "cpu" else [self.device.index]
             wrapped = DistributedDataParallel(
@@ -182,6 +184,15 @@ class Runtime:
         if self.replicas > 1:
             return BatchDataParallel(model, device_ids=list(range(self.replicas)), output_device=0)
         return model
+
+    def passes(self, own: int) -> int:
+        """How many forward passes this rank takes part in when it has `own` batches. A collective under fsdp.
+
+        There the ranks put each layer together in every pass, so all take part in as many as the busiest one has.
+        """
+        if self.plan.strategy != "fsdp":
+            return own
+        return int(max(self.gather(torch.tensor([own], device=self.device)).tolist()))
 
     def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:
         """Inside this context a backward pass adds to the local gradients without exchanging them."""
@@ -203,11 +214,8 @@ class Runtime:
     def describe(self) -> str:
         """One line: device, parallel mode and why."""
         launch = self.plan.launch
-        place = (
-            f", {launch.world_size} processes (DistributedDataParallel, {self.plan.backend})"
-            if self.distributed
-            else ""
-        )
+        way = "weights in parts, FSDP2" if self.plan.strategy == "fsdp" else "DistributedDataParallel"
+        place = f", {launch.world_size} processes ({way}, {self.plan.backend})" if self.distributed else ""
         if self.replicas > 1:
             place = f", {self.replicas} devices (DataParallel)"
         return f"{self.plan.device}{place}: {self.plan.reason}"

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from classify import sharding
 from classify.config import TrainingConfig
 from classify.data import plan
 from classify.data.tokens import TrainingSet
@@ -140,13 +141,15 @@ def train_step(
         runtime.replicas,
     )
     # A rank without rows still takes part in the exchange of gradients: one row, counted zero times.
-    weight = 1.0 if micros else 0.0
-    micros = micros or [[np.zeros(1, dtype=np.int64)]]
-    # DistributedDataParallel averages over ranks, so each rank's part is scaled up by their number.
-    scale = weight * runtime.world_size / len(rows)
+    weights = [1.0] * len(micros)
+    for _ in range(max(1, runtime.passes(len(micros))) - len(micros)):
+        micros.append([np.zeros(1, dtype=np.int64)])
+        weights.append(0.0)
+    # The wrapped model averages over ranks, so each rank's part is scaled up by their number.
+    scale = runtime.world_size / len(rows)
     total = torch.zeros((), device=runtime.device)
     state.wrapped.train()
-    for number, pieces in enumerate(micros):
+    for number, (pieces, weight) in enumerate(zip(micros, weights, strict=True)):
         seed_draws(config.seed, step.epoch, state.progress.step, number, runtime.rank)
         batches = [state.model.batch(data.tokens, rows[piece]).to(runtime.device) for piece in pieces]
         truth = torch.from_numpy(data.labels[rows[np.concatenate(pieces)]]).to(runtime.device)
@@ -154,7 +157,7 @@ def train_step(
         with contextlib.nullcontext() if last else runtime.no_sync(state.wrapped):
             logits = runtime.forward(state.wrapped, batches)
             loss = cross_entropy(logits.float(), truth, reduction="sum")
-            state.scaler.scale(loss * scale).backward()
+            state.scaler.scale(loss * (scale * weight)).backward()
         total += loss.detach() * weight
     return total, _update(state, config)
 
@@ -164,7 +167,7 @@ def _update(state: TrainState, config: TrainingConfig) -> torch.Tensor:
     state.scaler.unscale_(state.optimizer)
     limit = config.max_grad_norm or math.inf
     trained = [p for group in state.optimizer.param_groups for p in group["params"]]
-    norm = nn.utils.clip_grad_norm_(trained, limit)
+    norm = sharding.whole(nn.utils.clip_grad_norm_(trained, limit))
     state.scaler.step(state.optimizer)
     state.scaler.update()
     state.optimizer.zero_grad(set_to_none=True)

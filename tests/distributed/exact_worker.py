@@ -1,12 +1,13 @@
 """Worker of test_exactness: trains 20 steps in every case of one world size and stores the weights.
 
-Arguments: model folder, folder for the results. The ranks' environment decides the world size.
+Arguments: model folder, folder for the results, strategy. The ranks' environment decides the world size.
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from classify.data.tokens import TrainingSet, load_tokenizer, tokenize
 from classify.hub import resolve_model
 from classify.inference import logits_of
 from classify.model import LoadedModel, load_model
+from classify.sharding import gathered
 from tests import tiny
 
 ROWS = 57  # with a batch of 8, the last one of an epoch holds a single row
@@ -35,9 +37,9 @@ def data_and_model(folder: Path) -> tuple[TrainingSet, LoadedModel]:
     return TrainingSet(tokens, np.arange(ROWS), numbers), model
 
 
-def main(model_folder: Path, results: Path) -> None:
+def main(model_folder: Path, results: Path, strategy: Any = "auto") -> None:
     """Run every case of this world size in one process group."""
-    first = TrainingConfig(use_cpu=True)
+    first = TrainingConfig(use_cpu=True, strategy=strategy)
     runtime = first.runtime
     place = (first.parallel_mode.value, first.world_size, first.process_index, first.local_process_index, first.n_gpu)
     (results / f"place-{runtime.world_size}-{runtime.rank}.txt").write_text(repr(place))
@@ -56,10 +58,12 @@ def main(model_folder: Path, results: Path) -> None:
             state = trainer.make_state(model, config, runtime)
             events = list(trainer.fit(state, data, config, runtime, batch_size=BATCH))
             logits = logits_of(model, data.tokens, data.rows, runtime)
+            tensors = gathered(dict(model.stock.named_parameters()), keep=runtime.is_main)
             if runtime.is_main:
-                weights = {f"w/{name}": p.detach().numpy() for name, p in model.stock.named_parameters()}
+                weights = {f"w/{name}": tensor.numpy() for name, tensor in tensors.items()}
+                way = ("sharded-" if strategy == "fsdp" else "") + ("packed" if packed else "padded")
                 np.savez(
-                    results / f"{runtime.world_size}-{micro}-{'packed' if packed else 'padded'}.npz",
+                    results / f"{runtime.world_size}-{micro}-{way}.npz",
                     logits=logits,
                     losses=np.array([event.loss for event in events]),
                     **weights,
@@ -68,4 +72,4 @@ def main(model_folder: Path, results: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])

@@ -1,4 +1,7 @@
-"""Law 1: 1, 2 or 3 processes, 1, 2 or 4 micro-batches, packed or padded - the same weights after 20 AdamW steps."""
+"""Law 1: 1, 2 or 3 processes, 1, 2 or 4 micro-batches, packed or padded - the same weights after 20 AdamW steps.
+
+So too where each of two processes holds a part of the weights (FSDP2).
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from tests.distributed.processes import run_group
 pytestmark = pytest.mark.distributed
 
 CASES = [f"{world}-{micro}-{way}" for world in (1, 2, 3) for micro in (1, 2, 4) for way in ("packed", "padded")]
+SHARDED = [f"2-{micro}-sharded-{way}" for micro in (1, 2, 4) for way in ("packed", "padded")]
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +28,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     model = tiny.make_model(folder / "model", spread=0.1)
     for world in (1, 2, 3):
         run_group(world, ["-m", "tests.distributed.exact_worker", str(model), str(folder)], cwd=folder)
+    run_group(2, ["-m", "tests.distributed.exact_worker", str(model), str(folder), "fsdp"], cwd=folder)
     found = {path.stem: dict(np.load(path)) for path in folder.glob("*.npz")}
     found["plain"] = plain_run(model)
     found["places"] = {path.stem: path.read_text() for path in folder.glob("place-*.txt")}
@@ -90,7 +95,7 @@ def relative(a: Any, b: Any) -> float:
     return float(np.linalg.norm(a - b) / np.linalg.norm(b))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", CASES + SHARDED)
 def test_same_weights_as_the_plain_run(results: dict[str, dict[str, Any]], case: str) -> None:
     got, plain = tensors(results[case]), tensors(results["plain"])
     assert got.keys() == plain.keys()
@@ -103,7 +108,7 @@ def test_same_weights_as_the_plain_run(results: dict[str, dict[str, Any]], case:
     assert np.abs(results[case]["logits"] - results["plain"]["logits"]).max() <= 1e-4
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", CASES + SHARDED)
 def test_logged_loss_is_the_mean_over_all_rows_of_all_ranks(results: dict[str, dict[str, Any]], case: str) -> None:
     """Also in the steps whose ranks hold unequal numbers of rows, and in those of a single row."""
     np.testing.assert_allclose(results[case]["losses"], results["plain"]["losses"], rtol=2e-5, atol=2e-6)

@@ -31,7 +31,8 @@ def small() -> tuple[nn.Module, torch.optim.Optimizer]:
 
 def save(folder: Path, step: int, keep: int = 1) -> Path:
     model, optimizer = small()
-    return checkpoint.save(folder, step, model, optimizer, {"x": step}, keep=lambda steps: set(steps[-keep:]))
+    weights, moments = checkpoint.tensors_of(model, optimizer, keep=True)
+    return checkpoint.save(folder, step, weights, moments, {"x": step}, keep=lambda steps: set(steps[-keep:]))
 
 
 def test_a_checkpoint_restores_model_and_optimizer(tmp_path: Path) -> None:

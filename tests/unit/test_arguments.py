@@ -9,6 +9,7 @@ import yaml
 
 from classify.arguments import parse_training, training_parser, yaml_keys
 from classify.config import FIELDS, DataConfig, ModelConfig, RunConfig, TrainingConfig
+from classify.device_config import DeviceConfig
 from classify.errors import InputError
 from tests.conftest import ROOT
 
@@ -16,7 +17,7 @@ CONTRACT = """--data --eval-data --test-data --text-column --label-column --mode
 --max-length --output-dir --overwrite-output-dir --seed --config --resume --precision --cpu --nproc --strategy
 --save-steps --max-train-samples --max-steps --head --report-to --debug --train-file --validation-file --test-file
 --model-name-or-path --num-train-epochs --max-seq-length --no-cuda --use-cpu --per-device-train-batch-size
---resume-from-checkpoint --fp16 --bf16 --local-rank --plan""".split()  # noqa: SIM905
+--resume-from-checkpoint --fp16 --bf16 --local-rank --plan --ddp-backend --save-on-each-node""".split()  # noqa: SIM905
 
 
 def parse(*words: str) -> RunConfig:
@@ -172,8 +173,8 @@ def test_every_recipe_validates_and_is_headed_by_its_command(path: Path) -> None
 def test_config_classes_stay_small() -> None:
     import dataclasses
 
-    for kind in (DataConfig, ModelConfig, TrainingConfig):
-        assert len(dataclasses.fields(kind)) <= 30
+    for kind in (DataConfig, ModelConfig, DeviceConfig, TrainingConfig):
+        assert len(kind.__annotations__) <= 30
     assert len(FIELDS) == sum(len(dataclasses.fields(kind)) for kind in (DataConfig, ModelConfig, TrainingConfig))
 
 

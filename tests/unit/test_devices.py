@@ -133,7 +133,7 @@ def test_contradictions_name_both_sides(
         ({"environment": {"LOCAL_RANK": "0"}}, ["LOCAL_RANK=0", "RANK and WORLD_SIZE"]),
         ({"strategy": "ddp"}, ["--strategy ddp", "--nproc 2"]),
         ({"strategy": "dp", "hardware": CPU}, ["--strategy dp", "GPU"]),
-        ({"backend": "gloo"}, ["ddp_backend gloo", "several processes"]),
+        ({"backend": "gloo"}, ["--ddp-backend gloo", "several processes"]),
     ],
 )
 def test_contradictions_of_a_single_process(arguments: dict[str, object], parts: list[str]) -> None:

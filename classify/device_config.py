@@ -1,0 +1,89 @@
+"""Where to compute: the part of `TrainingConfig` that chooses devices, and its answers about this process."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from classify.options import above, at_least, option
+
+if TYPE_CHECKING:
+    import torch
+
+    from classify.devices import ParallelMode
+    from classify.runtime import Runtime
+
+
+@dataclass
+class DeviceConfig:
+    """Devices, processes and how they work together; `_setup_devices` and the properties as in TrainingArguments."""
+
+    use_cpu: bool = option(False, "leave GPUs alone", "--cpu", "--use-cpu", "--no-cuda")
+    nproc: int | Literal["gpu"] | None = option(
+        None, "start this many processes here (gpu: one a GPU); no torchrun needed", "--nproc", check=above(0)
+    )
+    strategy: Literal["auto", "none", "dp", "ddp", "fsdp"] = option(
+        "auto",
+        "how several devices work together: DataParallel (dp), DistributedDataParallel (ddp), or each holds a part of "
+        "the weights (fsdp)",
+        "--strategy",
+    )
+    local_rank: int = option(
+        -1,
+        "this process's number on its machine, set by a launcher; -1: not launched",
+        "--local-rank",
+        check=at_least(-1),
+    )
+    ddp_backend: Literal["nccl", "gloo", "xccl", "hccl", "cncl"] | None = option(
+        None, "how processes talk; nccl on GPUs, gloo on CPU if not given", "--ddp-backend"
+    )
+    ddp_timeout: int = option(1800, "seconds a rank waits for the others before it gives up", check=above(0))
+
+    @functools.cached_property
+    def runtime(self) -> Runtime:
+        """This process's place among the others, with the process group started. Import of torch happens here."""
+        from classify import runtime
+
+        return runtime.start(
+            use_cpu=self.use_cpu,
+            local_rank=self.local_rank,
+            strategy=self.strategy,
+            backend=self.ddp_backend,
+            timeout_seconds=self.ddp_timeout,
+        )
+
+    @functools.cached_property
+    def _setup_devices(self) -> torch.device:
+        """Decide device and parallel mode once, as `transformers.TrainingArguments._setup_devices` does."""
+        return self.runtime.device
+
+    @property
+    def device(self) -> torch.device:
+        """The device of this process."""
+        return self._setup_devices
+
+    @property
+    def n_gpu(self) -> int:
+        """Accelerators this process drives: 0 on CPU, 1 when launched, all of them under DataParallel."""
+        return self.runtime.plan.n_gpu
+
+    @property
+    def parallel_mode(self) -> ParallelMode:
+        """One device, several in one process (DataParallel), or one process a device (DDP)."""
+        return self.runtime.plan.parallel_mode
+
+    @property
+    def world_size(self) -> int:
+        """Processes that train together."""
+        return self.runtime.world_size
+
+    @property
+    def process_index(self) -> int:
+        """Global rank of this process."""
+        return self.runtime.rank
+
+    @property
+    def local_process_index(self) -> int:
+        """Rank of this process on its machine; 0 where nothing was launched (`local_rank` is -1 then)."""
+        return max(self.runtime.local_rank, 0)

@@ -1,0 +1,99 @@
+"""`--strategy fsdp`: each process holds a part of the weights, and the folder is the one that ddp writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import ROOT, run_command
+
+pytestmark = pytest.mark.distributed
+
+STEPS = 12
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, table: Path, model_folder: Path) -> Path:
+    """A folder with the same run once as ddp/ and once as fsdp/, every second step saved."""
+    folder = tmp_path_factory.mktemp("strategies")
+    (folder / "c.yaml").write_text("dropout: 0.0\nsave_total_limit: 9\n")
+    for strategy in ("ddp", "fsdp"):
+        done = train(folder, table, model_folder, strategy, strategy)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""
+    return folder
+
+
+def train(folder: Path, table: Path, model: Path, strategy: str, out: str, *more: str) -> Any:
+    return run_command(
+        folder, str(ROOT / "run_classify.py"), "--data", str(table), "--model", str(model), "--cpu", "--epochs", "2",
+        "--batch-size", "16", "--learning-rate", "1e-3", "--save-steps", "2", "--config", "c.yaml", "--report-to",
+        "none", "--nproc", "2", "--strategy", strategy, "--output-dir", out, *more,
+    )  # fmt: skip
+
+
+def distance(one: Path, other: Path) -> float:
+    """Norm of the difference of all tensors of two files, as a share of the second's norm."""
+    import torch
+    from safetensors.torch import load_file
+
+    a, b = load_file(one), load_file(other)
+    assert {name: tensor.shape for name, tensor in a.items()} == {name: tensor.shape for name, tensor in b.items()}
+    flat_a, flat_b = (torch.cat([t.flatten().double() for _, t in sorted(x.items())]) for x in (a, b))
+    return float((flat_a - flat_b).norm() / flat_b.norm())
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "model.safetensors",
+        f"checkpoints/step-{STEPS:08d}/model.safetensors",
+        f"checkpoints/step-{STEPS:08d}/optimizer.safetensors",
+    ],
+)
+def test_the_same_weights_as_ddp(runs: Path, file: str) -> None:
+    assert distance(runs / "fsdp" / file, runs / "ddp" / file) <= 1e-5
+
+
+def test_the_same_folder_as_ddp(runs: Path) -> None:
+    names = {way: sorted(str(p.relative_to(runs / way)) for p in (runs / way).rglob("*")) for way in ("ddp", "fsdp")}
+    assert names["fsdp"] == names["ddp"]
+    assert json.loads((runs / "fsdp" / "run.json").read_text())["strategy"] == "fsdp"
+    from transformers import AutoModelForSequenceClassification
+
+    AutoModelForSequenceClassification.from_pretrained(runs / "fsdp")
+
+
+@pytest.mark.parametrize(("before", "after"), [("fsdp", "ddp"), ("ddp", "fsdp")])
+def test_a_run_goes_on_in_the_other_strategy(
+    runs: Path, table: Path, model_folder: Path, before: str, after: str
+) -> None:
+    import shutil
+
+    copy = runs / f"{before}-{after}"
+    shutil.copytree(runs / before, copy)
+    for step in range(4, STEPS + 1, 2):
+        shutil.rmtree(copy / "checkpoints" / f"step-{step:08d}")
+    record = json.loads((copy / "run.json").read_text())
+    (copy / "run.json").write_text(json.dumps({**record, "status": "interrupted"}))
+    done = train(runs, table, model_folder, after, copy.name, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert "resuming from step-00000002" in done.stdout
+    assert distance(copy / "model.safetensors", runs / "ddp" / "model.safetensors") <= 1e-5
+    last = f"checkpoints/step-{STEPS:08d}/model.safetensors"
+    assert distance(copy / last, runs / "ddp" / last) <= 1e-5
+
+
+def test_fsdp_needs_several_processes(
+    command: Callable[..., Any], table: Path, model_folder: Path, tmp_path: Path
+) -> None:
+    done = command(
+        str(ROOT / "run_classify.py"), "--data", str(table), "--model", str(model_folder), "--strategy", "fsdp"
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: --strategy fsdp needs one process per device")
+    assert list(tmp_path.iterdir()) == []
