@@ -13,7 +13,7 @@ from pathlib import Path
 from classify import __version__, devices, launch
 from classify.arguments import Parser, parse_training, training_parser, unknown_words
 from classify.config import DEFAULT_BATCH_SIZE, TrainingConfig
-from classify.errors import ClassifyError, InputError
+from classify.errors import ClassifyError, DeviceError, InputError
 
 _USAGE = """usage: classify COMMAND [flags]
 
@@ -79,7 +79,16 @@ def _train(arguments: list[str], program: str) -> int:
     config = parse_training(arguments, program)
     from classify.checks import check
 
-    checked = check(config)
+    try:
+        checked = check(config)
+    except InputError as error:
+        if isinstance(error, DeviceError) or not launch.several_machines():
+            raise
+        # Here is a table missing, say, and not on the other machines: they would wait for this one.
+        code = _fail(str(error), error.exit_code, config.debug)
+        config.training.runtime.share_faults(str(error))
+        config.training.runtime.close()
+        return code
     if config.training.nproc is not None and not launch.started_here():
         count = devices.one_per_device() if config.training.nproc == "gpu" else config.training.nproc
         return launch.run_processes(["train", *arguments], count)
@@ -173,12 +182,12 @@ def _devices(arguments: list[str], program: str) -> int:
 def _fail(message: str, code: int, debug: bool, everywhere: bool = True) -> int:
     """Print the error once per run, and return its code.
 
-    Of an error that every rank meets, the main process prints the line at once; the others stay silent and linger,
-    because a launcher ends all processes when the first one leaves.
+    Of an error that every rank meets, one process of each machine prints the line at once; the others stay silent and
+    linger, because a launcher ends all processes when the first one leaves.
     """
     if debug:
         traceback.print_exc()
-    if everywhere and not launch.main_by_environment():
+    if everywhere and not launch.speaks():
         time.sleep(1.0)
         return code
     sys.stdout.flush()

@@ -43,9 +43,9 @@ class DeviceConfig:
     @functools.cached_property
     def runtime(self) -> Runtime:
         """This process's place among the others, with the process group started. Import of torch happens here."""
-        from classify import runtime
+        from classify import process_group
 
-        return runtime.start(
+        return process_group.start(
             use_cpu=self.use_cpu,
             local_rank=self.local_rank,
             strategy=self.strategy,

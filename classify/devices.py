@@ -14,7 +14,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from classify.errors import DeviceError
+from classify.errors import DeviceError, InputError
 from classify.launch import Launch, read_launch
 
 BACKENDS = {"cuda": "nccl", "xpu": "xccl", "npu": "hccl", "hpu": "hccl", "mlu": "cncl", "cpu": "gloo"}
@@ -88,33 +88,33 @@ def plan_devices(
 
 
 def check_strategy(launch: Launch, strategy: str, backend: str | None, on_cpu: bool) -> None:
-    """Raise DeviceError where what was asked for contradicts how the process was started.
+    """Raise InputError where what was asked for contradicts how the process was started.
 
     Only `on_cpu` depends on the hardware, so most of this can be told before any is looked at.
     """
     if launch.local_rank >= 0:
         if strategy in ("none", "dp"):
-            raise DeviceError(
+            raise InputError(
                 f"--strategy {strategy} works in one process, but {_started(launch)}; drop the flag, or start with "
                 "python alone."
             )
         if on_cpu and backend not in (None, "gloo"):
-            raise DeviceError(
+            raise InputError(
                 f"--ddp-backend {backend} works on accelerators only, but this is a CPU run; drop it, or give gloo."
             )
         return
     if strategy in ("ddp", "fsdp"):
-        raise DeviceError(
+        raise InputError(
             f"--strategy {strategy} needs one process per device, but this process was started alone; "
             "start with torchrun --nproc-per-node 2, or with --nproc 2."
         )
     if backend is not None:
-        raise DeviceError(
+        raise InputError(
             f"--ddp-backend {backend} needs several processes, but this one was started alone; start with torchrun or "
             "--nproc, or drop it."
         )
     if on_cpu and strategy == "dp":
-        raise DeviceError("--strategy dp needs several GPUs in one process. Got a CPU run instead; use --nproc 2.")
+        raise InputError("--strategy dp needs several GPUs in one process. Got a CPU run instead; use --nproc 2.")
 
 
 def _started(launch: Launch) -> str:

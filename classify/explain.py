@@ -87,6 +87,18 @@ def table(topology: Sequence[Entry], plan: DevicePlan, batch_size: int, environm
     )
 
 
+def line(topology: Sequence[Entry], environment: Mapping[str, str]) -> str:
+    """All places of a run in one line; of many, the middle is left out."""
+    places = [
+        f"rank {entry['rank']} = machine {entry['machine']}, local rank {entry['local_rank']}, "
+        f"{physical(entry['device'], environment)}"
+        for entry in topology
+    ]
+    if len(places) > 8:
+        places[4:-2] = [f"... {len(places) - 6} more in run.json"]
+    return "; ".join(places)
+
+
 def show(topology: Sequence[Entry], plan: DevicePlan, batch_size: int, environment: Mapping[str, str]) -> None:
     """Print table and words."""
     print(table(topology, plan, batch_size, environment))

@@ -31,8 +31,8 @@ def finish(job: Job, state: trainer.TrainState, record: RunRecord) -> None:
     eval_score = job.score(corpus.eval)
     part = corpus.test or corpus.eval
     logits, score = job.predict(part)
-    weights = sharding.gathered(job.model.stock.state_dict(), keep=job.runtime.is_main)
-    if not job.runtime.is_main:
+    weights = sharding.gathered(job.model.stock.state_dict(), keep=job.writes)
+    if not job.writes:
         return
     save_model(job.folder, job.model.stock, weights, job.tokenizer, _settings(job))
     write_predictions(job.folder / "predictions.csv", part.table, part.rows, corpus.labels, metrics.softmax(logits))

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import sys
+import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,17 @@ import numpy.typing as npt
 import torch
 from tqdm import tqdm
 
-from classify import metrics
+from classify import explain, launch, metrics
 from classify.checks import Checked
 from classify.config import RunConfig, TrainingConfig
 from classify.data.infer import Guess
 from classify.data.parts import Part
 from classify.data.tokens import Tokens, TrainingSet, default_max_length, load_tokenizer, tokenize
+from classify.destination import Destination, make_folder
 from classify.errors import InputError
 from classify.inference import logits_of
 from classify.model import LoadedModel, decide_packing, freeze_unused, load_model, quiet_libraries
-from classify.outputs import TrainLog, make_folder
+from classify.outputs import TrainLog
 from classify.packing import ragged_kernel_applies
 from classify.precision import Precision, choose_precision
 from classify.runtime import Runtime
@@ -33,7 +35,10 @@ from classify.tracking import Tracker
 
 @dataclass
 class Job:
-    """One run on this process: what it was told, what it works with, where it writes."""
+    """One run on this process: what it was told, what it works with, where it writes.
+
+    `writes` is true on the main process, and on one of each machine under --save-on-each-node.
+    """
 
     checked: Checked
     runtime: Runtime
@@ -45,6 +50,7 @@ class Job:
     folder: Path
     batch_size: int
     guesses: list[Guess]
+    writes: bool
     probe: dict[str, float] | None = None
     log: TrainLog | None = None
     tracker: Tracker = field(default_factory=lambda: Tracker(None))
@@ -121,6 +127,7 @@ def prepare(checked: Checked) -> Job:
     tokenizer, tokens, max_length, cut = _tokenize(checked)
     runtime = checked.config.training.runtime
     try:
+        runtime.share_faults(None)
         return _prepare(checked, runtime, tokenizer, tokens, max_length, cut)
     except BaseException:
         runtime.close()
@@ -159,14 +166,14 @@ def _prepare(
     ]
     if model.packed and ragged_kernel_applies(runtime.device, precision.autocast_dtype, model.head_size):
         guesses.append(Guess("attention dropout", "0", "the kernel for packed texts has none", "packing in --config"))
-    folder = Path(
-        runtime.broadcast(
-            str(make_folder(checked.destination, overwrite=training.overwrite_output_dir)) if runtime.is_main else None
-        )
-    )
-    job = Job(checked, runtime, tokens, tokenizer, max_length, precision, model, folder, batch_size, guesses)
+    folder = _make_folder(checked, runtime)
+    writes = _make_own_folder(folder, checked, runtime) if training.save_on_each_node else runtime.is_main
+    job = Job(checked, runtime, tokens, tokenizer, max_length, precision, model, folder, batch_size, guesses, writes)
     for guess in guesses:
         job.say(guess.line())
+    job.say(f"ranks: {explain.line(runtime.topology, os.environ)}")
+    if launch.restarts():
+        job.say(f"note: restart {launch.restarts()} by the launcher; this goes on from the newest checkpoint")
     for warning in checked.corpus.warnings:
         job.say(f"note: {warning}")
     if unused:
@@ -174,6 +181,32 @@ def _prepare(
     if runtime.plan.advice:
         job.say(f"note: {runtime.plan.advice}")
     return job
+
+
+def _make_folder(checked: Checked, runtime: Runtime) -> Path:
+    """The output folder, made by the main process, its name told to all."""
+    overwrite = checked.config.training.overwrite_output_dir
+    made = make_folder(checked.destination, overwrite=overwrite) if runtime.is_main else None
+    return Path(runtime.broadcast(str(made)))
+
+
+def _make_own_folder(folder: Path, checked: Checked, runtime: Runtime) -> bool:
+    """Under --save-on-each-node: the folder on this machine, and whether this process is the one to write there.
+
+    Machines that share the main process's disk after all are found by a file it leaves there for a moment: two
+    writers of one folder would spoil it. A collective.
+    """
+    sign = folder / runtime.broadcast(f".shared-{uuid.uuid4().hex}" if runtime.is_main else None)
+    if runtime.is_main:
+        sign.touch()
+    runtime.barrier()
+    writes = runtime.is_main or (runtime.is_local_main and not sign.exists())
+    if writes and not runtime.is_main:
+        make_folder(Destination(folder, folder.name), overwrite=checked.config.training.overwrite_output_dir)
+    runtime.barrier()
+    if runtime.is_main:
+        sign.unlink()
+    return writes
 
 
 def _check_alike(checked: Checked, runtime: Runtime) -> None:

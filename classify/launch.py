@@ -44,6 +44,11 @@ class Launch:
         """True on the one process that writes files and speaks: the global rank 0."""
         return self.rank == 0
 
+    @property
+    def is_local_main(self) -> bool:
+        """True on one process of each machine."""
+        return self.local_rank <= 0
+
 
 def read_launch(environment: Mapping[str, str], local_rank: int = -1) -> Launch:
     """What the launcher says. torchrun's variables come first: srun or mpirun may have started torchrun.
@@ -231,32 +236,29 @@ def enter(rank: int, world_size: int, init_method: str, local_rank: int = -1) ->
     export(Launch("api", rank, own, world_size, world_size, None, match[1].strip("[]"), int(match[2])))
 
 
-def interface_towards(address: str) -> str | None:
-    """The network interface from which this machine reaches `address`, or None where that cannot be told.
+def speaks() -> bool:
+    """Whether this process tells of errors that all meet, as far as the launcher's variables say: one of each machine.
 
-    The operating system's routing table is asked by "connecting" a UDP socket, which sends nothing.
+    Somebody on the second machine looks at the second machine's terminal.
     """
-    import psutil
-
-    for family, kind in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
-        try:
-            with socket.socket(family, socket.SOCK_DGRAM) as probe:
-                probe.connect((address, 9))
-                own = probe.getsockname()[0]
-        except OSError:
-            continue
-        for name, addresses in psutil.net_if_addrs().items():
-            if own != kind and any(entry.address.split("%")[0] == own for entry in addresses):
-                return name
-    return None
-
-
-def main_by_environment() -> bool:
-    """Whether this is global rank 0 as far as the launcher's variables tell, before anything is started."""
     try:
-        return read_launch(os.environ).is_main
+        return read_launch(os.environ).is_local_main
     except DeviceError:
-        return os.environ.get("RANK", "0") == "0"
+        return os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0"
+
+
+def several_machines() -> bool:
+    """Whether the processes of this run sit on more than one machine, as far as the launcher's variables say."""
+    try:
+        place = read_launch(os.environ)
+    except DeviceError:
+        return False
+    return place.world_size > place.local_world_size
+
+
+def hosts_the_store(launch: Launch) -> bool:
+    """Whether this process listens on the port where the ranks meet; torchrun does so itself."""
+    return launch.is_main and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
 
 
 def is_launched() -> bool:
@@ -265,6 +267,18 @@ def is_launched() -> bool:
         return read_launch(os.environ).local_rank >= 0
     except DeviceError:
         return True
+
+
+def restarts() -> int:
+    """How often the launcher has started this job anew (`torchrun --max-restarts`)."""
+    return _number(os.environ, "TORCHELASTIC_RESTART_COUNT", 0)
+
+
+def job_name() -> str | None:
+    """A name that a restarted job keeps and no other one has; None where no launcher restarts."""
+    run_id = os.environ.get("TORCHELASTIC_RUN_ID")
+    # torchrun's own name for a job it was given no name for is "none"; its process outlives the restarts.
+    return f"{socket.gethostname()}-{os.getppid()}" if run_id == "none" else run_id
 
 
 def started_here() -> bool:

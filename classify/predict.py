@@ -16,7 +16,8 @@ from classify.metrics import softmax
 from classify.model import LoadedModel, decide_packing, load_trained, quiet_libraries
 from classify.outputs import check_columns_free, read_settings, write_predictions
 from classify.precision import choose_precision
-from classify.runtime import Runtime, start
+from classify.process_group import start
+from classify.runtime import Runtime
 
 
 @dataclass

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from classify import checkpoint, trainer
 from classify.checkpoint import Checkpoint
+from classify.destination import CHECKPOINTS
 from classify.errors import CheckpointError, InputError
 from classify.job import Job
-from classify.outputs import CHECKPOINTS
 
 
 def find_checkpoint(job: Job) -> Checkpoint | None:

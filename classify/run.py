@@ -20,10 +20,11 @@ from classify.checkpoint import Checkpoint
 from classify.checks import Checked, check
 from classify.config import RunConfig
 from classify.data.plan import BatchPlan
+from classify.destination import CHECKPOINTS
 from classify.errors import InputError, Interrupted
 from classify.finish import finish
 from classify.job import Job, prepare
-from classify.outputs import CHECKPOINTS, RunRecord, TrainLog
+from classify.outputs import RunRecord, TrainLog
 from classify.signals import stop_signals
 from classify.tracking import Tracker
 
@@ -65,7 +66,7 @@ def _run(job: Job) -> Path:
     if training.resume_from_checkpoint and resume.is_finished(job, found, end):
         return job.folder
     record = _record(job)
-    if job.runtime.is_main:
+    if job.writes:
         # Stands there until the run says otherwise: a killed process cannot.
         record.write("interrupted")
     try:
@@ -79,7 +80,7 @@ def _run(job: Job) -> Path:
     except (Interrupted, KeyboardInterrupt):
         raise
     except BaseException:
-        if job.runtime.is_main:
+        if job.writes:
             record.write("failed")
         raise
     finally:
@@ -102,7 +103,12 @@ def _record(job: Job) -> RunRecord:
         strategy=runtime.plan.strategy,
         launcher=runtime.plan.launch.launcher,
         precision=job.precision.name,
-        extra={"packed": job.model.packed, "max_length": job.max_length, "batch_size": job.batch_size},
+        extra={
+            "packed": job.model.packed,
+            "max_length": job.max_length,
+            "batch_size": job.batch_size,
+            "job": launch.job_name(),
+        },
     )
 
 
@@ -136,7 +142,7 @@ def _begin(job: Job, found: Checkpoint | None) -> trainer.TrainState:
 
 
 def _open_logs(job: Job, step: int) -> None:
-    if job.runtime.is_main:
+    if job.writes:
         job.log = TrainLog(job.folder / "train_log.jsonl", step)
         job.tracker = Tracker(job.folder / "tensorboard" if job.checked.tensorboard else None, step)
 
@@ -230,7 +236,7 @@ def _evaluate_epoch(job: Job, state: trainer.TrainState) -> None:
 
 
 def _save(job: Job, state: trainer.TrainState) -> None:
-    """Write a checkpoint on the main process; the others wait, so that nobody runs ahead of a failing disk."""
+    """Write a checkpoint; those who do not write wait, so that nobody runs ahead of a failing disk."""
     progress = state.progress
     limit = job.config.training.save_total_limit
 
@@ -240,8 +246,8 @@ def _save(job: Job, state: trainer.TrainState) -> None:
         best = {int(progress.best["step"])} if progress.best is not None else set()
         return best | set(steps[-max(1, limit - 1) :])
 
-    weights, moments = checkpoint.tensors_of(job.model.stock, state.optimizer, keep=job.runtime.is_main)
-    if job.runtime.is_main:
+    weights, moments = checkpoint.tensors_of(job.model.stock, state.optimizer, keep=job.writes)
+    if job.writes:
         checkpoint.save(
             job.folder / CHECKPOINTS,
             progress.step,

@@ -6,11 +6,7 @@ Everything works the same in a single process, so that no caller needs to test f
 from __future__ import annotations
 
 import contextlib
-import datetime
 import json
-import os
-import socket
-import zlib
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
@@ -21,14 +17,9 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from classify import sharding
 from classify.devices import (
     DevicePlan,
-    Hardware,
     ParallelMode,
-    detect_hardware,
-    free_threads,
-    plan_devices,
 )
-from classify.errors import ClassifyError
-from classify.launch import available_cores, export, interface_towards
+from classify.errors import InputError
 
 
 class Movable(Protocol):
@@ -82,6 +73,11 @@ class Runtime:
     def is_main(self) -> bool:
         """True on the one process that writes files and speaks: the global rank 0."""
         return self.plan.launch.is_main
+
+    @property
+    def is_local_main(self) -> bool:
+        """True on one process of each machine."""
+        return self.plan.launch.is_local_main
 
     @property
     def replicas(self) -> int:
@@ -139,6 +135,16 @@ class Runtime:
             payload = torch.empty(int(size), dtype=torch.uint8, device=kind)
         torch.distributed.broadcast(payload, src=0)
         return json.loads(bytes(payload.tolist()))
+
+    def share_faults(self, fault: str | None) -> None:
+        """Raise InputError where another rank cannot begin; its `fault` is told. A collective."""
+        own = torch.tensor(list((fault or "").encode()), dtype=torch.uint8, device=self.device)
+        sizes = self.gather(torch.tensor([own.numel()], device=self.device)).tolist()
+        texts = bytes(self.gather(own).tolist())
+        for rank, size in enumerate(sizes):
+            message, texts = texts[:size].decode(), texts[size:]
+            if message and fault is None:
+                raise InputError(f"rank {rank} on machine {self.topology[rank]['machine']} stopped: {message}")
 
     def broadcast_tensors(self, tensors: dict[str, torch.Tensor] | None) -> dict[str, torch.Tensor]:
         """The main process's named tensors on every rank, bit for bit; the others pass None."""
@@ -219,67 +225,3 @@ class Runtime:
         if self.replicas > 1:
             place = f", {self.replicas} devices (DataParallel)"
         return f"{self.plan.device}{place}: {self.plan.reason}"
-
-
-def start(
-    *, use_cpu: bool, local_rank: int, strategy: str = "auto", backend: str | None = None, timeout_seconds: int = 1800
-) -> Runtime:
-    """Plan, start the process group where there are several processes, take the device, set the threads."""
-    hardware = Hardware() if use_cpu else detect_hardware()
-    plan = plan_devices(
-        use_cpu=use_cpu,
-        local_rank=local_rank,
-        environment=os.environ,
-        hardware=hardware,
-        strategy=strategy,
-        backend=backend,
-    )
-    on_cpu = plan.device == "cpu"
-    threads = free_threads(os.environ, plan.launch.local_world_size, available_cores())
-    if threads is not None:
-        torch.set_num_threads(threads)
-        os.environ["OMP_NUM_THREADS"] = str(threads)
-    device = torch.device(plan.device)
-    if not on_cpu:
-        torch.accelerator.set_device_index(device.index)
-    if plan.parallel_mode is ParallelMode.DISTRIBUTED:
-        from accelerate.state import PartialState
-
-        export(plan.launch)
-        interface = interface_towards(plan.launch.address or "127.0.0.1")
-        if interface is not None:  # gloo would take the one that the machine's own name resolves to
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-        # Without cpu=True, a launched process on a machine without GPU would believe to be rank 0 of 1.
-        state = PartialState(cpu=on_cpu, backend=plan.backend, timeout=datetime.timedelta(seconds=timeout_seconds))
-        found = (state.process_index, state.num_processes)
-        if found != (plan.launch.rank, plan.launch.world_size):
-            raise ClassifyError(
-                f"the process group gives rank {found[0]} of {found[1]}, the launcher said rank {plan.launch.rank} "
-                f"of {plan.launch.world_size}; please report this with the command that started it."
-            )
-    runtime = Runtime(plan, device)
-    runtime.topology = _topology(runtime)
-    return runtime
-
-
-def _topology(runtime: Runtime) -> list[dict[str, Any]]:
-    """One entry a rank, the same on every rank: machine, rank, local rank, device."""
-    import torch
-
-    launch = runtime.plan.launch
-    host = zlib.crc32(socket.gethostname().encode())
-    machine = -1 if launch.machine is None else launch.machine
-    own = torch.tensor([[machine, host, launch.rank, launch.local_rank, runtime.device.index or 0]])
-    rows = runtime.gather(own.to(runtime.device)).tolist()
-    # A launcher that does not number the machines leaves their names, in order of their first rank.
-    hosts = list(dict.fromkeys(row[1] for row in rows))
-    kind = runtime.device.type
-    return [
-        {
-            "machine": machine if machine >= 0 else hosts.index(host),
-            "rank": rank,
-            "local_rank": local_rank,
-            "device": "cpu" if kind == "cpu" else f"{kind}:{index}",
-        }
-        for machine, host, rank, local_rank, index in rows
-    ]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from classify.devices import Hardware, ParallelMode, free_threads, plan_devices
-from classify.errors import DeviceError
-from classify.launch import Launch, expand_tasks, first_host, interface_towards, read_launch
+from classify.errors import DeviceError, InputError
+from classify.launch import Launch, expand_tasks, first_host, read_launch
+from classify.network import interface_towards
 
 CPU = Hardware()
 ONE, TWO, EIGHT = Hardware("cuda", 1), Hardware("cuda", 2), Hardware("cuda", 8)
@@ -119,7 +120,7 @@ def test_contradictions_name_both_sides(
     environment = {**launched(1, 1, 2), **change}
     environment = {key: value for key, value in environment.items() if value is not None}
     call: dict[str, object] = {"use_cpu": False, "local_rank": -1, **arguments}
-    with pytest.raises(DeviceError) as caught:
+    with pytest.raises(InputError) as caught:
         plan_devices(environment=environment, hardware=TWO, **call)  # type: ignore[arg-type]
     for part in parts:
         assert part in str(caught.value)
@@ -138,7 +139,7 @@ def test_contradictions_name_both_sides(
 )
 def test_contradictions_of_a_single_process(arguments: dict[str, object], parts: list[str]) -> None:
     call: dict[str, object] = {"use_cpu": False, "local_rank": -1, "environment": {}, "hardware": ONE, **arguments}
-    with pytest.raises(DeviceError) as caught:
+    with pytest.raises(InputError) as caught:
         plan_devices(**call)  # type: ignore[arg-type]
     for part in parts:
         assert part in str(caught.value)

@@ -1,0 +1,125 @@
+"""Starting: the plan carried out, the process group formed, and every rank told where all the others are."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import socket
+import sys
+import threading
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from classify.devices import DevicePlan, Hardware, ParallelMode, detect_hardware, free_threads, plan_devices
+from classify.errors import ClassifyError
+from classify.launch import available_cores, export, hosts_the_store, restarts
+from classify.network import check_meeting_place, interface_towards
+from classify.runtime import Runtime
+
+_PATIENCE_SECONDS = 20.0
+
+
+def start(
+    *, use_cpu: bool, local_rank: int, strategy: str = "auto", backend: str | None = None, timeout_seconds: int = 1800
+) -> Runtime:
+    """Plan, start the process group where there are several processes, take the device, set the threads."""
+    hardware = Hardware() if use_cpu else detect_hardware()
+    plan = plan_devices(
+        use_cpu=use_cpu,
+        local_rank=local_rank,
+        environment=os.environ,
+        hardware=hardware,
+        strategy=strategy,
+        backend=backend,
+    )
+    threads = free_threads(os.environ, plan.launch.local_world_size, available_cores())
+    if threads is not None:
+        torch.set_num_threads(threads)
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+    device = torch.device(plan.device)
+    if plan.device != "cpu":
+        torch.accelerator.set_device_index(device.index)
+    if plan.parallel_mode is ParallelMode.DISTRIBUTED:
+        _form_group(plan, datetime.timedelta(seconds=timeout_seconds))
+    runtime = Runtime(plan, device)
+    runtime.topology = _topology(runtime)
+    return runtime
+
+
+def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> None:
+    """Meet the other ranks; Accelerate knows how on every backend."""
+    from accelerate.state import PartialState
+
+    launch = plan.launch
+    export(launch)
+    address, port = launch.address or "127.0.0.1", launch.port or 0
+    check_meeting_place(address, port, listens=hosts_the_store(launch))
+    interface = interface_towards(address)
+    if interface is not None:  # gloo would take the one that the machine's own name resolves to
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+    with _patience(f"rank {launch.rank} of {launch.world_size} waits for the others at {address}:{port}"):
+        # Without cpu=True, a launched process on a machine without GPU would believe to be rank 0 of 1.
+        on_cpu = plan.device == "cpu"
+        state = PartialState(cpu=on_cpu, backend=plan.backend, timeout=timeout, **_meeting_place(timeout))
+    found = (state.process_index, state.num_processes)
+    if found != (launch.rank, launch.world_size):
+        raise ClassifyError(
+            f"the process group gives rank {found[0]} of {found[1]}, the launcher said rank {launch.rank} "
+            f"of {launch.world_size}; please report this with the command that started it."
+        )
+
+
+@contextlib.contextmanager
+def _patience(what: str) -> Iterator[None]:
+    """Say what is waited for when it takes long; a firewall, or a machine nobody started, looks like a hang."""
+
+    def say() -> None:
+        print(f"note: {what}; are all started, and may they reach it?", file=sys.stderr, flush=True)
+
+    timer = threading.Timer(_PATIENCE_SECONDS, say)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _meeting_place(timeout: datetime.timedelta) -> dict[str, Any]:
+    """Arguments of `init_process_group`: none but in a restarted job.
+
+    torchrun with a fixed address serves all attempts from one store, where the addresses of processes that are gone
+    still stand (torch 2.13 names them alike in every attempt).
+    """
+    if not restarts():
+        return {}
+    store, rank, world_size = next(torch.distributed.rendezvous("env://", timeout=timeout))
+    store = torch.distributed.PrefixStore(f"attempt-{restarts()}", store)
+    return {"store": store, "rank": rank, "world_size": world_size}
+
+
+def _topology(runtime: Runtime) -> list[dict[str, Any]]:
+    """One entry a rank, the same on every rank: machine, rank, local rank, device."""
+    import torch
+
+    launch = runtime.plan.launch
+    host = zlib.crc32(socket.gethostname().encode())
+    machine = -1 if launch.machine is None else launch.machine
+    own = torch.tensor([[machine, host, launch.rank, launch.local_rank, runtime.device.index or 0]])
+    rows = runtime.gather(own.to(runtime.device)).tolist()
+    # A launcher that does not number the machines leaves their names, in order of their first rank.
+    hosts = list(dict.fromkeys(row[1] for row in rows))
+    kind = runtime.device.type
+    return [
+        {
+            "machine": machine if machine >= 0 else hosts.index(host),
+            "rank": rank,
+            "local_rank": local_rank,
+            "device": "cpu" if kind == "cpu" else f"{kind}:{index}",
+        }
+        for machine, host, rank, local_rank, index in rows
+    ]

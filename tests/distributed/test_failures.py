@@ -1,0 +1,224 @@
+"""What happens when a process fails: all stop soon, one line says why, nothing is left, and a restart goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.conftest import ROOT, run_command
+from tests.distributed.processes import free_port
+
+pytestmark = pytest.mark.distributed
+
+SCRIPT = str(ROOT / "run_classify.py")
+TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
+
+# One rank fails in the middle of a step, for good: the draw of its dropout raises. The others wait for its gradients.
+FAILING = """
+import os, time
+
+if os.environ.get("RANK") == {rank!r}:
+    import numpy
+
+    class SeedSequence(numpy.random.SeedSequence):
+        calls = 0
+
+        def __init__(self, *args):
+            SeedSequence.calls += 1
+            if SeedSequence.calls > 40:
+                open({report!r}, "w").write(str(time.time()))
+                raise ValueError("the memory of this machine is broken")
+            super().__init__(*args)
+
+    numpy.random.SeedSequence = SeedSequence
+"""
+
+
+def words(table: Path, model: Path, *more: str) -> list[str]:
+    return [
+        "--data", str(table), "--model", str(model), "--cpu", "--report-to", "none", "--batch-size", "16",
+        "--output-dir", "out", *more,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ["torchrun", "nproc"])
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_one_ranks_error_ends_all(table: Path, model_folder: Path, tmp_path: Path, way: str, rank: str) -> None:
+    """Within 15 seconds, with the first error as the one shown, and no process left."""
+    (tmp_path / "spy").mkdir()
+    report = tmp_path / "failed-at"
+    (tmp_path / "spy" / "sitecustomize.py").write_text(FAILING.format(rank=rank, report=str(report)))
+    start = [*TORCHRUN, "--master-port", str(free_port()), SCRIPT] if way == "torchrun" else [SCRIPT, "--nproc", "2"]
+    process = subprocess.Popen(
+        [sys.executable, *start, *words(table, model_folder, "--epochs", "500")],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "spy")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        _, err = process.communicate(timeout=90)
+        ended = time.time()
+        with pytest.raises(ProcessLookupError):
+            os.killpg(process.pid, 0)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    assert process.returncode == 1
+    assert ended - float(report.read_text()) < 15
+    assert [line for line in err.splitlines() if line.startswith("error: ")] == [
+        "error: internal error: ValueError: the memory of this machine is broken (--debug shows where)"
+    ]
+    if way == "nproc":
+        assert err.count("\n") == 1, err
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["status"] in ("failed", "interrupted")
+
+
+def descendants(process: subprocess.Popen[str], rank: str) -> list[psutil.Process]:
+    """Processes below this one that are the given rank."""
+    found = []
+    for child in psutil.Process(process.pid).children(recursive=True):
+        try:
+            if child.environ().get("RANK") == rank:
+                found.append(child)
+        except psutil.Error:
+            continue
+    return found
+
+
+RESTARTED = ("--epochs", "12", "--learning-rate", "1e-3", "--batch-size", "4")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, table: Path, model_folder: Path) -> Path:
+    """The folder of a run on two processes that nobody disturbed; and it left no warning about its process group."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    done = run_command(folder, *TORCHRUN, "--standalone", SCRIPT, *words(table, model_folder, *RESTARTED))
+    assert done.returncode == 0, done.stderr
+    assert "destroy_process_group" not in done.stderr
+    return folder / "out"
+
+
+@pytest.mark.parametrize(("meeting", "named"), [("static", True), ("standalone", False)])
+def test_a_restarted_job_resumes_by_itself(
+    undisturbed: Path, table: Path, model_folder: Path, tmp_path: Path, meeting: str, named: bool
+) -> None:
+    """A rank is killed; torchrun starts all anew; the end is the same to the last bit as of a run left in peace.
+
+    Without --output-dir it finds the folder that the attempt before it chose.
+    """
+    own = words(table, model_folder, *RESTARTED)
+    own = own if named else [word for word in own if word not in ("--output-dir", "out")]
+    where = ["--standalone"] if meeting == "standalone" else ["--master-port", str(free_port())]
+    process = subprocess.Popen(
+        [sys.executable, *TORCHRUN, *where, "--max-restarts", "1", SCRIPT, *own],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    lines: list[str] = []
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line)
+            if line.startswith("epoch 3 "):
+                descendants(process, "1")[0].kill()
+                break
+        out, _ = process.communicate(timeout=90)
+    finally:
+        process.kill()
+        process.wait()
+    lines += out.splitlines()
+    assert process.returncode == 0
+    assert any(line.startswith("note: restart 1 by the launcher") for line in lines)
+    folder = tmp_path / "out" if named else tmp_path / "runs" / "my-1"
+    assert f"{folder.relative_to(tmp_path)}: resuming from step-" in out
+    assert named or [path.name for path in (tmp_path / "runs").iterdir()] == ["my-1"]
+    for name in ("model.safetensors", "predictions.csv"):
+        assert (folder / name).read_bytes() == (undisturbed / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        ({"MASTER_PORT": "taken"}, ["MASTER_PORT=", "Address already in use", "free port"]),
+        ({"MASTER_ADDR": "no.such.host.invalid"}, ["MASTER_ADDR=no.such.host.invalid", "not known"]),
+        ({"MASTER_ADDR": None}, ["RANK=0", "WORLD_SIZE=2", "MASTER_ADDR"]),
+        ({"LOCAL_RANK": None}, ["RANK=0", "LOCAL_RANK is not"]),
+    ],
+    ids=["busy port", "unknown address", "no address", "no local rank"],
+)
+def test_a_place_that_cannot_be_taken(
+    command: Callable[..., Any], table: Path, model_folder: Path, change: dict[str, str | None], parts: list[str]
+) -> None:
+    with socket.socket() as other:
+        other.bind(("", 0))
+        other.listen()
+        place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29501"}
+        place = {key: value for key, value in {**place, **change}.items() if value is not None}
+        if place["MASTER_PORT"] == "taken":
+            place["MASTER_PORT"] = str(other.getsockname()[1])
+        done = command(SCRIPT, *words(table, model_folder), **place)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1, done.stderr
+    for part in parts:
+        assert part in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("start", "more", "line"),
+    [
+        ([SCRIPT, "--nproc", "2"], ["--ddp-backend", "nccl"], "--ddp-backend nccl works on accelerators only"),
+        ([SCRIPT, "--nproc", "2"], ["--strategy", "dp"], "--strategy dp works in one process"),
+        ([SCRIPT], ["--strategy", "ddp"], "--strategy ddp needs one process per device"),
+        ([SCRIPT], ["--ddp-backend", "gloo"], "--ddp-backend gloo needs several processes"),
+        ([SCRIPT, "--local-rank", "0"], [], "--local-rank 0 says that a launcher started this process"),
+        ([*TORCHRUN, "--standalone", SCRIPT], ["--config", "two.yaml"], "--nproc 2 starts processes itself"),
+        ([*TORCHRUN, "--standalone", SCRIPT], ["--strategy", "dp"], "--strategy dp works in one process"),
+        ([*TORCHRUN, "--standalone", SCRIPT], ["--ddp-backend", "nccl"], "--ddp-backend nccl works on accelerators"),
+    ],
+    ids=lambda value: " ".join(value).replace(str(ROOT), "") if isinstance(value, list) else "",
+)
+def test_contradictions_come_once(
+    command: Callable[..., Any],
+    table: Path,
+    model_folder: Path,
+    tmp_path: Path,
+    start: list[str],
+    more: list[str],
+    line: str,
+) -> None:
+    (tmp_path / "two.yaml").write_text("nproc: 2\n")  # as a flag, torchrun would take it for its own
+    done = command(*start, *words(table, model_folder, *more))
+    assert done.returncode == (1 if start[0] == "-m" else 2)
+    assert done.stderr.count("error: ") == 1, done.stderr
+    assert f"error: {line}" in done.stderr
+
+
+def test_nccl_is_refused_where_no_accelerator_is_found(
+    command: Callable[..., Any], table: Path, model_folder: Path
+) -> None:
+    import torch
+
+    if torch.accelerator.is_available():
+        pytest.skip("there is an accelerator here")
+    own = [word for word in words(table, model_folder) if word != "--cpu"]
+    for more in (["--nproc", "2", "--ddp-backend", "nccl"], ["--nproc", "gpu"]):
+        done = command(SCRIPT, *own, *more)
+        assert done.returncode == 2
+        assert done.stderr.count("\n") == 1, done.stderr
