@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,13 +52,16 @@ def machines() -> Iterator[tuple[str, str]]:
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True, timeout=20)
 
 
-def run_on_both(machines: tuple[str, str], per_machine: tuple[int, int], words: list[str], folder: Path) -> list[str]:
-    """torchrun with its static rendezvous on both machines, in one shared folder; returns what each printed."""
+def run_on_both(
+    machines: tuple[str, str], per_machine: tuple[int, int], words: list[str], *folders: Path, code: int = 0
+) -> list[str]:
+    """torchrun with its static rendezvous on both machines, in a folder each or a shared one; what each printed."""
     port = free_port()
     processes = []
     launched = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME")
     environment = {key: value for key, value in os.environ.items() if key not in launched}
     for number, (name, count) in enumerate(zip(machines, per_machine, strict=True)):
+        folder = folders[min(number, len(folders) - 1)]
         start = [
             "ip", "netns", "exec", name, sys.executable, "-m", "torch.distributed.run", "--nnodes", "2",
             "--node-rank", str(number), "--nproc-per-node", str(count), "--master-addr", ADDRESSES[0],
@@ -75,7 +79,7 @@ def run_on_both(machines: tuple[str, str], per_machine: tuple[int, int], words: 
             if process.poll() is None:
                 process.terminate()
                 process.wait(timeout=40)
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
+    assert [process.returncode for process in processes] == [code, code], "\n".join(outputs)
     return outputs
 
 
@@ -149,3 +153,46 @@ def test_resuming_needs_the_checkpoint_on_the_first_machine_only(
     assert "resuming from step-00000002" in outputs[0]
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == wanted
     assert list(hidden.iterdir()) == []
+
+
+def test_each_machine_gets_all_files(machines: tuple[str, str], model_folder: Path, tmp_path: Path) -> None:
+    """--save-on-each-node without a shared disk: the same files on both, and a resumed run writes both again."""
+    homes = (tmp_path / "first", tmp_path / "second")
+    for home in homes:
+        home.mkdir()
+        tiny.write_table(home / "my.csv", tiny.table_rows(60))
+    words = [*words_for(Path("my.csv"), model_folder), "--save-on-each-node"]
+    outputs = run_on_both(machines, (2, 1), words, *homes)
+    assert outputs[0].count("result: out") == 1
+    assert "result: out" not in outputs[1]
+    files = [sorted(str(p.relative_to(home)) for p in home.rglob("*") if p.is_file()) for home in homes]
+    assert files[0] == files[1]
+    assert "out/checkpoints/step-00000003/manifest.json" in files[0]
+    for name in ("model.safetensors", "predictions.csv", "checkpoints/step-00000003/optimizer.safetensors"):
+        assert (homes[0] / "out" / name).read_bytes() == (homes[1] / "out" / name).read_bytes()
+
+
+def test_a_shared_folder_keeps_one_writer(machines: tuple[str, str], model_folder: Path, tmp_path: Path) -> None:
+    """--save-on-each-node though the disk is shared: two writers would spoil each other's files."""
+    table = tiny.write_table(tmp_path / "my.csv", tiny.table_rows(60))
+    run_on_both(machines, (1, 1), [*words_for(table, model_folder), "--save-on-each-node"], tmp_path)
+    assert not list((tmp_path / "out").glob(".*"))
+    log = [json.loads(line) for line in (tmp_path / "out" / "train_log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in log] == [2, 2, 3, 3]
+
+
+def test_a_table_missing_on_one_machine_ends_the_other(
+    machines: tuple[str, str], model_folder: Path, tmp_path: Path
+) -> None:
+    """Each machine's terminal says what is wrong, once, and nobody waits for the process group's time-out."""
+    homes = (tmp_path / "first", tmp_path / "second")
+    for home in homes:
+        home.mkdir()
+    tiny.write_table(homes[0] / "my.csv", tiny.table_rows(60))
+    begin = time.monotonic()
+    outputs = run_on_both(machines, (2, 1), words_for(Path("my.csv"), model_folder), *homes, code=1)
+    assert time.monotonic() - begin < 60
+    assert outputs[1].count("error: --data my.csv: no such file") == 1
+    assert outputs[0].count("error: rank 2 on machine 1 stopped: --data my.csv: no such file") == 1
+    assert outputs[0].count("error: ") == 1
+    assert not (homes[0] / "out").exists()

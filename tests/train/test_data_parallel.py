@@ -1,0 +1,155 @@
+"""DataParallel without GPUs: two replicas on the CPU, made, run and gathered as torch does it on devices.
+
+Only the copying to devices is replaced. Replicas are what `torch.nn.parallel.replicate` makes (shallow copies of every
+module whose parameters are clones with a gradient back to the original) and run in threads of their own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import classify
+from classify import trainer
+from classify.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
+from classify.data.plan import BatchPlan
+from classify.data.tokens import TrainingSet
+from classify.devices import DevicePlan, Hardware, ParallelMode, plan_devices
+from classify.inference import logits_of
+from classify.model import LoadedModel
+from classify.runtime import BatchDataParallel, Runtime
+from tests.distributed.exact_worker import LEARNING_RATE, ROWS, SEED, STEPS, data_and_model
+
+BATCH = 7  # cut unequally between two, and the last one of an epoch holds a single row
+
+
+def replica_of(network: nn.Module) -> nn.Module:
+    """What torch's replicate makes of a module for one device; the clones stand for the broadcast parameters."""
+    clones = {parameter: parameter.clone() for parameter in network.parameters()}
+    modules: Any = list(network.modules())
+    copies = {module: module._replicate_for_data_parallel() for module in modules}
+    for module, copy in copies.items():
+        for name, child in module._modules.items():
+            if child is not None:
+                setattr(copy, name, copies[child])
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                setattr(copy, name, clones[parameter])
+    return copies[network]
+
+
+class TwoReplicas(nn.Module):
+    """BatchDataParallel on two devices that do not exist."""
+
+    def __init__(self, module: nn.Module):
+        super().__init__()
+        self.module = module
+        self.sizes: list[list[int]] = []
+
+    def forward(self, batches: list[Any]) -> torch.Tensor:
+        stand_in: Any = type("Devices", (), {"src_device_obj": torch.device("cpu")})
+        inputs, _ = BatchDataParallel.scatter(stand_in, (batches,), None, [0, 1])
+        replicas = [replica_of(self.module) for _ in inputs]
+        enabled = torch.is_grad_enabled()
+
+        def run(replica: nn.Module, batch: Any) -> torch.Tensor:
+            with torch.set_grad_enabled(enabled):  # as torch's parallel_apply does: threads do not inherit it
+                return replica(batch)
+
+        with ThreadPoolExecutor(2) as pool:
+            parts = list(pool.map(run, replicas, (one for (one,) in inputs)))
+        self.sizes.append([len(part) for part in parts])
+        return torch.cat(parts)
+
+
+class TwoDevices(Runtime):
+    """A runtime that drives two devices in one process."""
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        self.wrapped_by_test = TwoReplicas(model)
+        return self.wrapped_by_test
+
+
+def two_devices() -> TwoDevices:
+    plan = plan_devices(use_cpu=False, local_rank=-1, environment={}, hardware=Hardware("cuda", 2))
+    assert (plan.parallel_mode, plan.n_gpu) == (ParallelMode.NOT_DISTRIBUTED, 2)
+    place = {"machine": 0, "rank": 0, "local_rank": -1, "device": "cuda:0"}
+    return TwoDevices(plan, torch.device("cpu"), [place])
+
+
+def train(
+    model_folder: Path, runtime: Runtime, packed: bool, micro: int
+) -> tuple[LoadedModel, TrainingSet, list[trainer.StepDone]]:
+    data, model = data_and_model(model_folder)
+    model.use_packing(packed)
+    config = TrainingConfig(
+        use_cpu=True, learning_rate=LEARNING_RATE, max_steps=STEPS, gradient_accumulation_steps=micro, seed=SEED,
+        logging_steps=1,
+    )  # fmt: skip
+    state = trainer.make_state(model, config, runtime)
+    events = list(trainer.fit(state, data, config, runtime, batch_size=BATCH))
+    return model, data, events
+
+
+@pytest.mark.parametrize("packed", [True, False], ids=["packed", "padded"])
+@pytest.mark.parametrize("micro", [1, 2])
+def test_the_same_weights_as_one_device(model_folder: Path, packed: bool, micro: int) -> None:
+    """The loss is weighted by rows: a mean of the replicas' means would differ where they hold unequal numbers."""
+    runtime = two_devices()
+    two, data, told = train(model_folder, runtime, packed, micro)
+    one, _, alone = train(model_folder, TrainingConfig(use_cpu=True).runtime, packed, micro)
+    a, b = (
+        torch.cat([p.detach().flatten() for n, p in model.stock.named_parameters() if not n.endswith("key.bias")])
+        for model in (two, one)
+    )
+    assert float((a - b).norm() / b.norm()) <= 1e-5
+    np.testing.assert_allclose([e.loss for e in told], [e.loss for e in alone], rtol=2e-5, atol=2e-6)
+    sizes = runtime.wrapped_by_test.sizes
+    rows = BatchPlan(ROWS, BATCH, SEED)
+    assert sum(map(sum, sizes)) == sum(len(step.rows) for step in rows.steps(0, rows.end_of(99, STEPS)))
+    assert any(len(set(pair)) == 2 for pair in sizes), "some batches are cut unequally"
+    assert [1] in sizes, "the last batch of an epoch has a row for one replica only"
+    np.testing.assert_allclose(
+        logits_of(two, data.tokens, data.rows, runtime), logits_of(one, data.tokens, data.rows, runtime), atol=1e-4
+    )
+
+
+def test_logits_come_back_in_the_order_of_the_batches(model_folder: Path) -> None:
+    data, model = data_and_model(model_folder)
+    model.use_packing(True)
+    runtime = two_devices()
+    wrapped = runtime.wrap(model.classifier).eval()
+    batches = [model.batch(data.tokens, rows) for rows in (np.arange(0, 5), np.arange(5, 7))]
+    with torch.no_grad():
+        got = runtime.forward(wrapped, batches)
+        want = model.classifier(model.batch(data.tokens, np.arange(7)))
+    assert runtime.wrapped_by_test.sizes == [[5, 2]]
+    assert (got - want).abs().max() < 1e-6
+
+
+def test_a_whole_run_says_that_ddp_is_faster(
+    table: Path, model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once, and the folder tells what was done."""
+    training = TrainingConfig(output_dir=str(tmp_path / "out"), max_steps=3, report_to="none")
+    training.__dict__["runtime"] = two_devices()
+    folder = classify.train(RunConfig(DataConfig(data=str(table)), ModelConfig(model=str(model_folder)), training))
+    said = capsys.readouterr().out
+    assert said.count("--nproc 2 (or torchrun) is faster") == 1
+    assert "2 devices (DataParallel)" in said
+    run = json.loads((folder / "run.json").read_text())
+    assert (run["strategy"], run["status"]) == ("dp", "finished")
+    assert [entry["rows_per_step"] for entry in run["topology"]] == [32]
+
+
+def test_a_plan_with_one_device_is_no_data_parallel() -> None:
+    plan: DevicePlan = plan_devices(use_cpu=False, local_rank=-1, environment={}, hardware=Hardware("cuda", 1))
+    assert Runtime(dataclasses.replace(plan), torch.device("cpu")).replicas == 1
