@@ -174,6 +174,9 @@ def free_threads(environment: Mapping[str, str], local_world_size: int, cores: i
     several processes share the machine, each takes its share instead of all taking everything.
     """
     share = max(1, cores // local_world_size)
+    by_srun = environment.get("SLURM_CPUS_PER_TASK", "")  # srun binds a task to its cores: `cores` counts them alone
+    if by_srun.isdecimal() and local_world_size > 1:
+        share = max(1, min(cores, int(by_srun)))
     setting = environment.get("OMP_NUM_THREADS")
     if setting is None:
         return share if local_world_size > 1 else None

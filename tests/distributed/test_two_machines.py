@@ -55,21 +55,27 @@ def machines() -> Iterator[tuple[str, str]]:
 def run_on_both(
     machines: tuple[str, str], per_machine: tuple[int, int], words: list[str], *folders: Path, code: int = 0
 ) -> list[str]:
-    """torchrun with its static rendezvous on both machines, in a folder each or a shared one; what each printed."""
+    """configs/cluster/two-machines.sh on both machines, in a folder each or a shared one; what each printed.
+
+    `words` begins with --data and the table.
+    """
     port = free_port()
     processes = []
     launched = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME")
     environment = {key: value for key, value in os.environ.items() if key not in launched}
+    environment |= {"VENV": sys.prefix, "PORT": str(port)}
     for number, (name, count) in enumerate(zip(machines, per_machine, strict=True)):
         folder = folders[min(number, len(folders) - 1)]
-        start = [
-            "ip", "netns", "exec", name, sys.executable, "-m", "torch.distributed.run", "--nnodes", "2",
-            "--node-rank", str(number), "--nproc-per-node", str(count), "--master-addr", ADDRESSES[0],
-            "--master-port", str(port), str(ROOT / "run_classify.py"), *words,
-        ]  # fmt: skip
+        script = str(ROOT / "configs" / "cluster" / "two-machines.sh")
+        start = ["ip", "netns", "exec", name, "bash", script, str(number), ADDRESSES[0], *words[1:]]
         processes.append(
             subprocess.Popen(
-                start, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+                start,
+                cwd=folder,
+                env={**environment, "PROCESSES": str(count)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
             )
         )
     try:

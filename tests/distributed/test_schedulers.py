@@ -1,0 +1,163 @@
+"""SLURM and Open MPI for real: a SLURM of two nodes on this machine, and mpirun. Skipped where not installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.distributed.processes import free_port
+
+pytestmark = pytest.mark.distributed
+
+SCRIPT = str(ROOT / "run_classify.py")
+SLURM = """
+ClusterName=here
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.sock
+CredType=cred/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/controller.pid
+SlurmdPidFile={folder}/node-%n.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={port_1} CPUs=2
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={port_2} CPUs=2
+PartitionName=all Nodes=ALL Default=YES State=UP MaxTime=INFINITE
+"""
+
+
+def words(table: Path, model: Path, out: Path) -> list[str]:
+    return [
+        "--data", str(table), "--model", str(model), "--cpu", "--max-steps", "2", "--report-to", "none",
+        "--output-dir", str(out),
+    ]  # fmt: skip
+
+
+def told(folder: Path) -> tuple[str, list[tuple[int, int, int]]]:
+    """Launcher, and (machine, rank, local rank) of each process."""
+    run = json.loads((folder / "run.json").read_text())
+    assert run["status"] == "finished"
+    return run["launcher"], [(entry["machine"], entry["rank"], entry["local_rank"]) for entry in run["topology"]]
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment of a SLURM of two nodes that lives as long as this module."""
+    missing = [name for name in ("munged", "slurmctld", "slurmd", "srun", "sbatch") if shutil.which(name) is None]
+    if missing or os.geteuid() != 0:
+        pytest.skip(f"needs root and SLURM (package slurm-wlm); missing: {', '.join(missing) or 'root'}")
+    folder = tmp_path_factory.mktemp("slurm")
+    (folder / "state").mkdir()
+    key = folder / "munge.key"
+    key.write_bytes(os.urandom(1024))
+    key.chmod(0o400)
+    ports = {name: free_port() for name in ("port", "port_1", "port_2")}
+    (folder / "slurm.conf").write_text(SLURM.format(host=socket.gethostname(), folder=folder, **ports))
+    environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf"), "MASTER_ADDR": "127.0.0.1"}
+    commands = [
+        ["munged", "-F", "-f", f"--key-file={key}", f"--socket={folder}/munge.sock", f"--pid-file={folder}/munge.pid",
+         f"--log-file={folder}/munge.log", f"--seed-file={folder}/munge.seed"],
+        ["slurmctld", "-D"], ["slurmd", "-D", "-N", "n1"], ["slurmd", "-D", "-N", "n2"],
+    ]  # fmt: skip
+    daemons = []
+    try:
+        with (folder / "daemons.log").open("w") as log:
+            for command in commands:
+                daemons.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
+                time.sleep(1.0)
+        deadline = time.monotonic() + 30
+        while "2 idle" not in _ask(environment, "sinfo", "--noheader", "--format", "%D %t"):
+            if time.monotonic() > deadline:
+                pytest.skip(f"this SLURM does not start here: {(folder / 'daemons.log').read_text()[-300:]}")
+            time.sleep(0.5)
+        yield environment
+    finally:
+        for daemon in reversed(daemons):
+            daemon.terminate()
+        for daemon in daemons:
+            try:
+                daemon.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+
+
+def _ask(environment: dict[str, str], *command: str) -> str:
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=30, check=False
+    ).stdout.strip()
+
+
+def submit(environment: dict[str, str], log: Path, *command: str) -> str:
+    """Run a batch job to its end; returns what it printed."""
+    answer = subprocess.run(
+        ["sbatch", "--parsable", "--output", str(log), *command],
+        env=environment, capture_output=True, text=True, timeout=30, check=False, cwd=ROOT,
+    )  # fmt: skip
+    assert answer.returncode == 0, answer.stderr
+    number = answer.stdout.strip()
+    deadline = time.monotonic() + 90
+    while _ask(environment, "squeue", "--noheader", "--jobs", number, "--states", "all", "--format", "%T") in (
+        "PENDING", "CONFIGURING", "RUNNING", "COMPLETING",
+    ):  # fmt: skip
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.3)
+    return log.read_text()
+
+
+def test_the_batch_script(slurm: dict[str, str], table: Path, model_folder: Path, tmp_path: Path) -> None:
+    """configs/cluster/slurm.sh as it is, with fewer tasks: srun on two nodes."""
+    own = words(table, model_folder, tmp_path / "out")
+    said = submit(
+        {**slurm, "VENV": sys.prefix}, tmp_path / "log", "--nodes=2", "--ntasks-per-node=2", "--gpus-per-node=0",
+        "--cpus-per-task=1", "--export=ALL", "configs/cluster/slurm.sh", own[1], *own[2:],
+    )  # fmt: skip
+    assert told(tmp_path / "out") == ("srun", [(0, 0, 0), (0, 1, 1), (1, 2, 0), (1, 3, 1)]), said
+    assert said.count("result: ") == 1
+
+
+def test_a_batch_job_without_srun_is_one_process(
+    slurm: dict[str, str], table: Path, model_folder: Path, tmp_path: Path
+) -> None:
+    """Though the job has four tasks: only srun would start them, and waiting for them would be a hang."""
+    script = tmp_path / "job.sh"
+    script.write_text('#!/bin/sh\nexec "$@"\n')
+    said = submit(
+        slurm, tmp_path / "log", "--nodes=2", "--ntasks-per-node=2", "--export=ALL", str(script), sys.executable,
+        SCRIPT, *words(table, model_folder, tmp_path / "out"),
+    )  # fmt: skip
+    assert told(tmp_path / "out") == ("none", [(0, 0, -1)]), said
+
+
+def test_mpirun(command: Callable[..., Any], table: Path, model_folder: Path, tmp_path: Path) -> None:
+    if shutil.which("mpirun") is None:
+        pytest.skip("needs Open MPI (package openmpi-bin)")
+    start = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", sys.executable, SCRIPT]
+    done = subprocess.run(
+        [*start, *words(table, model_folder, tmp_path / "out")],
+        cwd=tmp_path, capture_output=True, text=True, timeout=90, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert told(tmp_path / "out") == ("mpirun", [(0, 0, 0), (0, 1, 1)])
+    assert done.stdout.count("result: ") == 1
