@@ -15,7 +15,7 @@ from classify.destination import Destination, check_destination, is_of_job
 from classify.errors import Faults, InputError
 from classify.hub import ModelFolder, resolve_model
 from classify.outputs import check_columns_free, read_settings
-from classify.tracking import choose_tracker
+from classify.tracking import choose_trackers
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Checked:
     corpus: Corpus
     model: ModelFolder
     destination: Destination
-    tensorboard: bool
+    trackers: tuple[str, ...]
     guesses: tuple[Guess, ...]
 
 
@@ -40,7 +40,7 @@ def check(config: RunConfig) -> Checked:
     with faults.collecting():
         destination = check_destination(config)
     with faults.collecting():
-        tensorboard = choose_tracker(training.report_to)
+        trackers = choose_trackers(training.report_to)
     with faults.collecting():
         corpus = load_corpus(config.data, training.seed)
         check_columns_free((corpus.test or corpus.eval).table, corpus.labels)
@@ -48,7 +48,7 @@ def check(config: RunConfig) -> Checked:
         model = resolve_model(config.model.model, download=not faults)
         _check_length(config, model)
     faults.raise_if_any()
-    return Checked(config, corpus, model, destination, tensorboard, _guesses(config, corpus, model))
+    return Checked(config, corpus, model, destination, trackers, _guesses(config, corpus, model))
 
 
 def _check_start(training: TrainingConfig) -> None:

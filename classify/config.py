@@ -138,7 +138,9 @@ class TrainingConfig(DeviceConfig):
     )
     save_total_limit: int = option(2, "checkpoints kept, the best one among them", check=at_least(1))
     logging_steps: int = option(10, "steps between two lines of train_log.jsonl", check=above(0))
-    report_to: str = option("auto", "tensorboard, none, or auto: tensorboard where it is installed", "--report-to")
+    report_to: str = option(
+        "auto", "tensorboard, wandb, mlflow, ...; none; auto: tensorboard where it is installed", "--report-to"
+    )
 
     @property
     def train_batch_size(self) -> int:
@@ -215,6 +217,10 @@ class RunConfig:
             )
         if training.resume_from_checkpoint and training.overwrite_output_dir:
             faults.append("--resume goes on from a folder that --overwrite-output-dir would empty; give one of them.")
+
+    def flat(self) -> dict[str, Any]:
+        """{field name: value}, for trackers."""
+        return {name: value for part in self.to_dict().values() for name, value in part.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for run.json."""

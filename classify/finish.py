@@ -32,6 +32,7 @@ def finish(job: Job, state: trainer.TrainState, record: RunRecord) -> None:
     part = corpus.test or corpus.eval
     logits, score = job.predict(part)
     weights = sharding.gathered(job.model.stock.state_dict(), keep=job.writes)
+    job.tracker.close()
     job.runtime.close()  # nothing is left to exchange; and transformers saves on rank 0 alone while there is a group
     if not job.writes:
         return

@@ -53,7 +53,7 @@ class Job:
     writes: bool
     probe: dict[str, float] | None = None
     log: TrainLog | None = None
-    tracker: Tracker = field(default_factory=lambda: Tracker(None))
+    tracker: Tracker = field(default_factory=Tracker)
 
     @property
     def config(self) -> RunConfig:

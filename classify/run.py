@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -144,7 +145,7 @@ def _begin(job: Job, found: Checkpoint | None) -> trainer.TrainState:
 def _open_logs(job: Job, step: int) -> None:
     if job.writes:
         job.log = TrainLog(job.folder / "train_log.jsonl", step)
-        job.tracker = Tracker(job.folder / "tensorboard" if job.checked.tensorboard else None, step)
+        job.tracker = Tracker(job.checked.trackers, job.folder, job.config.flat(), step)
 
 
 def _loop(job: Job, state: trainer.TrainState, total_steps: int) -> None:
@@ -187,7 +188,7 @@ def _log_step(job: Job, event: trainer.StepDone, bar: tqdm) -> None:
     bar.set_postfix_str(f"loss {event.loss:.4f}", refresh=False)
     if job.log is None:
         return
-    values = {
+    values: dict[str, Any] = {
         "step": event.step,
         "epoch": event.epoch,
         "loss": event.loss,
@@ -196,15 +197,8 @@ def _log_step(job: Job, event: trainer.StepDone, bar: tqdm) -> None:
         "rows_per_second": event.rows_per_second,
     }
     job.log.write(values)
-    job.tracker.log(
-        event.step,
-        {
-            "loss/train": event.loss,
-            "train/learning_rate": event.learning_rate,
-            "train/grad_norm": event.grad_norm or 0.0,
-            "train/rows_per_second": event.rows_per_second or 0.0,
-        },
-    )
+    names = ("loss", "learning_rate", "grad_norm", "rows_per_second")
+    job.tracker.log("train", event.step, {name: values[name] for name in names if values[name] is not None})
 
 
 def _evaluate_epoch(job: Job, state: trainer.TrainState) -> None:
@@ -230,9 +224,7 @@ def _evaluate_epoch(job: Job, state: trainer.TrainState) -> None:
     values = {"accuracy": score.accuracy, "macro_f1": score.macro_f1, "loss": score.loss}
     if job.log is not None:
         job.log.write({"step": progress.step, "epoch": epoch, "eval": values})
-    job.tracker.log(
-        progress.step, {"loss/eval": score.loss, "eval/accuracy": score.accuracy, "eval/macro_f1": score.macro_f1}
-    )
+    job.tracker.log("eval", progress.step, values)
 
 
 def _save(job: Job, state: trainer.TrainState) -> None:

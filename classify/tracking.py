@@ -1,48 +1,105 @@
-"""Where the numbers of a run go besides train_log.jsonl: TensorBoard, written by the main process alone."""
+"""Where the numbers of a run go besides train_log.jsonl: TensorBoard and other trackers, written by one process.
+
+TensorBoard is written directly, because a resumed run must cut what an interrupted one had written beyond its
+checkpoint. The others (Weights & Biases, MLflow, ...) are reached through Accelerate's trackers.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from classify.errors import InputError
 
+# Names of --report-to, as Accelerate and transformers have them, and the package each needs.
+PACKAGES = {
+    "tensorboard": "tensorboard",
+    "wandb": "wandb",
+    "mlflow": "mlflow",
+    "comet_ml": "comet_ml",
+    "clearml": "clearml",
+    "aim": "aim",
+    "dvclive": "dvclive",
+    "swanlab": "swanlab",
+    "trackio": "trackio",
+}
 
-def choose_tracker(report_to: str) -> bool:
-    """Whether to write TensorBoard files. Raises InputError for a tracker that is unknown or not installed."""
-    installed = importlib.util.find_spec("tensorboard") is not None
-    if report_to == "auto":
-        return installed
+
+def choose_trackers(report_to: str) -> tuple[str, ...]:
+    """Trackers by name. Raises InputError for one that is unknown or not installed. Nothing is imported."""
     if report_to == "none":
-        return False
-    if report_to != "tensorboard":
-        raise InputError(f"--report-to must be one of tensorboard, none, auto. Got {report_to!r} instead.")
-    if not installed:
-        raise InputError(
-            "--report-to tensorboard: tensorboard is not installed; pip install tensorboard, or give none."
-        )
-    return True
+        return ()
+    if report_to == "auto":
+        return ("tensorboard",) if _installed("tensorboard") else ()
+    names = tuple(dict.fromkeys(name.strip() for name in report_to.split(",")))
+    for name in names:
+        if name not in PACKAGES:
+            raise InputError(
+                f"--report-to must be auto, none, or some of {', '.join(PACKAGES)}, with commas between. "
+                f"Got {report_to!r} instead."
+            )
+        if not _installed(name):
+            raise InputError(
+                f"--report-to {name}: the package {PACKAGES[name]} is not installed; pip install {PACKAGES[name]}, or "
+                "give none."
+            )
+    return names
+
+
+def _installed(name: str) -> bool:
+    return importlib.util.find_spec(PACKAGES[name]) is not None
 
 
 class Tracker:
-    """Scalars by step; does nothing where no folder is given (other ranks, tracking off)."""
+    """Scalars by part ("train" or "eval"), name and step; does nothing where no trackers are given (other ranks).
 
-    def __init__(self, folder: Path | None, first_step: int = 0):
-        self._writer: Any = None
-        if folder is not None:
-            from torch.utils.tensorboard import SummaryWriter
+    In TensorBoard the parts are two runs with the same names, so that both losses stand in one chart.
+    """
 
-            # A resumed run draws over what an interrupted one had written beyond its checkpoint.
-            self._writer = SummaryWriter(str(folder), purge_step=first_step + 1 if first_step else None)
+    def __init__(
+        self, names: Sequence[str] = (), folder: Path = Path(), settings: Mapping[str, Any] | None = None, step: int = 0
+    ):
+        self._folder = folder
+        # A resumed run draws over what an interrupted one had written beyond its checkpoint.
+        self._purge_step = step + 1 if step else None
+        self._boards: dict[str, Any] | None = {} if "tensorboard" in names else None
+        self._others = [_start(name, folder, settings or {}) for name in names if name != "tensorboard"]
 
-    def log(self, step: int, values: dict[str, float]) -> None:
-        """Write scalars such as {"loss/train": 0.7}."""
-        if self._writer is not None:
+    def log(self, part: str, step: int, values: Mapping[str, float]) -> None:
+        """Write scalars such as ("train", 10, {"loss": 0.7})."""
+        if self._boards is not None:
+            if part not in self._boards:
+                from torch.utils.tensorboard import SummaryWriter
+
+                board = SummaryWriter(str(self._folder / "tensorboard" / part), purge_step=self._purge_step)
+                self._boards[part] = board
             for name, value in values.items():
-                self._writer.add_scalar(name, value, step)
+                self._boards[part].add_scalar(name, value, step)
+        for tracker in self._others:
+            tracker.log({f"{part}/{name}": value for name, value in values.items()}, step=step)
 
     def close(self) -> None:
-        """Flush and close the files."""
-        if self._writer is not None:
-            self._writer.close()
+        """Flush and close; safe to call twice."""
+        for board in (self._boards or {}).values():
+            board.close()
+        for tracker in self._others:
+            tracker.finish()
+        self._boards, self._others = None, []
+
+
+def _start(name: str, folder: Path, settings: Mapping[str, Any]) -> Any:
+    """One of Accelerate's trackers, in a project called classify, told the run's settings."""
+    from accelerate.state import PartialState
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS
+
+    if not PartialState._shared_state:  # Accelerate's messages ask it who may speak
+        PartialState(cpu=True)
+    kind = LOGGER_TYPE_TO_CLASS[name]
+    place = {"logging_dir": str(folder / name)} if kind.requires_logging_directory else {}
+    tracker = kind("classify", **place)
+    tracker.main_process_only = False  # this process is the one; Accelerate would look for its own main process
+    tracker.start()
+    tracker.store_init_configuration({key: value for key, value in settings.items() if value is not None})
+    return tracker
