@@ -40,7 +40,10 @@ def planned_cluster(per_machine: Sequence[int], kind: str) -> tuple[list[Entry],
 
 
 def physical(device: str, environment: Mapping[str, str]) -> str:
-    """A device with the number it has in the machine: with CUDA_VISIBLE_DEVICES=1,2 `cuda:0` is GPU 1."""
+    """A device with the number it has in the machine: with CUDA_VISIBLE_DEVICES=1,2 `cuda:0` is GPU 1.
+
+    `environment` is that of a process on the device's machine; an empty one gives the device alone.
+    """
     kind, _, index = device.partition(":")
     variable = {"cuda": "CUDA_VISIBLE_DEVICES", "npu": "ASCEND_RT_VISIBLE_DEVICES", "xpu": "ZE_AFFINITY_MASK"}.get(kind)
     visible = environment.get(variable or "", "")
@@ -65,7 +68,7 @@ def table(topology: Sequence[Entry], plan: DevicePlan, batch_size: int, environm
     )
     lines: list[tuple[str, ...]] = [header]
     for entry in topology:
-        device = physical(entry["device"], environment)
+        device = physical(entry["device"], environment if entry["machine"] == topology[0]["machine"] else {})
         if plan.n_gpu > 1:
             device = f"{device} to {entry['device'].partition(':')[0]}:{plan.n_gpu - 1}"
         rows = entry.get("rows_per_step")
@@ -91,7 +94,7 @@ def line(topology: Sequence[Entry], environment: Mapping[str, str]) -> str:
     """All places of a run in one line; of many, the middle is left out."""
     places = [
         f"rank {entry['rank']} = machine {entry['machine']}, local rank {entry['local_rank']}, "
-        f"{physical(entry['device'], environment)}"
+        f"{physical(entry['device'], environment if entry['machine'] == topology[0]['machine'] else {})}"
         for entry in topology
     ]
     if len(places) > 8:
@@ -126,9 +129,10 @@ def words(topology: Sequence[Entry], plan: DevicePlan) -> str:
             f"{plan.device} ({plan.reason}), draws all rows in random order and writes all files."
         )
     use = "it chooses the device" if plan.device != "cpu" else "on CPUs it chooses nothing, all share them"
+    way = "FSDP2, each keeps a part of the weights," if plan.strategy == "fsdp" else "DistributedDataParallel"
     return (
         f"{world} processes on {machines} machine{'s' if machines > 1 else ''} train together "
-        f"(DistributedDataParallel over {plan.backend}). The rank counts processes over all machines, the local rank "
+        f"({way} over {plan.backend}). The rank counts processes over all machines, the local rank "
         f"on one machine, where {use}. The rows of a step are divided by token count, none is repeated, and every "
         "process ends with the same weights. Each machine has a local rank 0, so it is the global rank 0 alone that "
         "writes files."

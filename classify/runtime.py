@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
@@ -20,6 +21,9 @@ from classify.devices import (
     ParallelMode,
 )
 from classify.errors import InputError
+
+# How long the GIL is left to gloo's threads before the end; they need microseconds, on a loaded machine more.
+_GLOO_SECONDS = 0.1
 
 
 class Movable(Protocol):
@@ -212,6 +216,10 @@ class Runtime:
             model.logger = model.reducer = None
         self._wrapped.clear()
         if self.distributed and torch.distributed.is_initialized():
+            if self.plan.backend == "gloo":
+                # Its threads take the GIL to drop the tensors of the last exchange. One that has not come to it when
+                # the interpreter ends aborts the process ("terminate called without an active exception").
+                time.sleep(_GLOO_SECONDS)
             torch.distributed.destroy_process_group()
             from accelerate.state import PartialState
 

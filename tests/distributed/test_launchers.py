@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import pytest
 from tests import tiny
 from tests.conftest import ROOT
 from tests.distributed.processes import free_port
+from tests.documents import DISTRIBUTED, commands, make_place
 
 pytestmark = pytest.mark.distributed
 
@@ -45,41 +47,87 @@ def words(table: Path, model: Path) -> list[str]:
 
 
 def places(folder: Path) -> list[tuple[int, int, int]]:
-    run = json.loads((folder / "out" / "run.json").read_text())
+    run = json.loads((folder / "run.json").read_text())
     assert run["status"] == "finished"
     return [(entry["machine"], entry["rank"], entry["local_rank"]) for entry in run["topology"]]
 
 
-LAUNCHES = {
-    "torch.distributed.launch": ["-m", "torch.distributed.launch", "--nproc-per-node", "2"],
-    "torch.distributed.launch --use-env": ["-m", "torch.distributed.launch", "--use-env", "--nproc-per-node", "2"],
-    "torchrun static": ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "PORT"],
-    "torchrun c10d": [
-        "-m", "torch.distributed.run", "--nnodes", "1:1", "--nproc-per-node", "2", "--rdzv-backend", "c10d",
-        "--rdzv-endpoint", "127.0.0.1:PORT", "--rdzv-id", "job",
-    ],
+TWO = [(0, 0, 0), (0, 1, 1)]
+
+# Commands of docs/distributed.md that one machine runs: the launcher that run.json names, the places, the strategy.
+DOCUMENTED: dict[str, tuple[str, list[tuple[int, int, int]], str]] = {
+    "python run_classify.py --data my.csv": ("none", [(0, 0, -1)], "none"),
+    "python run_classify.py --data my.csv --nproc 2": ("nproc", TWO, "ddp"),
+    "python run_classify.py --data my.csv --nproc 2 --strategy fsdp": ("nproc", TWO, "fsdp"),
+    "torchrun --nproc-per-node 2 run_classify.py --data my.csv": ("torchrun", TWO, "ddp"),
+    "torchrun --standalone --nproc-per-node 2 --max-restarts 3 run_classify.py --data my.csv": ("torchrun", TWO, "ddp"),
+    "torchrun --nnodes 1:1 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:29511 run_classify.py "
+    "--data my.csv": ("torchrun", TWO, "ddp"),
+    "python -m torch.distributed.launch --nproc-per-node 2 run_classify.py --data my.csv": ("torchrun", TWO, "ddp"),
+    "python -m torch.distributed.launch --use-env --nproc-per-node 2 run_classify.py --data my.csv": (
+        "torchrun", TWO, "ddp",
+    ),
 }  # fmt: skip
+EXPLAINING = {
+    "classify devices": ["local rank is -1"],
+    "classify devices --nnodes 2 --nproc-per-node 2 --device npu": ["1        3     1           npu:1", "hccl"],
+    "classify devices --nproc-per-node 2,1": ["1        2     0           cuda:0", "3 processes on 2 machines"],
+    "python run_classify.py --data my.csv --nproc 2 --plan": ["0        1     1           cpu", "2 processes"],
+}
 
 
-@pytest.mark.parametrize("name", LAUNCHES)
-def test_torchs_launchers(
-    command: Callable[..., Any], table: Path, model_folder: Path, tmp_path: Path, name: str
-) -> None:
-    start = [word.replace("PORT", str(free_port())) for word in LAUNCHES[name]]
-    if name.startswith("torch.distributed.launch"):
-        start += ["--master-port", str(free_port())]
-    done = command(*start, SCRIPT, *words(table, model_folder))
+@pytest.mark.parametrize("command_line", DOCUMENTED)
+def test_the_documented_commands(model_folder: Path, tmp_path: Path, command_line: str) -> None:
+    """Typed as they stand: one folder, written once, and the places that were given."""
+    assert command_line in commands(DISTRIBUTED)
+    launcher, wanted, strategy = DOCUMENTED[command_line]
+    environment = make_place(tmp_path, model_folder)
+    done = subprocess.run(
+        shlex.split(command_line),
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
-    assert places(tmp_path) == [(0, 0, 0), (0, 1, 1)]
-    assert done.stdout.count("result: out") == 1
+    assert "destroy_process_group" not in done.stderr
+    assert places(tmp_path / "runs" / "my-1") == wanted
+    run = json.loads((tmp_path / "runs" / "my-1" / "run.json").read_text())
+    assert (run["launcher"], run["strategy"]) == (launcher, strategy)
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["my-1"]
+    assert done.stdout.count("result: runs/my-1") == 1
+    assert done.stdout.count("ranks: rank 0 = machine 0") == 1
+
+
+@pytest.mark.parametrize("command_line", EXPLAINING)
+def test_the_documented_explanations(model_folder: Path, tmp_path: Path, command_line: str) -> None:
+    """They print their plan and train nothing."""
+    assert command_line in commands(DISTRIBUTED)
+    environment = make_place(tmp_path, model_folder)
+    if command_line == "classify devices":
+        environment["CUDA_VISIBLE_DEVICES"] = ""
+    done = subprocess.run(
+        shlex.split(command_line),
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for part in EXPLAINING[command_line]:
+        assert part in done.stdout
+    assert not (tmp_path / "runs").exists()
 
 
 def run_two(words_and_places: list[tuple[list[str], dict[str, str]]], folder: Path) -> None:
-    """Start one process a (command words, variables) and wait for all; none is left behind."""
+    """Start one process a (command words behind python, variables) and wait for all; none is left behind."""
     clean = {key: value for key, value in os.environ.items() if key != "LOCAL_RANK"}
     processes = [
-        subprocess.Popen([sys.executable, SCRIPT, *own], cwd=folder, env={**clean, **place})
-        for own, place in words_and_places
+        subprocess.Popen([sys.executable, *own], cwd=folder, env={**clean, **place}) for own, place in words_and_places
     ]
     try:
         assert [process.wait(timeout=90) for process in processes] == [0] * len(processes)
@@ -92,8 +140,8 @@ def test_the_flag_of_old_launchers_alone(table: Path, model_folder: Path, tmp_pa
     """RANK and WORLD_SIZE in the environment, the local rank as a flag only."""
     place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     own = words(table, model_folder)
-    run_two([([*own, "--local_rank", rank], {**place, "RANK": rank}) for rank in ("0", "1")], tmp_path)
-    assert places(tmp_path) == [(0, 0, 0), (0, 1, 1)]
+    run_two([([SCRIPT, *own, "--local_rank", rank], {**place, "RANK": rank}) for rank in ("0", "1")], tmp_path)
+    assert places(tmp_path / "out") == [(0, 0, 0), (0, 1, 1)]
 
 
 def test_spawned_processes_through_the_api(
@@ -102,7 +150,7 @@ def test_spawned_processes_through_the_api(
     (tmp_path / "spawn.py").write_text(SPAWN.format(root=str(ROOT)))
     done = command("spawn.py", str(free_port()), str(table), str(model_folder))
     assert done.returncode == 0, done.stderr
-    assert places(tmp_path) == [(0, 0, 0), (0, 1, 1)]
+    assert places(tmp_path / "out") == [(0, 0, 0), (0, 1, 1)]
 
 
 @pytest.mark.parametrize("launcher", ["srun", "mpirun"])
@@ -120,19 +168,20 @@ def test_the_variables_of_srun_and_open_mpi(table: Path, model_folder: Path, tmp
             "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": job,
         },
     }[launcher]  # fmt: skip
-    run_two([(words(table, model_folder), variables(rank)) for rank in ("0", "1")], tmp_path)
-    assert places(tmp_path) == [(0, 0, 0), (0, 1, 1)]
+    run_two([([SCRIPT, *words(table, model_folder)], variables(rank)) for rank in ("0", "1")], tmp_path)
+    assert places(tmp_path / "out") == [(0, 0, 0), (0, 1, 1)]
     assert json.loads((tmp_path / "out" / "run.json").read_text())["launcher"] == launcher
 
 
-def test_accelerate_launch_on_cpu_is_one_process(
-    command: Callable[..., Any], table: Path, model_folder: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("several", [False, True], ids=["one process", "several by the variables"])
+def test_accelerate_launch(table: Path, model_folder: Path, tmp_path: Path, several: bool) -> None:
+    """On CPUs it starts one process, whatever --num_processes says; variables make it one of several."""
     start = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1", "--num_machines", "1"]
-    start += ["--mixed_precision", "no", "--dynamo_backend", "no"]
-    done = command(*start, SCRIPT, *words(table, model_folder))
-    assert done.returncode == 0, done.stderr
-    assert places(tmp_path) == [(0, 0, -1)]
+    start += ["--mixed_precision", "no", "--dynamo_backend", "no", SCRIPT, *words(table, model_folder)]
+    common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    ranks = [{**common, "RANK": rank, "LOCAL_RANK": rank} for rank in ("0", "1")] if several else [{}]
+    run_two([(start, place) for place in ranks], tmp_path)
+    assert places(tmp_path / "out") == (TWO if several else [(0, 0, -1)])
 
 
 def test_fewer_rows_than_ranks(command: Callable[..., Any], table: Path, model_folder: Path) -> None:

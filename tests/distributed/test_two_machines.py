@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -19,11 +20,12 @@ import pytest
 from tests import tiny
 from tests.conftest import ROOT
 from tests.distributed.processes import free_port
+from tests.documents import DISTRIBUTED, commands, make_place
 
 pytestmark = pytest.mark.distributed
 
 NAMES = (f"classify-a-{os.getpid()}", f"classify-b-{os.getpid()}")
-ADDRESSES = ("10.77.13.1", "10.77.13.2")
+ADDRESSES = ("10.0.0.1", "10.0.0.2")  # as in docs/distributed.md; nothing outside the namespaces sees them
 
 
 def ip(*words: str) -> None:
@@ -78,6 +80,11 @@ def run_on_both(
                 text=True,
             )
         )
+    return _finished(processes, code)
+
+
+def _finished(processes: list[subprocess.Popen[str]], code: int) -> list[str]:
+    """Wait for both; returns what they printed, and leaves none behind."""
     try:
         outputs = [process.communicate(timeout=150)[0] for process in processes]
     finally:
@@ -96,11 +103,25 @@ def words_for(table: Path, model: Path) -> list[str]:
     ]  # fmt: skip
 
 
+def start_on_both(
+    machines: tuple[str, str], folder: Path, lines: list[str], environments: list[dict[str, str]]
+) -> list[str]:
+    """Type one line on each machine; returns what each printed."""
+    processes = [
+        subprocess.Popen(
+            ["ip", "netns", "exec", name, *shlex.split(line)],
+            cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for name, line, environment in zip(machines, lines, environments, strict=True)
+    ]  # fmt: skip
+    return _finished(processes, 0)
+
+
 @pytest.mark.parametrize(
-    ("per_machine", "places"),
+    ("program", "per_machine", "places"),
     [
-        ((2, 2), [(0, 0, 0), (0, 1, 1), (1, 2, 0), (1, 3, 1)]),
-        ((2, 1), [(0, 0, 0), (0, 1, 1), (1, 2, 0)]),
+        ("torchrun", (2, 2), [(0, 0, 0), (0, 1, 1), (1, 2, 0), (1, 3, 1)]),
+        ("bash", (2, 1), [(0, 0, 0), (0, 1, 1), (1, 2, 0)]),
     ],
     ids=["2+2", "2+1"],
 )
@@ -108,20 +129,24 @@ def test_ranks_on_two_machines(
     machines: tuple[str, str],
     model_folder: Path,
     tmp_path: Path,
+    program: str,
     per_machine: tuple[int, int],
     places: list[tuple[int, int, int]],
 ) -> None:
-    """Local rank 0 is there twice, global rank 0 once; it alone writes, though both machines share the folder."""
-    table = tiny.write_table(tmp_path / "my.csv", tiny.table_rows(60))
-    outputs = run_on_both(machines, per_machine, words_for(table, model_folder), tmp_path)
-    run = json.loads((tmp_path / "out" / "run.json").read_text())
+    """The lines of docs/distributed.md as they stand. Local rank 0 is there twice, global rank 0 once; it alone writes,
+    though both machines share the folder."""
+    lines = [line for line in commands(DISTRIBUTED) if line.startswith(program) and ADDRESSES[0] in line]
+    environment = make_place(tmp_path, model_folder)
+    shown = start_on_both(machines, tmp_path, lines, [{**environment, "PROCESSES": str(n)} for n in per_machine])
+    (folder,) = (tmp_path / "runs").iterdir()
+    run = json.loads((folder / "run.json").read_text())
     assert [(entry["machine"], entry["rank"], entry["local_rank"]) for entry in run["topology"]] == places
     assert sum(entry["rows_per_step"] for entry in run["topology"]) == 32
     assert run["status"] == "finished"
-    assert outputs[0].count("result: out") == 1
-    assert "result: out" not in outputs[1]
-    log = [json.loads(line) for line in (tmp_path / "out" / "train_log.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in log] == [2, 2, 3, 3], "a loss and an evaluation of each, once"
+    assert shown[0].count("result: runs/my-1") == 1
+    assert "result: " not in shown[1]
+    log = [json.loads(line) for line in (folder / "train_log.jsonl").read_text().splitlines()]
+    assert [("eval" in line, line["step"]) for line in log] == [(False, 2), (True, 2)], "each once"
 
 
 def test_resuming_needs_the_checkpoint_on_the_first_machine_only(
@@ -154,8 +179,7 @@ def test_resuming_needs_the_checkpoint_on_the_first_machine_only(
         processes.append(
             subprocess.Popen(start, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         )
-    outputs = [process.communicate(timeout=150)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
+    outputs = _finished(processes, 0)
     assert "resuming from step-00000002" in outputs[0]
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == wanted
     assert list(hidden.iterdir()) == []

@@ -98,6 +98,25 @@ def test_what_torchrun_says_is_understood() -> None:
     assert read_launch({}) == Launch("none", 0, -1, 1, 1, 0)
 
 
+def test_more_processes_than_devices_share_them_over_gloo_alone() -> None:
+    """NCCL refuses two ranks on one device, so the program does, with the reason and the way out."""
+    third = launched(2, 2, 3)
+    with pytest.raises(DeviceError, match=r"cuda:2, .* has 2 .* nccl refuses two processes on one.*--ddp-backend gloo"):
+        plan_devices(use_cpu=False, local_rank=-1, environment=third, hardware=TWO)
+    plan = plan_devices(use_cpu=False, local_rank=-1, environment=third, hardware=TWO, backend="gloo")
+    assert (plan.device, plan.backend, plan.n_gpu) == ("cuda:0", "gloo", 1)
+    assert "shares one" in plan.reason
+
+
+def test_weights_in_parts() -> None:
+    plan = plan_devices(use_cpu=False, local_rank=-1, environment=launched(1, 1, 2), hardware=TWO, strategy="fsdp")
+    assert (plan.strategy, plan.parallel_mode, plan.backend) == ("fsdp", DDP, "nccl")
+    with pytest.raises(DeviceError, match="--strategy fsdp on cuda devices needs nccl"):
+        plan_devices(
+            use_cpu=False, local_rank=-1, environment=launched(1, 1, 2), hardware=TWO, strategy="fsdp", backend="gloo"
+        )
+
+
 @pytest.mark.parametrize(
     ("change", "arguments", "parts"),
     [
@@ -155,6 +174,7 @@ def test_contradictions_of_a_single_process(arguments: dict[str, object], parts:
         ({}, 1, 8, None),
         ({}, 2, 8, 4),  # nothing is set: each takes its share
         ({}, 4, 2, 1),
+        ({"SLURM_CPUS_PER_TASK": "8"}, 4, 8, 8),  # srun binds a task: the cores seen are its own
     ],
 )
 def test_threads_are_freed_only_from_torchrun(

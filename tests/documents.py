@@ -1,0 +1,60 @@
+"""The commands a document shows, and a folder where they can be typed as they stand."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from tests import tiny
+from tests.conftest import ROOT
+
+DISTRIBUTED = ROOT / "docs" / "distributed.md"
+
+# Stands in the folder under the name of the real one, and adds flags that make a run short.
+_QUICK = """
+import sys
+sys.path.insert(0, {root!r})
+from classify.cli import main
+if __name__ == "__main__":
+    raise SystemExit(main([*sys.argv[1:], *{more!r}], program="run_classify.py"))
+"""
+
+
+def commands(document: Path) -> list[str]:
+    """Every line of the document's sh blocks."""
+    blocks = re.findall(r"^```sh\n(.*?)^```$", document.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return [line for block in blocks for line in block.splitlines() if line.strip()]
+
+
+def type_in(
+    folder: Path, command_line: str, environment: dict[str, str], timeout: float = 90
+) -> subprocess.CompletedProcess[str]:
+    """Run a command line as it stands."""
+    return subprocess.run(
+        shlex.split(command_line),
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def make_place(folder: Path, model: Path) -> dict[str, str]:
+    """Lay out what the commands expect (run_classify.py, my.csv, configs/); returns the environment to run them in."""
+    more = ["--cpu", "--model", str(model), "--max-steps", "2", "--report-to", "none"]
+    (folder / "run_classify.py").write_text(_QUICK.format(root=str(ROOT), more=more))
+    tiny.write_table(folder / "my.csv", tiny.table_rows(60))
+    cluster = folder / "configs" / "cluster"
+    cluster.mkdir(parents=True)
+    for script in (ROOT / "configs" / "cluster").iterdir():
+        (cluster / script.name).write_text(script.read_text(encoding="utf-8"))
+    launched = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME")
+    environment = {name: value for name, value in os.environ.items() if name not in launched}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    return {**environment, "PATH": path, "VENV": sys.prefix, "HF_HUB_OFFLINE": "1"}

@@ -1,0 +1,73 @@
+"""docs/distributed.md: every command and every test it names is there, and its translation keeps step."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.documents import DISTRIBUTED, commands
+
+TRANSLATION = DISTRIBUTED.with_name("distributed.zh.md")
+
+
+def functions(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+def literals(path: Path) -> str:
+    """All string constants of a file, joined."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return "\n".join(
+        node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+
+
+def test_the_tests_it_names_are_there() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", DISTRIBUTED.read_text(encoding="utf-8"))
+    assert len(named) > 15
+    for path, name in named:
+        assert name in functions(ROOT / path), f"{path}::{name}"
+
+
+def test_every_row_of_launchers_and_modes_names_a_test() -> None:
+    text = DISTRIBUTED.read_text(encoding="utf-8")
+    for head in ("| launched by |", "| `--strategy` |"):
+        rows = text.split(head)[1].split("\n\n")[0].splitlines()[2:]
+        assert len(rows) >= 5
+        for row in rows:
+            assert "::test_" in row, row
+
+
+def test_every_command_is_run_by_a_test() -> None:
+    """By name in a table of commands, or, on two machines, as the lines that name the first one's address."""
+    tests = ROOT / "tests" / "distributed"
+    run = literals(tests / "test_launchers.py") + literals(tests / "test_schedulers.py")
+    for line in commands(DISTRIBUTED):
+        assert line in run or (line.startswith(("torchrun", "bash")) and "10.0.0.1" in line), line
+
+
+@pytest.mark.parametrize("pattern", [r"^(#+) ", r"^```(\w+)$", r"^(\|)", r"`(tests/[^`]+)`", r"^(- )"])
+def test_the_translation_has_the_same_headings_blocks_rows_and_tests(pattern: str) -> None:
+    ours, theirs = (
+        re.findall(pattern, p.read_text(encoding="utf-8"), re.MULTILINE) for p in (DISTRIBUTED, TRANSLATION)
+    )
+    assert ours == theirs
+    assert ours
+
+
+def test_the_translation_has_the_same_commands() -> None:
+    assert commands(TRANSLATION) == commands(DISTRIBUTED)
+
+
+def test_the_translation_has_the_same_words_of_the_program() -> None:
+    """Flags, variables and code are not translated."""
+    ours, theirs = (
+        set(re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", p.read_text(encoding="utf-8"), flags=re.M | re.S)))
+        for p in (DISTRIBUTED, TRANSLATION)
+    )
+    assert ours == theirs
