@@ -19,13 +19,19 @@ from classify.options import choices
 
 GROUPS = {
     "Data": ("data", "eval_data", "test_data", "text_column", "label_column", "max_length", "max_train_samples"),
-    "Model": ("model", "head"),
+    "Model": ("model", "head", "freeze_embeddings", "freeze_layers"),
     "Training": (
         "num_train_epochs",
         "max_steps",
         "batch_size",
         "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+        "gradient_checkpointing",
         "learning_rate",
+        "lr_scheduler_type",
+        "layerwise_lr_decay",
+        "label_smoothing_factor",
+        "class_weights",
         "seed",
     ),
     "Hardware": ("precision", "fp16", "bf16", "use_cpu", "nproc", "strategy", "ddp_backend", "local_rank"),

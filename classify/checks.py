@@ -11,7 +11,7 @@ from classify.config import RunConfig, TrainingConfig
 from classify.data.infer import Guess, find_text_column
 from classify.data.parts import Corpus, load_corpus
 from classify.data.read import Table, read_table
-from classify.destination import Destination, check_destination, is_of_job
+from classify.destination import Destination, check_destination
 from classify.errors import Faults, InputError
 from classify.hub import ModelFolder, resolve_model
 from classify.outputs import check_columns_free, read_settings
@@ -34,8 +34,7 @@ def check(config: RunConfig) -> Checked:
     """Validate arguments, environment, tables, model name and output folder. Raises InputError with the faults."""
     config.validate()
     training = config.training
-    _check_start(training)
-    _take_up(training)
+    check_start(training)
     faults = Faults()
     with faults.collecting():
         destination = check_destination(config)
@@ -51,7 +50,7 @@ def check(config: RunConfig) -> Checked:
     return Checked(config, corpus, model, destination, trackers, _guesses(config, corpus, model))
 
 
-def _check_start(training: TrainingConfig) -> None:
+def check_start(training: TrainingConfig) -> None:
     """Raise InputError where the flags contradict how this process was started."""
     place = launch.read_launch(os.environ, training.local_rank)
     if training.nproc is not None and not launch.started_here():
@@ -68,17 +67,6 @@ def _check_start(training: TrainingConfig) -> None:
             )
         place = launch.Launch("nproc", local_rank=0)  # as the processes will find themselves
     devices.check_strategy(place, training.strategy, training.ddp_backend, training.use_cpu)
-
-
-def _take_up(training: TrainingConfig) -> None:
-    """Processes that their launcher has restarted go on from what the attempt before them saved."""
-    if launch.restarts() == 0:
-        return
-    if training.overwrite_output_dir:
-        if not is_of_job(training.output_dir, launch.job_name()):  # it failed before it emptied the folder
-            return
-        training.overwrite_output_dir = False
-    training.resume_from_checkpoint = training.resume_from_checkpoint or True
 
 
 def check_prediction(model: str, data: str, out: str, text_column: str | None) -> tuple[Table, str]:

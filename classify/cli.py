@@ -13,7 +13,7 @@ from pathlib import Path
 from classify import __version__, devices, launch
 from classify.arguments import Parser, parse_training, training_parser, unknown_words
 from classify.config import DEFAULT_BATCH_SIZE, TrainingConfig
-from classify.errors import ClassifyError, DeviceError, InputError
+from classify.errors import ClassifyError, InputError
 
 _USAGE = """usage: classify COMMAND [flags]
 
@@ -77,12 +77,13 @@ def _train(arguments: list[str], program: str) -> int:
         training_parser(program).print_help()
         return 0
     config = parse_training(arguments, program)
-    from classify.checks import check
+    from classify.checks import check, check_start
 
+    check_start(config.training)
     try:
         checked = check(config)
     except InputError as error:
-        if isinstance(error, DeviceError) or not launch.several_machines():
+        if not launch.several_machines():
             raise
         # Here is a table missing, say, and not on the other machines: they would wait for this one.
         code = _fail(str(error), error.exit_code, config.debug)
@@ -96,8 +97,10 @@ def _train(arguments: list[str], program: str) -> int:
         from classify import explain
 
         runtime = config.training.runtime
+        runtime.share_faults(None)
         if runtime.is_main:
-            explain.show(runtime.topology, runtime.plan, config.training.train_batch_size, os.environ)
+            each = config.training.save_on_each_node
+            explain.show(runtime.topology, runtime.plan, config.training.train_batch_size, os.environ, each)
         runtime.close()
         return 0
     from classify.run import train
@@ -180,7 +183,7 @@ def _devices(arguments: list[str], program: str) -> int:
 
 
 def _fail(message: str, code: int, debug: bool, everywhere: bool = True) -> int:
-    """Print the error once per run, and return its code.
+    """Print the error once on each machine, and return its code.
 
     Of an error that every rank meets, one process of each machine prints the line at once; the others stay silent and
     linger, because a launcher ends all processes when the first one leaves.

@@ -71,6 +71,16 @@ class ModelConfig:
     packing: Literal["auto", "packed", "padded"] = option(
         "auto", "pack texts end to end, or pad them; auto packs wherever packed and padded logits agree"
     )
+    compact_vocabulary: bool = option(
+        True, "train an embedding table of the tokens that occur; the others come back unchanged when it is saved"
+    )
+    freeze_embeddings: bool = option(False, "leave the embeddings as they are", "--freeze-embeddings")
+    freeze_layers: int = option(
+        0,
+        "leave the first so many layers as they are, and the embeddings below them",
+        "--freeze-layers",
+        check=at_least(0),
+    )
     dropout: float | None = option(None, "dropout everywhere; the model's own if not given", check=between(0, 1))
 
 
@@ -110,6 +120,7 @@ class TrainingConfig(DeviceConfig):
     gradient_accumulation_steps: int = option(
         1,
         "micro-batches a device cuts its share of the batch into; saves memory, changes no result",
+        "--gradient-accumulation-steps",
         check=above(0),
     )
     learning_rate: float = option(5e-5, "peak learning rate of AdamW", "--learning-rate", check=above(0))
@@ -117,6 +128,24 @@ class TrainingConfig(DeviceConfig):
     adam_beta1: float = option(0.9, "AdamW's beta 1", check=between(0, 1))
     adam_beta2: float = option(0.999, "AdamW's beta 2", check=between(0, 1))
     adam_epsilon: float = option(1e-8, "AdamW's epsilon", check=above(0))
+    lr_scheduler_type: Literal["linear", "cosine", "constant", "constant_with_warmup", "inverse_sqrt"] = option(
+        "linear", "how the learning rate goes on after warm-up", "--lr-scheduler-type"
+    )
+    layerwise_lr_decay: float = option(
+        1.0,
+        "learning rate of a layer: that of the layer above times this",
+        "--layerwise-lr-decay",
+        check=between(0, 1, include_high=True),
+    )
+    label_smoothing_factor: float = option(
+        0.0, "share of a label spread over all classes", "--label-smoothing-factor", check=between(0, 1)
+    )
+    class_weights: Literal["none", "balanced"] = option(
+        "none", "balanced: rare classes weigh more, so that all count alike", "--class-weights"
+    )
+    gradient_checkpointing: bool = option(
+        False, "keep less for the backward pass and compute it again: less memory, slower", "--gradient-checkpointing"
+    )
     max_grad_norm: float = option(1.0, "gradients are clipped to this norm; 0: never", check=at_least(0))
     warmup_steps: float = option(
         0.1, "steps over which the learning rate rises; below 1: share of all steps", check=at_least(0)

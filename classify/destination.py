@@ -19,11 +19,16 @@ CHECKPOINTS = "checkpoints"
 
 @dataclass(frozen=True)
 class Destination:
-    """Where a run goes: the folder (None: the first free runs/<stem>-<n>), and a named checkpoint to go on from."""
+    """Where a run goes: the folder (None: the first free runs/<stem>-<n>), and a named checkpoint to go on from.
+
+    `overwrite` empties the folder first; `resume` goes on with the run in it.
+    """
 
     folder: Path | None
     stem: str
     checkpoint: Path | None = None
+    overwrite: bool = False
+    resume: bool = False
 
 
 def check_destination(config: RunConfig) -> Destination:
@@ -36,6 +41,8 @@ def check_destination(config: RunConfig) -> Destination:
     checkpoint = None
     if isinstance(resume, str):
         wanted = Path(resume)
+        if wanted.parent.name == CHECKPOINTS and is_of_this_job(wanted.parent.parent):
+            wanted = wanted.parent.parent  # an attempt before this one went on from there, and further
         if not wanted.is_dir():
             raise InputError(f"--resume {resume}: no such folder. Expected a run's folder, or a checkpoint in it.")
         if wanted.name == CHECKPOINTS:
@@ -47,27 +54,45 @@ def check_destination(config: RunConfig) -> Destination:
         named = wanted
     elif resume and named is None:
         earlier = [path for _, path in _numbered(stem)]
-        if launch.restarts():  # another run may have begun a folder since
-            earlier = [path for path in earlier if is_of_job(path, launch.job_name())]
         named = earlier[-1] if earlier else None
-    if named is not None:
-        _check_usable(named, may_hold_files=bool(resume) or training.overwrite_output_dir)
-        if training.overwrite_output_dir:
-            data = config.data
-            _check_disposable(named, [data.data, data.eval_data, data.test_data, config.model.model])
-        elif resume:
-            _check_is_run(named)
-    else:
+    destination = Destination(named, stem, checkpoint, training.overwrite_output_dir, bool(resume))
+    if named is None:
         _check_usable(Path("runs") / stem, may_hold_files=True)
-    return Destination(named, stem, checkpoint)
+    elif launch.decides_alone() and begun_before(destination) is None:
+        data = config.data
+        check_folder(destination, named, [data.data, data.eval_data, data.test_data, config.model.model])
+    return destination
 
 
-def is_of_job(folder: str | Path | None, job: str | None) -> bool:
+def check_folder(destination: Destination, folder: Path, inputs: Sequence[str | None] = ()) -> None:
+    """Raise InputError where a run may not go into a folder of this machine: it holds files that are somebody's."""
+    _check_usable(folder, may_hold_files=destination.resume or destination.overwrite)
+    if destination.overwrite:
+        _check_disposable(folder, inputs)
+    elif destination.resume:
+        _check_is_run(folder)
+
+
+def begun_before(destination: Destination) -> Destination | None:
+    """Where an earlier attempt of this job began, to go on from its newest checkpoint; None where none did.
+
+    A launcher that starts a job anew gives the same command: --output-dir is not empty any more, and without it the
+    next free folder would be taken.
+    """
+    folders = (
+        [destination.folder] if destination.folder else [path for _, path in reversed(_numbered(destination.stem))]
+    )
+    found = next((folder for folder in folders if is_of_this_job(folder)), None)
+    return None if found is None else Destination(found, destination.stem, resume=True)
+
+
+def is_of_this_job(folder: Path) -> bool:
     """Whether the run in a folder was begun by this job of the launcher."""
-    if folder is None or job is None:
+    job = launch.job_name()
+    if job is None:
         return False
     try:
-        found: dict[str, Any] = json.loads((Path(folder) / "run.json").read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads((folder / "run.json").read_text(encoding="utf-8"))
         return found.get("job") == job
     except (OSError, ValueError, AttributeError):
         return False
@@ -129,10 +154,10 @@ def _numbered(stem: str) -> list[tuple[int, Path]]:
     return sorted(found)
 
 
-def make_folder(destination: Destination, *, overwrite: bool) -> Path:
-    """Create the output folder (main process only) and return it."""
+def make_folder(destination: Destination) -> Path:
+    """Create the output folder, on the process that is to write it, and return it."""
     if destination.folder is not None:
-        if overwrite and destination.folder.is_dir():
+        if destination.overwrite and destination.folder.is_dir():
             for entry in destination.folder.iterdir():
                 shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
         destination.folder.mkdir(parents=True, exist_ok=True)

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 class ClassifyError(Exception):
     """Base of all errors with a message for the person. `exit_code` 1: our fault.
 
-    `everywhere` says whether every rank of a distributed run meets the same error by itself. Then rank 0 alone
-    prints it; an error that only one rank can know is printed by that rank.
+    `everywhere` says whether every rank of a distributed run meets the same error by itself. Then one process of each
+    machine prints it; an error that only one rank can know is printed by that rank.
     """
 
     exit_code = 1

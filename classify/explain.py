@@ -53,8 +53,17 @@ def physical(device: str, environment: Mapping[str, str]) -> str:
     return f"{device} (GPU {names[int(index)]})" if kind == "cuda" else f"{device} ({names[int(index)]})"
 
 
-def table(topology: Sequence[Entry], plan: DevicePlan, batch_size: int, environment: Mapping[str, str]) -> str:
-    """One line a process: place, device, its part of the rows, how rows are drawn, who writes."""
+def table(
+    topology: Sequence[Entry],
+    plan: DevicePlan,
+    batch_size: int,
+    environment: Mapping[str, str],
+    each_node: bool = False,
+) -> str:
+    """One line a process: place, device, its part of the rows, how rows are drawn, who writes.
+
+    `each_node` is --save-on-each-node: one process of each machine writes.
+    """
     world = len(topology)
     header = (
         "machine",
@@ -81,7 +90,7 @@ def table(topology: Sequence[Entry], plan: DevicePlan, batch_size: int, environm
                 str(rows) if rows is not None else _rows(batch_size, world),
                 f"{100 / world:.3g} %",
                 "random" if world == 1 else "distributed",
-                "yes" if Launch(rank=entry["rank"]).is_main else "no",
+                "yes" if _writes(entry, each_node) else "no",
             )
         )
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
@@ -102,18 +111,29 @@ def line(topology: Sequence[Entry], environment: Mapping[str, str]) -> str:
     return "; ".join(places)
 
 
-def show(topology: Sequence[Entry], plan: DevicePlan, batch_size: int, environment: Mapping[str, str]) -> None:
+def _writes(entry: Entry, each_node: bool) -> bool:
+    place = Launch(rank=entry["rank"], local_rank=entry["local_rank"])
+    return place.is_main or (each_node and place.is_local_main)
+
+
+def show(
+    topology: Sequence[Entry],
+    plan: DevicePlan,
+    batch_size: int,
+    environment: Mapping[str, str],
+    each_node: bool = False,
+) -> None:
     """Print table and words."""
-    print(table(topology, plan, batch_size, environment))
+    print(table(topology, plan, batch_size, environment, each_node))
     print()
-    print(words(topology, plan))
+    print(words(topology, plan, each_node))
 
 
 def _rows(batch_size: int, world: int) -> str:
     return str(batch_size) if world == 1 else f"about {batch_size / world:.3g}"
 
 
-def words(topology: Sequence[Entry], plan: DevicePlan) -> str:
+def words(topology: Sequence[Entry], plan: DevicePlan, each_node: bool = False) -> str:
     """The same in plain words."""
     world = len(topology)
     machines = len({entry["machine"] for entry in topology})
@@ -134,6 +154,10 @@ def words(topology: Sequence[Entry], plan: DevicePlan) -> str:
         f"{world} processes on {machines} machine{'s' if machines > 1 else ''} train together "
         f"({way} over {plan.backend}). The rank counts processes over all machines, the local rank "
         f"on one machine, where {use}. The rows of a step are divided by token count, none is repeated, and every "
-        "process ends with the same weights. Each machine has a local rank 0, so it is the global rank 0 alone that "
-        "writes files."
+        "process ends with the same weights. "
+        + (
+            "Local rank 0 of each machine writes all files there (--save-on-each-node), unless they share the folder."
+            if each_node
+            else "Each machine has a local rank 0, so it is the global rank 0 alone that writes files."
+        )
     )

@@ -36,6 +36,8 @@ def finish(job: Job, state: trainer.TrainState, record: RunRecord) -> None:
     job.runtime.close()  # nothing is left to exchange; and transformers saves on rank 0 alone while there is a group
     if not job.writes:
         return
+    if job.vocabulary is not None:
+        weights = job.vocabulary.expand(weights)
     save_model(job.folder, job.model.stock, weights, job.tokenizer, _settings(job))
     write_predictions(job.folder / "predictions.csv", part.table, part.rows, corpus.labels, metrics.softmax(logits))
     rival = _baseline(job, part)
@@ -90,7 +92,7 @@ def _train_metrics(job: Job, progress: trainer.Progress) -> dict[str, Any]:
         "tokens_per_second": progress.tokens / progress.seconds,
         "steps": progress.step,
         "epochs": progress.position / len(job.checked.corpus.train),
-        "loss": progress.epoch_loss / max(1, progress.epoch_rows),
+        "loss": progress.epoch_loss / (progress.epoch_weight or 1.0),
     }
 
 

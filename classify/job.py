@@ -22,15 +22,17 @@ from classify.config import RunConfig, TrainingConfig
 from classify.data.infer import Guess
 from classify.data.parts import Part
 from classify.data.tokens import Tokens, TrainingSet, default_max_length, load_tokenizer, tokenize
-from classify.destination import Destination, make_folder
+from classify.destination import Destination, begun_before, check_folder, make_folder
 from classify.errors import InputError
 from classify.inference import logits_of
-from classify.model import LoadedModel, decide_packing, freeze_unused, load_model, quiet_libraries
+from classify.model import LoadedModel, decide_packing, freeze, freeze_unused, load_model, quiet_libraries
+from classify.optimization import Objective, make_objective
 from classify.outputs import TrainLog
 from classify.packing import ragged_kernel_applies
 from classify.precision import Precision, choose_precision
 from classify.runtime import Runtime
 from classify.tracking import Tracker
+from classify.vocabulary import Vocabulary, make_compact
 
 
 @dataclass
@@ -51,6 +53,8 @@ class Job:
     batch_size: int
     guesses: list[Guess]
     writes: bool
+    destination: Destination
+    vocabulary: Vocabulary | None = None
     probe: dict[str, float] | None = None
     log: TrainLog | None = None
     tracker: Tracker = field(default_factory=Tracker)
@@ -79,6 +83,12 @@ class Job:
         train = self.checked.corpus.train
         return TrainingSet(self.tokens_of(train), train.rows, train.labels)
 
+    @property
+    def objective(self) -> Objective:
+        """What is minimised."""
+        corpus = self.checked.corpus
+        return make_objective(self.config.training, corpus.train.truth, len(corpus.labels))
+
     def identity(self) -> dict[str, Any]:
         """What must be the same for a checkpoint to be gone on from."""
         return {
@@ -88,6 +98,7 @@ class Job:
             "batch_size": self.batch_size,
             "seed": self.config.training.seed,
             "precision": self.precision.name,
+            "compact_vocabulary": self.vocabulary is not None and self.vocabulary.compacted,
         }
 
     def predict(self, part: Part) -> tuple[npt.NDArray[np.float32], metrics.Score]:
@@ -124,7 +135,12 @@ def prepare(checked: Checked) -> Job:
     Says every guess. The caller closes `job.runtime`; on an error it is closed here.
     """
     quiet_libraries()
-    tokenizer, tokens, max_length, cut = _tokenize(checked)
+    try:
+        tokenizer, tokens, max_length, cut = _tokenize(checked)
+    except Exception as error:
+        if launch.several_machines():  # ranks on the others would wait for this one
+            checked.config.training.runtime.share_faults(f"{type(error).__name__}: {error}")
+        raise
     runtime = checked.config.training.runtime
     try:
         runtime.share_faults(None)
@@ -145,10 +161,14 @@ def _prepare(
     model = load_model(
         checked.model, checked.corpus.labels, seed=training.seed, pad_token_id=pad, dropout=config.model.dropout
     )
+    vocabulary, tokens = make_compact(model, tokens, tokenizer.all_special_ids, wish=config.model.compact_vocabulary)
     train_part = checked.corpus.train
     train_tokens = tokens[train_part.table.path]
     packing = decide_packing(model, train_tokens, train_part.rows, config.model.packing)
+    freeze(model, embeddings=config.model.freeze_embeddings, layers=config.model.freeze_layers)
     unused = freeze_unused(model, train_tokens, int(train_part.rows[0]))
+    if training.gradient_checkpointing:
+        model.stock.gradient_checkpointing_enable({"use_reentrant": False})
     model.classifier.to(runtime.device)
     model.classifier.precision = precision
     batch_size = training.train_batch_size
@@ -164,16 +184,36 @@ def _prepare(
         Guess("device", runtime.describe(), f"{batch_size} rows a step", "--cpu, --nproc"),
         Guess("precision", precision.name, precision.why, "--precision"),
     ]
+    if vocabulary is not None and vocabulary.compacted:
+        share = f"{len(vocabulary.used)} of {len(vocabulary.full)} tokens occur"
+        why = "the embeddings of the others stay as they are"
+        guesses.append(Guess("vocabulary", share, why, "compact_vocabulary in --config"))
     if model.packed and ragged_kernel_applies(runtime.device, precision.autocast_dtype, model.head_size):
         guesses.append(Guess("attention dropout", "0", "the kernel for packed texts has none", "packing in --config"))
-    folder = _make_folder(checked, runtime)
-    writes = _make_own_folder(folder, checked, runtime) if training.save_on_each_node else runtime.is_main
-    job = Job(checked, runtime, tokens, tokenizer, max_length, precision, model, folder, batch_size, guesses, writes)
+    destination = _settle(checked.destination, runtime)
+    folder = destination.folder
+    assert folder is not None
+    writes = _make_own_folder(folder, destination, runtime) if training.save_on_each_node else runtime.is_main
+    job = Job(
+        checked,
+        runtime,
+        tokens,
+        tokenizer,
+        max_length,
+        precision,
+        model,
+        folder,
+        batch_size,
+        guesses,
+        writes,
+        destination,
+        vocabulary,
+    )
     for guess in guesses:
         job.say(guess.line())
     job.say(f"ranks: {explain.line(runtime.topology, os.environ)}")
-    if launch.restarts():
-        job.say(f"note: restart {launch.restarts()} by the launcher; this goes on from the newest checkpoint")
+    if destination.resume and not checked.destination.resume:
+        job.say(f"note: an earlier attempt of this job began {folder}; the launcher started it anew")
     for warning in checked.corpus.warnings:
         job.say(f"note: {warning}")
     if unused:
@@ -183,29 +223,43 @@ def _prepare(
     return job
 
 
-def _make_folder(checked: Checked, runtime: Runtime) -> Path:
-    """The output folder, made by the main process, its name told to all."""
-    overwrite = checked.config.training.overwrite_output_dir
-    made = make_folder(checked.destination, overwrite=overwrite) if runtime.is_main else None
-    return Path(runtime.broadcast(str(made)))
+def _settle(wanted: Destination, runtime: Runtime) -> Destination:
+    """Where this run goes, decided and made by the main process and told to all. A collective."""
+    told = None
+    if runtime.is_main:
+        chosen = begun_before(wanted) or wanted
+        told = [str(make_folder(chosen)), str(chosen.checkpoint or ""), chosen.overwrite, chosen.resume]
+    folder, named, overwrite, resume = runtime.broadcast(told)
+    return Destination(Path(folder), wanted.stem, Path(named) if named else None, overwrite, resume)
 
 
-def _make_own_folder(folder: Path, checked: Checked, runtime: Runtime) -> bool:
+def _make_own_folder(folder: Path, destination: Destination, runtime: Runtime) -> bool:
     """Under --save-on-each-node: the folder on this machine, and whether this process is the one to write there.
 
     Machines that share the main process's disk after all are found by a file it leaves there for a moment: two
-    writers of one folder would spoil it. A collective.
+    writers of one folder would spoil it. Raises InputError where the folder holds somebody's files on another
+    machine. A collective.
     """
     sign = folder / runtime.broadcast(f".shared-{uuid.uuid4().hex}" if runtime.is_main else None)
     if runtime.is_main:
         sign.touch()
     runtime.barrier()
-    writes = runtime.is_main or (runtime.is_local_main and not sign.exists())
-    if writes and not runtime.is_main:
-        make_folder(Destination(folder, folder.name), overwrite=checked.config.training.overwrite_output_dir)
-    runtime.barrier()
+    writes, fault = runtime.is_main, None
+    if runtime.is_local_main and not runtime.is_main:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)  # asks the server: a network disk's cache may lack the folder
+            writes = sign.name not in os.listdir(folder)
+            if writes and begun_before(destination) is None:
+                check_folder(destination, folder)
+            if writes:
+                make_folder(destination)
+        except (InputError, OSError) as error:
+            fault = str(error)
+    runtime.share_faults(fault)
+    if fault is not None:
+        raise InputError(fault)
     if runtime.is_main:
-        sign.unlink()
+        sign.unlink(missing_ok=True)
     return writes
 
 

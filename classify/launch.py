@@ -269,16 +269,30 @@ def is_launched() -> bool:
         return True
 
 
+def decides_alone() -> bool:
+    """Whether this process settles where the run goes: rank 0, as far as the launcher's variables say.
+
+    The others may sit on machines that see other folders.
+    """
+    try:
+        return read_launch(os.environ).is_main
+    except DeviceError:
+        return True
+
+
 def restarts() -> int:
     """How often the launcher has started this job anew (`torchrun --max-restarts`)."""
     return _number(os.environ, "TORCHELASTIC_RESTART_COUNT", 0)
 
 
 def job_name() -> str | None:
-    """A name that a restarted job keeps and no other one has; None where no launcher restarts."""
-    run_id = os.environ.get("TORCHELASTIC_RUN_ID")
-    # torchrun's own name for a job it was given no name for is "none"; its process outlives the restarts.
-    return f"{socket.gethostname()}-{os.getppid()}" if run_id == "none" else run_id
+    """A name that a job keeps when its launcher starts it anew, and that no other has; None behind other launchers.
+
+    torchrun's --rdzv-id is "none", or whatever a person gives to job after job. What is unique is the folder that its
+    agent makes for the errors of its processes: <random>/<id>_<random>/attempt_<n>/<local rank>/error.json.
+    """
+    parts = os.environ.get("TORCHELASTIC_ERROR_FILE", "").split(os.sep)
+    return f"{socket.gethostname()}:{parts[-5]}/{parts[-4]}" if len(parts) >= 5 else None
 
 
 def started_here() -> bool:

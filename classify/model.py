@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -167,6 +168,27 @@ def _packed_difference(model: LoadedModel, tokens: Tokens, rows: npt.NDArray[np.
         return float("inf")
     spread = float((padded - padded.mean(dim=0)).abs().max())
     return float((padded - packed).abs().max()) / max(spread, 1e-6)
+
+
+def freeze(model: LoadedModel, *, embeddings: bool, layers: int) -> None:
+    """Stop training the embeddings, or the first `layers` layers with them. Raises InputError for too many layers."""
+    depth = depths(model.stock)
+    top = max(depth.values(), default=0) - 1
+    if layers > top:
+        raise InputError(f"--freeze-layers {layers}: the model has {top} layers; give that or less.")
+    for name, parameter in model.stock.named_parameters():
+        if (depth[name] == 0 and embeddings) or (layers and depth[name] <= layers):
+            parameter.requires_grad_(False)
+
+
+def depths(stock: Any) -> dict[str, int]:
+    """How far each parameter lies above the input: 0 for embeddings, n for layer n, one more for what is on top."""
+    layer = re.compile(r"\.layers?\.(\d+)\.")
+    numbers = {name: layer.search(name) for name, _ in stock.named_parameters()}
+    count = max((int(match[1]) + 1 for match in numbers.values() if match), default=0)
+    return {
+        name: int(match[1]) + 1 if match else 0 if "embedding" in name else count + 1 for name, match in numbers.items()
+    }
 
 
 def freeze_unused(model: LoadedModel, tokens: Tokens, row: int) -> list[str]:

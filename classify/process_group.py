@@ -16,11 +16,13 @@ import torch
 
 from classify.devices import DevicePlan, Hardware, ParallelMode, detect_hardware, free_threads, plan_devices
 from classify.errors import ClassifyError
-from classify.launch import available_cores, export, hosts_the_store, restarts
+from classify.launch import available_cores, export, hosts_the_store, restarts, several_machines
 from classify.network import check_meeting_place, interface_towards
 from classify.runtime import Runtime
 
 _PATIENCE_SECONDS = 20.0
+# An address that is nobody's (RFC 5737); the route to it is the one to other machines. Nothing is sent there.
+_OUTSIDE = "192.0.2.1"
 
 
 def start(
@@ -59,6 +61,8 @@ def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> None:
     address, port = launch.address or "127.0.0.1", launch.port or 0
     check_meeting_place(address, port, listens=hosts_the_store(launch))
     interface = interface_towards(address)
+    if interface is not None and interface.startswith("lo") and launch.world_size > launch.local_world_size:
+        interface = interface_towards(_OUTSIDE)  # the machine's own name often stands for loopback in /etc/hosts
     if interface is not None:  # gloo would take the one that the machine's own name resolves to
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     with _patience(f"rank {launch.rank} of {launch.world_size} waits for the others at {address}:{port}"):
@@ -93,9 +97,11 @@ def _meeting_place(timeout: datetime.timedelta) -> dict[str, Any]:
     """Arguments of `init_process_group`: none but in a restarted job.
 
     torchrun with a fixed address serves all attempts from one store, where the addresses of processes that are gone
-    still stand (torch 2.13 names them alike in every attempt).
+    still stand (torch 2.13 names them alike in every attempt). On several machines the agents count restarts each for
+    itself, so the number cannot keep attempts apart; there torchrun must be given --rdzv-backend c10d, which meets at
+    a new store each time.
     """
-    if not restarts():
+    if not restarts() or several_machines():
         return {}
     store, rank, world_size = next(torch.distributed.rendezvous("env://", timeout=timeout))
     store = torch.distributed.PrefixStore(f"attempt-{restarts()}", store)

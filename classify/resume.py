@@ -8,11 +8,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import torch
+
 from classify import checkpoint, trainer
 from classify.checkpoint import Checkpoint
 from classify.destination import CHECKPOINTS
 from classify.errors import CheckpointError, InputError
 from classify.job import Job
+
+# Name of the id map among the weights of a checkpoint with a compact embedding table.
+VOCABULARY = "vocabulary"
 
 
 def find_checkpoint(job: Job) -> Checkpoint | None:
@@ -39,7 +44,7 @@ def find_checkpoint(job: Job) -> Checkpoint | None:
 
 def _look(job: Job) -> Checkpoint | None:
     """On the main process: the checkpoint named, or the newest that verifies."""
-    named = job.checked.destination.checkpoint
+    named = job.destination.checkpoint
     folder = job.folder / CHECKPOINTS
     found: Checkpoint | None
     if named is not None:
@@ -87,8 +92,11 @@ def is_finished(job: Job, found: Checkpoint | None, end: int) -> bool:
 def restore(job: Job, found: Checkpoint) -> trainer.TrainState:
     """Weights, optimizer, scaler and progress as they were. A collective."""
     main = job.runtime.is_main
-    checkpoint.set_model(job.model.stock, job.runtime.broadcast_tensors(found.model_tensors() if main else None))
-    state = trainer.make_state(job.model, job.config.training, job.runtime)
+    weights = job.runtime.broadcast_tensors(found.model_tensors() if main else None)
+    if job.vocabulary is not None and job.vocabulary.compacted:
+        _check_vocabulary(found, weights.get(VOCABULARY), job.vocabulary.as_tensor())
+    checkpoint.set_model(job.model.stock, weights)
+    state = trainer.make_state(job.model, job.config.training, job.runtime, job.objective)
     tensors = job.runtime.broadcast_tensors(found.optimizer_tensors() if main else None)
     checkpoint.set_optimizer(job.model.stock, state.optimizer, tensors)
     state.progress = trainer.Progress(**found.state["progress"])
@@ -96,6 +104,15 @@ def restore(job: Job, found: Checkpoint) -> trainer.TrainState:
         state.scaler.load_state_dict(found.state["scaler"])
     job.probe = found.state["probe"]
     return state
+
+
+def _check_vocabulary(found: Checkpoint, before: torch.Tensor | None, now: torch.Tensor) -> None:
+    """Rows of a compact table mean tokens only together with the ids they had."""
+    if before is None or not torch.equal(before.cpu(), now):
+        raise CheckpointError(
+            f"{found.path}: its embedding table is of other tokens than these tables hold; start afresh with "
+            "--overwrite-output-dir."
+        )
 
 
 def take_best(job: Job, step: int) -> bool:

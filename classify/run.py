@@ -61,10 +61,10 @@ def train(
 def _run(job: Job) -> Path:
     """Resume or start, train, score, write."""
     training = job.config.training
-    found = resume.find_checkpoint(job) if training.resume_from_checkpoint else None
+    found = resume.find_checkpoint(job) if job.destination.resume else None
     plan = BatchPlan(len(job.checked.corpus.train), job.batch_size, training.seed)
     end = plan.end_of(training.num_train_epochs, training.max_steps)
-    if training.resume_from_checkpoint and resume.is_finished(job, found, end):
+    if job.destination.resume and resume.is_finished(job, found, end):
         return job.folder
     record = _record(job)
     if job.writes:
@@ -139,7 +139,7 @@ def _begin(job: Job, found: Checkpoint | None) -> trainer.TrainState:
             f"head: starts from a logistic regression on the model's output of {start.rows} rows - evaluation accuracy "
             f"{score.accuracy:.3f} before fine-tuning, {time.perf_counter() - begin:.1f} s (--head to change)"
         )
-    return trainer.make_state(job.model, config.training, job.runtime)
+    return trainer.make_state(job.model, config.training, job.runtime, job.objective)
 
 
 def _open_logs(job: Job, step: int) -> None:
@@ -215,7 +215,7 @@ def _evaluate_epoch(job: Job, state: trainer.TrainState) -> None:
             "macro_f1": score.macro_f1,
             "loss": score.loss,
         }
-    mean = progress.epoch_loss / max(1, progress.epoch_rows)
+    mean = progress.epoch_loss / (progress.epoch_weight or 1.0)
     job.say(
         f"epoch {epoch:.4g} of {job.config.training.num_train_epochs:g}: loss {mean:.4f}, evaluation loss "
         f"{score.loss:.4f}, accuracy {score.accuracy:.4f}, macro F1 {score.macro_f1:.4f}, "
@@ -240,6 +240,8 @@ def _save(job: Job, state: trainer.TrainState) -> None:
 
     weights, moments = checkpoint.tensors_of(job.model.stock, state.optimizer, keep=job.writes)
     if job.writes:
+        if job.vocabulary is not None and job.vocabulary.compacted:
+            weights[resume.VOCABULARY] = job.vocabulary.as_tensor()
         checkpoint.save(
             job.folder / CHECKPOINTS,
             progress.step,

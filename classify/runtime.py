@@ -205,7 +205,10 @@ class Runtime:
         return int(max(self.gather(torch.tensor([own], device=self.device)).tolist()))
 
     def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:
-        """Inside this context a backward pass adds to the local gradients without exchanging them."""
+        """Inside this context a backward pass adds to the local gradients without exchanging them.
+
+        Not so under fsdp, which exchanges each time: keeping whole gradients is what it is there to avoid.
+        """
         return model.no_sync() if isinstance(model, DistributedDataParallel) else contextlib.nullcontext()
 
     def close(self) -> None:

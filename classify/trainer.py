@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
 
 from classify import sharding
 from classify.config import TrainingConfig
@@ -25,6 +24,7 @@ from classify.data import plan
 from classify.data.tokens import TrainingSet
 from classify.errors import ClassifyError
 from classify.model import LoadedModel
+from classify.optimization import Objective, learning_rate_factor, make_optimizer, set_learning_rate
 from classify.runtime import Runtime
 
 Rows = npt.NDArray[np.int64]
@@ -42,7 +42,7 @@ class Progress:
     seconds: float = 0.0
     tokens: int = 0
     epoch_loss: float = 0.0
-    epoch_rows: int = 0
+    epoch_weight: float = 0.0
     best: dict[str, float] | None = None
 
 
@@ -54,6 +54,7 @@ class TrainState:
     wrapped: nn.Module
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
+    objective: Objective = field(default_factory=Objective)
     progress: Progress = field(default_factory=Progress)
 
 
@@ -73,38 +74,13 @@ class StepDone:
     stopped: bool
 
 
-def make_state(model: LoadedModel, config: TrainingConfig, runtime: Runtime) -> TrainState:
+def make_state(
+    model: LoadedModel, config: TrainingConfig, runtime: Runtime, objective: Objective | None = None
+) -> TrainState:
     """Wrap the model, then build the optimizer on the parameters as they are after wrapping."""
     wrapped = runtime.wrap(model.classifier)
-    return TrainState(model, wrapped, make_optimizer(wrapped, config, runtime), model.classifier.precision.scaler())
-
-
-def make_optimizer(model: nn.Module, config: TrainingConfig, runtime: Runtime) -> torch.optim.Optimizer:
-    """AdamW (Loshchilov and Hutter, 2019) with no weight decay on biases and norms, i.e. on vectors."""
-    trained = [p for p in model.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(
-        groups,
-        lr=config.learning_rate,
-        betas=(config.adam_beta1, config.adam_beta2),
-        eps=config.adam_epsilon,
-        fused=runtime.device.type in ("cpu", "cuda", "xpu"),
-    )
-
-
-def learning_rate_factor(step: int, total: int, warmup: float) -> float:
-    """Share of the peak learning rate in step `step` (from 0) of `total`: linear rise, then linear fall to 0.
-
-    `warmup` below 1 is a share of all steps, else a number of steps. The first step already moves (1 / warm-up
-    steps), and the last one still does.
-    """
-    rise = math.ceil(warmup * total) if warmup < 1 else int(warmup)
-    if step < rise:
-        return (step + 1) / rise
-    return max(0.0, (total - step) / max(1, total - rise))
+    optimizer = make_optimizer(wrapped, config, runtime.device)
+    return TrainState(model, wrapped, optimizer, model.classifier.precision.scaler(), objective or Objective())
 
 
 def micro_batches(
@@ -146,7 +122,7 @@ def train_step(
         micros.append([np.zeros(1, dtype=np.int64)])
         weights.append(0.0)
     # The wrapped model averages over ranks, so each rank's part is scaled up by their number.
-    scale = runtime.world_size / len(rows)
+    scale = runtime.world_size / state.objective.weight_sum(data.labels[rows])
     total = torch.zeros((), device=runtime.device)
     state.wrapped.train()
     for number, (pieces, weight) in enumerate(zip(micros, weights, strict=True)):
@@ -156,7 +132,7 @@ def train_step(
         last = number == len(micros) - 1
         with contextlib.nullcontext() if last else runtime.no_sync(state.wrapped):
             logits = runtime.forward(state.wrapped, batches)
-            loss = cross_entropy(logits.float(), truth, reduction="sum")
+            loss = state.objective.loss_sum(logits, truth)
             state.scaler.scale(loss * (scale * weight)).backward()
         total += loss.detach() * weight
     return total, _update(state, config)
@@ -201,13 +177,14 @@ def fit(
     since = _Since()
     for step in batches.steps(progress.position, end):
         begin = time.perf_counter()
-        rate = config.learning_rate * learning_rate_factor(progress.step, total_steps, config.warmup_steps)
-        for group in state.optimizer.param_groups:
-            group["lr"] = rate
+        rate = config.learning_rate * learning_rate_factor(
+            progress.step, total_steps, config.warmup_steps, config.lr_scheduler_type
+        )
+        set_learning_rate(state.optimizer, rate)
         if step.position % batches.rows == 0:
-            progress.epoch_loss, progress.epoch_rows = 0.0, 0
+            progress.epoch_loss, progress.epoch_weight = 0.0, 0.0
         loss, norm = train_step(state, data, step, config, runtime)
-        since.add(loss, len(step.rows))
+        since.add(loss, state.objective.weight_sum(data.labels[data.rows[step.rows]]))
         progress.step += 1
         progress.position = step.end
         progress.tokens += int(data.tokens.lengths_of(data.rows[step.rows]).sum())
@@ -242,21 +219,21 @@ class _Since:
 
     def __init__(self) -> None:
         self._loss: torch.Tensor | None = None
-        self._rows = 0
+        self._weight = 0.0
 
-    def add(self, loss: torch.Tensor, rows: int) -> None:
-        """Add one rank's summed loss of a step of so many rows (of all ranks)."""
+    def add(self, loss: torch.Tensor, weight: float) -> None:
+        """Add one rank's summed loss of a step, and the summed weight of the step's rows on all ranks."""
         self._loss = loss if self._loss is None else self._loss + loss
-        self._rows += rows
+        self._weight += weight
 
     def mean(self, runtime: Runtime, progress: Progress) -> float:
-        """Exact mean over all rows of all ranks since the last call; adds to the epoch's. A collective."""
+        """Exact (weighted) mean over all rows of all ranks since the last call; adds to the epoch's. A collective."""
         assert self._loss is not None
         total = runtime.sum([float(self._loss)])[0]
-        mean = total / self._rows
+        mean = total / self._weight
         progress.epoch_loss += total
-        progress.epoch_rows += self._rows
-        self._loss, self._rows = None, 0
+        progress.epoch_weight += self._weight
+        self._loss, self._weight = None, 0.0
         if not math.isfinite(mean):
             raise ClassifyError(
                 f"step {progress.step}: the loss is {mean}; training has diverged. Lower --learning-rate, or take "

@@ -8,6 +8,7 @@ truncation are applied when rows are collated.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import os
 import shutil
@@ -32,7 +33,8 @@ class Tokens:
     """Token ids of all rows of a table.
 
     `ids` is flat (int32); row i without its special tokens is ids[offsets[i]:offsets[i + 1]]. `prefix` and `suffix`
-    are the special tokens around it ([CLS] ... [SEP] for BERT).
+    are the special tokens around it ([CLS] ... [SEP] for BERT). With a `renumber` (one entry a token of the
+    vocabulary) collated ids are those of a compact table.
     """
 
     ids: npt.NDArray[np.int32]
@@ -40,6 +42,7 @@ class Tokens:
     prefix: tuple[int, ...]
     suffix: tuple[int, ...]
     max_length: int
+    renumber: npt.NDArray[np.int32] | None = None
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -65,7 +68,7 @@ class Tokens:
 
     def with_max_length(self, max_length: int) -> Tokens:
         """The same ids, truncated elsewhere."""
-        return Tokens(self.ids, self.offsets, self.prefix, self.suffix, max_length)
+        return dataclasses.replace(self, max_length=max_length)
 
     def collate(self, rows: npt.NDArray[np.int64]) -> tuple[Ids, Ids]:
         """Ids of the rows end to end (T,), and their lengths (n,); the end of a long text is cut, never a special."""
@@ -81,7 +84,7 @@ class Tokens:
         within = np.arange(total) - np.repeat(np.cumsum(content) - content, content)
         source = np.repeat(self.offsets[rows], content) + within
         flat[np.repeat(starts + len(self.prefix), content) + within] = self.ids[source]
-        return flat, lengths
+        return flat if self.renumber is None else self.renumber[flat].astype(np.int64), lengths
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@
 #SBATCH --cpus-per-task=8
 #SBATCH --time=04:00:00
 #SBATCH --output=classify-%j.log
-# Two minutes before the time is up the program is told, finishes its step and saves; a requeued job goes on from there.
+# Two minutes before the time is up the program is told, finishes its step, saves and exits with 143; see the end.
 #SBATCH --signal=TERM@120
 #SBATCH --requeue
 set -euo pipefail
@@ -28,4 +28,10 @@ MASTER_ADDR=${MASTER_ADDR:-$(scontrol show hostnames "$SLURM_JOB_NODELIST" | hea
 export MASTER_ADDR
 
 # srun starts the tasks and tells each its rank. Without srun this script would be one process on the first machine.
-srun --kill-on-bad-exit=1 python run_classify.py --data "$table" --output-dir "runs/slurm-$SLURM_JOB_ID" --resume "$@"
+code=0
+srun --kill-on-bad-exit=1 python run_classify.py --data "$table" --output-dir "runs/slurm-$SLURM_JOB_ID" --resume "$@" ||
+    code=$?
+if [ "$code" = 143 ]; then # the time was up: once more, from the checkpoint
+    scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$code"

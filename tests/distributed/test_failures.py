@@ -145,7 +145,7 @@ def test_a_restarted_job_resumes_by_itself(
         process.wait()
     lines += out.splitlines()
     assert process.returncode == 0
-    assert any(line.startswith("note: restart 1 by the launcher") for line in lines)
+    assert any(line.startswith("note: an earlier attempt of this job began") for line in lines)
     folder = tmp_path / "out" if named else tmp_path / "runs" / "my-1"
     assert f"{folder.relative_to(tmp_path)}: resuming from step-" in out
     assert named or [path.name for path in (tmp_path / "runs").iterdir()] == ["my-1"]

@@ -211,6 +211,24 @@ def test_a_shared_folder_keeps_one_writer(machines: tuple[str, str], model_folde
     assert [line["step"] for line in log] == [2, 2, 3, 3]
 
 
+def test_somebodys_folder_on_the_other_machine_is_left_alone(
+    machines: tuple[str, str], model_folder: Path, tmp_path: Path
+) -> None:
+    """The name is free on the first machine and holds another run on the second: nothing is written there."""
+    homes = (tmp_path / "first", tmp_path / "second")
+    for home in homes:
+        home.mkdir()
+        tiny.write_table(home / "my.csv", tiny.table_rows(60))
+    theirs = homes[1] / "out"
+    theirs.mkdir()
+    (theirs / "run.json").write_text("{}")
+    words = [*words_for(Path("my.csv"), model_folder), "--save-on-each-node"]
+    outputs = run_on_both(machines, (1, 1), words, *homes, code=1)
+    assert "rank 1 on machine 1 stopped: --output-dir out: the folder exists and is not empty" in outputs[0]
+    assert outputs[1].count("error: --output-dir out: the folder exists and is not empty") == 1
+    assert [path.name for path in theirs.iterdir()] == ["run.json"]
+
+
 def test_a_table_missing_on_one_machine_ends_the_other(
     machines: tuple[str, str], model_folder: Path, tmp_path: Path
 ) -> None:

@@ -17,7 +17,9 @@ CONTRACT = """--data --eval-data --test-data --text-column --label-column --mode
 --max-length --output-dir --overwrite-output-dir --seed --config --resume --precision --cpu --nproc --strategy
 --save-steps --max-train-samples --max-steps --head --report-to --debug --train-file --validation-file --test-file
 --model-name-or-path --num-train-epochs --max-seq-length --no-cuda --use-cpu --per-device-train-batch-size
---resume-from-checkpoint --fp16 --bf16 --local-rank --plan --ddp-backend --save-on-each-node""".split()  # noqa: SIM905
+--resume-from-checkpoint --fp16 --bf16 --local-rank --plan --ddp-backend --save-on-each-node
+--gradient-accumulation-steps --gradient-checkpointing --lr-scheduler-type --layerwise-lr-decay
+--label-smoothing-factor --class-weights --freeze-embeddings --freeze-layers""".split()  # noqa: SIM905
 
 
 def parse(*words: str) -> RunConfig:

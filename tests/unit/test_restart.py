@@ -1,4 +1,4 @@
-"""Which folder a restarted job goes on in: its own, never that of another run."""
+"""Where a job goes that its launcher starts anew: on in its own folder, never in that of another run."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from classify.checks import _take_up
 from classify.config import DataConfig, RunConfig, TrainingConfig
-from classify.destination import check_destination
+from classify.destination import Destination, begun_before, check_destination
+from classify.errors import InputError
+from classify.launch import job_name
 
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to stand in, in a job that was restarted once."""
+    """An empty folder to stand in, in the second attempt of a job."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job-7")
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic_abc/none_xyz/attempt_1/0/error.json")
     return tmp_path
 
 
@@ -26,41 +26,64 @@ def begun(folder: Path, job: str | None) -> None:
     (folder / "run.json").write_text(json.dumps({"job": job, "status": "interrupted"}))
 
 
-def settled(**settings: object) -> tuple[Path | None, TrainingConfig]:
-    config = RunConfig(DataConfig(data="my.csv"), training=TrainingConfig(**settings))  # type: ignore[arg-type]
-    _take_up(config.training)
-    return check_destination(config).folder, config.training
+def wanted(**settings: object) -> Destination:
+    training = TrainingConfig(**settings)  # type: ignore[arg-type]
+    return check_destination(RunConfig(DataConfig(data="my.csv"), training=training))
+
+
+def test_the_name_stays_and_is_no_other_jobs(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not that of --rdzv-id, which people use again."""
+    first = job_name()
+    assert first is not None
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic_abc/none_xyz/attempt_2/0/error.json")
+    assert job_name() == first
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic_abc/none_uvw/attempt_0/0/error.json")
+    assert job_name() != first
+    monkeypatch.delenv("TORCHELASTIC_ERROR_FILE")
+    assert job_name() is None
 
 
 def test_the_folder_this_job_began(here: Path) -> None:
-    begun(here / "runs" / "my-1", "job-7")
+    begun(here / "runs" / "my-1", job_name())
     begun(here / "runs" / "my-2", "another")
-    folder, training = settled()
-    assert folder == Path("runs/my-1")
-    assert training.resume_from_checkpoint is True
+    assert begun_before(wanted()) == Destination(Path("runs/my-1"), "my", resume=True)
 
 
 def test_a_folder_of_its_own_where_it_began_none(here: Path) -> None:
     begun(here / "runs" / "my-1", "another")
-    assert settled()[0] is None
+    assert begun_before(wanted()) is None
 
 
 def test_an_own_folder_is_not_emptied_again(here: Path) -> None:
-    begun(here / "out", "job-7")
-    folder, training = settled(output_dir="out", overwrite_output_dir=True)
-    assert folder == Path("out")
-    assert (training.overwrite_output_dir, training.resume_from_checkpoint) == (False, True)
+    begun(here / "out", job_name())
+    found = begun_before(wanted(output_dir="out", overwrite_output_dir=True))
+    assert found == Destination(Path("out"), "my", resume=True)
 
 
 def test_an_earlier_run_is_not_taken_up_where_it_was_to_be_emptied(here: Path) -> None:
     begun(here / "out", "another")
-    training = settled(output_dir="out", overwrite_output_dir=True)[1]
-    assert (training.overwrite_output_dir, training.resume_from_checkpoint) == (True, False)
+    found = wanted(output_dir="out", overwrite_output_dir=True)
+    assert (found.overwrite, begun_before(found)) == (True, None)
 
 
-def test_a_first_attempt_is_left_alone(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
-    begun(here / "runs" / "my-1", "job-7")
-    folder, training = settled()
-    assert folder is None
-    assert training.resume_from_checkpoint is False
+def test_somebody_elses_folder_is_refused_in_every_attempt(here: Path) -> None:
+    begun(here / "out", "another")
+    with pytest.raises(InputError, match="exists and is not empty"):
+        wanted(output_dir="out")
+
+
+def test_a_named_checkpoint_is_where_the_first_attempt_began(here: Path) -> None:
+    """It may be gone by now, and the newest one is further."""
+    begun(here / "out", job_name())
+    (here / "out" / "checkpoints").mkdir()
+    found = wanted(resume_from_checkpoint="out/checkpoints/step-00000100")
+    assert (found.folder, found.checkpoint) == (Path("out"), None)
+
+
+def test_ranks_that_do_not_decide_look_at_no_folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 may have begun the run in the meantime, on the same disk."""
+    begun(here / "out", "another")
+    place = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    assert wanted(output_dir="out").folder == Path("out")

@@ -1,0 +1,173 @@
+"""What each setting of a step does to the weights, against plain torch on the stock model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from classify import trainer
+from classify.config import TrainingConfig
+from classify.errors import InputError
+from classify.model import LoadedModel, depths, freeze
+from classify.optimization import learning_rate_factor, make_objective, make_optimizer
+from tests.distributed.exact_worker import data_and_model
+
+BATCH = 19  # three steps an epoch of the 57 rows
+SEED = 3
+
+
+def fresh(folder: Path) -> tuple[Any, LoadedModel]:
+    data, model = data_and_model(folder)
+    model.use_packing(True)
+    return data, model
+
+
+def after_one_step(folder: Path, **settings: Any) -> tuple[dict[str, torch.Tensor], float]:
+    """Gradients of the first step as clipping sees them (none is clipped), and the loss told."""
+    data, model = fresh(folder)
+    prepare = settings.pop("prepare", lambda _: None)
+    prepare(model)
+    config = TrainingConfig(use_cpu=True, max_steps=1, seed=SEED, logging_steps=1, max_grad_norm=0.0, **settings)
+    state = trainer.make_state(model, config, config.runtime, make_objective(config, data.labels, 3))
+    caught: dict[str, torch.Tensor] = {}
+
+    def note(*_: Any) -> None:
+        caught.update({n: p.grad.clone() for n, p in model.stock.named_parameters() if p.grad is not None})
+
+    state.optimizer.register_step_pre_hook(note)
+    (event,) = trainer.fit(state, data, config, config.runtime, batch_size=BATCH)
+    assert event.loss is not None
+    return caught, event.loss
+
+
+def plain(folder: Path, **loss: Any) -> tuple[dict[str, torch.Tensor], float]:
+    """The same from the textbook: padded rows, torch's own mean."""
+    from classify.data.plan import BatchPlan
+
+    data, model = data_and_model(folder)
+    model.use_packing(False)
+    rows = BatchPlan(57, BATCH, SEED).step_at(0).rows
+    logits = model.classifier(model.batch(data.tokens, rows))
+    mean = cross_entropy(logits, torch.from_numpy(data.labels[rows]), **loss)
+    mean.backward()
+    found = {n: p.grad for n, p in model.stock.named_parameters() if p.grad is not None}
+    return found, mean.item()
+
+
+def assert_same(got: dict[str, torch.Tensor], want: dict[str, torch.Tensor]) -> None:
+    assert got.keys() == want.keys()
+    for name in want:
+        torch.testing.assert_close(got[name], want[name], rtol=1e-4, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize("micro", [1, 3])
+def test_plain_loss(model_folder: Path, micro: int) -> None:
+    got, loss = after_one_step(model_folder, gradient_accumulation_steps=micro)
+    want, mean = plain(model_folder)
+    assert loss == pytest.approx(mean, rel=1e-5)
+    assert_same(got, want)
+
+
+@pytest.mark.parametrize("micro", [1, 3])
+def test_smoothed_labels(model_folder: Path, micro: int) -> None:
+    got, loss = after_one_step(model_folder, label_smoothing_factor=0.2, gradient_accumulation_steps=micro)
+    want, mean = plain(model_folder, label_smoothing=0.2)
+    assert loss == pytest.approx(mean, rel=1e-5)
+    assert_same(got, want)
+
+
+@pytest.mark.parametrize("micro", [1, 3])
+def test_class_weights_stand_in_numerator_and_denominator(model_folder: Path, micro: int) -> None:
+    """torch divides its weighted mean by the sum of weights; so does a batch that is cut into micro-batches."""
+    data, _ = data_and_model(model_folder)
+    labels = np.where(data.labels == 0, 1, data.labels)  # unbalanced, and one class without a row
+    counts = np.bincount(labels, minlength=3)
+    config = TrainingConfig(use_cpu=True, class_weights="balanced")
+    weights = make_objective(config, labels, 3).class_weights
+    assert weights is not None
+    np.testing.assert_allclose(weights, [1.0, 57 / (2 * counts[1]), 57 / (2 * counts[2])], rtol=1e-6)
+    got, loss = after_one_step(model_folder, class_weights="balanced", gradient_accumulation_steps=micro)
+    own = make_objective(config, data.labels, 3).class_weights
+    assert own is not None
+    want, mean = plain(model_folder, weight=torch.from_numpy(own))
+    assert loss == pytest.approx(mean, rel=1e-5)
+    assert_same(got, want)
+
+
+def test_gradient_checkpointing_changes_nothing(model_folder: Path) -> None:
+    calls = []
+
+    def prepare(model: LoadedModel) -> None:
+        model.stock.gradient_checkpointing_enable({"use_reentrant": False})
+        layer = model.stock.bert.encoder.layer[0].attention
+        layer.register_forward_hook(lambda *_: calls.append(1))
+
+    got, _ = after_one_step(model_folder, prepare=prepare)
+    assert len(calls) == 2, "a layer is computed again for the backward pass"
+    assert_same(got, plain(model_folder)[0])
+
+
+@pytest.mark.parametrize(("embeddings", "layers", "frozen"), [(True, 0, {0}), (False, 1, {0, 1}), (True, 2, {0, 1, 2})])
+def test_frozen_parts_get_no_gradient_and_the_rest_the_same(
+    model_folder: Path, embeddings: bool, layers: int, frozen: set[int]
+) -> None:
+    got, _ = after_one_step(model_folder, prepare=lambda m: freeze(m, embeddings=embeddings, layers=layers))
+    want = plain(model_folder)[0]
+    depth = depths(data_and_model(model_folder)[1].stock)
+    assert set(depth.values()) == {0, 1, 2, 3}
+    assert_same(got, {name: gradient for name, gradient in want.items() if depth[name] not in frozen})
+
+
+def test_more_layers_than_there_are_cannot_be_frozen(model_folder: Path) -> None:
+    with pytest.raises(InputError, match="--freeze-layers 3: the model has 2 layers"):
+        freeze(data_and_model(model_folder)[1], embeddings=False, layers=3)
+
+
+def test_layerwise_decay_of_the_learning_rate(model_folder: Path) -> None:
+    """Head 1, second layer 0.5, first 0.25, embeddings 0.125 of the rate; seen in the size of Adam's first step."""
+    data, model = fresh(model_folder)
+    config = TrainingConfig(
+        use_cpu=True, max_steps=1, learning_rate=1e-3, layerwise_lr_decay=0.5, weight_decay=0.0, warmup_steps=0.0,
+        lr_scheduler_type="constant",
+    )  # fmt: skip
+    before = {name: p.detach().clone() for name, p in model.stock.named_parameters()}
+    state = trainer.make_state(model, config, config.runtime)
+    list(trainer.fit(state, data, config, config.runtime, batch_size=BATCH))
+    depth = depths(model.stock)
+    for name, parameter in model.stock.named_parameters():
+        moved = float((parameter.detach() - before[name]).abs().max())
+        if not name.endswith("key.bias"):
+            assert moved == pytest.approx(1e-3 * 0.5 ** (3 - depth[name]), rel=0.02), name
+
+
+def test_vectors_are_not_decayed(model_folder: Path) -> None:
+    _, model = fresh(model_folder)
+    optimizer = make_optimizer(model.classifier, TrainingConfig(), torch.device("cpu"))
+    assert {(p.ndim >= 2, group["weight_decay"]) for group in optimizer.param_groups for p in group["params"]} == {
+        (True, 0.01),
+        (False, 0.0),
+    }
+
+
+def test_schedules() -> None:
+    """After the rise: to 0 in a line, by half a wave, with the root, or not at all; always the peak at first."""
+    shapes = {
+        name: [learning_rate_factor(step, 20, 4, name) for step in range(20)]
+        for name in ("linear", "cosine", "constant_with_warmup", "inverse_sqrt", "constant")
+    }
+    for name, shape in shapes.items():
+        if name != "constant":
+            assert shape[:4] == [0.25, 0.5, 0.75, 1.0]
+            assert shape[4] == pytest.approx(1.0, abs=0.11)
+        assert sorted(shape[4:], reverse=True) == shape[4:]
+    assert shapes["constant"] == [1.0] * 20
+    assert shapes["constant_with_warmup"][4:] == [1.0] * 16
+    assert shapes["cosine"][12] == pytest.approx(0.5)
+    assert shapes["linear"][12] == pytest.approx(0.5)
+    assert shapes["inverse_sqrt"][15] == pytest.approx(0.5)
+    assert 0 < shapes["cosine"][19] < shapes["linear"][19] < 0.07

@@ -1,0 +1,111 @@
+"""An embedding table of the tokens that occur: the same model as with the whole table, the other rows untouched."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from classify.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
+from classify.data.tokens import load_tokenizer, tokenize
+from classify.hub import resolve_model
+from classify.model import LoadedModel, load_model
+from classify.run import train
+from classify.vocabulary import make_compact
+from tests import tiny
+
+KINDS = ("bert", "roberta", "distilbert", "electra", "albert", "modernbert", "deberta")
+
+
+def run(table: Path, model: Path, out: Path, compact: bool, **settings: object) -> Path:
+    values: dict[str, object] = {"learning_rate": 1e-3, "num_train_epochs": 2.0, "batch_size": 16, **settings}
+    training = TrainingConfig(output_dir=str(out), use_cpu=True, report_to="none", **values)  # type: ignore[arg-type]
+    return train(
+        RunConfig(
+            DataConfig(data=str(table)),
+            ModelConfig(model=str(model), dropout=0.0, compact_vocabulary=compact),
+            training,
+        )
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_do_not_change(tmp_path: Path, kind: str) -> None:
+    """Packed and padded, before any training."""
+    folder = tiny.make_model(tmp_path / kind, kind)
+    tokens = tokenize(load_tokenizer(str(folder)), [text for text, _ in tiny.table_rows(9)], 64)
+    rows = np.arange(9)
+
+    def fresh() -> LoadedModel:
+        model = load_model(resolve_model(str(folder)), ["a", "b"], seed=0, pad_token_id=0, dropout=0.0)
+        model.classifier.eval()
+        return model
+
+    whole, small = fresh(), fresh()
+    vocabulary, tables = make_compact(small, {"t": tokens}, [0, 1, 2, 3])
+    assert vocabulary is not None
+    assert vocabulary.compacted
+    table = small.stock.get_input_embeddings()
+    assert table.num_embeddings == len(vocabulary.used) < 128
+    for packed in (False, True) if kind != "deberta" else (False,):
+        whole.use_packing(packed)
+        small.use_packing(packed)
+        with torch.no_grad():
+            want = whole.classifier(whole.batch(tokens, rows))
+            got = small.classifier(small.batch(tables["t"], rows))
+        torch.testing.assert_close(got, want, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "deberta"])
+def test_the_saved_model_is_that_of_a_run_without(table: Path, tmp_path: Path, kind: str) -> None:
+    folder = tiny.make_model(tmp_path / kind, kind)
+    out = {compact: run(table, folder, tmp_path / f"out-{compact}", compact) for compact in (True, False)}
+    small, whole = (load_file(out[compact] / "model.safetensors") for compact in (True, False))
+    assert {name: tensor.shape for name, tensor in small.items()} == {name: t.shape for name, t in whole.items()}
+    for name in small:
+        if not name.endswith("key.bias"):  # attention does not depend on them, so Adam steps along their rounding
+            torch.testing.assert_close(
+                small[name], whole[name], rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}"
+            )
+    key = next(name for name in small if name.endswith("word_embeddings.weight"))
+    before = load_file(folder / "model.safetensors")
+    start = next(tensor for name, tensor in before.items() if name.endswith("word_embeddings.weight"))
+    checkpoint = next((out[True] / "checkpoints").iterdir())
+    used = load_file(checkpoint / "model.safetensors")["vocabulary"]
+    unused = torch.ones(len(start), dtype=torch.bool)
+    unused[used] = False
+    assert 10 < unused.sum() < len(start) - 10
+    for weights in (small, whole):
+        assert torch.equal(weights[key][unused], start[unused]), "neither gradient nor weight decay"
+    unmoved = torch.isclose(small[key][used], start[used], rtol=0, atol=1e-6).all(dim=1)
+    assert int(unmoved.sum()) <= 1, "all but the padding, which is zero"
+
+
+def test_checkpoints_hold_the_small_table_and_resume_from_it(table: Path, model_folder: Path, tmp_path: Path) -> None:
+    whole = run(table, model_folder, tmp_path / "whole", True, save_steps=3, save_total_limit=9)
+    part = tmp_path / "part"
+    shutil.copytree(whole, part)
+    for step in (6, 9, 12):
+        shutil.rmtree(part / "checkpoints" / f"step-{step:08d}")
+    tensors = load_file(part / "checkpoints" / "step-00000003" / "model.safetensors")
+    key = next(name for name in tensors if name.endswith("word_embeddings.weight"))
+    assert len(tensors[key]) == len(tensors["vocabulary"]) < 128
+    record = json.loads((part / "run.json").read_text())
+    (part / "run.json").write_text(json.dumps({**record, "status": "interrupted"}))
+    run(table, model_folder, part, True, save_steps=3, save_total_limit=9, resume_from_checkpoint=True)
+    assert (part / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def test_little_to_save_changes_nothing(model_folder: Path) -> None:
+    model = load_model(resolve_model(str(model_folder)), ["a", "b"], seed=0, pad_token_id=0)
+    tokens = tokenize(load_tokenizer(str(model_folder)), ["please help"], 64)
+    vocabulary, tables = make_compact(model, {"t": tokens}, range(120))
+    assert vocabulary is not None
+    assert not vocabulary.compacted
+    assert tables["t"] is tokens
+    assert model.stock.get_input_embeddings().num_embeddings == 128
