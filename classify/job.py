@@ -153,74 +153,102 @@ def prepare(checked: Checked) -> Job:
 def _prepare(
     checked: Checked, runtime: Runtime, tokenizer: Any, tokens: dict[str, Tokens], max_length: int, cut: Guess
 ) -> Job:
-    config = checked.config
-    training = config.training
+    training = checked.config.training
     _check_alike(checked, runtime)
+    _check_enough(checked, runtime)
     precision = choose_precision(_precision_name(training), runtime.device)
+    loaded = _load(checked, tokenizer, tokens)
+    loaded.model.classifier.to(runtime.device)
+    loaded.model.classifier.precision = precision
+    destination = _settle(checked.destination, runtime)
+    assert destination.folder is not None
+    job = Job(
+        checked=checked,
+        runtime=runtime,
+        tokens=loaded.tokens,
+        tokenizer=tokenizer,
+        max_length=max_length,
+        precision=precision,
+        model=loaded.model,
+        folder=destination.folder,
+        batch_size=training.train_batch_size,
+        guesses=[*checked.guesses, cut, *_choices(loaded, runtime, precision, training.train_batch_size)],
+        writes=_makes_files(destination.folder, destination, runtime, training.save_on_each_node),
+        destination=destination,
+        vocabulary=loaded.vocabulary,
+    )
+    _tell(job, loaded.unused)
+    return job
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """The model, and what was found out about it on these tables."""
+
+    model: LoadedModel
+    tokens: dict[str, Tokens]
+    vocabulary: Vocabulary | None
+    packing: str
+    unused: list[str]
+
+
+def _load(checked: Checked, tokenizer: Any, tokens: dict[str, Tokens]) -> _Loaded:
+    """The model as the configuration wants it, on the CPU."""
+    config, part = checked.config, checked.corpus.train
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
     model = load_model(
-        checked.model, checked.corpus.labels, seed=training.seed, pad_token_id=pad, dropout=config.model.dropout
+        checked.model, checked.corpus.labels, seed=config.training.seed, pad_token_id=pad, dropout=config.model.dropout
     )
     vocabulary, tokens = make_compact(model, tokens, tokenizer.all_special_ids, wish=config.model.compact_vocabulary)
-    train_part = checked.corpus.train
-    train_tokens = tokens[train_part.table.path]
-    packing = decide_packing(model, train_tokens, train_part.rows, config.model.packing)
+    packing = decide_packing(model, tokens[part.table.path], part.rows, config.model.packing)
     freeze(model, embeddings=config.model.freeze_embeddings, layers=config.model.freeze_layers)
-    unused = freeze_unused(model, train_tokens, int(train_part.rows[0]))
-    if training.gradient_checkpointing:
+    unused = freeze_unused(model, tokens[part.table.path], int(part.rows[0]))
+    if config.training.gradient_checkpointing:
         model.stock.gradient_checkpointing_enable({"use_reentrant": False})
-    model.classifier.to(runtime.device)
-    model.classifier.precision = precision
-    batch_size = training.train_batch_size
-    if len(train_part) < runtime.world_size * runtime.replicas:
-        raise InputError(
-            f"{train_part.table.path}: {len(train_part)} training rows are fewer than the "
-            f"{runtime.world_size * runtime.replicas} devices that are to share them; start fewer processes."
-        )
-    guesses = [
-        *checked.guesses,
-        cut,
-        Guess("texts", "packed end to end" if model.packed else "padded by length", packing, "packing in --config"),
+    return _Loaded(model, tokens, vocabulary, packing, unused)
+
+
+def _choices(loaded: _Loaded, runtime: Runtime, precision: Precision, batch_size: int) -> list[Guess]:
+    """What was chosen for the model and the machine, each with the way to change it."""
+    model, vocabulary = loaded.model, loaded.vocabulary
+    way = "packed end to end" if model.packed else "padded by length"
+    found = [
+        Guess("texts", way, loaded.packing, "packing in --config"),
         Guess("device", runtime.describe(), f"{batch_size} rows a step", "--cpu, --nproc"),
         Guess("precision", precision.name, precision.why, "--precision"),
     ]
     if vocabulary is not None and vocabulary.compacted:
         share = f"{len(vocabulary.used)} of {len(vocabulary.full)} tokens occur"
         why = "the embeddings of the others stay as they are"
-        guesses.append(Guess("vocabulary", share, why, "compact_vocabulary in --config"))
+        found.append(Guess("vocabulary", share, why, "compact_vocabulary in --config"))
     if model.packed and ragged_kernel_applies(runtime.device, precision.autocast_dtype, model.head_size):
-        guesses.append(Guess("attention dropout", "0", "the kernel for packed texts has none", "packing in --config"))
-    destination = _settle(checked.destination, runtime)
-    folder = destination.folder
-    assert folder is not None
-    writes = _make_own_folder(folder, destination, runtime) if training.save_on_each_node else runtime.is_main
-    job = Job(
-        checked,
-        runtime,
-        tokens,
-        tokenizer,
-        max_length,
-        precision,
-        model,
-        folder,
-        batch_size,
-        guesses,
-        writes,
-        destination,
-        vocabulary,
-    )
-    for guess in guesses:
+        found.append(Guess("attention dropout", "0", "the kernel for packed texts has none", "packing in --config"))
+    return found
+
+
+def _tell(job: Job, unused: list[str]) -> None:
+    """Say every guess, where each rank sits, and what the person should know."""
+    for guess in job.guesses:
         job.say(guess.line())
-    job.say(f"ranks: {explain.line(runtime.topology, os.environ)}")
-    if destination.resume and not checked.destination.resume:
-        job.say(f"note: an earlier attempt of this job began {folder}; the launcher started it anew")
-    for warning in checked.corpus.warnings:
+    job.say(f"ranks: {explain.line(job.runtime.topology, os.environ)}")
+    if job.destination.resume and not job.checked.destination.resume:
+        job.say(f"note: an earlier attempt of this job began {job.folder}; the launcher started it anew")
+    for warning in job.checked.corpus.warnings:
         job.say(f"note: {warning}")
     if unused:
         job.say(f"note: parameters that the classifier never uses are left alone: {', '.join(unused)}")
-    if runtime.plan.advice:
-        job.say(f"note: {runtime.plan.advice}")
-    return job
+    if job.runtime.plan.advice:
+        job.say(f"note: {job.runtime.plan.advice}")
+
+
+def _check_enough(checked: Checked, runtime: Runtime) -> None:
+    """Raise InputError where some device would never get a row."""
+    part, devices = checked.corpus.train, runtime.world_size * runtime.replicas
+    if len(part) < devices:
+        raise InputError(
+            f"{part.table.path}: {len(part)} training rows are fewer than the {devices} devices that are to share "
+            "them; start fewer processes."
+        )
 
 
 def _settle(wanted: Destination, runtime: Runtime) -> Destination:
@@ -233,13 +261,15 @@ def _settle(wanted: Destination, runtime: Runtime) -> Destination:
     return Destination(Path(folder), wanted.stem, Path(named) if named else None, overwrite, resume)
 
 
-def _make_own_folder(folder: Path, destination: Destination, runtime: Runtime) -> bool:
-    """Under --save-on-each-node: the folder on this machine, and whether this process is the one to write there.
+def _makes_files(folder: Path, destination: Destination, runtime: Runtime, each_node: bool) -> bool:
+    """Whether this process writes the files: the main one, and one of each machine under --save-on-each-node.
 
     Machines that share the main process's disk after all are found by a file it leaves there for a moment: two
     writers of one folder would spoil it. Raises InputError where the folder holds somebody's files on another
     machine. A collective.
     """
+    if not each_node:
+        return runtime.is_main
     sign = folder / runtime.broadcast(f".shared-{uuid.uuid4().hex}" if runtime.is_main else None)
     if runtime.is_main:
         sign.touch()

@@ -8,7 +8,7 @@ hook behind the encoder keeps each text's first token, so the stock pooler and h
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from classify.attention import Bucket, attend, make_buckets
 from classify.data.tokens import Tokens
 from classify.precision import FP32
 
@@ -40,6 +41,13 @@ class Boundaries:
     starts: torch.Tensor
     cumulative: torch.Tensor
     longest: int
+    _buckets: dict[int, list[Bucket]] = field(default_factory=dict, compare=False, repr=False)
+
+    def buckets(self, heads: int) -> list[Bucket]:
+        """How the texts are joined for training on a CPU; the same for all layers."""
+        if heads not in self._buckets:
+            self._buckets[heads] = make_buckets(self.groups, heads)
+        return self._buckets[heads]
 
     def to(self, device: torch.device) -> Boundaries:
         """The same boundaries with their tensors on `device`."""
@@ -142,6 +150,10 @@ def packed_attention(
     reach = -1 if sliding_window is None or sliding_window > boundaries.longest else sliding_window - 1
     if ragged_kernel_applies(q.device, q.dtype, q.shape[-1]):
         return _flash(q, k, v, boundaries, scaling, reach)[None], None
+    if q.device.type == "cpu" and q.requires_grad:
+        scale = q.shape[-1] ** -0.5 if scaling is None else scaling
+        buckets = boundaries.buckets(q.shape[1])
+        return attend(q, k, v, buckets, scale=scale, dropout=dropout, reach=reach)[None], None
     outputs = []
     for start, count, length in boundaries.groups:
         stop = start + count * length

@@ -1,0 +1,97 @@
+"""Attention of packed texts in training on a CPU: torch's own, text by text, and finite differences, are the judges."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from classify.attention import attend, make_buckets
+
+Runs = list[tuple[int, int, int]]
+
+
+def runs_of(lengths: list[int]) -> Runs:
+    """Runs of equal length, as a packed row has them."""
+    found: Runs = []
+    start = 0
+    for length, group in itertools.groupby(lengths):
+        count = len(list(group))
+        found.append((start, count, length))
+        start += count * length
+    return found
+
+
+def inputs(tokens: int, heads: int, size: int, dtype: torch.dtype) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(tokens, heads, size, generator=generator, dtype=dtype).requires_grad_() for _ in range(3)]
+
+
+def text_by_text(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: list[int], reach: int) -> torch.Tensor:
+    parts = []
+    for one, two, three in zip(q.split(lengths), k.split(lengths), v.split(lengths), strict=True):
+        along = torch.arange(len(one))
+        mask = (along[:, None] - along[None, :]).abs() <= reach if reach >= 0 else None
+        out = scaled_dot_product_attention(*(t.transpose(0, 1) for t in (one, two, three)), attn_mask=mask)
+        parts.append(out.transpose(0, 1))
+    return torch.cat(parts)
+
+
+LENGTHS = {
+    "sorted": [17, 9, 9, 8, 8, 3, 3, 3, 1],
+    "in any order": [3, 17, 9, 1, 8, 9, 3],
+    "equal": [6, 6, 6],
+    "one": [5],
+    "very unequal": [200, 2, 2, 2, 2],
+}
+
+
+@pytest.mark.parametrize("reach", [-1, 2])
+@pytest.mark.parametrize("name", LENGTHS)
+def test_the_same_as_torchs_attention_and_gradients(name: str, reach: int) -> None:
+    lengths = LENGTHS[name]
+    own, theirs = (inputs(sum(lengths), 2, 4, torch.float32) for _ in range(2))
+    got = attend(*own, make_buckets(runs_of(lengths), 2), scale=0.5, dropout=0.0, reach=reach)
+    want = text_by_text(*theirs, lengths, reach)
+    torch.testing.assert_close(got, want)
+    weight = torch.randn(got.shape, generator=torch.Generator().manual_seed(2))
+    (got * weight).sum().backward()
+    (want * weight).sum().backward()
+    for a, b in zip(own, theirs, strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_gradients_are_those_of_finite_differences(dropout: float) -> None:
+    """With dropout too: the same entries are dropped in the backward pass."""
+    lengths = [4, 3, 3, 1]
+    buckets = make_buckets(runs_of(lengths), 2)
+
+    def seeded(*tensors: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(0)
+        return attend(*tensors, buckets, scale=0.7, dropout=dropout, reach=-1)
+
+    assert torch.autograd.gradcheck(seeded, tuple(inputs(sum(lengths), 2, 3, torch.float64)))
+
+
+def test_dropout_drops_its_share_and_keeps_the_mean() -> None:
+    lengths = [12, 7, 7]
+    q, k, v = inputs(sum(lengths), 4, 8, torch.float32)
+    buckets = make_buckets(runs_of(lengths), 4)
+    with torch.no_grad():
+        whole = attend(q, k, v, buckets, scale=0.3, dropout=0.0, reach=-1)
+        torch.manual_seed(0)
+        draws = torch.stack([attend(q, k, v, buckets, scale=0.3, dropout=0.25, reach=-1) for _ in range(2000)])
+    assert not torch.equal(draws[0], draws[1])
+    torch.testing.assert_close(draws.mean(dim=0), whole, rtol=0, atol=0.06)
+
+
+def test_buckets_hold_every_token_once_and_join_what_is_alike() -> None:
+    lengths = sorted(torch.randint(3, 40, (32,), generator=torch.Generator().manual_seed(0)).tolist(), reverse=True)
+    buckets = make_buckets(runs_of(lengths), 12)
+    places = torch.cat([b.places[b.real] if b.real is not None else b.places.flatten() for b in buckets])
+    assert sorted(places.tolist()) == list(range(sum(lengths)))
+    assert 1 < len(buckets) < len(set(lengths)) / 2
+    assert len(make_buckets(runs_of(LENGTHS["very unequal"]), 12)) == 2
