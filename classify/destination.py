@@ -93,8 +93,8 @@ def is_of_this_job(folder: Path) -> bool:
         return False
     try:
         found: dict[str, Any] = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        return found.get("job") == job
-    except (OSError, ValueError, AttributeError):
+        return job in found["job"]
+    except (OSError, ValueError, KeyError, TypeError):
         return False
 
 

@@ -39,7 +39,8 @@ from classify.vocabulary import Vocabulary, make_compact
 class Job:
     """One run on this process: what it was told, what it works with, where it writes.
 
-    `writes` is true on the main process, and on one of each machine under --save-on-each-node.
+    `writes` is true on the main process, and on one of each machine under --save-on-each-node. `names` are those that
+    the launcher's agents have for this job, by which a restarted one knows its folder: rank 0 may be elsewhere then.
     """
 
     checked: Checked
@@ -54,6 +55,7 @@ class Job:
     guesses: list[Guess]
     writes: bool
     destination: Destination
+    names: list[str] = field(default_factory=list)
     vocabulary: Vocabulary | None = None
     probe: dict[str, float] | None = None
     log: TrainLog | None = None
@@ -175,6 +177,7 @@ def _prepare(
         guesses=[*checked.guesses, cut, *_choices(loaded, runtime, precision, training.train_batch_size)],
         writes=_makes_files(destination.folder, destination, runtime, training.save_on_each_node),
         destination=destination,
+        names=sorted({name for name in runtime.gather_texts(launch.job_name() or "") if name}),
         vocabulary=loaded.vocabulary,
     )
     _tell(job, loaded.unused)

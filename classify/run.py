@@ -108,7 +108,7 @@ def _record(job: Job) -> RunRecord:
             "packed": job.model.packed,
             "max_length": job.max_length,
             "batch_size": job.batch_size,
-            "job": launch.job_name(),
+            "job": job.names,
         },
     )
 

@@ -120,6 +120,8 @@ class Runtime:
         counts = [torch.zeros(1, dtype=torch.int64, device=tensor.device) for _ in range(self.world_size)]
         torch.distributed.all_gather(counts, torch.tensor([tensor.shape[0]], device=tensor.device))
         longest = max(int(count) for count in counts)
+        if longest == 0:
+            return tensor.to(place)
         own = tensor.new_zeros((longest, *tensor.shape[1:]))
         own[: tensor.shape[0]] = tensor
         parts = [torch.empty_like(own) for _ in range(self.world_size)]
@@ -140,13 +142,16 @@ class Runtime:
         torch.distributed.broadcast(payload, src=0)
         return json.loads(bytes(payload.tolist()))
 
+    def gather_texts(self, text: str) -> list[str]:
+        """One text of each rank, in rank order. A collective."""
+        own = torch.tensor(list(text.encode()), dtype=torch.uint8, device=self.device)
+        sizes = self.gather(torch.tensor([own.numel()], device=self.device)).tolist()
+        joined = bytes(self.gather(own).tolist())
+        return [joined[sum(sizes[:rank]) : sum(sizes[: rank + 1])].decode() for rank in range(len(sizes))]
+
     def share_faults(self, fault: str | None) -> None:
         """Raise InputError where another rank cannot begin; its `fault` is told. A collective."""
-        own = torch.tensor(list((fault or "").encode()), dtype=torch.uint8, device=self.device)
-        sizes = self.gather(torch.tensor([own.numel()], device=self.device)).tolist()
-        texts = bytes(self.gather(own).tolist())
-        for rank, size in enumerate(sizes):
-            message, texts = texts[:size].decode(), texts[size:]
+        for rank, message in enumerate(self.gather_texts(fault or "")):
             if message and fault is None:
                 raise InputError(f"rank {rank} on machine {self.topology[rank]['machine']} stopped: {message}")
 

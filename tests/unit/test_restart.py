@@ -23,7 +23,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def begun(folder: Path, job: str | None) -> None:
     folder.mkdir(parents=True)
-    (folder / "run.json").write_text(json.dumps({"job": job, "status": "interrupted"}))
+    (folder / "run.json").write_text(json.dumps({"job": [job, "an agent elsewhere"], "status": "interrupted"}))
 
 
 def wanted(**settings: object) -> Destination:
