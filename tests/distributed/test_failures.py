@@ -52,8 +52,7 @@ def words(table: Path, model: Path, *more: str) -> list[str]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("way", ["torchrun", "nproc"])
-@pytest.mark.parametrize("rank", ["0", "1"])
+@pytest.mark.parametrize(("way", "rank"), [("torchrun", "0"), ("nproc", "1")])
 def test_one_ranks_error_ends_all(table: Path, model_folder: Path, tmp_path: Path, way: str, rank: str) -> None:
     """Within 15 seconds, with the first error as the one shown, and no process left."""
     (tmp_path / "spy").mkdir()

@@ -171,15 +171,7 @@ def test_mpirun(model_folder: Path, tmp_path: Path) -> None:
     assert command_line in commands(DISTRIBUTED)
     environment = {**make_place(tmp_path, model_folder), "OMPI_ALLOW_RUN_AS_ROOT": "1"}
     environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"  # a container's only user
-    done = subprocess.run(
-        shlex.split(command_line),
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
+    done = type_in(tmp_path, command_line, environment)
     assert done.returncode == 0, done.stderr
     assert told(tmp_path / "runs" / "my-1") == ("mpirun", [(0, 0, 0), (0, 1, 1)])
     assert done.stdout.count("result: ") == 1
