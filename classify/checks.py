@@ -33,8 +33,13 @@ class Checked:
 def check(config: RunConfig) -> Checked:
     """Validate arguments, environment, tables, model name and output folder. Raises InputError with the faults."""
     config.validate()
+    check_start(config.training)
+    return check_inputs(config)
+
+
+def check_inputs(config: RunConfig) -> Checked:
+    """The part of `check` that looks at this machine's files; on another machine it may come out otherwise."""
     training = config.training
-    check_start(training)
     faults = Faults()
     with faults.collecting():
         destination = check_destination(config)

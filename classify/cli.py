@@ -77,11 +77,11 @@ def _train(arguments: list[str], program: str) -> int:
         training_parser(program).print_help()
         return 0
     config = parse_training(arguments, program)
-    from classify.checks import check, check_start
+    from classify.checks import check_inputs, check_start
 
     check_start(config.training)
     try:
-        checked = check(config)
+        checked = check_inputs(config)
     except InputError as error:
         if not launch.several_machines():
             raise

@@ -53,6 +53,11 @@ def physical(device: str, environment: Mapping[str, str]) -> str:
     return f"{device} (GPU {names[int(index)]})" if kind == "cuda" else f"{device} ({names[int(index)]})"
 
 
+def _device(entry: Entry, topology: Sequence[Entry], environment: Mapping[str, str]) -> str:
+    """An entry's device; with its number in the machine where `environment`, rank 0's, is that of the same machine."""
+    return physical(entry["device"], environment if entry["machine"] == topology[0]["machine"] else {})
+
+
 def table(
     topology: Sequence[Entry],
     plan: DevicePlan,
@@ -77,7 +82,7 @@ def table(
     )
     lines: list[tuple[str, ...]] = [header]
     for entry in topology:
-        device = physical(entry["device"], environment if entry["machine"] == topology[0]["machine"] else {})
+        device = _device(entry, topology, environment)
         if plan.n_gpu > 1:
             device = f"{device} to {entry['device'].partition(':')[0]}:{plan.n_gpu - 1}"
         rows = entry.get("rows_per_step")
@@ -103,7 +108,7 @@ def line(topology: Sequence[Entry], environment: Mapping[str, str]) -> str:
     """All places of a run in one line; of many, the middle is left out."""
     places = [
         f"rank {entry['rank']} = machine {entry['machine']}, local rank {entry['local_rank']}, "
-        f"{physical(entry['device'], environment if entry['machine'] == topology[0]['machine'] else {})}"
+        f"{_device(entry, topology, environment)}"
         for entry in topology
     ]
     if len(places) > 8:

@@ -164,6 +164,9 @@ def _prepare(
     loaded.model.classifier.precision = precision
     destination = _settle(checked.destination, runtime)
     assert destination.folder is not None
+    writes = _makes_files(destination.folder, destination, runtime, training.save_on_each_node)
+    choices = _choices(loaded, runtime, precision, training.train_batch_size)
+    vocabulary = loaded.vocabulary
     job = Job(
         checked=checked,
         runtime=runtime,
@@ -174,11 +177,11 @@ def _prepare(
         model=loaded.model,
         folder=destination.folder,
         batch_size=training.train_batch_size,
-        guesses=[*checked.guesses, cut, *_choices(loaded, runtime, precision, training.train_batch_size)],
-        writes=_makes_files(destination.folder, destination, runtime, training.save_on_each_node),
+        guesses=[*checked.guesses, cut, *choices],
+        writes=writes,
         destination=destination,
         names=sorted({name for name in runtime.gather_texts(launch.job_name() or "") if name}),
-        vocabulary=loaded.vocabulary,
+        vocabulary=vocabulary if writes or vocabulary is None else vocabulary.without_table(),
     )
     _tell(job, loaded.unused)
     return job

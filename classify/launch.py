@@ -49,6 +49,11 @@ class Launch:
         """True on one process of each machine."""
         return self.local_rank <= 0
 
+    @property
+    def spans_machines(self) -> bool:
+        """Whether other processes of the run sit on other machines."""
+        return self.world_size > self.local_world_size
+
 
 def read_launch(environment: Mapping[str, str], local_rank: int = -1) -> Launch:
     """What the launcher says. torchrun's variables come first: srun or mpirun may have started torchrun.
@@ -236,24 +241,29 @@ def enter(rank: int, world_size: int, init_method: str, local_rank: int = -1) ->
     export(Launch("api", rank, own, world_size, world_size, None, match[1].strip("[]"), int(match[2])))
 
 
+def _place() -> Launch | None:
+    """This process's place as the launcher's variables say; None where they contradict each other, told elsewhere."""
+    try:
+        return read_launch(os.environ)
+    except DeviceError:
+        return None
+
+
 def speaks() -> bool:
-    """Whether this process tells of errors that all meet, as far as the launcher's variables say: one of each machine.
+    """Whether this process tells of errors that all meet: one of each machine.
 
     Somebody on the second machine looks at the second machine's terminal.
     """
-    try:
-        return read_launch(os.environ).is_local_main
-    except DeviceError:
+    place = _place()
+    if place is None:
         return os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0"
+    return place.is_local_main
 
 
 def several_machines() -> bool:
-    """Whether the processes of this run sit on more than one machine, as far as the launcher's variables say."""
-    try:
-        place = read_launch(os.environ)
-    except DeviceError:
-        return False
-    return place.world_size > place.local_world_size
+    """Whether the processes of this run sit on more than one machine."""
+    place = _place()
+    return place is not None and place.spans_machines
 
 
 def hosts_the_store(launch: Launch) -> bool:
@@ -263,21 +273,17 @@ def hosts_the_store(launch: Launch) -> bool:
 
 def is_launched() -> bool:
     """Whether a launcher started this process as one of several."""
-    try:
-        return read_launch(os.environ).local_rank >= 0
-    except DeviceError:
-        return True
+    place = _place()
+    return place is None or place.local_rank >= 0
 
 
 def decides_alone() -> bool:
-    """Whether this process settles where the run goes: rank 0, as far as the launcher's variables say.
+    """Whether this process settles where the run goes: rank 0.
 
     The others may sit on machines that see other folders.
     """
-    try:
-        return read_launch(os.environ).is_main
-    except DeviceError:
-        return True
+    place = _place()
+    return place is None or place.is_main
 
 
 def restarts() -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from classify.data.tokens import Tokens
 from classify.errors import InputError
 from classify.hub import ModelFolder
 from classify.packing import PACKED_ATTENTION, Batch, TextClassifier, encoder_of, pack, pad
+from classify.sharding import repeated_layers
 
 # Packed and padded logits differ by rounding alone: below 1e-6 of what sets one text's logits apart from another's.
 _SAME_LOGITS = 1e-3
@@ -181,13 +181,13 @@ def freeze(model: LoadedModel, *, embeddings: bool, layers: int) -> None:
             parameter.requires_grad_(False)
 
 
-def depths(stock: Any) -> dict[str, int]:
+def depths(model: nn.Module) -> dict[str, int]:
     """How far each parameter lies above the input: 0 for embeddings, n for layer n, one more for what is on top."""
-    layer = re.compile(r"\.layers?\.(\d+)\.")
-    numbers = {name: layer.search(name) for name, _ in stock.named_parameters()}
-    count = max((int(match[1]) + 1 for match in numbers.values() if match), default=0)
+    layers = repeated_layers(model)
+    level = {id(p): number for number, layer in enumerate(layers, start=1) for p in layer.parameters()}
     return {
-        name: int(match[1]) + 1 if match else 0 if "embedding" in name else count + 1 for name, match in numbers.items()
+        name: level.get(id(parameter), 0 if "embedding" in name else len(layers) + 1)
+        for name, parameter in model.named_parameters()
     }
 
 

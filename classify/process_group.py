@@ -61,7 +61,7 @@ def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> None:
     address, port = launch.address or "127.0.0.1", launch.port or 0
     check_meeting_place(address, port, listens=hosts_the_store(launch))
     interface = interface_towards(address)
-    if interface is not None and interface.startswith("lo") and launch.world_size > launch.local_world_size:
+    if interface is not None and interface.startswith("lo") and launch.spans_machines:
         interface = interface_towards(_OUTSIDE)  # the machine's own name often stands for loopback in /etc/hosts
     if interface is not None:  # gloo would take the one that the machine's own name resolves to
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
@@ -110,8 +110,6 @@ def _meeting_place(timeout: datetime.timedelta) -> dict[str, Any]:
 
 def _topology(runtime: Runtime) -> list[dict[str, Any]]:
     """One entry a rank, the same on every rank: machine, rank, local rank, device."""
-    import torch
-
     launch = runtime.plan.launch
     host = zlib.crc32(socket.gethostname().encode())
     machine = -1 if launch.machine is None else launch.machine

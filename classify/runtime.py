@@ -16,10 +16,7 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from classify import sharding
-from classify.devices import (
-    DevicePlan,
-    ParallelMode,
-)
+from classify.devices import DevicePlan, ParallelMode
 from classify.errors import InputError
 
 # How long the GIL is left to gloo's threads before the end; they need microseconds, on a loaded machine more.

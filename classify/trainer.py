@@ -105,8 +105,11 @@ def micro_batches(
 
 def train_step(
     state: TrainState, data: TrainingSet, step: plan.Step, config: TrainingConfig, runtime: Runtime
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """One optimizer step at the learning rate that is set. Returns (this rank's summed loss, gradient norm)."""
+) -> tuple[torch.Tensor, float, torch.Tensor]:
+    """One optimizer step at the learning rate that is set.
+
+    Returns (this rank's summed loss, summed weight of the step's rows on all ranks, gradient norm).
+    """
     rows = data.rows[step.rows]
     micros = micro_batches(
         state.model,
@@ -122,7 +125,8 @@ def train_step(
         micros.append([np.zeros(1, dtype=np.int64)])
         weights.append(0.0)
     # The wrapped model averages over ranks, so each rank's part is scaled up by their number.
-    scale = runtime.world_size / state.objective.weight_sum(data.labels[rows])
+    weight_sum = state.objective.weight_sum(data.labels[rows])
+    scale = runtime.world_size / weight_sum
     total = torch.zeros((), device=runtime.device)
     state.wrapped.train()
     for number, (pieces, weight) in enumerate(zip(micros, weights, strict=True)):
@@ -135,7 +139,7 @@ def train_step(
             loss = state.objective.loss_sum(logits, truth)
             state.scaler.scale(loss * (scale * weight)).backward()
         total += loss.detach() * weight
-    return total, _update(state, config)
+    return total, weight_sum, _update(state, config)
 
 
 def _update(state: TrainState, config: TrainingConfig) -> torch.Tensor:
@@ -183,8 +187,8 @@ def fit(
         set_learning_rate(state.optimizer, rate)
         if step.position % batches.rows == 0:
             progress.epoch_loss, progress.epoch_weight = 0.0, 0.0
-        loss, norm = train_step(state, data, step, config, runtime)
-        since.add(loss, state.objective.weight_sum(data.labels[data.rows[step.rows]]))
+        loss, weight, norm = train_step(state, data, step, config, runtime)
+        since.add(loss, weight)
         progress.step += 1
         progress.position = step.end
         progress.tokens += int(data.tokens.lengths_of(data.rows[step.rows]).sum())

@@ -47,6 +47,10 @@ class Vocabulary:
         table[place] = trained.to(table.dtype)
         return {**weights, self.name: table}
 
+    def without_table(self) -> Vocabulary:
+        """The same for processes that write nothing: the values before training can be large."""
+        return dataclasses.replace(self, full=self.full.new_empty(0))
+
     def as_tensor(self) -> torch.Tensor:
         """The id map, for checkpoints."""
         return torch.from_numpy(self.used)

@@ -5,6 +5,7 @@ So too where each of two processes holds a part of the weights (FSDP2).
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     run_group(2, ["-m", "tests.distributed.exact_worker", str(model), str(folder), "fsdp"], cwd=folder)
     found = {path.stem: dict(np.load(path)) for path in folder.glob("*.npz")}
     found["plain"] = plain_run(model)
+    found["exchanges"] = {path.stem: json.loads(path.read_text()) for path in folder.glob("exchanges-*.json")}
     found["places"] = {path.stem: path.read_text() for path in folder.glob("place-*.txt")}
     return found
 
@@ -121,6 +123,16 @@ def test_the_runs_went_somewhere(results: dict[str, dict[str, Any]]) -> None:
     for name in end:
         if not name.endswith("token_type_embeddings.weight"):
             assert relative(start[name], end[name]) > 1e-3, name
+
+
+def test_gradients_are_exchanged_once_a_step_and_not_for_unused_parameters(results: dict[str, dict[str, Any]]) -> None:
+    """Four micro-batches cost as many exchanges as one; DistributedDataParallel would fail on the unused layer."""
+    assert set(results["exchanges"]) == {"exchanges-0", "exchanges-1"}
+    for found in results["exchanges"].values():
+        (one, unused), (four, _) = found["1"], found["4"]
+        assert one == four
+        assert one >= 3, "three steps"
+        assert unused == ["spare.weight", "spare.bias"]
 
 
 def test_each_process_knows_its_place(results: dict[str, dict[str, Any]]) -> None:

@@ -21,6 +21,7 @@ from tests.documents import DISTRIBUTED, commands, make_place, type_in
 pytestmark = pytest.mark.distributed
 
 SCRIPT = str(ROOT / "run_classify.py")
+TICKETS = ROOT / "data" / "tickets.csv"
 SPAWN = """
 import sys
 sys.path.insert(0, {root!r})
@@ -120,19 +121,21 @@ def run_two(words_and_places: list[tuple[list[str], dict[str, str]]], folder: Pa
             process.kill()
 
 
-def test_the_flag_of_old_launchers_alone(table: Path, model_folder: Path, tmp_path: Path) -> None:
-    """RANK and WORLD_SIZE in the environment, the local rank as a flag only."""
+def test_the_flag_of_old_launchers_alone(model_folder: Path, tmp_path: Path) -> None:
+    """RANK and WORLD_SIZE in the environment, the local rank as a flag only, with a space or an equals sign.
+
+    (`--local-rank=N` is what torch.distributed.launch itself hands over.)
+    """
     place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    own = words(table, model_folder)
-    run_two([([SCRIPT, *own, "--local_rank", rank], {**place, "RANK": rank}) for rank in ("0", "1")], tmp_path)
+    own = words(TICKETS, model_folder)
+    flags = {"0": ["--local_rank", "0"], "1": ["--local_rank=1"]}
+    run_two([([SCRIPT, *own, *flags[rank]], {**place, "RANK": rank}) for rank in flags], tmp_path)
     assert places(tmp_path / "out") == [(0, 0, 0), (0, 1, 1)]
 
 
-def test_spawned_processes_through_the_api(
-    command: Callable[..., Any], table: Path, model_folder: Path, tmp_path: Path
-) -> None:
+def test_spawned_processes_through_the_api(command: Callable[..., Any], model_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "spawn.py").write_text(SPAWN.format(root=str(ROOT)))
-    done = command("spawn.py", str(free_port()), str(table), str(model_folder))
+    done = command("spawn.py", str(free_port()), str(TICKETS), str(model_folder))
     assert done.returncode == 0, done.stderr
     assert places(tmp_path / "out") == [(0, 0, 0), (0, 1, 1)]
 
@@ -160,10 +163,10 @@ def test_the_variables_of_srun_and_open_mpi(table: Path, model_folder: Path, tmp
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["one process", "several by the variables"])
-def test_accelerate_launch(table: Path, model_folder: Path, tmp_path: Path, several: bool) -> None:
+def test_accelerate_launch(model_folder: Path, tmp_path: Path, several: bool) -> None:
     """On CPUs it starts one process, whatever --num_processes says; variables make it one of several."""
     start = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1", "--num_machines", "1"]
-    start += ["--mixed_precision", "no", "--dynamo_backend", "no", SCRIPT, *words(table, model_folder)]
+    start += ["--mixed_precision", "no", "--dynamo_backend", "no", SCRIPT, *words(TICKETS, model_folder)]
     common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = [{**common, "RANK": rank, "LOCAL_RANK": rank} for rank in ("0", "1")] if several else [{}]
     run_two([(start, place) for place in ranks], tmp_path)

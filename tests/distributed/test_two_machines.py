@@ -96,6 +96,15 @@ def _finished(processes: list[subprocess.Popen[str]], code: int) -> list[str]:
     return outputs
 
 
+def two_homes(folder: Path) -> tuple[Path, Path]:
+    """A folder with the table for each machine: they share no disk."""
+    homes = (folder / "first", folder / "second")
+    for home in homes:
+        home.mkdir()
+        tiny.write_table(home / "my.csv", tiny.table_rows(60))
+    return homes
+
+
 def words_for(table: Path, model: Path) -> list[str]:
     return [
         "--data", str(table), "--model", str(model), "--cpu", "--max-steps", "3", "--report-to", "none",
@@ -191,10 +200,7 @@ def test_resuming_needs_the_checkpoint_on_the_first_machine_only(
 
 def test_each_machine_gets_all_files(machines: tuple[str, str], model_folder: Path, tmp_path: Path) -> None:
     """--save-on-each-node without a shared disk: the same files on both, and a resumed run writes both again."""
-    homes = (tmp_path / "first", tmp_path / "second")
-    for home in homes:
-        home.mkdir()
-        tiny.write_table(home / "my.csv", tiny.table_rows(60))
+    homes = two_homes(tmp_path)
     words = [*words_for(Path("my.csv"), model_folder), "--save-on-each-node"]
     outputs = run_on_both(machines, (2, 1), words, *homes)
     assert outputs[0].count("result: out") == 1
@@ -210,10 +216,7 @@ def test_somebodys_folder_on_the_other_machine_is_left_alone(
     machines: tuple[str, str], model_folder: Path, tmp_path: Path
 ) -> None:
     """The name is free on the first machine and holds another run on the second: nothing is written there."""
-    homes = (tmp_path / "first", tmp_path / "second")
-    for home in homes:
-        home.mkdir()
-        tiny.write_table(home / "my.csv", tiny.table_rows(60))
+    homes = two_homes(tmp_path)
     theirs = homes[1] / "out"
     theirs.mkdir()
     (theirs / "run.json").write_text("{}")
@@ -228,10 +231,8 @@ def test_a_table_missing_on_one_machine_ends_the_other(
     machines: tuple[str, str], model_folder: Path, tmp_path: Path
 ) -> None:
     """Each machine's terminal says what is wrong, once, and nobody waits for the process group's time-out."""
-    homes = (tmp_path / "first", tmp_path / "second")
-    for home in homes:
-        home.mkdir()
-    tiny.write_table(homes[0] / "my.csv", tiny.table_rows(60))
+    homes = two_homes(tmp_path)
+    (homes[1] / "my.csv").unlink()
     begin = time.monotonic()
     outputs = run_on_both(machines, (2, 1), words_for(Path("my.csv"), model_folder), *homes, code=1)
     assert time.monotonic() - begin < 60
