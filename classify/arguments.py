@@ -19,7 +19,7 @@ from classify.options import choices
 
 GROUPS = {
     "Data": ("data", "eval_data", "test_data", "text_column", "label_column", "max_length", "max_train_samples"),
-    "Model": ("model", "head", "freeze_embeddings", "freeze_layers"),
+    "Model": ("model", "head", "freeze_embeddings", "freeze_layers", "lora"),
     "Training": (
         "num_train_epochs",
         "max_steps",

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+
+from classify.dropout import kept
 
 # Seconds of one bucket's calls, and of one score entry, forward and backward together (2-core CPU; the ratio matters).
 _CALLS = 1.5e-4
@@ -22,13 +24,58 @@ _ENTRY = 6e-9
 
 @dataclass(frozen=True)
 class Bucket:
-    """Texts that share a batched product: `places` (n, L) are their tokens in the packed row.
+    """n texts that share a batched product, padded to the longest of them, of L tokens.
 
-    `real` (n, L) tells tokens from filling, which points at the row's first token; None where nothing is filled.
+    `shape` is (n, heads, L). `sources` are its entries' rows in (T * heads, d), where filling reads the first row, and
+    `targets` the rows they go back to, where filling goes to one row more. `real` (n, 1, L, 1) tells tokens from
+    filling; None where nothing is filled. `first` holds each text's first token alone: who looks, where the other
+    tokens' outputs are not needed.
     """
 
-    places: torch.Tensor
+    shape: tuple[int, int, int]
+    sources: torch.Tensor
+    targets: torch.Tensor
     real: torch.Tensor | None
+    first: Bucket | None = None
+
+    def gather(self, tensor: torch.Tensor) -> torch.Tensor:
+        """(T, heads, d) to (n * heads, L, d)."""
+        n, heads, longest = self.shape
+        return tensor.flatten(0, 1).index_select(0, self.sources).view(n * heads, longest, -1)
+
+    def scatter(self, into: torch.Tensor, values: torch.Tensor) -> None:
+        """(n * heads, L, d) back to their places in (T * heads + 1, d)."""
+        into.index_copy_(0, self.targets, values.flatten(0, 1))
+
+
+@dataclass(frozen=True)
+class Boundaries:
+    """Where texts lie in a packed row of T tokens.
+
+    `groups` are runs of n texts of equal length L: (start token, n, L). `starts` (N,) holds each text's first
+    token; `cumulative` (N + 1,) int32 is the form that flash attention wants.
+    """
+
+    groups: tuple[tuple[int, int, int], ...]
+    starts: torch.Tensor
+    cumulative: torch.Tensor
+    longest: int
+    _buckets: dict[int, list[Bucket]] = field(default_factory=dict, compare=False, repr=False)
+
+    def buckets(self, heads: int) -> list[Bucket]:
+        """How the texts are joined for training on a CPU; the same for all layers."""
+        if heads not in self._buckets:
+            self._buckets[heads] = make_buckets(self.groups, heads)
+        return self._buckets[heads]
+
+    def to(self, device: torch.device) -> Boundaries:
+        """The same boundaries with their tensors on `device`."""
+        return Boundaries(
+            self.groups,
+            self.starts.to(device, non_blocking=True),
+            self.cumulative.to(device, non_blocking=True),
+            self.longest,
+        )
 
 
 def make_buckets(runs: Sequence[tuple[int, int, int]], heads: int) -> list[Bucket]:
@@ -45,19 +92,28 @@ def make_buckets(runs: Sequence[tuple[int, int, int]], heads: int) -> list[Bucke
             seconds = best[begin][0] + _CALLS + _ENTRY * heads * texts * longest * longest
             found = min(found, (seconds, begin))
         best.append(found)
+    tokens = sum(count * length for _, count, length in runs)
     cuts = [len(runs)]
     while cuts[-1] > 0:
         cuts.append(best[cuts[-1]][1])
-    return [_bucket(runs[begin:end]) for end, begin in itertools.pairwise(cuts)]
+    return [_bucket(runs[begin:end], heads, tokens) for end, begin in itertools.pairwise(cuts)]
 
 
-def _bucket(runs: Sequence[tuple[int, int, int]]) -> Bucket:
+def _bucket(runs: Sequence[tuple[int, int, int]], heads: int, tokens: int) -> Bucket:
     starts = torch.cat([start + length * torch.arange(count) for start, count, length in runs])
     lengths = torch.cat([torch.full((count,), length) for _, count, length in runs])
     along = torch.arange(int(lengths.max()))
     real = along[None, :] < lengths[:, None]
-    places = torch.where(real, starts[:, None] + along[None, :], 0)
-    return Bucket(places, None if bool(real.all()) else real)
+    head = torch.arange(heads)[None, :, None]
+    rows = (starts[:, None] + along[None, :])[:, None, :] * heads + head
+    firsts = rows[:, :, 0].flatten()
+    first = Bucket((len(starts), heads, 1), firsts, firsts, None)
+    shape = (len(starts), heads, len(along))
+    if bool(real.all()):
+        return Bucket(shape, rows.flatten(), rows.flatten(), None, first)
+    among = real[:, None, :]
+    sources, targets = torch.where(among, rows, 0), torch.where(among, rows, tokens * heads)
+    return Bucket(shape, sources.flatten(), targets.flatten(), among[..., None], first)
 
 
 def attend(
@@ -69,38 +125,38 @@ def attend(
     scale: float,
     dropout: float,
     reach: int,
+    first_only: bool = False,
 ) -> torch.Tensor:
-    """Attention (T, heads, d) of each token to those of its own text, at a distance of at most `reach` (-1: any)."""
+    """Attention (T, heads, d) of each token to those of its own text, at a distance of at most `reach` (-1: any).
+
+    With `first_only` of each text's first token alone; the others' rows are zero.
+    """
     with torch.autocast(q.device.type, enabled=False):
-        attended: torch.Tensor = _Attend.apply(q, k, v, buckets, scale, dropout, reach)
+        attended: torch.Tensor = _Attend.apply(q, k, v, buckets, scale, dropout, reach, first_only)
     return attended
 
 
-def _gather(tensor: torch.Tensor, bucket: Bucket) -> torch.Tensor:
-    """(T, heads, d) to (n, heads, L, d)."""
-    n, longest = bucket.places.shape
-    return tensor.index_select(0, bucket.places.flatten()).unflatten(0, (n, longest)).transpose(1, 2).contiguous()
-
-
-def _scatter(into: torch.Tensor, bucket: Bucket, values: torch.Tensor) -> None:
-    """(n, heads, L, d) back to their tokens' places in (T, heads, d)."""
-    flat = values.transpose(1, 2).flatten(0, 1)
-    places = bucket.places.flatten()
-    if bucket.real is not None:
-        chosen = bucket.real.flatten().nonzero().squeeze(1)
-        flat, places = flat.index_select(0, chosen), places.index_select(0, chosen)
-    into.index_copy_(0, places, flat)
-
-
-def _hidden(bucket: Bucket, reach: int) -> torch.Tensor | None:
+def _hidden(bucket: Bucket, reach: int, first_only: bool) -> torch.Tensor | None:
     """Entries (n or 1, 1, L or 1, L) that a token may not see: filling, and what lies beyond its reach."""
-    longest = bucket.places.shape[1]
-    hidden = None if bucket.real is None else ~bucket.real[:, None, None, :]
+    longest = bucket.shape[2]
+    hidden = None if bucket.real is None else ~bucket.real.transpose(-1, -2)
     if 0 <= reach < longest - 1:
         along = torch.arange(longest)
-        far = ((along[:, None] - along[None, :]).abs() > reach)[None, None]
+        queries = along[:1] if first_only else along
+        far = ((queries[:, None] - along[None, :]).abs() > reach)[None, None]
         hidden = far if hidden is None else hidden | far
     return hidden
+
+
+def _rows_like(tensor: torch.Tensor, zero: bool = False) -> torch.Tensor:
+    """(T * heads + 1, d) for a tensor (T, heads, d): a row an entry, and one that takes the filling."""
+    shape = (tensor.shape[0] * tensor.shape[1] + 1, tensor.shape[2])
+    return tensor.new_zeros(shape) if zero else tensor.new_empty(shape)
+
+
+def _product(a: torch.Tensor, b: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+    """Batched a @ b, scaled within the product: (N, i, j), (N, j, k) to (N, i, k)."""
+    return torch.baddbmm(a.new_empty(()), a, b, beta=0, alpha=scale)
 
 
 class _Attend(torch.autograd.Function):
@@ -116,47 +172,51 @@ class _Attend(torch.autograd.Function):
         scale: float,
         dropout: float,
         reach: int,
+        first_only: bool,
     ) -> torch.Tensor:
         """Keeps q, k, v and each bucket's probabilities, and which of them dropout kept."""
-        out, wide = torch.empty_like(q), torch.promote_types(q.dtype, torch.float32)
+        out = _rows_like(q, zero=first_only)
+        wide = torch.promote_types(q.dtype, torch.float32)
         saved: list[torch.Tensor] = []
         for bucket in buckets:
-            scores = torch.matmul(_gather(q, bucket), _gather(k, bucket).transpose(-1, -2)).to(wide) * scale
-            hidden = _hidden(bucket, reach)
+            seen = bucket.gather(k)
+            looking = bucket.first if first_only and bucket.first is not None else bucket
+            scores = _product(looking.gather(q), seen.transpose(-1, -2), scale).to(wide)
+            hidden = _hidden(bucket, reach, first_only)
             if hidden is not None:
-                scores.masked_fill_(hidden, float("-inf"))
+                scores.unflatten(0, bucket.shape[:2]).masked_fill_(hidden, float("-inf"))
             probabilities = torch.softmax(scores, dim=-1)
             if hidden is not None and reach >= 0:  # filling that sees no token at all
                 probabilities.nan_to_num_(0.0)
-            dropped, kept = probabilities, scores.new_empty(0)
+            dropped, mask = probabilities, scores.new_empty(0)
             if dropout:
-                kept = (torch.rand_like(scores) >= dropout).to(wide).mul_(1.0 / (1.0 - dropout))
-                dropped = probabilities * kept
-            _scatter(out, bucket, torch.matmul(dropped.to(v.dtype), _gather(v, bucket)))
-            saved += [probabilities, kept]
+                mask = kept(scores.shape, dropout, wide)
+                dropped = probabilities * mask
+            looking.scatter(out, _product(dropped.to(v.dtype), bucket.gather(v)))
+            saved += [probabilities, mask]
         ctx.save_for_backward(q, k, v, *saved)
-        ctx.rest = (buckets, scale, dropout)
-        return out
+        ctx.rest = (buckets, scale, dropout, first_only)
+        return out[:-1].view(q.shape)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         """Gradients of q, k and v."""
         q, k, v, *saved = ctx.saved_tensors
-        buckets, scale, dropout = ctx.rest
-        grad = grads[0]
-        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        buckets, scale, dropout, first_only = ctx.rest
+        dq, dk, dv = _rows_like(q, zero=first_only), _rows_like(k), _rows_like(v)
         for number, bucket in enumerate(buckets):
-            probabilities, kept = saved[2 * number], saved[2 * number + 1]
-            own = _gather(grad, bucket)
-            if bucket.real is not None:
-                own.mul_(bucket.real[:, None, :, None])
-            dropped = (probabilities * kept if dropout else probabilities).to(v.dtype)
-            _scatter(dv, bucket, torch.matmul(dropped.transpose(-1, -2), own))
-            through = torch.matmul(own, _gather(v, bucket).transpose(-1, -2)).to(probabilities.dtype)
+            probabilities, mask = saved[2 * number], saved[2 * number + 1]
+            looking = bucket.first if first_only and bucket.first is not None else bucket
+            own = looking.gather(grads[0].contiguous())
+            if looking.real is not None:
+                own.unflatten(0, bucket.shape[:2]).mul_(looking.real)
+            dropped = (probabilities * mask if dropout else probabilities).to(v.dtype)
+            bucket.scatter(dv, _product(dropped.transpose(-1, -2), own))
+            through = _product(own, bucket.gather(v).transpose(-1, -2)).to(probabilities.dtype)
             if dropout:
-                through.mul_(kept)
-            through.sub_((through * probabilities).sum(dim=-1, keepdim=True)).mul_(probabilities).mul_(scale)
+                through.mul_(mask)
+            through = torch.ops.aten._softmax_backward_data(through, probabilities, -1, probabilities.dtype)
             scores = through.to(q.dtype)
-            _scatter(dq, bucket, torch.matmul(scores, _gather(k, bucket)))
-            _scatter(dk, bucket, torch.matmul(scores.transpose(-1, -2), _gather(q, bucket)))
-        return dq, dk, dv, None, None, None, None
+            looking.scatter(dq, _product(scores, bucket.gather(k), scale))
+            bucket.scatter(dk, _product(scores.transpose(-1, -2), looking.gather(q), scale))
+        return *(d[:-1].view(q.shape) for d in (dq, dk, dv)), None, None, None, None, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,8 @@ def check_inputs(config: RunConfig) -> Checked:
     with faults.collecting():
         trackers = choose_trackers(training.report_to)
     with faults.collecting():
+        _check_lora(config.model.lora)
+    with faults.collecting():
         corpus = load_corpus(config.data, training.seed)
         check_columns_free((corpus.test or corpus.eval).table, corpus.labels)
     with faults.collecting():
@@ -87,6 +90,11 @@ def check_prediction(model: str, data: str, out: str, text_column: str | None) -
     if not path.absolute().parent.is_dir():
         raise InputError(f"--out {out}: the folder {path.parent} does not exist; make it first.")
     return table, column
+
+
+def _check_lora(wanted: bool) -> None:
+    if wanted and importlib.util.find_spec("peft") is None:
+        raise InputError("--lora: the package peft is not installed; pip install peft, or drop the flag.")
 
 
 def _check_length(config: RunConfig, model: ModelFolder) -> None:

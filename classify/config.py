@@ -81,6 +81,14 @@ class ModelConfig:
         "--freeze-layers",
         check=at_least(0),
     )
+    lora: bool = option(
+        False,
+        "train small matrices beside the frozen layers (LoRA) and merge them at the end; takes about ten times the "
+        "learning rate",
+        "--lora",
+    )
+    lora_rank: int = option(16, "rank of LoRA's matrices", check=at_least(1))
+    lora_alpha: int = option(32, "LoRA's product is scaled by this over the rank", check=above(0))
     dropout: float | None = option(None, "dropout everywhere; the model's own if not given", check=between(0, 1))
 
 
@@ -244,6 +252,10 @@ class RunConfig:
             faults.append(
                 f"--precision {asked} needs a GPU, which --cpu leaves alone; take bf16 or fp32, or drop --cpu."
             )
+        if self.model.lora and (self.model.freeze_embeddings or self.model.freeze_layers):
+            faults.append("--lora freezes all but the head; drop --freeze-embeddings and --freeze-layers.")
+        if self.model.lora and training.strategy == "fsdp":
+            faults.append("--lora leaves little that --strategy fsdp could cut over processes; drop one of them.")
         if training.resume_from_checkpoint and training.overwrite_output_dir:
             faults.append("--resume goes on from a folder that --overwrite-output-dir would empty; give one of them.")
 

@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 
 from classify import baseline, metrics, sharding, trainer
+from classify.adapters import merge_adapters
 from classify.data.parts import Part
 from classify.job import Job
 from classify.outputs import RunRecord, save_model, write_json, write_predictions
@@ -28,6 +29,8 @@ def finish(job: Job, state: trainer.TrainState, record: RunRecord) -> None:
             job.say(f"the weights of epoch {best_epoch:g} are kept: they scored best on the evaluation part")
         else:
             best_epoch = progress.position / len(corpus.train)
+    if job.adapted is not None:
+        merge_adapters(job.adapted)
     eval_score = job.score(corpus.eval)
     part = corpus.test or corpus.eval
     logits, score = job.predict(part)

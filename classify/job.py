@@ -17,6 +17,7 @@ import torch
 from tqdm import tqdm
 
 from classify import explain, launch, metrics
+from classify.adapters import add_adapters
 from classify.checks import Checked
 from classify.config import RunConfig, TrainingConfig
 from classify.data.infer import Guess
@@ -25,7 +26,15 @@ from classify.data.tokens import Tokens, TrainingSet, default_max_length, load_t
 from classify.destination import Destination, begun_before, check_folder, make_folder
 from classify.errors import InputError
 from classify.inference import logits_of
-from classify.model import LoadedModel, decide_packing, freeze, freeze_unused, load_model, quiet_libraries
+from classify.model import (
+    LoadedModel,
+    checkpoint_activations,
+    decide_packing,
+    freeze,
+    freeze_unused,
+    load_model,
+    quiet_libraries,
+)
 from classify.optimization import Objective, make_objective
 from classify.outputs import TrainLog
 from classify.packing import ragged_kernel_applies
@@ -57,6 +66,7 @@ class Job:
     destination: Destination
     names: list[str] = field(default_factory=list)
     vocabulary: Vocabulary | None = None
+    adapted: Any = None
     probe: dict[str, float] | None = None
     log: TrainLog | None = None
     tracker: Tracker = field(default_factory=Tracker)
@@ -100,6 +110,7 @@ class Job:
             "batch_size": self.batch_size,
             "seed": self.config.training.seed,
             "precision": self.precision.name,
+            "lora": [self.config.model.lora_rank, self.config.model.lora_alpha] if self.config.model.lora else None,
             "compact_vocabulary": self.vocabulary is not None and self.vocabulary.compacted,
         }
 
@@ -182,6 +193,7 @@ def _prepare(
         destination=destination,
         names=sorted({name for name in runtime.gather_texts(launch.job_name() or "") if name}),
         vocabulary=vocabulary if writes or vocabulary is None else vocabulary.without_table(),
+        adapted=loaded.adapted,
     )
     _tell(job, loaded.unused)
     return job
@@ -196,6 +208,7 @@ class _Loaded:
     vocabulary: Vocabulary | None
     packing: str
     unused: list[str]
+    adapted: Any
 
 
 def _load(checked: Checked, tokenizer: Any, tokens: dict[str, Tokens]) -> _Loaded:
@@ -209,9 +222,10 @@ def _load(checked: Checked, tokenizer: Any, tokens: dict[str, Tokens]) -> _Loade
     packing = decide_packing(model, tokens[part.table.path], part.rows, config.model.packing)
     freeze(model, embeddings=config.model.freeze_embeddings, layers=config.model.freeze_layers)
     unused = freeze_unused(model, tokens[part.table.path], int(part.rows[0]))
+    adapted = add_adapters(model, config.model.lora_rank, config.model.lora_alpha) if config.model.lora else None
     if config.training.gradient_checkpointing:
-        model.stock.gradient_checkpointing_enable({"use_reentrant": False})
-    return _Loaded(model, tokens, vocabulary, packing, unused)
+        checkpoint_activations(model)
+    return _Loaded(model, tokens, vocabulary, packing, unused, adapted)
 
 
 def _choices(loaded: _Loaded, runtime: Runtime, precision: Precision, batch_size: int) -> list[Guess]:
@@ -223,6 +237,14 @@ def _choices(loaded: _Loaded, runtime: Runtime, precision: Precision, batch_size
         Guess("device", runtime.describe(), f"{batch_size} rows a step", "--cpu, --nproc"),
         Guess("precision", precision.name, precision.why, "--precision"),
     ]
+    if loaded.adapted is not None:
+        stock = model.stock
+        trained, whole = (sum(p.numel() for p in stock.parameters() if p.requires_grad or every) for every in (0, 1))
+        share, why = (
+            f"{trained:,} of {whole:,} weights are trained",
+            "LoRA and the head; merged into the rest at the end",
+        )
+        found.append(Guess("weights", share, why, "--lora"))
     if vocabulary is not None and vocabulary.compacted:
         share = f"{len(vocabulary.used)} of {len(vocabulary.full)} tokens occur"
         why = "the embeddings of the others stay as they are"

@@ -181,6 +181,22 @@ def freeze(model: LoadedModel, *, embeddings: bool, layers: int) -> None:
             parameter.requires_grad_(False)
 
 
+def checkpoint_activations(model: LoadedModel) -> None:
+    """Keep each layer's input alone for the backward pass, and compute the layer again there (Chen et al., 2016).
+
+    Raises InputError for an architecture that transformers cannot do this with.
+    """
+    stock = model.stock
+    # Renamed in transformers 5.23, where the older name warns.
+    enable = getattr(stock, "activation_checkpointing_enable", None) or stock.gradient_checkpointing_enable
+    try:
+        enable({"use_reentrant": False})
+    except ValueError:
+        raise InputError(
+            f"--gradient-checkpointing: transformers has none for {stock.config.model_type}; drop the flag."
+        ) from None
+
+
 def depths(model: nn.Module) -> dict[str, int]:
     """How far each parameter lies above the input: 0 for embeddings, n for layer n, one more for what is on top."""
     layers = repeated_layers(model)

@@ -1,14 +1,13 @@
 """The packed forward: texts of a step end to end through a stock transformers model, no padding computed (law 4).
 
 Every layer that works token by token sees one row of T tokens. Attention alone must know where texts begin and end:
-a function registered with transformers' `AttentionInterface` receives the boundaries as an extra keyword. A forward
-hook behind the encoder keeps each text's first token, so the stock pooler and head see one row a text.
+a function registered with transformers' `AttentionInterface` receives the boundaries as an extra keyword.
 """
 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,10 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from classify.attention import Bucket, attend, make_buckets
+from classify.attention import Boundaries, attend
 from classify.data.tokens import Tokens
+from classify.dropout import replace_dropout
+from classify.first_tokens import encoder_of, keep_first_tokens, looks_from_first_tokens
 from classify.precision import FP32
 
 varlen_attn: Any = None
@@ -27,36 +28,6 @@ with contextlib.suppress(ImportError):  # flash attention over ragged texts, whi
     from torch.nn.attention.varlen import varlen_attn
 
 PACKED_ATTENTION = "classify_packed"
-
-
-@dataclass(frozen=True)
-class Boundaries:
-    """Where texts lie in a packed row of T tokens.
-
-    `groups` are runs of n texts of equal length L: (start token, n, L). `starts` (N,) holds each text's first
-    token; `cumulative` (N + 1,) int32 is the form that flash attention wants.
-    """
-
-    groups: tuple[tuple[int, int, int], ...]
-    starts: torch.Tensor
-    cumulative: torch.Tensor
-    longest: int
-    _buckets: dict[int, list[Bucket]] = field(default_factory=dict, compare=False, repr=False)
-
-    def buckets(self, heads: int) -> list[Bucket]:
-        """How the texts are joined for training on a CPU; the same for all layers."""
-        if heads not in self._buckets:
-            self._buckets[heads] = make_buckets(self.groups, heads)
-        return self._buckets[heads]
-
-    def to(self, device: torch.device) -> Boundaries:
-        """The same boundaries with their tensors on `device`."""
-        return Boundaries(
-            self.groups,
-            self.starts.to(device, non_blocking=True),
-            self.cumulative.to(device, non_blocking=True),
-            self.longest,
-        )
 
 
 @dataclass(frozen=True)
@@ -146,14 +117,28 @@ def packed_attention(
     kernel is used, which has none.
     """
     assert attention_mask is None, "packed texts carry boundaries instead of a mask"
-    q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    q, k, v = (tensor.squeeze(0).transpose(0, 1) for tensor in (query, key, value))
     reach = -1 if sliding_window is None or sliding_window > boundaries.longest else sliding_window - 1
     if ragged_kernel_applies(q.device, q.dtype, q.shape[-1]):
         return _flash(q, k, v, boundaries, scaling, reach)[None], None
     if q.device.type == "cpu" and q.requires_grad:
         scale = q.shape[-1] ** -0.5 if scaling is None else scaling
         buckets = boundaries.buckets(q.shape[1])
-        return attend(q, k, v, buckets, scale=scale, dropout=dropout, reach=reach)[None], None
+        first = looks_from_first_tokens(module)
+        return attend(q, k, v, buckets, scale=scale, dropout=dropout, reach=reach, first_only=first)[None], None
+    return _text_by_text(q, k, v, boundaries, dropout, scaling, reach)[None], None
+
+
+def _text_by_text(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    boundaries: Boundaries,
+    dropout: float,
+    scaling: float | None,
+    reach: int,
+) -> torch.Tensor:
+    """torch's attention, one call for texts of equal length: (T, heads, d) each."""
     outputs = []
     for start, count, length in boundaries.groups:
         stop = start + count * length
@@ -161,7 +146,7 @@ def packed_attention(
         mask = _band(length, reach, q.device) if 0 <= reach < length - 1 else None
         out = scaled_dot_product_attention(one, two, three, attn_mask=mask, dropout_p=dropout, scale=scaling)
         outputs.append(out.transpose(1, 2).flatten(0, 1))
-    return (outputs[0] if len(outputs) == 1 else torch.cat(outputs))[None], None
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
 def ragged_kernel_applies(device: torch.device, dtype: torch.dtype | None, head_size: int) -> bool:
@@ -198,16 +183,6 @@ def _band(length: int, reach: int, device: torch.device) -> torch.Tensor:
 AttentionInterface.register(PACKED_ATTENTION, packed_attention)
 
 
-def encoder_of(model: Any) -> nn.Module | None:
-    """The module whose output is the last hidden state of a stock classifier, or None where none is known."""
-    base = model.base_model
-    for name in ("final_norm", "encoder", "transformer"):
-        module = getattr(base, name, None)
-        if isinstance(module, nn.Module):
-            return module
-    return None
-
-
 class TextClassifier(nn.Module):
     """A stock `...ForSequenceClassification` that takes packed or padded batches and returns logits (N, classes)."""
 
@@ -215,9 +190,8 @@ class TextClassifier(nn.Module):
         super().__init__()
         self.model = model
         self.precision = FP32
-        encoder = encoder_of(model)
-        if encoder is not None:
-            encoder.register_forward_hook(_keep_first_tokens)
+        keep_first_tokens(model)
+        replace_dropout(model)
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Logits (N, classes) of the batch's N texts, in its order.
@@ -233,33 +207,7 @@ class TextClassifier(nn.Module):
         # On the module, not in a closure: DataParallel's replicas are copies that run side by side.
         encoder: Any = encoder_of(self.model)
         encoder.boundaries = batch.boundaries
-        encoder.pool_mean = getattr(self.model.config, "classifier_pooling", "cls") == "mean"
         try:
             return self.model(**batch.inputs(), return_dict=True).logits
         finally:
             encoder.boundaries = None
-
-
-def _keep_first_tokens(module: Any, args: Any, output: Any) -> Any:
-    """Forward hook: hidden states (1, T, H) of a packed row become (N, 1, H), one a text."""
-    boundaries: Boundaries | None = getattr(module, "boundaries", None)
-    if boundaries is None:
-        return output
-    hidden = output if isinstance(output, torch.Tensor) else output[0]
-    kept = _text_means(hidden[0], boundaries) if module.pool_mean else hidden[0].index_select(0, boundaries.starts)
-    kept = kept[:, None]
-    if isinstance(output, torch.Tensor):
-        return kept
-    if isinstance(output, tuple):
-        return (kept, *output[1:])
-    output["last_hidden_state"] = kept
-    return output
-
-
-def _text_means(hidden: torch.Tensor, boundaries: Boundaries) -> torch.Tensor:
-    """(T, H) to (N, H): each text's mean over its tokens."""
-    means = [
-        hidden[start : start + count * length].unflatten(0, (count, length)).mean(dim=1)
-        for start, count, length in boundaries.groups
-    ]
-    return torch.cat(means)

@@ -11,11 +11,21 @@ import torch
 
 from classify.data.tokens import Tokens, load_tokenizer, tokenize
 from classify.hub import resolve_model
-from classify.model import LoadedModel, decide_packing, freeze_unused, load_model, output_layer
+from classify.model import (
+    LoadedModel,
+    checkpoint_activations,
+    decide_packing,
+    freeze_unused,
+    load_model,
+    output_layer,
+)
+from classify.sharding import repeated_layers
 from tests import tiny
 
 KINDS = list(tiny.configurations())
 PADDED = {"deberta"}
+# ALBERT computes one layer again and again; in ModernBERT the residual runs beside the attention to the end.
+WHOLE = PADDED | {"albert", "modernbert", "modernbert-mean"}
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +54,29 @@ def test_packed_logits_are_those_of_the_stock_model(folders: dict[str, Path], ki
             ids = torch.from_numpy(tokens.collate(np.array([row]))[0])[None]
             alone = model.stock(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0]
             assert (got[place] - alone).abs().max() < 2e-5, tokens.lengths[row]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in WHOLE])
+def test_the_last_feed_forward_part_sees_one_token_a_text(folders: dict[str, Path], kind: str) -> None:
+    """Also when the layer is computed again for the backward pass; a padded batch is computed whole."""
+    model, tokens = load(folders[kind])
+    layers = repeated_layers(model.stock)
+    sizes = []
+    for layer in layers:
+        found = [m for m in layer.modules() if isinstance(m, torch.nn.Linear) and m.out_features == 64]
+        found[-1].register_forward_pre_hook(lambda _, args: sizes.append(args[0].shape[:-1].numel()))
+    rows = np.arange(6)
+    model.use_packing(True)
+    checkpoint_activations(model)
+    model.classifier.train()
+    model.classifier(model.batch(tokens, rows)).sum().backward()
+    total = int(tokens.lengths[rows].sum())
+    assert len(layers) == 2
+    assert sizes == [total, 6, 6, total]
+    sizes.clear()
+    model.use_packing(False)
+    model.classifier(model.batch(tokens, rows))
+    assert sizes == [6 * int(tokens.lengths[rows].max())] * 2
 
 
 @pytest.mark.parametrize("kind", KINDS)

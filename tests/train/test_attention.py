@@ -63,6 +63,25 @@ def test_the_same_as_torchs_attention_and_gradients(name: str, reach: int) -> No
         torch.testing.assert_close(a.grad, b.grad)
 
 
+@pytest.mark.parametrize("reach", [-1, 2])
+@pytest.mark.parametrize("name", LENGTHS)
+def test_first_tokens_alone_get_the_same_attention_and_gradients(name: str, reach: int) -> None:
+    lengths = LENGTHS[name]
+    starts = torch.tensor([0, *itertools.accumulate(lengths[:-1])])
+    weight = torch.randn(len(lengths), 2, 4, generator=torch.Generator().manual_seed(2))
+    found = []
+    for first_only in (False, True):
+        own = inputs(sum(lengths), 2, 4, torch.float32)
+        buckets = make_buckets(runs_of(lengths), 2)
+        got = attend(*own, buckets, scale=0.5, dropout=0.0, reach=reach, first_only=first_only)
+        (got[starts] * weight).sum().backward()
+        found.append([got[starts], *(tensor.grad for tensor in own)])
+    for whole, first in zip(*found, strict=True):
+        torch.testing.assert_close(first, whole)
+    others = torch.ones(sum(lengths), dtype=torch.bool).index_fill(0, starts, False)
+    assert not got[others].any()
+
+
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_gradients_are_those_of_finite_differences(dropout: float) -> None:
     """With dropout too: the same entries are dropped in the backward pass."""
@@ -91,7 +110,7 @@ def test_dropout_drops_its_share_and_keeps_the_mean() -> None:
 def test_buckets_hold_every_token_once_and_join_what_is_alike() -> None:
     lengths = sorted(torch.randint(3, 40, (32,), generator=torch.Generator().manual_seed(0)).tolist(), reverse=True)
     buckets = make_buckets(runs_of(lengths), 12)
-    places = torch.cat([b.places[b.real] if b.real is not None else b.places.flatten() for b in buckets])
-    assert sorted(places.tolist()) == list(range(sum(lengths)))
+    entries = [target for bucket in buckets for target in bucket.targets.tolist() if target < 12 * sum(lengths)]
+    assert sorted(entries) == list(range(12 * sum(lengths)))
     assert 1 < len(buckets) < len(set(lengths)) / 2
     assert len(make_buckets(runs_of(LENGTHS["very unequal"]), 12)) == 2

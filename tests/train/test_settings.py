@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from classify import trainer
 from classify.config import TrainingConfig
 from classify.errors import InputError
-from classify.model import LoadedModel, depths, freeze
+from classify.model import LoadedModel, checkpoint_activations, depths, freeze
 from classify.optimization import learning_rate_factor, make_objective, make_optimizer
 from tests.distributed.exact_worker import data_and_model
 
@@ -103,7 +103,7 @@ def test_gradient_checkpointing_changes_nothing(model_folder: Path) -> None:
     calls = []
 
     def prepare(model: LoadedModel) -> None:
-        model.stock.gradient_checkpointing_enable({"use_reentrant": False})
+        checkpoint_activations(model)
         layer = model.stock.bert.encoder.layer[0].attention
         layer.register_forward_hook(lambda *_: calls.append(1))
 

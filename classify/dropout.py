@@ -1,0 +1,43 @@
+"""Dropout on CPUs, where torch draws a double-precision number for every entry: here 64 random bits serve four.
+
+The share dropped is rounded to a 65,536th and what is kept is scaled by exactly that share, so the mean stays. The
+bits come from torch's generator: seeding it seeds this, and recomputing a layer for its backward pass repeats it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+_LEVELS = 1 << 16
+
+
+def kept(shape: Sequence[int], rate: float, dtype: torch.dtype) -> torch.Tensor:
+    """A mask on the CPU: 0 with probability `rate` (from 0 to below 1), else 1 / (1 - rate)."""
+    dropped = min(round(rate * _LEVELS), _LEVELS - 1)
+    count = 1
+    for size in shape:
+        count *= size
+    bits = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
+    sixteen = bits.view(torch.int16)[:count].view(*shape)
+    return (sixteen >= dropped - _LEVELS // 2).to(dtype).mul_(_LEVELS / (_LEVELS - dropped))
+
+
+class Dropout(nn.Dropout):
+    """torch's Dropout (Srivastava et al., 2014) but for how a CPU draws it."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Input of any shape; on other devices, and out of training, torch's own."""
+        if not self.training or self.p == 0 or input.device.type != "cpu":
+            return super().forward(input)
+        return input * kept(input.shape, self.p, input.dtype)
+
+
+def replace_dropout(model: nn.Module) -> None:
+    """Put this Dropout in the place of every torch one; they hold no weights, so nothing that is saved changes."""
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if type(child) is nn.Dropout:
+                setattr(module, name, Dropout(child.p))

@@ -1,0 +1,65 @@
+"""Dropout as a CPU draws it here: the share, the mean and the repeatability of torch's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from classify.dropout import Dropout, kept, replace_dropout
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.5, 0.999999])
+@pytest.mark.parametrize("shape", [(1,), (7, 3), (500, 400)])
+def test_the_share_dropped_and_the_scale_of_the_rest(rate: float, shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    mask = kept(shape, rate, torch.float32)
+    assert mask.shape == shape
+    values = mask.unique()
+    assert len(values) <= 2
+    if len(shape) > 1 and shape[0] == 500:
+        dropped = float((mask == 0).float().mean())
+        assert dropped == pytest.approx(rate, abs=5 * (rate * (1 - rate) / 200_000) ** 0.5 + 2e-5)
+    if rate == 0.0:
+        assert bool((mask == 1).all())
+    elif len(shape) > 1 and rate < 0.9:
+        assert float(values.max()) == pytest.approx(1 / (1 - rate), rel=1e-4)
+
+
+def test_entries_are_dropped_independently() -> None:
+    """Neighbours come from the same 64 bits; their correlation must not show."""
+    torch.manual_seed(1)
+    gone = (kept((200_000, 4), 0.25, torch.float32) == 0).double()
+    correlation = torch.corrcoef(gone.T)
+    assert float((correlation - torch.eye(4)).abs().max()) < 0.01
+
+
+def test_torchs_seed_is_its_seed_and_evaluation_passes_through() -> None:
+    layer, x = Dropout(0.3), torch.randn(50, 20)
+    torch.manual_seed(4)
+    one = layer(x)
+    torch.manual_seed(4)
+    assert torch.equal(one, layer(x))
+    assert not torch.equal(one, layer(x))
+    assert layer.eval()(x) is x
+
+
+def test_a_layer_computed_again_drops_the_same_entries() -> None:
+    layer, x = nn.Sequential(nn.Linear(20, 20), Dropout(0.5)), torch.randn(50, 20)
+    torch.manual_seed(2)
+    layer(x).sum().backward()
+    wanted = layer[0].weight.grad.clone()
+    layer.zero_grad()
+    torch.manual_seed(2)
+    checkpoint(layer, x, use_reentrant=False).sum().backward()
+    assert torch.equal(layer[0].weight.grad, wanted)
+
+
+def test_every_dropout_of_a_model_is_replaced() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.2), nn.Sequential(nn.Dropout(0.4)))
+    before = list(model.state_dict())
+    replace_dropout(model)
+    assert [type(m) for m in model.modules() if isinstance(m, nn.Dropout)] == [Dropout, Dropout]
+    assert (model[1].p, model[2][0].p) == (0.2, 0.4)
+    assert list(model.state_dict()) == before
