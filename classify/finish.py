@@ -23,17 +23,17 @@ def finish(job: Job, state: trainer.TrainState, record: RunRecord) -> None:
     progress, corpus = state.progress, job.checked.corpus
     best = progress.best
     assert best is not None, "the last step is always evaluated"
-    best_epoch = best["epoch"]
-    if int(best["step"]) != progress.step:
-        if take_best(job, int(best["step"])):
+    best_epoch, step = best["epoch"], int(best["step"])
+    if step != progress.step:
+        if take_best(job, step):
             job.say(f"the weights of epoch {best_epoch:g} are kept: they scored best on the evaluation part")
         else:
-            best_epoch = progress.position / len(corpus.train)
+            best_epoch, step = progress.position / len(corpus.train), progress.step
     if job.adapted is not None:
         merge_adapters(job.adapted)
-    eval_score = job.score(corpus.eval)
     part = corpus.test or corpus.eval
     logits, score = job.predict(part)
+    eval_score = score if part is corpus.eval else _eval_score(job, step)
     weights = sharding.gathered(job.model.stock.state_dict(), keep=job.writes)
     job.tracker.close()
     job.runtime.close()  # nothing is left to exchange; and transformers saves on rank 0 alone while there is a group
@@ -58,6 +58,13 @@ def finish(job: Job, state: trainer.TrainState, record: RunRecord) -> None:
     )
     record.write("finished")
     _summary(job, score, rival, "test" if corpus.test is not None else "evaluation")
+
+
+def _eval_score(job: Job, step: int) -> metrics.Score:
+    """The evaluation score of the weights of `step`, computed again only if need be: merging moves the last bits."""
+    if job.best is not None and job.best[0] == step and job.adapted is None:
+        return job.best[1]
+    return job.score(job.checked.corpus.eval)
 
 
 def _baseline(job: Job, part: Part) -> baseline.BaselineResult | None:

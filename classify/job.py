@@ -50,6 +50,7 @@ class Job:
 
     `writes` is true on the main process, and on one of each machine under --save-on-each-node. `names` are those that
     the launcher's agents have for this job, by which a restarted one knows its folder: rank 0 may be elsewhere then.
+    `best` is the evaluation score of the best step so far, where this process has seen it.
     """
 
     checked: Checked
@@ -68,6 +69,7 @@ class Job:
     vocabulary: Vocabulary | None = None
     adapted: Any = None
     probe: dict[str, float] | None = None
+    best: tuple[int, metrics.Score] | None = None
     log: TrainLog | None = None
     tracker: Tracker = field(default_factory=Tracker)
 

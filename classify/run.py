@@ -162,6 +162,11 @@ def _loop(job: Job, state: trainer.TrainState, total_steps: int) -> None:
         )
         for event in events:
             bar.update()
+            if event.cut_into is not None:
+                job.say(
+                    f"note: step {event.step}: out of memory with the rows of a step at once; they are cut into "
+                    f"{event.cut_into} micro-batches from here on, the result stays the same"
+                )
             _log_step(job, event, bar)
             if event.epoch_ended or event.last:
                 _evaluate_epoch(job, state)
@@ -209,6 +214,7 @@ def _evaluate_epoch(job: Job, state: trainer.TrainState) -> None:
     best = progress.best
     better = best is None or score.rank > (best["macro_f1"], -best["loss"])
     if better:
+        job.best = (progress.step, score)
         progress.best = {
             "step": progress.step,
             "epoch": epoch,

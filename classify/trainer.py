@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,6 +31,9 @@ Rows = npt.NDArray[np.int64]
 
 # Rows of a padded micro-batch: few enough that texts of like length share one, enough to keep the cores busy.
 _PADDED_ROWS = 8
+# How torch, C++ and oneDNN say on a CPU that there is no memory; torch has an error class of its own on devices only.
+_NO_ROOM = ("can't allocate memory", "bad_alloc", "could not create a primitive")
+_LESS_MEMORY = "take --gradient-checkpointing, a smaller --max-length or --precision bf16"
 
 
 @dataclass
@@ -48,19 +51,23 @@ class Progress:
 
 @dataclass
 class TrainState:
-    """What a step changes."""
+    """What a step changes. `parts` is the micro-batches that a rank cuts its share of a step into."""
 
     model: LoadedModel
     wrapped: nn.Module
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
+    parts: int
     objective: Objective = field(default_factory=Objective)
     progress: Progress = field(default_factory=Progress)
 
 
 @dataclass(frozen=True)
 class StepDone:
-    """A finished step. `loss` (mean over the rows since the last one told) is there when it was due, else None."""
+    """A finished step. `loss` (mean over the rows since the last one told) is there when it was due, else None.
+
+    `cut_into` is the new number of micro-batches, where memory ran out in this step.
+    """
 
     step: int
     epoch: float
@@ -72,6 +79,7 @@ class StepDone:
     save_due: bool
     last: bool
     stopped: bool
+    cut_into: int | None = None
 
 
 def make_state(
@@ -80,7 +88,14 @@ def make_state(
     """Wrap the model, then build the optimizer on the parameters as they are after wrapping."""
     wrapped = runtime.wrap(model.classifier)
     optimizer = make_optimizer(wrapped, config, runtime.device)
-    return TrainState(model, wrapped, optimizer, model.classifier.precision.scaler(), objective or Objective())
+    return TrainState(
+        model,
+        wrapped,
+        optimizer,
+        model.classifier.precision.scaler(),
+        config.gradient_accumulation_steps,
+        objective or Objective(),
+    )
 
 
 def micro_batches(
@@ -108,17 +123,39 @@ def train_step(
 ) -> tuple[torch.Tensor, float, torch.Tensor]:
     """One optimizer step at the learning rate that is set.
 
-    Returns (this rank's summed loss, summed weight of the step's rows on all ranks, gradient norm).
+    Returns (this rank's summed loss, summed weight of the step's rows on all ranks, gradient norm). Where memory runs
+    out the same step is tried again with micro-batches of half the size, which changes no result.
     """
+    while True:
+        try:
+            total, weight_sum = _backward(state, data, step, config, runtime)
+            break
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            told = str(error).partition("\n")[0]
+        # Out here nothing holds the failed attempt's activations any more.
+        if runtime.distributed:  # the other ranks are waiting in the exchange
+            raise ClassifyError(
+                f"step {state.progress.step + 1}: rank {runtime.rank} is out of memory ({told}); go on with --resume "
+                f"and --gradient-accumulation-steps {2 * state.parts}, which changes no result; or {_LESS_MEMORY}."
+            )
+        _cut_finer(state, len(step.rows), runtime, told)
+    return total, weight_sum, _update(state, config)
+
+
+def _backward(
+    state: TrainState,
+    data: TrainingSet,
+    step: plan.Step,
+    config: TrainingConfig,
+    runtime: Runtime,
+    exchange: bool = True,
+) -> tuple[torch.Tensor, float]:
+    """Gradients of a step, exchanged between ranks; (this rank's summed loss, the rows' weights on all ranks)."""
     rows = data.rows[step.rows]
-    micros = micro_batches(
-        state.model,
-        data.tokens.lengths_of(rows),
-        runtime.rank,
-        runtime.world_size,
-        config.gradient_accumulation_steps,
-        runtime.replicas,
-    )
+    lengths = data.tokens.lengths_of(rows)
+    micros = micro_batches(state.model, lengths, runtime.rank, runtime.world_size, state.parts, runtime.replicas)
     # A rank without rows still takes part in the exchange of gradients: one row, counted zero times.
     weights = [1.0] * len(micros)
     for _ in range(max(1, runtime.passes(len(micros))) - len(micros)):
@@ -134,12 +171,53 @@ def train_step(
         batches = [state.model.batch(data.tokens, rows[piece]).to(runtime.device) for piece in pieces]
         truth = torch.from_numpy(data.labels[rows[np.concatenate(pieces)]]).to(runtime.device)
         last = number == len(micros) - 1
-        with contextlib.nullcontext() if last else runtime.no_sync(state.wrapped):
+        with contextlib.nullcontext() if last and exchange else runtime.no_sync(state.wrapped):
             logits = runtime.forward(state.wrapped, batches)
             loss = state.objective.loss_sum(logits, truth)
             state.scaler.scale(loss * (scale * weight)).backward()
         total += loss.detach() * weight
-    return total, weight_sum, _update(state, config)
+    return total, weight_sum
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether a device's memory, or the machine's, could not hold what was asked for."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(sign in str(error) for sign in _NO_ROOM)
+
+
+def _cut_finer(state: TrainState, rows: int, runtime: Runtime, told: str) -> None:
+    """Twice as many micro-batches from now on. Raises ClassifyError where each holds a single text already."""
+    if state.parts * runtime.replicas * runtime.world_size >= rows:
+        raise ClassifyError(
+            f"step {state.progress.step + 1}: out of memory with a single text ({told}); {_LESS_MEMORY}."
+        )
+    state.parts *= 2
+    state.optimizer.zero_grad(set_to_none=True)
+    if runtime.device.type != "cpu":
+        torch.accelerator.empty_cache()
+
+
+def rehearse(
+    state: TrainState, data: TrainingSet, steps: Sequence[plan.Step], config: TrainingConfig, runtime: Runtime
+) -> None:
+    """Find out, before the first step, into how many micro-batches the heaviest of `steps` has to be cut. A collective.
+
+    Out of memory in the midst of a step, a rank could not tell the others, who wait for its gradients.
+    """
+    costs = plan.token_cost(data.tokens.lengths_of(data.rows), state.model.hidden_size)
+    heaviest = max(steps, key=lambda step: float(costs[step.rows].sum()))
+    told: str | None = ""
+    while told is not None:
+        told = None
+        try:
+            _backward(state, data, heaviest, config, runtime, exchange=False)
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            told = str(error).partition("\n")[0]
+        state.optimizer.zero_grad(set_to_none=True)
+        if runtime.any(told is not None):
+            _cut_finer(state, len(heaviest.rows), runtime, told or "another rank")
+            told = ""
 
 
 def _update(state: TrainState, config: TrainingConfig) -> torch.Tensor:
@@ -179,6 +257,10 @@ def fit(
     total_steps = batches.steps_until(end)
     progress = state.progress
     since = _Since()
+    parts = state.parts
+    if runtime.distributed and runtime.device.type != "cpu" and runtime.plan.strategy != "fsdp":
+        epoch = min(end, progress.position + batches.rows)
+        rehearse(state, data, list(batches.steps(progress.position, epoch)), config, runtime)
     for step in batches.steps(progress.position, end):
         begin = time.perf_counter()
         rate = config.learning_rate * learning_rate_factor(
@@ -213,7 +295,9 @@ def fit(
             save_due=save_due,
             last=last,
             stopped=stopped,
+            cut_into=state.parts if state.parts != parts else None,
         )
+        parts = state.parts
         if stopped:
             return
 

@@ -1,0 +1,80 @@
+"""Out of memory for real: the process may take so many MiB more than it has, and has to get by with them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from classify import trainer
+from classify.config import TrainingConfig
+from classify.errors import ClassifyError
+from tests.conftest import ROOT, run_command
+from tests.distributed.exact_worker import data_and_model
+from tests.distributed.processes import run_group
+
+WORKER = "tests.train.memory_worker"
+
+
+def told(output: str) -> Any:
+    return json.loads(output.splitlines()[-1])
+
+
+@pytest.fixture(autouse=True)
+def _freed_memory_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a failed attempt frees counts against the limit otherwise, wherever glibc keeps it."""
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
+
+
+@pytest.fixture(scope="module")
+def unlimited(model_folder: Path) -> Any:
+    return told(run_command(ROOT, "-m", WORKER, str(model_folder), "0", "2").stdout)
+
+
+def test_the_step_that_did_not_fit_is_done_in_smaller_micro_batches(model_folder: Path, unlimited: Any) -> None:
+    assert unlimited["parts"] == 1
+    done = run_command(ROOT, "-m", WORKER, str(model_folder), "25", "2")
+    found = told(done.stdout)
+    assert found["parts"] in (2, 4), done.stderr
+    assert found["cut"] == [found["parts"], None]
+    assert found["losses"] == pytest.approx(unlimited["losses"], rel=1e-5)
+
+
+@pytest.mark.distributed
+def test_ranks_agree_before_the_first_step(model_folder: Path, unlimited: Any, tmp_path: Path) -> None:
+    """Only the first rank is short of memory; a step of both holds the same rows as before."""
+    outputs = run_group(2, ["-m", WORKER, str(model_folder), "10", "2"], cwd=tmp_path)
+    first, second = (told(output) for output in outputs)
+    assert first["parts"] == second["parts"] > 1
+    assert first["losses"] == pytest.approx(unlimited["losses"], rel=1e-5)
+
+
+def test_a_single_text_that_does_not_fit_ends_the_run(model_folder: Path) -> None:
+    _, model = data_and_model(model_folder)
+    config = TrainingConfig(use_cpu=True)
+    state = trainer.make_state(model, config, config.runtime)
+    trainer._cut_finer(state, 3, config.runtime, "no room")
+    trainer._cut_finer(state, 3, config.runtime, "no room")
+    with pytest.raises(
+        ClassifyError, match=r"step 1: out of memory with a single text \(no room\); take --gradient-ch"
+    ):
+        trainer._cut_finer(state, 3, config.runtime, "no room")
+
+
+@pytest.mark.parametrize(
+    ("error", "memory"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), True),
+        (MemoryError(), True),
+        (
+            RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory"),
+            True,
+        ),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+    ],
+)
+def test_what_counts_as_out_of_memory(error: Exception, memory: bool) -> None:
+    assert trainer.out_of_memory(error) is memory
