@@ -23,6 +23,7 @@ GROUPS = {
     "Training": (
         "num_train_epochs",
         "max_steps",
+        "max_minutes",
         "batch_size",
         "per_device_train_batch_size",
         "gradient_accumulation_steps",

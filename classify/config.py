@@ -113,6 +113,12 @@ class TrainingConfig(DeviceConfig):
         "--max-steps",
         check=above_or_off(0, -1),
     )
+    max_minutes: float | None = option(
+        None,
+        "train no more epochs than a measured rate lets finish in this time, counted from the command",
+        "--max-minutes",
+        check=above(0),
+    )
     batch_size: int | None = option(
         None,
         "rows of an optimizer step, all devices together; 32 if not given",

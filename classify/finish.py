@@ -53,11 +53,16 @@ def finish(job: Job, state: trainer.TrainState, record: RunRecord) -> None:
             "baseline": None if rival is None else rival.as_json(),
             "probe": job.probe,
             "best_epoch": best_epoch,
-            "wall_seconds": time.time() - psutil.Process().create_time(),
+            "wall_seconds": elapsed(),
         },
     )
     record.write("finished")
     _summary(job, score, rival, "test" if corpus.test is not None else "evaluation")
+
+
+def elapsed() -> float:
+    """Seconds since this process was started."""
+    return time.time() - psutil.Process().create_time()
 
 
 def _eval_score(job: Job, step: int) -> metrics.Score:

@@ -16,18 +16,22 @@ from typing import Any
 
 from tqdm import tqdm
 
-from classify import checkpoint, launch, probe, resume, trainer
+from classify import checkpoint, launch, probe, rehearsal, resume, trainer
 from classify.checkpoint import Checkpoint
 from classify.checks import Checked, check
 from classify.config import RunConfig
-from classify.data.plan import BatchPlan
+from classify.data.infer import Guess
+from classify.data.plan import BatchPlan, end_in_time
 from classify.destination import CHECKPOINTS
 from classify.errors import InputError, Interrupted
-from classify.finish import finish
+from classify.finish import elapsed, finish
 from classify.job import Job, prepare
 from classify.outputs import RunRecord, TrainLog
 from classify.signals import stop_signals
 from classify.tracking import Tracker
+
+# Of the time that --max-minutes leaves, the share to plan with; files, the baseline and a busy machine need the rest.
+_TIME_USED = 0.9
 
 
 def train(
@@ -64,6 +68,8 @@ def _run(job: Job) -> Path:
     found = resume.find_checkpoint(job) if job.destination.resume else None
     plan = BatchPlan(len(job.checked.corpus.train), job.batch_size, training.seed)
     end = plan.end_of(training.num_train_epochs, training.max_steps)
+    if training.max_minutes is not None and found is not None:
+        end = found.state["progress"].get("end") or end
     if job.destination.resume and resume.is_finished(job, found, end):
         return job.folder
     record = _record(job)
@@ -72,8 +78,9 @@ def _run(job: Job) -> Path:
         record.write("interrupted")
     try:
         state = _begin(job, found)
+        end = _rehearse(job, state, plan, end)
         _open_logs(job, state.progress.step)
-        _loop(job, state, plan.steps_until(end))
+        _loop(job, state, plan, end)
         if state.progress.best is None:  # nothing was left to train, and no epoch has ended yet
             _evaluate_epoch(job, state)
             _save(job, state)
@@ -142,23 +149,46 @@ def _begin(job: Job, found: Checkpoint | None) -> trainer.TrainState:
     return trainer.make_state(job.model, config.training, job.runtime, job.objective)
 
 
+def _rehearse(job: Job, state: trainer.TrainState, plan: BatchPlan, end: int) -> int:
+    """Steps that change nothing, where memory or time has to be known beforehand. Returns the end that fits."""
+    training, runtime, data = job.config.training, job.runtime, job.training_set
+    start = state.progress.position
+    if runtime.distributed and runtime.device.type != "cpu" and runtime.plan.strategy != "fsdp" and start < end:
+        rehearsal.rehearse(state, data, list(plan.steps(start, min(end, start + plan.rows))), training, runtime)
+    if training.max_minutes is None:
+        return end
+    why = "as measured when the run began"
+    if state.progress.end is None:
+        rate = rehearsal.measure(state, data, training, runtime, job.batch_size)
+        corpus = job.checked.corpus
+        tested = len(corpus.test) if corpus.test is not None else 0
+        rows = start + rate * _TIME_USED * (60 * training.max_minutes - elapsed())
+        state.progress.end = end_in_time(plan, end, runtime.broadcast(rows), len(corpus.eval), tested)
+        why = f"{training.max_minutes:g} minutes at the {rate:.0f} rows/s that were measured"
+    job.guesses.append(Guess("epochs", f"{state.progress.end / plan.rows:.3g}", why, "--max-minutes"))
+    job.say(job.guesses[-1].line())
+    return state.progress.end
+
+
 def _open_logs(job: Job, step: int) -> None:
     if job.writes:
         job.log = TrainLog(job.folder / "train_log.jsonl", step)
         job.tracker = Tracker(job.checked.trackers, job.folder, job.config.flat(), step)
 
 
-def _loop(job: Job, state: trainer.TrainState, total_steps: int) -> None:
+def _loop(job: Job, state: trainer.TrainState, plan: BatchPlan, end: int) -> None:
     """Train to the end; score and save at each epoch's end. Raises Interrupted after saving, when told to stop."""
     training = job.config.training
-    with stop_signals() as received, _bar(job, state.progress.step, total_steps) as bar:
+    with stop_signals() as received, _bar(job, state.progress.step, plan.steps_until(end)) as bar:
         events = trainer.fit(
             state,
             job.training_set,
             training,
             job.runtime,
             batch_size=job.batch_size,
+            end=end,
             stop=lambda: bool(received),
+            late=lambda: training.max_minutes is not None and elapsed() > 60 * training.max_minutes,
         )
         for event in events:
             bar.update()

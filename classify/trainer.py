@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -38,7 +38,10 @@ _LESS_MEMORY = "take --gradient-checkpointing, a smaller --max-length or --preci
 
 @dataclass
 class Progress:
-    """Where training stands; all of it goes into a checkpoint. `position` is the rows consumed since the start."""
+    """Where training stands; all of it goes into a checkpoint. `position` is the rows consumed since the start.
+
+    `end` is where a limit of time lets it end, once that has been measured.
+    """
 
     step: int = 0
     position: int = 0
@@ -46,6 +49,7 @@ class Progress:
     tokens: int = 0
     epoch_loss: float = 0.0
     epoch_weight: float = 0.0
+    end: int | None = None
     best: dict[str, float] | None = None
 
 
@@ -128,7 +132,7 @@ def train_step(
     """
     while True:
         try:
-            total, weight_sum = _backward(state, data, step, config, runtime)
+            total, weight_sum = backward(state, data, step, config, runtime)
             break
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
@@ -140,11 +144,11 @@ def train_step(
                 f"step {state.progress.step + 1}: rank {runtime.rank} is out of memory ({told}); go on with --resume "
                 f"and --gradient-accumulation-steps {2 * state.parts}, which changes no result; or {_LESS_MEMORY}."
             )
-        _cut_finer(state, len(step.rows), runtime, told)
+        cut_finer(state, len(step.rows), runtime, told)
     return total, weight_sum, _update(state, config)
 
 
-def _backward(
+def backward(
     state: TrainState,
     data: TrainingSet,
     step: plan.Step,
@@ -184,7 +188,7 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(sign in str(error) for sign in _NO_ROOM)
 
 
-def _cut_finer(state: TrainState, rows: int, runtime: Runtime, told: str) -> None:
+def cut_finer(state: TrainState, rows: int, runtime: Runtime, told: str) -> None:
     """Twice as many micro-batches from now on. Raises ClassifyError where each holds a single text already."""
     if state.parts * runtime.replicas * runtime.world_size >= rows:
         raise ClassifyError(
@@ -194,30 +198,6 @@ def _cut_finer(state: TrainState, rows: int, runtime: Runtime, told: str) -> Non
     state.optimizer.zero_grad(set_to_none=True)
     if runtime.device.type != "cpu":
         torch.accelerator.empty_cache()
-
-
-def rehearse(
-    state: TrainState, data: TrainingSet, steps: Sequence[plan.Step], config: TrainingConfig, runtime: Runtime
-) -> None:
-    """Find out, before the first step, into how many micro-batches the heaviest of `steps` has to be cut. A collective.
-
-    Out of memory in the midst of a step, a rank could not tell the others, who wait for its gradients.
-    """
-    costs = plan.token_cost(data.tokens.lengths_of(data.rows), state.model.hidden_size)
-    heaviest = max(steps, key=lambda step: float(costs[step.rows].sum()))
-    told: str | None = ""
-    while told is not None:
-        told = None
-        try:
-            _backward(state, data, heaviest, config, runtime, exchange=False)
-        except (RuntimeError, MemoryError) as error:
-            if not out_of_memory(error):
-                raise
-            told = str(error).partition("\n")[0]
-        state.optimizer.zero_grad(set_to_none=True)
-        if runtime.any(told is not None):
-            _cut_finer(state, len(heaviest.rows), runtime, told or "another rank")
-            told = ""
 
 
 def _update(state: TrainState, config: TrainingConfig) -> torch.Tensor:
@@ -245,22 +225,22 @@ def fit(
     runtime: Runtime,
     *,
     batch_size: int,
+    end: int | None = None,
     stop: Callable[[], bool] = lambda: False,
+    late: Callable[[], bool] = lambda: False,
 ) -> Iterator[StepDone]:
     """Train from where `state.progress` stands to the end, one event a step. A collective: every rank iterates.
 
-    The caller may evaluate and save between two events; `seconds` counts the steps alone. `stop` asks whether this
-    process was told to end (a signal); when any rank was, all finish the step and the event says `stopped`.
+    `end` is in rows consumed; what the configuration says if not given. The caller may evaluate and save between two
+    events; `seconds` counts the steps alone. `stop` asks whether this process was told to end (a signal); when any
+    rank was, all finish the step and the event says `stopped`. `late` asks whether time is up: that step is the last.
     """
     batches = plan.BatchPlan(len(data.rows), batch_size, config.seed)
-    end = batches.end_of(config.num_train_epochs, config.max_steps)
+    end = end or batches.end_of(config.num_train_epochs, config.max_steps)
     total_steps = batches.steps_until(end)
     progress = state.progress
     since = _Since()
-    parts = state.parts
-    if runtime.distributed and runtime.device.type != "cpu" and runtime.plan.strategy != "fsdp":
-        epoch = min(end, progress.position + batches.rows)
-        rehearse(state, data, list(batches.steps(progress.position, epoch)), config, runtime)
+    parts = config.gradient_accumulation_steps
     for step in batches.steps(progress.position, end):
         begin = time.perf_counter()
         rate = config.learning_rate * learning_rate_factor(
@@ -275,11 +255,12 @@ def fit(
         progress.position = step.end
         progress.tokens += int(data.tokens.lengths_of(data.rows[step.rows]).sum())
 
-        last = step.end >= end
         epoch_ended = step.end % batches.rows == 0
         # Asking all ranks costs a small exchange; on devices it would also make the host wait, so it is done less.
         ask = runtime.device.type == "cpu" or progress.step % config.logging_steps == 0
-        stopped = ask and runtime.any(stop())
+        votes = runtime.sum([float(stop()), float(late())]) if ask else [0.0, 0.0]
+        stopped = votes[0] > 0
+        last = step.end >= end or votes[1] > 0
         save_due = config.save_steps is not None and progress.step % config.save_steps == 0
         told = progress.step % config.logging_steps == 0 or epoch_ended or last or save_due or stopped
         mean = since.mean(runtime, progress) if told else None
@@ -298,7 +279,7 @@ def fit(
             cut_into=state.parts if state.parts != parts else None,
         )
         parts = state.parts
-        if stopped:
+        if stopped or last:
             return
 
 

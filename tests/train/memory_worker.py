@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from classify import trainer
+from classify import rehearsal, trainer
 from classify.config import TrainingConfig
 from classify.data.plan import BatchPlan
 from classify.data.tokens import TrainingSet, load_tokenizer, tokenize
@@ -45,14 +45,14 @@ def main(folder: Path, megabytes: int, steps: int) -> None:
     state = trainer.make_state(model, config, runtime)
     batches = BatchPlan(ROWS, ROWS, config.seed)
     small = BatchPlan(ROWS, 8, config.seed).step_at(0)
-    trainer._backward(state, data, small, config, runtime, exchange=False)  # threads and libraries are there now
+    trainer.backward(state, data, small, config, runtime, exchange=False)  # threads and libraries are there now
     state.optimizer.zero_grad(set_to_none=True)
     if megabytes and runtime.is_main:
         limit = psutil.Process().memory_info().vms + (megabytes << 20)
         resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
     try:
         if runtime.distributed:
-            trainer.rehearse(state, data, [batches.step_at(0)], config, runtime)
+            rehearsal.rehearse(state, data, [batches.step_at(0)], config, runtime)
         events = list(trainer.fit(state, data, config, runtime, batch_size=ROWS))
         told = {"losses": [event.loss for event in events], "cut": [event.cut_into for event in events]}
     except ClassifyError as error:

@@ -1,0 +1,61 @@
+"""Before the first step: steps that change nothing, to learn how much memory and time training takes."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Sequence
+
+import torch
+
+from classify.config import TrainingConfig
+from classify.data import plan
+from classify.data.tokens import TrainingSet
+from classify.runtime import Runtime
+from classify.trainer import TrainState, backward, cut_finer, out_of_memory
+
+# Steps that a measurement takes; the first one does not count.
+_MEASURED = 6
+
+
+def rehearse(
+    state: TrainState, data: TrainingSet, steps: Sequence[plan.Step], config: TrainingConfig, runtime: Runtime
+) -> None:
+    """Find out, before the first step, into how many micro-batches the heaviest of `steps` has to be cut. A collective.
+
+    Out of memory in the midst of a step, a rank could not tell the others, who wait for its gradients. Not for FSDP2,
+    whose every forward pass is an exchange.
+    """
+    costs = plan.token_cost(data.tokens.lengths_of(data.rows), state.model.hidden_size)
+    heaviest = max(steps, key=lambda step: float(costs[step.rows].sum()))
+    told: str | None = ""
+    while told is not None:
+        told = None
+        try:
+            backward(state, data, heaviest, config, runtime, exchange=False)
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            told = str(error).partition("\n")[0]
+        state.optimizer.zero_grad(set_to_none=True)
+        if runtime.any(told is not None):
+            cut_finer(state, len(heaviest.rows), runtime, told or "another rank")
+            told = ""
+
+
+def measure(state: TrainState, data: TrainingSet, config: TrainingConfig, runtime: Runtime, batch_size: int) -> float:
+    """Rows per second of training, from a few steps that change nothing. A collective.
+
+    What the optimizer itself takes is not in it.
+    """
+    batches = plan.BatchPlan(len(data.rows), batch_size, config.seed)
+    seconds = []
+    for step, _ in zip(itertools.cycle(batches.steps(0, batches.rows)), range(_MEASURED), strict=False):
+        begin = time.perf_counter()
+        total, _ = backward(state, data, step, config, runtime)
+        state.optimizer.zero_grad(set_to_none=True)
+        float(total)  # waits for a device
+        mine = torch.tensor([time.perf_counter() - begin], device=runtime.device)
+        seconds.append(float(runtime.gather(mine).max()) / len(step.rows))
+    return 1.0 / statistics.median(seconds[1:])

@@ -1,0 +1,79 @@
+"""--max-minutes: how long to train is planned from a measured rate, and the learning rate falls to its end then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from classify import run
+from classify.errors import Interrupted
+from classify.run import train
+from tests.train.test_resume import stop_at
+from tests.train.test_run import make_config, read_json
+
+
+@pytest.fixture
+def just_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that runs the tests has been there for a while; a command has not."""
+    monkeypatch.setattr(run, "elapsed", lambda: 1.0)
+
+
+def steps_of(folder: Path) -> int:
+    return int(read_json(folder / "metrics.json")["train"]["steps"])
+
+
+def rate(folder: Path) -> float:
+    return float(read_json(folder / "metrics.json")["train"]["rows_per_second"])
+
+
+@pytest.mark.usefixtures("just_begun")
+def test_time_enough_for_all_epochs(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    assert steps_of(train(make_config(model_folder, table, tmp_path / "out", max_minutes=10.0))) == 6
+
+
+@pytest.mark.usefixtures("just_begun")
+def test_a_plan_that_fits_and_a_run_that_resumes_to_it(
+    model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 100,000 epochs some fit into four seconds; the checkpoint knows how many, whatever is measured later."""
+
+    def config(**changes: Any) -> Any:
+        return make_config(
+            model_folder, table, tmp_path / "out", num_train_epochs=1e5, max_minutes=5 / 60, logging_steps=1, **changes
+        )
+
+    with monkeypatch.context() as patch:
+        stop_at(2, patch)
+        with pytest.raises(Interrupted):
+            train(config())
+    with monkeypatch.context() as patch:
+        patch.setattr(run.rehearsal, "measure", lambda *_: pytest.fail("measured again"))
+        out = train(config(resume_from_checkpoint=True))
+    steps = steps_of(out)
+    assert 3 <= steps < 5e4
+    lines = [line for line in (out / "train_log.jsonl").read_text().splitlines() if "learning_rate" in line]
+    assert '"learning_rate": 0.0' not in lines[-1]
+    assert len(lines) == steps
+    (guess,) = [guess for guess in read_json(out / "run.json")["guesses"] if guess["what"] == "epochs"]
+    assert float(guess["value"]) == pytest.approx(steps / 3, rel=0.01)
+
+
+def test_too_late_already_is_one_step_and_a_result(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    out = train(make_config(model_folder, table, tmp_path / "out", max_minutes=1e-6))
+    assert steps_of(out) == 1
+    assert read_json(out / "run.json")["status"] == "finished"
+
+
+def test_a_rate_that_was_too_good_ends_at_the_limit(
+    model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan is for thousands of epochs; the clock says otherwise after some steps."""
+    clock = iter(range(1000))
+    monkeypatch.setattr(run, "elapsed", lambda: float(next(clock)))
+    monkeypatch.setattr(run.rehearsal, "measure", lambda *_: 1e6)
+    config = make_config(model_folder, table, tmp_path / "out", num_train_epochs=1e3, max_minutes=10.5 / 60)
+    out = train(config)
+    assert 1 < steps_of(out) <= 11
+    assert read_json(out / "run.json")["status"] == "finished"
