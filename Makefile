@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test lint check clean
+.PHONY: run test lint check bench bench-gpu clean
 .DEFAULT_GOAL := run
 
 $(VENV)/installed: pyproject.toml constraints.txt
@@ -34,6 +34,16 @@ lint: $(VENV)/installed-lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+# Training speed beside transformers' Trainer. Another table: make bench BENCH="--data my.csv --test-data mine-too.csv"
+BENCH ?= --data data/tickets.csv
+
+bench: $(VENV)/installed
+	$(BIN)/python benchmarks/training.py $(BENCH)
+
+# The same on a GPU, with bert-base's configuration and random weights, which serve for speed.
+bench-gpu: $(VENV)/installed
+	$(BIN)/python benchmarks/training.py --gpu --model random-bert-base --epochs 3 $(BENCH)
 
 # Everything that must hold before a change lands.
 check: lint test

@@ -53,6 +53,7 @@ def finish(job: Job, state: trainer.TrainState, record: RunRecord) -> None:
             "baseline": None if rival is None else rival.as_json(),
             "probe": job.probe,
             "best_epoch": best_epoch,
+            "start_seconds": job.start_seconds,
             "wall_seconds": elapsed(),
         },
     )

@@ -70,6 +70,7 @@ class Job:
     adapted: Any = None
     probe: dict[str, float] | None = None
     best: tuple[int, metrics.Score] | None = None
+    start_seconds: float | None = None
     log: TrainLog | None = None
     tracker: Tracker = field(default_factory=Tracker)
 

@@ -80,6 +80,7 @@ def _run(job: Job) -> Path:
         state = _begin(job, found)
         end = _rehearse(job, state, plan, end)
         _open_logs(job, state.progress.step)
+        job.start_seconds = elapsed()
         _loop(job, state, plan, end)
         if state.progress.best is None:  # nothing was left to train, and no epoch has ended yet
             _evaluate_epoch(job, state)

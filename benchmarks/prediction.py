@@ -1,0 +1,65 @@
+"""Prediction side by side: a trained folder through this program, and through `transformers.pipeline`.
+
+    python benchmarks/prediction.py --model runs/tickets-1 --data sst2/train.tsv --rows 4000
+
+Both load the same folder once and see the same texts in the file's order; reading the table and writing the result are
+not counted on either side. Passes alternate (A B C A B C); the ratio of medians counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+SIZES = (1, 8, 32, 128)
+
+
+def main() -> None:
+    """Time each in turn; check that they agree; print medians and the ratio."""
+    parser = argparse.ArgumentParser(description="Prediction speed beside transformers' pipeline.")
+    parser.add_argument("--model", required=True, help="the output folder of a training run")
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--text-column")
+    parser.add_argument("--rows", type=int, default=2000)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--gpu", action="store_true")
+    options = parser.parse_args()
+    os.environ["HF_HUB_OFFLINE"] = "1"
+
+    from transformers import pipeline
+
+    from classify.data import infer, read
+    from classify.predict import load_classifier
+
+    table = read.read_table(options.data)
+    texts = [str(text) for text in table.column(infer.find_text_column(table, options.text_column, "text"))]
+    texts = texts[: options.rows]
+    classifier = load_classifier(options.model, use_cpu=not options.gpu)
+    stock = pipeline("text-classification", model=options.model, device=0 if options.gpu else -1)
+    contestants = {"classify": lambda: [classifier.labels[i] for i in classifier.probabilities(texts).argmax(axis=1)]}
+    for size in SIZES:
+        contestants[f"pipeline, batch {size}"] = lambda size=size: [  # type: ignore[misc]
+            row["label"] for row in stock(texts, batch_size=size, truncation=True)
+        ]
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    answers = {}
+    for _ in range(options.repeats):
+        for name, predict in contestants.items():
+            begin = time.perf_counter()
+            answers[name] = predict()
+            seconds[name].append(time.perf_counter() - begin)
+    base = statistics.median(seconds["classify"])
+    for name, times in seconds.items():
+        middle = statistics.median(times)
+        same = sum(a == b for a, b in zip(answers[name], answers["classify"], strict=True)) / len(texts)
+        print(f"{name:22}  {len(texts) / middle:8.1f} rows/s  {base / middle:6.2f} of classify  {same:.2%} alike")
+
+
+if __name__ == "__main__":
+    main()
