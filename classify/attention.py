@@ -60,6 +60,7 @@ class Boundaries:
     starts: torch.Tensor
     cumulative: torch.Tensor
     longest: int
+    tokens: int
     _buckets: dict[int, list[Bucket]] = field(default_factory=dict, compare=False, repr=False)
 
     def buckets(self, heads: int) -> list[Bucket]:
@@ -75,6 +76,7 @@ class Boundaries:
             self.starts.to(device, non_blocking=True),
             self.cumulative.to(device, non_blocking=True),
             self.longest,
+            self.tokens,
         )
 
 

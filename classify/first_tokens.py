@@ -1,8 +1,8 @@
 """What only each text's first token needs: the pooler, the head, and most of the last layer.
 
-The classifier reads one token a text. Behind the last layer's attention nothing mixes tokens any more, so its output
-projection and its feed-forward part, a tenth of MiniLM's arithmetic, are computed for those tokens alone. The result
-is the same; `classify.model.decide_packing` checks it on real rows.
+The classifier reads one token a text. Behind the last layer's attention nothing mixes tokens any more, so its queries,
+its output projection and its feed-forward part, an eighth of MiniLM's arithmetic, are computed for those tokens alone.
+The result is the same; `classify.model.decide_packing` checks it on real rows.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from classify.sharding import repeated_layers
 
 # In a layer: the module that first sees the attention's output, with the residual beside it or already added.
 _BEHIND_ATTENTION = ("attention.output", "sa_layer_norm")
+# And the projection that makes its queries.
+_QUERIES = ("attention.self.query", "attention.q_lin")
 
 
 def encoder_of(model: Any) -> nn.Module | None:
@@ -41,12 +43,14 @@ def keep_first_tokens(model: Any) -> None:
     encoder.pool_mean = getattr(model.config, "classifier_pooling", "cls") == "mean"
     encoder.register_forward_hook(_one_row_a_text)
     layers = repeated_layers(encoder)
-    point = _behind_attention(layers[-1]) if layers else None
-    if point is not None and not encoder.pool_mean:
+    query, point = (_found(layers[-1], names) if layers else None for names in (_QUERIES, _BEHIND_ATTENTION))
+    if query is not None and point is not None and not encoder.pool_mean:
         for module in layers[-1].modules():
             module.looks_from_first_tokens = True  # type: ignore[assignment]
         layers[-1].register_forward_pre_hook(_tell, with_kwargs=True)
         point.register_forward_pre_hook(_first_tokens)
+        query.register_forward_pre_hook(_first_tokens)
+        query.register_forward_hook(_back_in_place)
 
 
 def looks_from_first_tokens(module: nn.Module) -> bool:
@@ -54,20 +58,31 @@ def looks_from_first_tokens(module: nn.Module) -> bool:
     return bool(getattr(module, "looks_from_first_tokens", False))
 
 
-def _behind_attention(layer: nn.Module) -> Any:
+def _found(layer: nn.Module, names: tuple[str, ...]) -> Any:
     modules = dict(layer.named_modules())
-    return next((modules[name] for name in _BEHIND_ATTENTION if name in modules), None)
+    return next((modules[name] for name in names if name in modules), None)
 
 
 def _tell(layer: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
     """Hook before the last layer, where the boundaries are among the keywords; also when it is computed again."""
-    _behind_attention(layer).boundaries = kwargs.get("boundaries")
+    for names in (_QUERIES, _BEHIND_ATTENTION):
+        module = _found(layer, names)
+        getattr(module, "base_layer", module).boundaries = kwargs.get("boundaries")  # of a LoRA pair
 
 
 def _first_tokens(module: Any, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...] | None:
     """Hook: (1, T, H) inputs become (1, N, H)."""
     boundaries: Boundaries | None = module.boundaries
     return None if boundaries is None else tuple(one.index_select(1, boundaries.starts) for one in args)
+
+
+def _back_in_place(module: Any, args: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
+    """Hook: queries (1, N, H) at their tokens' places in (1, T, H); nobody looks from the others."""
+    boundaries: Boundaries | None = module.boundaries
+    if boundaries is None:
+        return output
+    whole = output.new_zeros((1, boundaries.tokens, output.shape[2]))
+    return whole.index_copy(1, boundaries.starts, output)
 
 
 def _one_row_a_text(module: Any, args: Any, output: Any) -> Any:

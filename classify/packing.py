@@ -84,7 +84,7 @@ def pack(tokens: Tokens, rows: npt.NDArray[np.int64], first_position: int) -> Pa
     return PackedBatch(
         torch.from_numpy(flat)[None],
         torch.from_numpy(positions)[None],
-        Boundaries(groups, torch.from_numpy(starts), torch.from_numpy(cumulative), int(lengths.max())),
+        Boundaries(groups, torch.from_numpy(starts), torch.from_numpy(cumulative), int(lengths.max()), len(flat)),
     )
 
 
@@ -121,12 +121,12 @@ def packed_attention(
     reach = -1 if sliding_window is None or sliding_window > boundaries.longest else sliding_window - 1
     if ragged_kernel_applies(q.device, q.dtype, q.shape[-1]):
         return _flash(q, k, v, boundaries, scaling, reach)[None], None
+    first = looks_from_first_tokens(module)
     if q.device.type == "cpu" and q.requires_grad:
         scale = q.shape[-1] ** -0.5 if scaling is None else scaling
         buckets = boundaries.buckets(q.shape[1])
-        first = looks_from_first_tokens(module)
         return attend(q, k, v, buckets, scale=scale, dropout=dropout, reach=reach, first_only=first)[None], None
-    return _text_by_text(q, k, v, boundaries, dropout, scaling, reach)[None], None
+    return _text_by_text(q, k, v, boundaries, dropout, scaling, reach, first)[None], None
 
 
 def _text_by_text(
@@ -137,16 +137,20 @@ def _text_by_text(
     dropout: float,
     scaling: float | None,
     reach: int,
+    first_only: bool,
 ) -> torch.Tensor:
-    """torch's attention, one call for texts of equal length: (T, heads, d) each."""
+    """torch's attention, one call for texts of equal length: (T, heads, d) each; see `attend` for `first_only`."""
     outputs = []
     for start, count, length in boundaries.groups:
         stop = start + count * length
         one, two, three = (t[start:stop].unflatten(0, (count, length)).transpose(1, 2) for t in (q, k, v))
         mask = _band(length, reach, q.device) if 0 <= reach < length - 1 else None
+        if first_only:
+            one, mask = one[:, :, :1], None if mask is None else mask[:1]
         out = scaled_dot_product_attention(one, two, three, attn_mask=mask, dropout_p=dropout, scale=scaling)
         outputs.append(out.transpose(1, 2).flatten(0, 1))
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+    joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+    return q.new_zeros(q.shape).index_copy(0, boundaries.starts, joined) if first_only else joined
 
 
 def ragged_kernel_applies(device: torch.device, dtype: torch.dtype | None, head_size: int) -> bool:
