@@ -192,6 +192,11 @@ class TrainingConfig(DeviceConfig):
             return self.batch_size or DEFAULT_BATCH_SIZE
         return self.per_device_train_batch_size * self.world_size * self.runtime.replicas
 
+    @property
+    def asked_precision(self) -> str:
+        """What --precision or its short forms say."""
+        return "fp16" if self.fp16 else "bf16" if self.bf16 else self.precision
+
 
 @dataclass
 class RunConfig:

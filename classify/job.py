@@ -19,7 +19,7 @@ from tqdm import tqdm
 from classify import explain, launch, metrics
 from classify.adapters import add_adapters
 from classify.checks import Checked
-from classify.config import RunConfig, TrainingConfig
+from classify.config import RunConfig
 from classify.data.infer import Guess
 from classify.data.parts import Part
 from classify.data.tokens import Tokens, TrainingSet, default_max_length, load_tokenizer, tokenize
@@ -82,11 +82,7 @@ class Job:
     def say(self, text: str) -> None:
         """Print on the main process."""
         if self.runtime.is_main:
-            try:
-                tqdm.write(text, file=sys.stdout)
-                sys.stdout.flush()
-            except BrokenPipeError:  # whoever read our output has left; that must not end a training
-                sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - stays open to the end
+            _print(text)
 
     def tokens_of(self, part: Part) -> Tokens:
         """Token ids of the table a part belongs to."""
@@ -127,6 +123,14 @@ class Job:
         return self.predict(part)[1]
 
 
+def _print(text: str) -> None:
+    try:
+        tqdm.write(text, file=sys.stdout)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read our output has left; that must not end a training
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - stays open to the end
+
+
 def _tokenize(checked: Checked) -> tuple[Any, dict[str, Tokens], int, Guess]:
     """Tokenise every table once; settle how much of a text is read. Before the process group, so nobody waits in it."""
     corpus, wanted = checked.corpus, checked.config.data.max_length
@@ -151,6 +155,9 @@ def prepare(checked: Checked) -> Job:
     Says every guess. The caller closes `job.runtime`; on an error it is closed here.
     """
     quiet_libraries()
+    if launch.decides_alone():  # at once: a long table takes its time to tokenise
+        for guess in checked.guesses:
+            _print(guess.line())
     try:
         tokenizer, tokens, max_length, cut = _tokenize(checked)
     except Exception as error:
@@ -172,7 +179,7 @@ def _prepare(
     training = checked.config.training
     _check_alike(checked, runtime)
     _check_enough(checked, runtime)
-    precision = choose_precision(_precision_name(training), runtime.device)
+    precision = choose_precision(training.asked_precision, runtime.device)
     loaded = _load(checked, tokenizer, tokens)
     loaded.model.classifier.to(runtime.device)
     loaded.model.classifier.precision = precision
@@ -259,7 +266,7 @@ def _choices(loaded: _Loaded, runtime: Runtime, precision: Precision, batch_size
 
 def _tell(job: Job, unused: list[str]) -> None:
     """Say every guess, where each rank sits, and what the person should know."""
-    for guess in job.guesses:
+    for guess in job.guesses[len(job.checked.guesses) :]:
         job.say(guess.line())
     job.say(f"ranks: {explain.line(job.runtime.topology, os.environ)}")
     if job.destination.resume and not job.checked.destination.resume:
@@ -339,7 +346,3 @@ def _check_alike(checked: Checked, runtime: Runtime) -> None:
                 f"rank {', '.join(map(str, others))} was started with other {kind} than rank 0; start all processes "
                 "with the same command on the same tables."
             )
-
-
-def _precision_name(training: TrainingConfig) -> str:
-    return "fp16" if training.fp16 else "bf16" if training.bf16 else training.precision

@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -142,24 +144,34 @@ def default_max_length(full_lengths: Ids, cap: int) -> int:
 
 
 def _encode(tokenizer: Any, texts: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-    """Flat ids and offsets, a block of texts at a time."""
+    """Flat ids and offsets, a block of texts at a time; one block becomes arrays while the next is tokenised."""
     blocks: list[npt.NDArray[np.int32]] = []
-    sizes: list[int] = []
-    for ids in _encoded(tokenizer, texts):
-        sizes.extend(len(one) for one in ids)
-        blocks.append(np.fromiter((token for one in ids for token in one), dtype=np.int32))
-    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    return np.concatenate(blocks) if blocks else np.empty(0, np.int32), offsets
+    sizes: list[npt.NDArray[np.int64]] = [np.zeros(1, np.int64)]
+    encode = _block_encoder(tokenizer)
+    # The tokenizers library works without the GIL.
+    with ThreadPoolExecutor(1) as ahead:
+        starts = range(0, len(texts), _BATCH)
+        tasks = (ahead.submit(encode, texts, start) for start in starts)
+        waiting = next(tasks, None)
+        while waiting is not None:
+            ids = waiting.result()
+            waiting = next(tasks, None)
+            sizes.append(np.fromiter(map(len, ids), np.int64, len(ids)))
+            blocks.append(np.fromiter(itertools.chain.from_iterable(ids), np.int32, int(sizes[-1].sum())))
+    return np.concatenate(blocks) if blocks else np.empty(0, np.int32), np.cumsum(np.concatenate(sizes))
 
 
-def _encoded(tokenizer: Any, texts: Sequence[str]) -> Iterator[list[list[int]]]:
+def _block_encoder(tokenizer: Any) -> Callable[[Sequence[str], int], list[list[int]]]:
+    """A function of (texts, start): the ids of one block of texts, without special tokens."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    for start in range(0, len(texts), _BATCH):
-        block = list(texts[start : start + _BATCH])
-        if backend is not None:
-            yield [encoding.ids for encoding in backend.encode_batch_fast(block, add_special_tokens=False)]
-        else:
-            yield tokenizer(block, add_special_tokens=False, verbose=False)["input_ids"]
+    if backend is None:
+        return lambda texts, start: tokenizer(
+            list(texts[start : start + _BATCH]), add_special_tokens=False, verbose=False
+        )["input_ids"]
+    return lambda texts, start: [
+        encoding.ids
+        for encoding in backend.encode_batch_fast(list(texts[start : start + _BATCH]), add_special_tokens=False)
+    ]
 
 
 def cache_folder() -> Path:
