@@ -22,6 +22,11 @@ _CALLS = 1.5e-4
 _ENTRY = 6e-9
 
 
+def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The tensor on `device`; from pinned memory to a GPU, so that the host need not wait for the copy."""
+    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
+
+
 @dataclass(frozen=True)
 class Bucket:
     """n texts that share a batched product, padded to the longest of them, of L tokens.
@@ -72,11 +77,7 @@ class Boundaries:
     def to(self, device: torch.device) -> Boundaries:
         """The same boundaries with their tensors on `device`."""
         return Boundaries(
-            self.groups,
-            self.starts.to(device, non_blocking=True),
-            self.cumulative.to(device, non_blocking=True),
-            self.longest,
-            self.tokens,
+            self.groups, send(self.starts, device), send(self.cumulative, device), self.longest, self.tokens
         )
 
 
@@ -176,14 +177,14 @@ class _Attend(torch.autograd.Function):
         reach: int,
         first_only: bool,
     ) -> torch.Tensor:
-        """Keeps q, k, v and each bucket's probabilities, and which of them dropout kept."""
+        """Keeps each bucket's queries, keys, values and probabilities, and which of them dropout kept."""
         out = _rows_like(q, zero=first_only)
         wide = torch.promote_types(q.dtype, torch.float32)
         saved: list[torch.Tensor] = []
         for bucket in buckets:
-            seen = bucket.gather(k)
             looking = bucket.first if first_only and bucket.first is not None else bucket
-            scores = _product(looking.gather(q), seen.transpose(-1, -2), scale).to(wide)
+            queries, keys, values = looking.gather(q), bucket.gather(k), bucket.gather(v)
+            scores = _product(queries, keys.transpose(-1, -2), scale).to(wide)
             hidden = _hidden(bucket, reach, first_only)
             if hidden is not None:
                 scores.unflatten(0, bucket.shape[:2]).masked_fill_(hidden, float("-inf"))
@@ -194,31 +195,32 @@ class _Attend(torch.autograd.Function):
             if dropout:
                 mask = kept(scores.shape, dropout, wide)
                 dropped = probabilities * mask
-            looking.scatter(out, _product(dropped.to(v.dtype), bucket.gather(v)))
-            saved += [probabilities, mask]
-        ctx.save_for_backward(q, k, v, *saved)
-        ctx.rest = (buckets, scale, dropout, first_only)
+            looking.scatter(out, _product(dropped.to(v.dtype), values))
+            saved += [queries, keys, values, probabilities, mask]
+        ctx.save_for_backward(*saved)
+        ctx.rest = (buckets, scale, dropout, first_only, q.shape)
         return out[:-1].view(q.shape)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         """Gradients of q, k and v."""
-        q, k, v, *saved = ctx.saved_tensors
-        buckets, scale, dropout, first_only = ctx.rest
-        dq, dk, dv = _rows_like(q, zero=first_only), _rows_like(k), _rows_like(v)
+        saved = ctx.saved_tensors
+        buckets, scale, dropout, first_only, shape = ctx.rest
+        grad = grads[0].contiguous()
+        dq, dk, dv = _rows_like(grad, zero=first_only), _rows_like(grad), _rows_like(grad)
         for number, bucket in enumerate(buckets):
-            probabilities, mask = saved[2 * number], saved[2 * number + 1]
+            queries, keys, values, probabilities, mask = saved[5 * number : 5 * number + 5]
             looking = bucket.first if first_only and bucket.first is not None else bucket
-            own = looking.gather(grads[0].contiguous())
+            own = looking.gather(grad)
             if looking.real is not None:
                 own.unflatten(0, bucket.shape[:2]).mul_(looking.real)
-            dropped = (probabilities * mask if dropout else probabilities).to(v.dtype)
+            dropped = (probabilities * mask if dropout else probabilities).to(values.dtype)
             bucket.scatter(dv, _product(dropped.transpose(-1, -2), own))
-            through = _product(own, bucket.gather(v).transpose(-1, -2)).to(probabilities.dtype)
+            through = _product(own, values.transpose(-1, -2)).to(probabilities.dtype)
             if dropout:
                 through.mul_(mask)
             through = torch.ops.aten._softmax_backward_data(through, probabilities, -1, probabilities.dtype)
-            scores = through.to(q.dtype)
-            looking.scatter(dq, _product(scores, bucket.gather(k), scale))
-            bucket.scatter(dk, _product(scores.transpose(-1, -2), looking.gather(q), scale))
-        return *(d[:-1].view(q.shape) for d in (dq, dk, dv)), None, None, None, None, None
+            scores = through.to(queries.dtype)
+            looking.scatter(dq, _product(scores, keys, scale))
+            bucket.scatter(dk, _product(scores.transpose(-1, -2), queries, scale))
+        return *(d[:-1].view(shape) for d in (dq, dk, dv)), None, None, None, None, None

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from classify.attention import Boundaries, attend
+from classify.attention import Boundaries, attend, send
 from classify.data.tokens import Tokens
 from classify.dropout import replace_dropout
 from classify.first_tokens import encoder_of, keep_first_tokens, looks_from_first_tokens
@@ -40,11 +40,7 @@ class PackedBatch:
 
     def to(self, device: torch.device) -> PackedBatch:
         """The same batch on `device`."""
-        return PackedBatch(
-            self.input_ids.to(device, non_blocking=True),
-            self.position_ids.to(device, non_blocking=True),
-            self.boundaries.to(device),
-        )
+        return PackedBatch(send(self.input_ids, device), send(self.position_ids, device), self.boundaries.to(device))
 
     def inputs(self) -> dict[str, Any]:
         """Keywords of the model's forward."""
@@ -60,9 +56,7 @@ class PaddedBatch:
 
     def to(self, device: torch.device) -> PaddedBatch:
         """The same batch on `device`."""
-        return PaddedBatch(
-            self.input_ids.to(device, non_blocking=True), self.attention_mask.to(device, non_blocking=True)
-        )
+        return PaddedBatch(send(self.input_ids, device), send(self.attention_mask, device))
 
     def inputs(self) -> dict[str, Any]:
         """Keywords of the model's forward."""
