@@ -196,7 +196,7 @@ def _loop(job: Job, state: trainer.TrainState, plan: BatchPlan, end: int) -> Non
             if event.cut_into is not None:
                 job.say(
                     f"note: step {event.step}: out of memory with the rows of a step at once; they are cut into "
-                    f"{event.cut_into} micro-batches from here on, the result stays the same"
+                    f"{event.cut_into} micro-batches from here on, which changes nothing but dropout's draws"
                 )
             _log_step(job, event, bar)
             if event.epoch_ended or event.last:

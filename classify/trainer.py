@@ -128,7 +128,7 @@ def train_step(
     """One optimizer step at the learning rate that is set.
 
     Returns (this rank's summed loss, summed weight of the step's rows on all ranks, gradient norm). Where memory runs
-    out the same step is tried again with micro-batches of half the size, which changes no result.
+    out the same step is tried again with micro-batches of half the size, which changes nothing but dropout's draws.
     """
     while True:
         try:
