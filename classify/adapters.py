@@ -36,7 +36,7 @@ def add_adapters(model: LoadedModel, rank: int, alpha: int) -> Any:
         raise InputError(f"--lora: {stock.config.model_type} has no repeated linear layers to put LoRA beside.")
     depth = depths(stock)
     top = max(depth.values())
-    head = [parameter for name, parameter in stock.named_parameters() if depth[name] == top]
+    head = [parameter for name, parameter in stock.named_parameters() if depth[name] == top and parameter.requires_grad]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PEFT uses names that transformers is about to drop
         wrapped = peft.get_peft_model(stock, peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules=targets))

@@ -16,15 +16,11 @@ from typing import Any
 import torch
 
 from classify.dropout import kept
+from classify.transfer import send
 
 # Seconds of one bucket's calls, and of one score entry, forward and backward together (2-core CPU; the ratio matters).
 _CALLS = 1.5e-4
 _ENTRY = 6e-9
-
-
-def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The tensor on `device`; from pinned memory to a GPU, so that the host need not wait for the copy."""
-    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
 
 @dataclass(frozen=True)

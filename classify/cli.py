@@ -115,9 +115,11 @@ def _train(arguments: list[str], program: str) -> int:
             explain.show(runtime.topology, runtime.plan, config.training.train_batch_size, os.environ, each)
         runtime.close()
         return 0
+    import psutil
+
     from classify.run import train
 
-    train(config, checked)
+    train(config, checked, begun=psutil.Process().create_time())
     return 0
 
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import time
 from typing import Any
-
-import psutil
 
 from classify import baseline, metrics, sharding, trainer
 from classify.adapters import merge_adapters
@@ -54,16 +51,11 @@ def finish(job: Job, state: trainer.TrainState, record: RunRecord) -> None:
             "probe": job.probe,
             "best_epoch": best_epoch,
             "start_seconds": job.start_seconds,
-            "wall_seconds": elapsed(),
+            "wall_seconds": job.elapsed,
         },
     )
     record.write("finished")
     _summary(job, score, rival, "test" if corpus.test is not None else "evaluation")
-
-
-def elapsed() -> float:
-    """Seconds since this process was started."""
-    return time.time() - psutil.Process().create_time()
 
 
 def _eval_score(job: Job, step: int) -> metrics.Score:

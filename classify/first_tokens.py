@@ -64,7 +64,10 @@ def _found(layer: nn.Module, names: tuple[str, ...]) -> Any:
 
 
 def _tell(layer: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-    """Hook before the last layer, where the boundaries are among the keywords; also when it is computed again."""
+    """Hook before the last layer, where the boundaries are among the keywords.
+
+    A layer that is computed again finds what its forward pass left: the backward pass follows at once.
+    """
     for names in (_QUERIES, _BEHIND_ATTENTION):
         module = _found(layer, names)
         getattr(module, "base_layer", module).boundaries = kwargs.get("boundaries")  # of a LoRA pair

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import sys
+import time
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from tqdm import tqdm
 
 from classify import explain, launch, metrics
 from classify.adapters import add_adapters
+from classify.agreement import check_alike, check_enough
 from classify.checks import Checked
 from classify.config import RunConfig
 from classify.data.infer import Guess
@@ -70,6 +69,7 @@ class Job:
     adapted: Any = None
     probe: dict[str, float] | None = None
     best: tuple[int, metrics.Score] | None = None
+    begun: float = field(default_factory=time.time)
     start_seconds: float | None = None
     log: TrainLog | None = None
     tracker: Tracker = field(default_factory=Tracker)
@@ -89,6 +89,11 @@ class Job:
         return self.tokens[part.table.path]
 
     @property
+    def elapsed(self) -> float:
+        """Seconds since the command was given, or `train` called."""
+        return time.time() - self.begun
+
+    @property
     def training_set(self) -> TrainingSet:
         """The rows to learn from."""
         train = self.checked.corpus.train
@@ -99,6 +104,12 @@ class Job:
         """What is minimised."""
         corpus = self.checked.corpus
         return make_objective(self.config.training, corpus.train.truth, len(corpus.labels))
+
+    @property
+    def limits(self) -> list[float | None]:
+        """What a plan for --max-minutes was made for."""
+        training = self.config.training
+        return [training.max_minutes, training.num_train_epochs, training.max_steps]
 
     def identity(self) -> dict[str, Any]:
         """What must be the same for a checkpoint to be gone on from."""
@@ -177,8 +188,8 @@ def _prepare(
     checked: Checked, runtime: Runtime, tokenizer: Any, tokens: dict[str, Tokens], max_length: int, cut: Guess
 ) -> Job:
     training = checked.config.training
-    _check_alike(checked, runtime)
-    _check_enough(checked, runtime)
+    check_alike(checked, runtime)
+    check_enough(checked, runtime)
     precision = choose_precision(training.asked_precision, runtime.device)
     loaded = _load(checked, tokenizer, tokens)
     loaded.model.classifier.to(runtime.device)
@@ -279,16 +290,6 @@ def _tell(job: Job, unused: list[str]) -> None:
         job.say(f"note: {job.runtime.plan.advice}")
 
 
-def _check_enough(checked: Checked, runtime: Runtime) -> None:
-    """Raise InputError where some device would never get a row."""
-    part, devices = checked.corpus.train, runtime.world_size * runtime.replicas
-    if len(part) < devices:
-        raise InputError(
-            f"{part.table.path}: {len(part)} training rows are fewer than the {devices} devices that are to share "
-            "them; start fewer processes."
-        )
-
-
 def _settle(wanted: Destination, runtime: Runtime) -> Destination:
     """Where this run goes, decided and made by the main process and told to all. A collective."""
     told = None
@@ -329,20 +330,3 @@ def _makes_files(folder: Path, destination: Destination, runtime: Runtime, each_
     if runtime.is_main:
         sign.unlink(missing_ok=True)
     return writes
-
-
-def _check_alike(checked: Checked, runtime: Runtime) -> None:
-    """Raise InputError where the ranks were started with different arguments or tables; they would train nonsense."""
-    arguments = checked.config.to_dict()
-    for own in ("local_rank", "nproc"):  # differ by nature
-        arguments["training"].pop(own)
-    kinds = {"arguments": json.dumps(arguments, sort_keys=True), "data": checked.corpus.fingerprint}
-    hashes = torch.tensor([[int(hashlib.sha256(text.encode()).hexdigest()[:15], 16) for text in kinds.values()]])
-    everywhere = runtime.gather(hashes.to(runtime.device)).cpu()
-    for column, kind in enumerate(kinds):
-        others = [place for place, value in enumerate(everywhere[:, column].tolist()) if value != everywhere[0, column]]
-        if others:
-            raise InputError(
-                f"rank {', '.join(map(str, others))} was started with other {kind} than rank 0; start all processes "
-                "with the same command on the same tables."
-            )

@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from classify.config import TrainingConfig
 from classify.model import depths
+from classify.transfer import send
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Objective:
 
     def loss_sum(self, logits: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
         """Sum over rows of weight times loss; logits (n, classes), truth (n,) class numbers."""
-        weights = None if self.class_weights is None else torch.from_numpy(self.class_weights).to(logits.device)
+        weights = None if self.class_weights is None else send(torch.from_numpy(self.class_weights), logits.device)
         return cross_entropy(
             logits.float(), truth, weight=weights, label_smoothing=self.label_smoothing, reduction="sum"
         )

@@ -17,11 +17,12 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from classify.attention import Boundaries, attend, send
+from classify.attention import Boundaries, attend
 from classify.data.tokens import Tokens
 from classify.dropout import replace_dropout
 from classify.first_tokens import encoder_of, keep_first_tokens, looks_from_first_tokens
 from classify.precision import FP32
+from classify.transfer import send
 
 varlen_attn: Any = None
 with contextlib.suppress(ImportError):  # flash attention over ragged texts, which some builds of torch lack
@@ -144,7 +145,7 @@ def _text_by_text(
         out = scaled_dot_product_attention(one, two, three, attn_mask=mask, dropout_p=dropout, scale=scaling)
         outputs.append(out.transpose(1, 2).flatten(0, 1))
     joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-    return q.new_zeros(q.shape).index_copy(0, boundaries.starts, joined) if first_only else joined
+    return joined.new_zeros(q.shape).index_copy(0, boundaries.starts, joined) if first_only else joined
 
 
 def ragged_kernel_applies(device: torch.device, dtype: torch.dtype | None, head_size: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import statistics
 import time
@@ -24,16 +25,22 @@ def rehearse(
 ) -> None:
     """Find out, before the first step, into how many micro-batches the heaviest of `steps` has to be cut. A collective.
 
-    Out of memory in the midst of a step, a rank could not tell the others, who wait for its gradients. Not for FSDP2,
-    whose every forward pass is an exchange.
+    Out of memory in the midst of a step, a rank could not tell the others, who wait for its gradients. So the model is
+    tried as it was before DistributedDataParallel wrapped it, which would exchange its buffers; not for FSDP2, whose
+    every forward pass is an exchange. AdamW's moments, which are not there yet, are counted in.
     """
+    trained = sum(p.numel() for p in state.model.classifier.parameters() if p.requires_grad)
     costs = plan.token_cost(data.tokens.lengths_of(data.rows), state.model.hidden_size)
     heaviest = max(steps, key=lambda step: float(costs[step.rows].sum()))
     told: str | None = ""
     while told is not None:
         told = None
         try:
-            backward(state, data, heaviest, config, runtime, exchange=False)
+            # Two moments of four bytes, less the gradients that DistributedDataParallel's buckets hold already.
+            moments = torch.empty(trained if runtime.distributed else 2 * trained, device=runtime.device)
+            bare = state.model.classifier if runtime.distributed else state.wrapped
+            backward(dataclasses.replace(state, wrapped=bare), data, heaviest, config, runtime)
+            del moments
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise

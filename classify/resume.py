@@ -100,6 +100,7 @@ def restore(job: Job, found: Checkpoint) -> trainer.TrainState:
     tensors = job.runtime.broadcast_tensors(found.optimizer_tensors() if main else None)
     checkpoint.set_optimizer(job.model.stock, state.optimizer, tensors)
     state.progress = trainer.Progress(**found.state["progress"])
+    state.parts = max(state.parts, state.progress.parts)
     if found.state["scaler"]:
         state.scaler.load_state_dict(found.state["scaler"])
     job.probe = found.state["probe"]

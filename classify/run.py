@@ -24,7 +24,7 @@ from classify.data.infer import Guess
 from classify.data.plan import BatchPlan, end_in_time
 from classify.destination import CHECKPOINTS
 from classify.errors import InputError, Interrupted
-from classify.finish import elapsed, finish
+from classify.finish import finish
 from classify.job import Job, prepare
 from classify.outputs import RunRecord, TrainLog
 from classify.signals import stop_signals
@@ -41,11 +41,14 @@ def train(
     rank: int | None = None,
     world_size: int | None = None,
     init_method: str | None = None,
+    begun: float | None = None,
 ) -> Path:
     """Run a training from start to finish and return the output folder. Every rank calls it.
 
     Processes started by hand, e.g. by `torch.multiprocessing.spawn`, give their `rank`, the `world_size` and where
     they meet (`init_method="tcp://127.0.0.1:29500"`); behind a launcher its variables say so.
+
+    `begun` is when the command was given (seconds since the epoch), for --max-minutes; now if not given.
 
     Raises InputError (arguments, data), CheckpointError (nothing to resume from can be trusted) and Interrupted
     (a signal came; the run was saved).
@@ -54,8 +57,10 @@ def train(
         if rank is None or world_size is None or init_method is None:
             raise InputError("train needs rank, world_size and init_method together; give all three, or none.")
         launch.enter(rank, world_size, init_method, config.training.local_rank)
+    begun = begun or time.time()
     checked = checked or check(config)
     job = prepare(checked)
+    job.begun = begun
     try:
         return _run(job)
     finally:
@@ -68,8 +73,8 @@ def _run(job: Job) -> Path:
     found = resume.find_checkpoint(job) if job.destination.resume else None
     plan = BatchPlan(len(job.checked.corpus.train), job.batch_size, training.seed)
     end = plan.end_of(training.num_train_epochs, training.max_steps)
-    if training.max_minutes is not None and found is not None:
-        end = found.state["progress"].get("end") or end
+    if training.max_minutes is not None and found is not None and found.state["progress"].get("limits") == job.limits:
+        end = found.state["progress"]["end"] or end
     if job.destination.resume and resume.is_finished(job, found, end):
         return job.folder
     record = _record(job)
@@ -80,7 +85,7 @@ def _run(job: Job) -> Path:
         state = _begin(job, found)
         end = _rehearse(job, state, plan, end)
         _open_logs(job, state.progress.step)
-        job.start_seconds = elapsed()
+        job.start_seconds = job.elapsed
         _loop(job, state, plan, end)
         if state.progress.best is None:  # nothing was left to train, and no epoch has ended yet
             _evaluate_epoch(job, state)
@@ -154,17 +159,22 @@ def _rehearse(job: Job, state: trainer.TrainState, plan: BatchPlan, end: int) ->
     """Steps that change nothing, where memory or time has to be known beforehand. Returns the end that fits."""
     training, runtime, data = job.config.training, job.runtime, job.training_set
     start = state.progress.position
-    if runtime.distributed and runtime.device.type != "cpu" and runtime.plan.strategy != "fsdp" and start < end:
+    unsure = training.max_minutes is not None or (runtime.distributed and runtime.device.type != "cpu")
+    if unsure and runtime.plan.strategy != "fsdp" and start < end:
+        parts = state.parts
         rehearsal.rehearse(state, data, list(plan.steps(start, min(end, start + plan.rows))), training, runtime)
+        if state.parts != parts:
+            _tell_cut(job, state.progress.step + 1, state.parts)
     if training.max_minutes is None:
         return end
     why = "as measured when the run began"
-    if state.progress.end is None:
+    if state.progress.end is None or state.progress.limits != job.limits:
         rate = rehearsal.measure(state, data, training, runtime, job.batch_size)
         corpus = job.checked.corpus
         tested = len(corpus.test) if corpus.test is not None else 0
-        rows = start + rate * _TIME_USED * (60 * training.max_minutes - elapsed())
+        rows = start + rate * _TIME_USED * (60 * training.max_minutes - job.elapsed)
         state.progress.end = end_in_time(plan, end, runtime.broadcast(rows), len(corpus.eval), tested)
+        state.progress.limits = job.limits
         why = f"{training.max_minutes:g} minutes at the {rate:.0f} rows/s that were measured"
     job.guesses.append(Guess("epochs", f"{state.progress.end / plan.rows:.3g}", why, "--max-minutes"))
     job.say(job.guesses[-1].line())
@@ -189,15 +199,12 @@ def _loop(job: Job, state: trainer.TrainState, plan: BatchPlan, end: int) -> Non
             batch_size=job.batch_size,
             end=end,
             stop=lambda: bool(received),
-            late=lambda: training.max_minutes is not None and elapsed() > 60 * training.max_minutes,
+            late=lambda: training.max_minutes is not None and job.elapsed > 60 * training.max_minutes,
         )
         for event in events:
             bar.update()
             if event.cut_into is not None:
-                job.say(
-                    f"note: step {event.step}: out of memory with the rows of a step at once; they are cut into "
-                    f"{event.cut_into} micro-batches from here on, which changes nothing but dropout's draws"
-                )
+                _tell_cut(job, event.step, event.cut_into)
             _log_step(job, event, bar)
             if event.epoch_ended or event.last:
                 _evaluate_epoch(job, state)
@@ -211,6 +218,13 @@ def _loop(job: Job, state: trainer.TrainState, plan: BatchPlan, end: int) -> Non
                 f"go on with the same command and --resume --output-dir {job.folder}",
                 number,
             )
+
+
+def _tell_cut(job: Job, step: int, parts: int) -> None:
+    job.say(
+        f"note: step {step}: out of memory with the rows of a step at once; they are cut into {parts} micro-batches "
+        "from here on, which changes nothing but dropout's draws"
+    )
 
 
 def _bar(job: Job, step: int, total: int) -> tqdm:
@@ -252,9 +266,12 @@ def _evaluate_epoch(job: Job, state: trainer.TrainState) -> None:
             "macro_f1": score.macro_f1,
             "loss": score.loss,
         }
+    planned = job.config.training.num_train_epochs
+    if job.config.training.max_minutes is not None and progress.end is not None:
+        planned = progress.end / len(job.checked.corpus.train)
     mean = progress.epoch_loss / (progress.epoch_weight or 1.0)
     job.say(
-        f"epoch {epoch:.4g} of {job.config.training.num_train_epochs:g}: loss {mean:.4f}, evaluation loss "
+        f"epoch {epoch:.4g} of {planned:.4g}: loss {mean:.4f}, evaluation loss "
         f"{score.loss:.4f}, accuracy {score.accuracy:.4f}, macro F1 {score.macro_f1:.4f}, "
         f"{progress.position / progress.seconds:.0f} rows/s{' - best so far' if better else ''}"
     )

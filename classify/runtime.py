@@ -179,7 +179,7 @@ class Runtime:
 
     def forward(self, model: nn.Module, batches: list[Any]) -> torch.Tensor:
         """Outputs of a (wrapped) model for one batch a replica, concatenated in order."""
-        return model(batches if self.replicas > 1 else batches[0])
+        return model(batches if self.replicas > 1 else batches[0].to(self.device))
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """Wrap for the planned parallel mode. Call it before building the optimizer."""

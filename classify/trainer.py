@@ -26,13 +26,20 @@ from classify.errors import ClassifyError
 from classify.model import LoadedModel
 from classify.optimization import Objective, learning_rate_factor, make_optimizer, set_learning_rate
 from classify.runtime import Runtime
+from classify.transfer import send
 
 Rows = npt.NDArray[np.int64]
 
 # Rows of a padded micro-batch: few enough that texts of like length share one, enough to keep the cores busy.
 _PADDED_ROWS = 8
-# How torch, C++ and oneDNN say on a CPU that there is no memory; torch has an error class of its own on devices only.
-_NO_ROOM = ("can't allocate memory", "bad_alloc", "could not create a primitive")
+# How torch, C++, oneDNN and CUDA's libraries say that there is no memory, besides torch's own error class for devices.
+_NO_ROOM = (
+    "can't allocate memory",
+    "bad_alloc",
+    "could not create a primitive",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDA error: out of memory",
+)
 _LESS_MEMORY = "take --gradient-checkpointing, a smaller --max-length or --precision bf16"
 
 
@@ -40,7 +47,8 @@ _LESS_MEMORY = "take --gradient-checkpointing, a smaller --max-length or --preci
 class Progress:
     """Where training stands; all of it goes into a checkpoint. `position` is the rows consumed since the start.
 
-    `end` is where a limit of time lets it end, once that has been measured.
+    `end` is where a limit of time lets it end, once that has been measured, under the `limits` that were given then;
+    `parts` the micro-batches a step is cut into, more than were asked for where memory was short.
     """
 
     step: int = 0
@@ -50,6 +58,8 @@ class Progress:
     epoch_loss: float = 0.0
     epoch_weight: float = 0.0
     end: int | None = None
+    limits: list[float | None] | None = None
+    parts: int = 1
     best: dict[str, float] | None = None
 
 
@@ -154,7 +164,6 @@ def backward(
     step: plan.Step,
     config: TrainingConfig,
     runtime: Runtime,
-    exchange: bool = True,
 ) -> tuple[torch.Tensor, float]:
     """Gradients of a step, exchanged between ranks; (this rank's summed loss, the rows' weights on all ranks)."""
     rows = data.rows[step.rows]
@@ -172,10 +181,10 @@ def backward(
     state.wrapped.train()
     for number, (pieces, weight) in enumerate(zip(micros, weights, strict=True)):
         seed_draws(config.seed, step.epoch, state.progress.step, number, runtime.rank)
-        batches = [state.model.batch(data.tokens, rows[piece]).to(runtime.device) for piece in pieces]
-        truth = torch.from_numpy(data.labels[rows[np.concatenate(pieces)]]).to(runtime.device)
+        batches = [state.model.batch(data.tokens, rows[piece]) for piece in pieces]
+        truth = send(torch.from_numpy(data.labels[rows[np.concatenate(pieces)]]), runtime.device)
         last = number == len(micros) - 1
-        with contextlib.nullcontext() if last and exchange else runtime.no_sync(state.wrapped):
+        with contextlib.nullcontext() if last else runtime.no_sync(state.wrapped):
             logits = runtime.forward(state.wrapped, batches)
             loss = state.objective.loss_sum(logits, truth)
             state.scaler.scale(loss * (scale * weight)).backward()
@@ -194,6 +203,8 @@ def cut_finer(state: TrainState, rows: int, runtime: Runtime, told: str) -> None
         raise ClassifyError(
             f"step {state.progress.step + 1}: out of memory with a single text ({told}); {_LESS_MEMORY}."
         )
+    if not state.model.packed:  # padded micro-batches are small as they are
+        state.parts = max(state.parts, math.ceil(rows / (runtime.world_size * runtime.replicas * _PADDED_ROWS)))
     state.parts *= 2
     state.optimizer.zero_grad(set_to_none=True)
     if runtime.device.type != "cpu":
@@ -240,7 +251,7 @@ def fit(
     total_steps = batches.steps_until(end)
     progress = state.progress
     since = _Since()
-    parts = config.gradient_accumulation_steps
+    parts = state.parts
     for step in batches.steps(progress.position, end):
         begin = time.perf_counter()
         rate = config.learning_rate * learning_rate_factor(
@@ -261,6 +272,9 @@ def fit(
         votes = runtime.sum([float(stop()), float(late())]) if ask else [0.0, 0.0]
         stopped = votes[0] > 0
         last = step.end >= end or votes[1] > 0
+        progress.parts = state.parts
+        if votes[1] > 0:
+            progress.end = progress.position
         save_due = config.save_steps is not None and progress.step % config.save_steps == 0
         told = progress.step % config.logging_steps == 0 or epoch_ended or last or save_due or stopped
         mean = since.mean(runtime, progress) if told else None

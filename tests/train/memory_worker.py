@@ -5,6 +5,7 @@ Arguments: model folder, MiB for the first rank (the others are not limited), st
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import resource
 import sys
@@ -45,7 +46,8 @@ def main(folder: Path, megabytes: int, steps: int) -> None:
     state = trainer.make_state(model, config, runtime)
     batches = BatchPlan(ROWS, ROWS, config.seed)
     small = BatchPlan(ROWS, 8, config.seed).step_at(0)
-    trainer.backward(state, data, small, config, runtime, exchange=False)  # threads and libraries are there now
+    bare = dataclasses.replace(state, wrapped=model.classifier)
+    trainer.backward(bare, data, small, config, runtime)  # threads and libraries are there now
     state.optimizer.zero_grad(set_to_none=True)
     if megabytes and runtime.is_main:
         limit = psutil.Process().memory_info().vms + (megabytes << 20)
@@ -53,6 +55,8 @@ def main(folder: Path, megabytes: int, steps: int) -> None:
     try:
         if runtime.distributed:
             rehearsal.rehearse(state, data, [batches.step_at(0)], config, runtime)
+            # So small a limit leaves no room for what gloo's threads take on the way.
+            resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         events = list(trainer.fit(state, data, config, runtime, batch_size=ROWS))
         told = {"losses": [event.loss for event in events], "cut": [event.cut_into for event in events]}
     except ClassifyError as error:

@@ -36,9 +36,9 @@ def unlimited(model_folder: Path) -> Any:
 
 def test_the_step_that_did_not_fit_is_done_in_smaller_micro_batches(model_folder: Path, unlimited: Any) -> None:
     assert unlimited["parts"] == 1
-    done = run_command(ROOT, "-m", WORKER, str(model_folder), "25", "2")
+    done = run_command(ROOT, "-m", WORKER, str(model_folder), "40", "2")
     found = told(done.stdout)
-    assert found["parts"] in (2, 4), done.stderr
+    assert found["parts"] > 1, (found, done.stderr)
     assert found["cut"] == [found["parts"], None]
     assert found["losses"] == pytest.approx(unlimited["losses"], rel=1e-5)
 

@@ -9,39 +9,28 @@ import pytest
 
 from classify import run
 from classify.errors import Interrupted
+from classify.job import Job
 from classify.run import train
 from tests.train.test_resume import stop_at
 from tests.train.test_run import make_config, read_json
-
-
-@pytest.fixture
-def just_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process that runs the tests has been there for a while; a command has not."""
-    monkeypatch.setattr(run, "elapsed", lambda: 1.0)
 
 
 def steps_of(folder: Path) -> int:
     return int(read_json(folder / "metrics.json")["train"]["steps"])
 
 
-def rate(folder: Path) -> float:
-    return float(read_json(folder / "metrics.json")["train"]["rows_per_second"])
-
-
-@pytest.mark.usefixtures("just_begun")
 def test_time_enough_for_all_epochs(model_folder: Path, table: Path, tmp_path: Path) -> None:
     assert steps_of(train(make_config(model_folder, table, tmp_path / "out", max_minutes=10.0))) == 6
 
 
-@pytest.mark.usefixtures("just_begun")
 def test_a_plan_that_fits_and_a_run_that_resumes_to_it(
     model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 100,000 epochs some fit into four seconds; the checkpoint knows how many, whatever is measured later."""
+    """Of 100,000 epochs some fit into some seconds; the checkpoint knows how many, whatever is measured later."""
 
     def config(**changes: Any) -> Any:
         return make_config(
-            model_folder, table, tmp_path / "out", num_train_epochs=1e5, max_minutes=5 / 60, logging_steps=1, **changes
+            model_folder, table, tmp_path / "out", num_train_epochs=1e5, max_minutes=8 / 60, logging_steps=1, **changes
         )
 
     with monkeypatch.context() as patch:
@@ -71,9 +60,13 @@ def test_a_rate_that_was_too_good_ends_at_the_limit(
 ) -> None:
     """The plan is for thousands of epochs; the clock says otherwise after some steps."""
     clock = iter(range(1000))
-    monkeypatch.setattr(run, "elapsed", lambda: float(next(clock)))
+    monkeypatch.setattr(Job, "elapsed", property(lambda _: float(next(clock))))
     monkeypatch.setattr(run.rehearsal, "measure", lambda *_: 1e6)
     config = make_config(model_folder, table, tmp_path / "out", num_train_epochs=1e3, max_minutes=10.5 / 60)
     out = train(config)
     assert 1 < steps_of(out) <= 11
+    files = {path: path.read_bytes() for path in out.glob("*.json")}
+    config.training.resume_from_checkpoint = True
+    assert train(config) == out
+    assert files == {path: path.read_bytes() for path in out.glob("*.json")}, "finished; nothing is trained"
     assert read_json(out / "run.json")["status"] == "finished"

@@ -1,0 +1,39 @@
+"""What must hold for all ranks together before a run begins."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import torch
+
+from classify.checks import Checked
+from classify.errors import InputError
+from classify.runtime import Runtime
+
+
+def check_enough(checked: Checked, runtime: Runtime) -> None:
+    """Raise InputError where some device would never get a row."""
+    part, devices = checked.corpus.train, runtime.world_size * runtime.replicas
+    if len(part) < devices:
+        raise InputError(
+            f"{part.table.path}: {len(part)} training rows are fewer than the {devices} devices that are to share "
+            "them; start fewer processes."
+        )
+
+
+def check_alike(checked: Checked, runtime: Runtime) -> None:
+    """Raise InputError where the ranks were started with different arguments or tables; they would train nonsense."""
+    arguments = checked.config.to_dict()
+    for own in ("local_rank", "nproc"):  # differ by nature
+        arguments["training"].pop(own)
+    kinds = {"arguments": json.dumps(arguments, sort_keys=True), "data": checked.corpus.fingerprint}
+    hashes = torch.tensor([[int(hashlib.sha256(text.encode()).hexdigest()[:15], 16) for text in kinds.values()]])
+    everywhere = runtime.gather(hashes.to(runtime.device)).cpu()
+    for column, kind in enumerate(kinds):
+        others = [place for place, value in enumerate(everywhere[:, column].tolist()) if value != everywhere[0, column]]
+        if others:
+            raise InputError(
+                f"rank {', '.join(map(str, others))} was started with other {kind} than rank 0; start all processes "
+                "with the same command on the same tables."
+            )
