@@ -35,7 +35,7 @@ GROUPS = {
         "class_weights",
         "seed",
     ),
-    "Hardware": ("precision", "fp16", "bf16", "use_cpu", "nproc", "strategy", "ddp_backend", "local_rank"),
+    "Hardware": ("precision", "fp16", "bf16", "opt_level", "use_cpu", "nproc", "strategy", "ddp_backend", "local_rank"),
     "Result": (
         "output_dir",
         "overwrite_output_dir",

@@ -23,6 +23,7 @@ from torch import nn
 
 from classify import sharding
 from classify.errors import CheckpointError
+from classify.precision import Masters
 
 MANIFEST = "manifest.json"
 _FORMAT = 1
@@ -59,15 +60,24 @@ def set_model(model: nn.Module, tensors: dict[str, torch.Tensor]) -> None:
     )
 
 
-def set_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, torch.Tensor]) -> None:
-    """Restore each parameter's optimizer state by the parameter's name, wherever the optimizer counts it."""
+def set_optimizer(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    tensors: dict[str, torch.Tensor],
+    masters: Masters | None = None,
+) -> None:
+    """Restore each parameter's optimizer state by the parameter's name, wherever the optimizer counts it.
+
+    `masters` are what the optimizer moves in the place of weights in half precision.
+    """
+    masters = masters or {}
     by_name: dict[str, dict[str, torch.Tensor]] = {}
     for key, value in tensors.items():
         name, _, part = key.rpartition("/")
         by_name.setdefault(name, {})[part] = value
     places = {id(p): i for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
     state = {
-        places[id(p)]: {key: sharding.cut_like(value, p) for key, value in by_name[name].items()}
+        places[id(masters.get(p, p))]: {key: sharding.cut_like(value, p) for key, value in by_name[name].items()}
         for name, p in model.named_parameters()
         if name in by_name
     }
@@ -178,18 +188,21 @@ def _shared_keys(model: nn.Module) -> dict[str, str]:
 
 
 def tensors_of(
-    model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool
+    model: nn.Module, optimizer: torch.optim.Optimizer, masters: Masters | None = None, *, keep: bool
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """The weights by name (tied ones once), and the optimizer's state as "<parameter name>/<key>".
 
-    In main memory on ranks that `keep` them, empty elsewhere. A collective where the model is sharded.
+    Weights in half precision are given as their `masters`, where they have some. In main memory on ranks that `keep`
+    them, empty elsewhere. A collective where the model is sharded.
     """
     keys = set(_shared_keys(model).values())
-    weights = {name: tensor for name, tensor in model.state_dict().items() if name in keys}
+    masters = masters or {}
+    own = {name: masters[p] for name, p in model.named_parameters() if p in masters}
+    weights = {name: own.get(name, tensor) for name, tensor in model.state_dict().items() if name in keys}
     moments = {
         f"{name}/{key}": value
         for name, parameter in model.named_parameters()
-        for key, value in optimizer.state.get(parameter, {}).items()
+        for key, value in optimizer.state.get(masters.get(parameter, parameter), {}).items()
     }
     return sharding.gathered(weights, keep), sharding.gathered(moments, keep)
 

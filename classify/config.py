@@ -170,6 +170,13 @@ class TrainingConfig(DeviceConfig):
     )
     fp16: bool = option(False, "same as --precision fp16", "--fp16")
     bf16: bool = option(False, "same as --precision bf16", "--bf16")
+    opt_level: Literal["O0", "O1", "O2", "O3"] | None = option(
+        None,
+        "Apex's names: O0 fp32, O1 autocast, O2 half weights with fp32 masters and norms, O3 half throughout; half is "
+        "fp16, on CPUs bf16",
+        "--opt-level",
+        "--fp16-opt-level",
+    )
     save_steps: int | None = option(
         None,
         "a checkpoint every so many steps, besides the one at each epoch's end",
@@ -263,12 +270,28 @@ class RunConfig:
             faults.append(
                 f"--precision {asked} needs a GPU, which --cpu leaves alone; take bf16 or fp32, or drop --cpu."
             )
+        if training.opt_level is not None:
+            self._combine_level(training.opt_level, faults)
         if self.model.lora and (self.model.freeze_embeddings or self.model.freeze_layers):
             faults.append("--lora freezes all but the head; drop --freeze-embeddings and --freeze-layers.")
         if self.model.lora and training.strategy == "fsdp":
             faults.append("--lora leaves little that --strategy fsdp could cut over processes; drop one of them.")
         if training.resume_from_checkpoint and training.overwrite_output_dir:
             faults.append("--resume goes on from a folder that --overwrite-output-dir would empty; give one of them.")
+
+    def _combine_level(self, level: str, faults: list[str]) -> None:
+        """Faults of --opt-level beside other options."""
+        asked = self.training.asked_precision
+        if asked not in (("auto", "fp32") if level == "O0" else ("auto", "bf16", "fp16")):
+            faults.append(
+                f"--opt-level {level} and --precision {asked} contradict each other; give one of them"
+                + ("." if level == "O0" else ", or --precision bf16 or fp16 to say which half precision.")
+            )
+        if level == "O2" and self.training.strategy == "fsdp":
+            faults.append(
+                "--opt-level O2 keeps norms in fp32 beside half weights, but --strategy fsdp cuts layers of one type "
+                "only; take O1 or O3."
+            )
 
     def flat(self) -> dict[str, Any]:
         """{field name: value}, for trackers."""

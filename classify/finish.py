@@ -21,6 +21,8 @@ def finish(job: Job, state: trainer.TrainState, record: RunRecord) -> None:
     best = progress.best
     assert best is not None, "the last step is always evaluated"
     best_epoch, step = best["epoch"], int(best["step"])
+    halved = job.model.classifier.halved
+    job.model.classifier.make_whole(state.masters)  # what is scored is what will be saved
     if step != progress.step:
         if take_best(job, step):
             job.say(f"the weights of epoch {best_epoch:g} are kept: they scored best on the evaluation part")
@@ -30,7 +32,7 @@ def finish(job: Job, state: trainer.TrainState, record: RunRecord) -> None:
         merge_adapters(job.adapted)
     part = corpus.test or corpus.eval
     logits, score = job.predict(part)
-    eval_score = score if part is corpus.eval else _eval_score(job, step)
+    eval_score = score if part is corpus.eval else _eval_score(job, step, as_scored=not halved and job.adapted is None)
     weights = sharding.gathered(job.model.stock.state_dict(), keep=job.writes)
     job.tracker.close()
     job.runtime.close()  # nothing is left to exchange; and transformers saves on rank 0 alone while there is a group
@@ -58,9 +60,9 @@ def finish(job: Job, state: trainer.TrainState, record: RunRecord) -> None:
     _summary(job, score, rival, "test" if corpus.test is not None else "evaluation")
 
 
-def _eval_score(job: Job, step: int) -> metrics.Score:
-    """The evaluation score of the weights of `step`, computed again only if need be: merging moves the last bits."""
-    if job.best is not None and job.best[0] == step and job.adapted is None:
+def _eval_score(job: Job, step: int, as_scored: bool) -> metrics.Score:
+    """The evaluation score of the weights of `step`, computed again only where they are not bit for bit `as_scored`."""
+    if job.best is not None and job.best[0] == step and as_scored:
         return job.best[1]
     return job.score(job.checked.corpus.eval)
 

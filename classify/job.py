@@ -190,7 +190,7 @@ def _prepare(
     training = checked.config.training
     check_alike(checked, runtime)
     check_enough(checked, runtime)
-    precision = choose_precision(training.asked_precision, runtime.device)
+    precision = choose_precision(training.asked_precision, runtime.device, training.opt_level)
     loaded = _load(checked, tokenizer, tokens)
     loaded.model.classifier.to(runtime.device)
     loaded.model.classifier.precision = precision
@@ -270,7 +270,7 @@ def _choices(loaded: _Loaded, runtime: Runtime, precision: Precision, batch_size
         share = f"{len(vocabulary.used)} of {len(vocabulary.full)} tokens occur"
         why = "the embeddings of the others stay as they are"
         found.append(Guess("vocabulary", share, why, "compact_vocabulary in --config"))
-    if model.packed and ragged_kernel_applies(runtime.device, precision.autocast_dtype, model.head_size):
+    if model.packed and ragged_kernel_applies(runtime.device, precision.half, model.head_size):
         found.append(Guess("attention dropout", "0", "the kernel for packed texts has none", "packing in --config"))
     return found
 

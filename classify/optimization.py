@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from classify.config import TrainingConfig
 from classify.model import depths
+from classify.precision import Masters
 from classify.transfer import send
 
 
@@ -53,11 +54,15 @@ def make_objective(config: TrainingConfig, labels: npt.NDArray[np.int64], classe
     return Objective(config.label_smoothing_factor, weights.astype(np.float32))
 
 
-def make_optimizer(model: nn.Module, config: TrainingConfig, device: torch.device) -> torch.optim.Optimizer:
+def make_optimizer(
+    model: nn.Module, config: TrainingConfig, device: torch.device, masters: Masters | None = None
+) -> torch.optim.Optimizer:
     """AdamW (Loshchilov and Hutter, 2019) with no weight decay on biases and norms, i.e. on vectors.
 
     With a layer-wise decay below 1 a layer's learning rate is that of the layer above times the decay, the embeddings'
     that of the first layer times the decay (Sun et al., 2019, "How to Fine-Tune BERT for Text Classification?", 5.3.4).
+
+    Weights in half precision are moved through their `masters`.
     """
     depth = depths(model)
     top = max(depth.values(), default=0)
@@ -65,7 +70,7 @@ def make_optimizer(model: nn.Module, config: TrainingConfig, device: torch.devic
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             level = top - depth[name] if config.layerwise_lr_decay < 1 else 0
-            groups.setdefault((parameter.ndim >= 2, level), []).append(parameter)
+            groups.setdefault((parameter.ndim >= 2, level), []).append((masters or {}).get(parameter, parameter))
     return torch.optim.AdamW(
         [
             {

@@ -21,7 +21,7 @@ from classify.attention import Boundaries, attend
 from classify.data.tokens import Tokens
 from classify.dropout import replace_dropout
 from classify.first_tokens import encoder_of, keep_first_tokens, looks_from_first_tokens
-from classify.precision import FP32
+from classify.precision import FP32, Masters, make_whole
 from classify.transfer import send
 
 varlen_attn: Any = None
@@ -189,6 +189,7 @@ class TextClassifier(nn.Module):
         super().__init__()
         self.model = model
         self.precision = FP32
+        self.halved = False
         keep_first_tokens(model)
         replace_dropout(model)
 
@@ -197,8 +198,19 @@ class TextClassifier(nn.Module):
 
         Autocast is entered here and not by the caller: DataParallel's threads would not inherit its type.
         """
-        with self.precision.autocast():
+        with contextlib.nullcontext() if self.halved else self.precision.autocast():
             return self._logits(batch)
+
+    def halve(self) -> Masters:
+        """Compute with weights in half precision from here on, where the precision wants it; see `Precision.halve`."""
+        self.halved = self.precision.level > 1
+        return self.precision.halve(self.model)
+
+    def make_whole(self, masters: Masters) -> None:
+        """All weights in fp32 again; forward passes go through autocast then."""
+        if self.halved:
+            make_whole(self.model, masters)
+        self.halved = False
 
     def _logits(self, batch: Batch) -> torch.Tensor:
         if not isinstance(batch, PackedBatch):

@@ -1,4 +1,10 @@
-"""Arithmetic of the model: fp32, tf32, bf16 or fp16, decided once and applied around forward and backward."""
+"""Arithmetic of the model: fp32, tf32, bf16 or fp16, decided once and applied around forward and backward.
+
+Apex's names (https://nvidia.github.io/apex/amp.html) are understood too. O0 is fp32. O1 is autocast: weights in fp32,
+products in half precision, with a gradient scaler under fp16. O2 keeps the weights themselves in half precision, norms
+in fp32, and lets the optimizer move fp32 masters of them (Micikevicius et al., 2018, "Mixed Precision Training",
+section 3.1). O3 is half precision throughout.
+"""
 
 from __future__ import annotations
 
@@ -7,39 +13,122 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from classify.errors import InputError
+
+HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+# A weight and the fp32 copy of it that the optimizer moves.
+Masters = dict[nn.Parameter, nn.Parameter]
 
 
 @dataclass(frozen=True)
 class Precision:
-    """The precision in force: its name, the autocast type (None for fp32 and tf32), and why it was chosen."""
+    """The precision in force: its name, the type of products (None for fp32 and tf32), and why it was chosen.
+
+    `level` is 1 for autocast, 2 for half weights with fp32 masters, 3 for half precision throughout.
+    """
 
     name: str
-    autocast_dtype: torch.dtype | None
+    half: torch.dtype | None
     why: str
     device_type: str
+    level: int = 1
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """The context of a forward pass."""
-        if self.autocast_dtype is None:
+        """The context of a forward pass with weights in fp32."""
+        if self.half is None:
             return contextlib.nullcontext()
-        return torch.autocast(self.device_type, dtype=self.autocast_dtype)
+        return torch.autocast(self.device_type, dtype=self.half)
+
+    @property
+    def scales_gradients(self) -> bool:
+        """Whether small gradients have to be kept from vanishing; not where fp16 ones reach the optimizer itself."""
+        return self.half is torch.float16 and self.level < 3
 
     def scaler(self) -> torch.amp.GradScaler:
-        """The gradient scaler: at work under fp16, passing everything through otherwise."""
-        return torch.amp.GradScaler(self.device_type, enabled=self.autocast_dtype is torch.float16)
+        """The gradient scaler: at work where gradients are scaled, passing everything through otherwise."""
+        return torch.amp.GradScaler(self.device_type, enabled=self.scales_gradients)
+
+    def halve(self, model: nn.Module) -> Masters:
+        """Turn a model's weights to half precision where this precision wants it; returns the masters, if any.
+
+        With masters the norms stay in fp32 and hand on what they get in half precision.
+        """
+        if self.half is None or self.level < 2:
+            return {}
+        norms = [module for module in model.modules() if _is_norm(module)]
+        if self.level == 2:
+            for norm in norms:
+                norm.half = self.half  # type: ignore[assignment]
+                norm.register_forward_pre_hook(_widen)
+                norm.register_forward_hook(_narrow)
+        masters: Masters = {}
+        whole = {id(p) for norm in norms for p in norm.parameters()} if self.level == 2 else set()
+        for parameter in model.parameters():
+            if id(parameter) not in whole:
+                if self.level == 2 and parameter.requires_grad:
+                    masters[parameter] = nn.Parameter(parameter.detach().clone())
+                parameter.data = parameter.data.to(self.half)
+        return masters
 
 
 FP32 = Precision("fp32", None, "the default", "cpu")
 
 
-def choose_precision(name: str, device: torch.device) -> Precision:
+def make_whole(model: nn.Module, masters: Masters) -> None:
+    """Undo `Precision.halve`: all weights in fp32 again, those with a master as exact as it is."""
+    for parameter in model.parameters():
+        parameter.data = masters.get(parameter, parameter).data.float()
+    for module in model.modules():
+        if _is_norm(module):
+            module.half = None  # type: ignore[assignment]
+
+
+@torch.no_grad()
+def take_gradients(masters: Masters) -> None:
+    """Hand each weight's gradient to its master, in fp32."""
+    for weight, master in masters.items():
+        master.grad = None if weight.grad is None else weight.grad.to(master.dtype)
+        weight.grad = None
+
+
+@torch.no_grad()
+def give_weights(masters: Masters) -> None:
+    """Round the masters to the weights that the model computes with."""
+    if masters:
+        torch._foreach_copy_(list(masters), list(masters.values()))
+
+
+def _is_norm(module: nn.Module) -> bool:
+    return isinstance(module, nn.LayerNorm | nn.modules.batchnorm._NormBase) or type(module).__name__.endswith("Norm")
+
+
+def _widen(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Hook before a norm: its input in fp32."""
+    return tuple(one.float() if isinstance(one, torch.Tensor) else one for one in args)
+
+
+def _narrow(module: Any, args: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
+    """Hook behind a norm: its output in the type that the other weights have."""
+    return output if module.half is None else output.to(module.half)
+
+
+def choose_precision(name: str, device: torch.device, opt_level: str | None = None) -> Precision:
     """The precision asked for, or for "auto" the best that keeps results: bf16 on GPUs that have it, else fp32.
 
     Raises InputError where the device cannot do what was asked. Sets torch's float32 matmul mode for tf32.
     """
     kind = device.type
+    if opt_level == "O0":
+        return Precision("fp32", None, "--opt-level O0: everything in full precision", kind)
+    if name == "fp16" and kind == "cpu":
+        raise InputError(
+            "--precision fp16 needs a GPU: a CPU has no fast half-precision arithmetic, and small gradients "
+            "would vanish; use bf16 or fp32."
+        )
+    if opt_level is not None:
+        return _of_level(opt_level, name, kind)
     if name == "auto":
         if kind == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
             return Precision("bf16", torch.bfloat16, "this GPU computes in bfloat16", kind)
@@ -50,14 +139,18 @@ def choose_precision(name: str, device: torch.device) -> Precision:
                 f"--precision tf32 exists on NVIDIA GPUs only. Got device {kind} instead; use fp32 or bf16."
             )
         torch.set_float32_matmul_precision("high")
-        return Precision("tf32", None, "asked for", kind)
-    if name == "fp16":
-        if kind == "cpu":
-            raise InputError(
-                "--precision fp16 needs a GPU: a CPU has no fast half-precision arithmetic, and small gradients "
-                "would vanish; use bf16 or fp32."
-            )
-        return Precision("fp16", torch.float16, "asked for", kind)
-    if name == "bf16":
-        return Precision("bf16", torch.bfloat16, "asked for", kind)
-    return Precision("fp32", None, "asked for", kind)
+    return Precision(name, HALF.get(name), "asked for", kind)
+
+
+def _of_level(opt_level: str, name: str, kind: str) -> Precision:
+    """Apex's O1, O2 or O3; its half precision is fp16, which becomes bf16 on CPUs and where that was asked for."""
+    short = name if name in HALF else "bf16" if kind == "cpu" else "fp16"
+    why = "" if short == "fp16" else ", bf16 was asked for" if name == "bf16" else ", a CPU has no fast fp16"
+    scaler = " with a gradient scaler" if short == "fp16" else ""
+    names = {
+        "O1": (short, f"autocast{scaler}"),
+        "O2": (f"{short} weights, fp32 masters", f"norms in fp32{scaler and ' and a gradient scaler'}"),
+        "O3": (f"{short} throughout", "the fastest and the least exact"),
+    }
+    full, words = names[opt_level]
+    return Precision(full, HALF[short], f"--opt-level {opt_level}: {words}{why}", kind, int(opt_level[1]))

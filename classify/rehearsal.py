@@ -45,7 +45,7 @@ def rehearse(
             if not out_of_memory(error):
                 raise
             told = str(error).partition("\n")[0]
-        state.optimizer.zero_grad(set_to_none=True)
+        state.clear_gradients()
         if runtime.any(told is not None):
             cut_finer(state, len(heaviest.rows), runtime, told or "another rank")
             told = ""
@@ -61,7 +61,7 @@ def measure(state: TrainState, data: TrainingSet, config: TrainingConfig, runtim
     for step, _ in zip(itertools.cycle(batches.steps(0, batches.rows)), range(_MEASURED), strict=False):
         begin = time.perf_counter()
         total, _ = backward(state, data, step, config, runtime)
-        state.optimizer.zero_grad(set_to_none=True)
+        state.clear_gradients()
         float(total)  # waits for a device
         mine = torch.tensor([time.perf_counter() - begin], device=runtime.device)
         seconds.append(float(runtime.gather(mine).max()) / len(step.rows))

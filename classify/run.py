@@ -292,7 +292,7 @@ def _save(job: Job, state: trainer.TrainState) -> None:
         best = {int(progress.best["step"])} if progress.best is not None else set()
         return best | set(steps[-max(1, limit - 1) :])
 
-    weights, moments = checkpoint.tensors_of(job.model.stock, state.optimizer, keep=job.writes)
+    weights, moments = checkpoint.tensors_of(job.model.stock, state.optimizer, state.masters, keep=job.writes)
     if job.writes:
         if job.vocabulary is not None and job.vocabulary.compacted:
             weights[resume.VOCABULARY] = job.vocabulary.as_tensor()

@@ -25,6 +25,7 @@ from classify.data.tokens import TrainingSet
 from classify.errors import ClassifyError
 from classify.model import LoadedModel
 from classify.optimization import Objective, learning_rate_factor, make_optimizer, set_learning_rate
+from classify.precision import Masters, give_weights, take_gradients
 from classify.runtime import Runtime
 from classify.transfer import send
 
@@ -73,7 +74,14 @@ class TrainState:
     scaler: torch.amp.GradScaler
     parts: int
     objective: Objective = field(default_factory=Objective)
+    masters: Masters = field(default_factory=dict)
     progress: Progress = field(default_factory=Progress)
+
+    def clear_gradients(self) -> None:
+        """Forget the gradients of the optimizer's weights, and of the half ones whose masters they are."""
+        self.optimizer.zero_grad(set_to_none=True)
+        for weight in self.masters:
+            weight.grad = None
 
 
 @dataclass(frozen=True)
@@ -99,9 +107,10 @@ class StepDone:
 def make_state(
     model: LoadedModel, config: TrainingConfig, runtime: Runtime, objective: Objective | None = None
 ) -> TrainState:
-    """Wrap the model, then build the optimizer on the parameters as they are after wrapping."""
+    """Wrap the model, then build the optimizer on the parameters as they are after wrapping, or on their masters."""
+    masters = model.classifier.halve()
     wrapped = runtime.wrap(model.classifier)
-    optimizer = make_optimizer(wrapped, config, runtime.device)
+    optimizer = make_optimizer(wrapped, config, runtime.device, masters)
     return TrainState(
         model,
         wrapped,
@@ -109,6 +118,7 @@ def make_state(
         model.classifier.precision.scaler(),
         config.gradient_accumulation_steps,
         objective or Objective(),
+        masters,
     )
 
 
@@ -206,20 +216,22 @@ def cut_finer(state: TrainState, rows: int, runtime: Runtime, told: str) -> None
     if not state.model.packed:  # padded micro-batches are small as they are
         state.parts = max(state.parts, math.ceil(rows / (runtime.world_size * runtime.replicas * _PADDED_ROWS)))
     state.parts *= 2
-    state.optimizer.zero_grad(set_to_none=True)
+    state.clear_gradients()
     if runtime.device.type != "cpu":
         torch.accelerator.empty_cache()
 
 
 def _update(state: TrainState, config: TrainingConfig) -> torch.Tensor:
     """Clip, step, clear. Returns the gradient's norm before clipping, the same on every rank."""
+    take_gradients(state.masters)
     state.scaler.unscale_(state.optimizer)
     limit = config.max_grad_norm or math.inf
     trained = [p for group in state.optimizer.param_groups for p in group["params"]]
     norm = sharding.whole(nn.utils.clip_grad_norm_(trained, limit))
     state.scaler.step(state.optimizer)
     state.scaler.update()
-    state.optimizer.zero_grad(set_to_none=True)
+    give_weights(state.masters)
+    state.clear_gradients()
     return norm
 
 

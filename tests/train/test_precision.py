@@ -1,0 +1,147 @@
+"""Apex's levels: what each becomes, what it does to a tiny task, and that nothing of them reaches the output folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import classify.run as run
+from classify import trainer
+from classify.config import RunConfig, TrainingConfig
+from classify.errors import InputError
+from classify.precision import choose_precision, give_weights, take_gradients
+from tests.distributed.exact_worker import data_and_model
+from tests.train.test_resume import stop_at
+from tests.train.test_run import make_config, read_json
+
+CPU = torch.device("cpu")
+GPU = torch.device("cuda")
+STEPS = 30
+
+
+def trained(folder: Path, **settings: Any) -> tuple[list[float], trainer.TrainState]:
+    """Losses of thirty steps on 57 rows, batch 19, and the state behind them."""
+    data, model = data_and_model(folder)
+    model.use_packing(True)
+    config = TrainingConfig(use_cpu=True, max_steps=STEPS, logging_steps=1, learning_rate=1e-3, seed=3, **settings)
+    model.classifier.precision = choose_precision(config.asked_precision, CPU, config.opt_level)
+    state = trainer.make_state(model, config, config.runtime)
+    return [float(event.loss or 0) for event in trainer.fit(state, data, config, config.runtime, batch_size=19)], state
+
+
+@pytest.mark.parametrize(
+    ("level", "asked", "device", "name", "scaled"),
+    [
+        ("O0", "auto", GPU, "fp32", False),
+        ("O1", "auto", GPU, "fp16", True),
+        ("O2", "auto", GPU, "fp16 weights, fp32 masters", True),
+        ("O3", "auto", GPU, "fp16 throughout", False),
+        ("O1", "bf16", GPU, "bf16", False),
+        ("O2", "bf16", GPU, "bf16 weights, fp32 masters", False),
+        ("O0", "fp32", CPU, "fp32", False),
+        ("O1", "auto", CPU, "bf16", False),
+        ("O2", "auto", CPU, "bf16 weights, fp32 masters", False),
+        ("O3", "bf16", CPU, "bf16 throughout", False),
+    ],
+)
+def test_each_level_says_what_it_became(level: str, asked: str, device: torch.device, name: str, scaled: bool) -> None:
+    precision = choose_precision(asked, device, level)
+    assert precision.name == name
+    assert f"--opt-level {level}" in precision.why
+    assert precision.scales_gradients is scaled
+    if device == CPU and level != "O0" and asked == "auto":
+        assert "a CPU has no fast fp16" in precision.why
+
+
+def test_half_precision_of_a_cpu_is_not_fp16() -> None:
+    with pytest.raises(InputError, match="--precision fp16 needs a GPU"):
+        choose_precision("fp16", CPU, "O1")
+
+
+@pytest.mark.parametrize(
+    ("values", "fault"),
+    [
+        ({"opt_level": "O0", "precision": "bf16"}, "--opt-level O0 and --precision bf16 contradict"),
+        ({"opt_level": "O2", "precision": "fp32"}, "--opt-level O2 and --precision fp32 contradict"),
+        ({"opt_level": "O2", "strategy": "fsdp"}, "take O1 or O3"),
+        ({"opt_level": "O4"}, "--opt-level must be one of O0, O1, O2, O3"),
+    ],
+)
+def test_contradictions_are_told(values: dict[str, str], fault: str) -> None:
+    with pytest.raises(InputError, match=fault):
+        RunConfig.from_values({"data": "x.csv", **values})
+
+
+def test_loss_curves_of_the_levels(model_folder: Path) -> None:
+    """O0 is fp32 to the last bit; the others differ from it by rounding, the more the less is kept in fp32."""
+    plain, _ = trained(model_folder, precision="fp32")
+    curves = {level: trained(model_folder, opt_level=level)[0] for level in ("O0", "O1", "O2", "O3")}
+    table = "\n".join(
+        f"step {step + 1:2}  " + "  ".join(f"{level} {curve[step]:.4f}" for level, curve in curves.items())
+        for step in range(0, STEPS, 6)
+    )
+    print(table)
+    assert curves["O0"] == plain, table
+    for level in ("O1", "O2", "O3"):
+        curve = curves[level]
+        assert curve != plain, level
+        assert sum(curve[-3:]) < 0.8 * sum(curve[:3]), table
+        assert max(abs(a - b) for a, b in zip(curve, plain, strict=True)) < (0.4 if level == "O3" else 0.15), table
+
+
+def test_masters_keep_what_half_weights_would_lose(model_folder: Path) -> None:
+    _, state = trained(model_folder, opt_level="O2")
+    assert state.masters
+    for name, parameter in state.model.stock.named_parameters():
+        if "LayerNorm" in name:
+            assert parameter.dtype is torch.float32 and parameter not in state.masters, name
+        else:
+            master = state.masters[parameter]
+            assert parameter.dtype is torch.bfloat16 and master.dtype is torch.float32, name
+            assert torch.equal(parameter, master.bfloat16()), name
+    # A step below half a unit of bfloat16's last place is lost on the weight and kept by its master.
+    weight, master = next(iter(state.masters.items()))
+    with torch.no_grad():
+        master.copy_(torch.ones_like(master))
+        give_weights(state.masters)
+        master.add_(1e-3)
+        give_weights(state.masters)
+    assert torch.equal(weight, torch.ones_like(weight))
+    assert float(master.detach().min()) > 1
+    weight.grad = torch.ones_like(weight)
+    take_gradients(state.masters)
+    assert weight.grad is None
+    assert master.grad is not None
+    assert master.grad.dtype is torch.float32
+
+
+def test_half_throughout_has_no_full_precision_anywhere(model_folder: Path) -> None:
+    _, state = trained(model_folder, opt_level="O3")
+    assert not state.masters
+    assert {parameter.dtype for parameter in state.model.stock.parameters()} == {torch.bfloat16}
+    moments = [value for moment in state.optimizer.state.values() for key, value in moment.items() if key != "step"]
+    assert {value.dtype for value in moments} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("level", ["O2", "O3"])
+def test_a_run_ends_stock_and_resumes_to_the_last_bit(
+    level: str, model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import AutoModelForSequenceClassification
+
+    def config(out: Path, **changes: Any) -> RunConfig:
+        return make_config(model_folder, table, out, num_train_epochs=2.0, opt_level=level, **changes)
+
+    whole = run.train(config(tmp_path / "whole"))
+    with monkeypatch.context() as patch:
+        stop_at(4, patch)
+        with pytest.raises(run.Interrupted):
+            run.train(config(tmp_path / "cut"))
+    cut = run.train(config(tmp_path / "cut", resume_from_checkpoint=True))
+    assert (cut / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    stock = AutoModelForSequenceClassification.from_pretrained(whole)
+    assert {parameter.dtype for parameter in stock.parameters()} == {torch.float32}
+    assert read_json(whole / "run.json")["precision"].startswith("bf16 ")
