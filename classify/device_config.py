@@ -38,6 +38,12 @@ class DeviceConfig:
     ddp_backend: Literal["nccl", "gloo", "xccl", "hccl", "cncl"] | None = option(
         None, "how processes talk; nccl on GPUs, gloo on CPU if not given", "--ddp-backend"
     )
+    sync_batch_norm: bool = option(
+        False,
+        "BatchNorm layers take their statistics from the rows of all processes",
+        "--sync-batch-norm",
+        "--sync-bn",
+    )
     ddp_timeout: int = option(1800, "seconds a rank waits for the others before it gives up", check=above(0))
 
     @functools.cached_property

@@ -17,6 +17,7 @@ from tqdm import tqdm
 from classify import explain, launch, metrics
 from classify.adapters import add_adapters
 from classify.agreement import check_alike, check_enough
+from classify.batch_norm import told
 from classify.checks import Checked
 from classify.config import RunConfig
 from classify.data.infer import Guess
@@ -286,6 +287,8 @@ def _tell(job: Job, unused: list[str]) -> None:
         job.say(f"note: {warning}")
     if unused:
         job.say(f"note: parameters that the classifier never uses are left alone: {', '.join(unused)}")
+    if job.config.training.sync_batch_norm:
+        job.say(f"note: {told(job.model.stock, job.runtime.world_size, job.runtime.replicas)}")
     if job.runtime.plan.advice:
         job.say(f"note: {job.runtime.plan.advice}")
 

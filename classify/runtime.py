@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from classify import sharding
+from classify import batch_norm, sharding
 from classify.devices import DevicePlan, ParallelMode
 from classify.errors import InputError
 
@@ -54,6 +54,7 @@ class Runtime:
     device: torch.device
     topology: list[dict[str, Any]] = field(default_factory=list)
     _wrapped: list[Any] = field(default_factory=list, repr=False)
+    _norms: int = field(default=0, repr=False)
 
     @property
     def rank(self) -> int:
@@ -181,8 +182,10 @@ class Runtime:
         """Outputs of a (wrapped) model for one batch a replica, concatenated in order."""
         return model(batches if self.replicas > 1 else batches[0].to(self.device))
 
-    def wrap(self, model: nn.Module) -> nn.Module:
-        """Wrap for the planned parallel mode. Call it before building the optimizer."""
+    def wrap(self, model: nn.Module, sync_batch_norm: bool = False) -> nn.Module:
+        """Wrap for the planned parallel mode, BatchNorms before it. Call it before building the optimizer."""
+        if sync_batch_norm and self.distributed:
+            self._norms = batch_norm.synchronise(model, self.device)
         if self.plan.strategy == "fsdp":
             self.broadcast_parameters(model)  # as DistributedDataParallel does: all start from the same bits
             return sharding.shard(model, self.device, self.world_size)
@@ -198,11 +201,12 @@ class Runtime:
         return model
 
     def passes(self, own: int) -> int:
-        """How many forward passes this rank takes part in when it has `own` batches. A collective under fsdp.
+        """How many forward passes this rank takes part in when it has `own` batches.
 
-        There the ranks put each layer together in every pass, so all take part in as many as the busiest one has.
+        Under fsdp, where the ranks put each layer together in every pass, and where a BatchNorm asks all of them, it is
+        as many as the busiest rank has; a collective then.
         """
-        if self.plan.strategy != "fsdp":
+        if self.plan.strategy != "fsdp" and not self._norms:
             return own
         return int(max(self.gather(torch.tensor([own], device=self.device)).tolist()))
 

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from classify import sharding
+from classify.batch_norm import counted
 from classify.config import TrainingConfig
 from classify.data import plan
 from classify.data.tokens import TrainingSet
@@ -109,7 +110,7 @@ def make_state(
 ) -> TrainState:
     """Wrap the model, then build the optimizer on the parameters as they are after wrapping, or on their masters."""
     masters = model.classifier.halve()
-    wrapped = runtime.wrap(model.classifier)
+    wrapped = runtime.wrap(model.classifier, config.sync_batch_norm)
     optimizer = make_optimizer(wrapped, config, runtime.device, masters)
     return TrainState(
         model,
@@ -194,7 +195,8 @@ def backward(
         batches = [state.model.batch(data.tokens, rows[piece]) for piece in pieces]
         truth = send(torch.from_numpy(data.labels[rows[np.concatenate(pieces)]]), runtime.device)
         last = number == len(micros) - 1
-        with contextlib.nullcontext() if last else runtime.no_sync(state.wrapped):
+        exchange = contextlib.nullcontext() if last else runtime.no_sync(state.wrapped)
+        with exchange, counted(state.wrapped, weight > 0):
             logits = runtime.forward(state.wrapped, batches)
             loss = state.objective.loss_sum(logits, truth)
             state.scaler.scale(loss * (scale * weight)).backward()

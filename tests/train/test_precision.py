@@ -97,10 +97,11 @@ def test_masters_keep_what_half_weights_would_lose(model_folder: Path) -> None:
     assert state.masters
     for name, parameter in state.model.stock.named_parameters():
         if "LayerNorm" in name:
-            assert parameter.dtype is torch.float32 and parameter not in state.masters, name
+            assert parameter.dtype is torch.float32, name
+            assert parameter not in state.masters, name
         else:
             master = state.masters[parameter]
-            assert parameter.dtype is torch.bfloat16 and master.dtype is torch.float32, name
+            assert (parameter.dtype, master.dtype) == (torch.bfloat16, torch.float32), name
             assert torch.equal(parameter, master.bfloat16()), name
     # A step below half a unit of bfloat16's last place is lost on the weight and kept by its master.
     weight, master = next(iter(state.masters.items()))
