@@ -165,18 +165,6 @@ class TrainingConfig(DeviceConfig):
         0.1, "steps over which the learning rate rises; below 1: share of all steps", check=at_least(0)
     )
     seed: int = option(42, "seed of the split, the shuffle, the head and dropout", "--seed", check=between(0, 2**31))
-    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = option(
-        "auto", "arithmetic of the model; auto: bf16 on GPUs that have it, else fp32", "--precision"
-    )
-    fp16: bool = option(False, "same as --precision fp16", "--fp16")
-    bf16: bool = option(False, "same as --precision bf16", "--bf16")
-    opt_level: Literal["O0", "O1", "O2", "O3"] | None = option(
-        None,
-        "Apex's names: O0 fp32, O1 autocast, O2 half weights with fp32 masters and norms, O3 half throughout; half is "
-        "fp16, on CPUs bf16",
-        "--opt-level",
-        "--fp16-opt-level",
-    )
     save_steps: int | None = option(
         None,
         "a checkpoint every so many steps, besides the one at each epoch's end",
@@ -198,11 +186,6 @@ class TrainingConfig(DeviceConfig):
         if self.per_device_train_batch_size is None:
             return self.batch_size or DEFAULT_BATCH_SIZE
         return self.per_device_train_batch_size * self.world_size * self.runtime.replicas
-
-    @property
-    def asked_precision(self) -> str:
-        """What --precision or its short forms say."""
-        return "fp16" if self.fp16 else "bf16" if self.bf16 else self.precision
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Where to compute: the part of `TrainingConfig` that chooses devices, and its answers about this process."""
+"""Where to compute and how exactly: the part of `TrainingConfig` about devices, and its answers about this process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class DeviceConfig:
-    """Devices, processes and how they work together; `_setup_devices` and the properties as in TrainingArguments."""
+    """Devices, processes, how they work together, precision; properties and `_setup_devices` as in TrainingArguments."""
 
     use_cpu: bool = option(False, "leave GPUs alone", "--cpu", "--use-cpu", "--no-cuda")
     nproc: int | Literal["gpu"] | None = option(
@@ -45,6 +45,19 @@ class DeviceConfig:
         "--sync-bn",
     )
     ddp_timeout: int = option(1800, "seconds a rank waits for the others before it gives up", check=above(0))
+
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = option(
+        "auto", "arithmetic of the model; auto: bf16 on GPUs that have it, else fp32", "--precision"
+    )
+    fp16: bool = option(False, "same as --precision fp16", "--fp16")
+    bf16: bool = option(False, "same as --precision bf16", "--bf16")
+    opt_level: Literal["O0", "O1", "O2", "O3"] | None = option(
+        None,
+        "Apex's names: O0 fp32, O1 autocast, O2 half weights with fp32 masters and norms, O3 half throughout; half is "
+        "fp16, on CPUs bf16",
+        "--opt-level",
+        "--fp16-opt-level",
+    )
 
     @functools.cached_property
     def runtime(self) -> Runtime:
@@ -93,3 +106,8 @@ class DeviceConfig:
     def local_process_index(self) -> int:
         """Rank of this process on its machine; 0 where nothing was launched (`local_rank` is -1 then)."""
         return max(self.runtime.local_rank, 0)
+
+    @property
+    def asked_precision(self) -> str:
+        """What --precision or its short forms say."""
+        return "fp16" if self.fp16 else "bf16" if self.bf16 else self.precision

@@ -72,9 +72,20 @@ def plan_devices(
     if count == 0:
         reason = "--cpu was given" if use_cpu else "no accelerator was found"
         return DevicePlan("cpu", ParallelMode.NOT_PARALLEL, "none", 0, None, launch, reason)
-    if count == 1 or strategy == "none":
-        reason = f"local_rank is -1 and there is {'one' if count == 1 else 'to be one'} {kind} device"
-        return DevicePlan(f"{kind}:0", ParallelMode.NOT_PARALLEL, "none", 1, None, launch, reason)
+    several = kind == "cuda"  # torch's DataParallel exists for CUDA (and ROCm, which goes by that name) alone
+    if strategy == "dp" and not several:
+        raise InputError(
+            f"--strategy dp is torch's DataParallel, which {kind} devices do not have; use --nproc {count}, one "
+            "process a device."
+        )
+    if count == 1 or strategy == "none" or not several:
+        number = "one" if count == 1 else "to be one" if strategy == "none" else "one process for the"
+        reason = f"local_rank is -1 and there is {number} {kind} device{'s' if number.endswith('the') else ''}"
+        advice = f"one of {count} {kind} devices is used; --nproc {count} (or torchrun) uses all"
+        wanted = count == 1 or strategy == "none"
+        return DevicePlan(
+            f"{kind}:0", ParallelMode.NOT_PARALLEL, "none", 1, None, launch, reason, None if wanted else advice
+        )
     return DevicePlan(
         f"{kind}:0",
         ParallelMode.NOT_DISTRIBUTED,

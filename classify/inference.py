@@ -10,6 +10,7 @@ import torch
 
 from classify.data import plan
 from classify.data.tokens import Tokens
+from classify.memory import out_of_memory, release_cache
 from classify.model import LoadedModel, output_layer
 from classify.runtime import Runtime
 
@@ -33,7 +34,7 @@ def features_of(model: LoadedModel, tokens: Tokens, rows: Rows, runtime: Runtime
     """What the output layer sees of each row: (len(rows), width), in order, the same on every rank. A collective."""
     layer = output_layer(model.stock)
     caught: list[torch.Tensor] = []
-    hook = layer.register_forward_pre_hook(lambda _, args: caught.append(args[0]))
+    hook = layer.register_forward_pre_hook(lambda _, args: caught.__setitem__(slice(None), [args[0]]))
 
     def passes() -> Iterator[tuple[Rows, torch.Tensor]]:
         for batch, _ in _forward(model, tokens, rows, runtime):
@@ -58,12 +59,30 @@ def _forward(model: LoadedModel, tokens: Tokens, rows: Rows, runtime: Runtime) -
         own = plan.share(batches, costs, runtime.rank, runtime.world_size)
         idle = runtime.passes(len(own)) - len(own)
         for places in own:
-            batch = model.batch(tokens, rows[places]).to(runtime.device)
-            yield places, model.classifier(batch)
+            yield from _where_it_fits(model, tokens, rows, places, runtime)
         for _ in range(idle):  # for the ranks that still compute, not for its result
             model.classifier(model.batch(tokens, rows[:1]).to(runtime.device))
     finally:
         model.classifier.train(training)
+
+
+def _where_it_fits(
+    model: LoadedModel, tokens: Tokens, rows: Rows, places: Rows, runtime: Runtime
+) -> Iterator[tuple[Rows, torch.Tensor]]:
+    """One batch, or its halves and their halves where memory runs out."""
+    try:
+        logits = model.classifier(model.batch(tokens, rows[places]).to(runtime.device))
+    except (RuntimeError, MemoryError) as error:
+        # Under fsdp all ranks count on each other's passes.
+        if len(places) == 1 or runtime.plan.strategy == "fsdp" or not out_of_memory(error):
+            raise
+    else:
+        yield places, logits
+        return
+    # Out here nothing holds the failed attempt's activations any more.
+    release_cache(runtime.device)
+    for half in np.array_split(places, 2):
+        yield from _where_it_fits(model, tokens, rows, half, runtime)
 
 
 def _gathered(

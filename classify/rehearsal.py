@@ -13,8 +13,9 @@ import torch
 from classify.config import TrainingConfig
 from classify.data import plan
 from classify.data.tokens import TrainingSet
+from classify.memory import out_of_memory
 from classify.runtime import Runtime
-from classify.trainer import TrainState, backward, cut_finer, out_of_memory
+from classify.trainer import TrainState, backward, cut_finer
 
 # Steps that a measurement takes; the first one does not count.
 _MEASURED = 6

@@ -24,6 +24,7 @@ from classify.config import TrainingConfig
 from classify.data import plan
 from classify.data.tokens import TrainingSet
 from classify.errors import ClassifyError
+from classify.memory import out_of_memory, release_cache
 from classify.model import LoadedModel
 from classify.optimization import Objective, learning_rate_factor, make_optimizer, set_learning_rate
 from classify.precision import Masters, give_weights, take_gradients
@@ -34,14 +35,6 @@ Rows = npt.NDArray[np.int64]
 
 # Rows of a padded micro-batch: few enough that texts of like length share one, enough to keep the cores busy.
 _PADDED_ROWS = 8
-# How torch, C++, oneDNN and CUDA's libraries say that there is no memory, besides torch's own error class for devices.
-_NO_ROOM = (
-    "can't allocate memory",
-    "bad_alloc",
-    "could not create a primitive",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDA error: out of memory",
-)
 _LESS_MEMORY = "take --gradient-checkpointing, a smaller --max-length or --precision bf16"
 
 
@@ -204,11 +197,6 @@ def backward(
     return total, weight_sum
 
 
-def out_of_memory(error: BaseException) -> bool:
-    """Whether a device's memory, or the machine's, could not hold what was asked for."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(sign in str(error) for sign in _NO_ROOM)
-
-
 def cut_finer(state: TrainState, rows: int, runtime: Runtime, told: str) -> None:
     """Twice as many micro-batches from now on. Raises ClassifyError where each holds a single text already."""
     if state.parts * runtime.replicas * runtime.world_size >= rows:
@@ -219,8 +207,7 @@ def cut_finer(state: TrainState, rows: int, runtime: Runtime, told: str) -> None
         state.parts = max(state.parts, math.ceil(rows / (runtime.world_size * runtime.replicas * _PADDED_ROWS)))
     state.parts *= 2
     state.clear_gradients()
-    if runtime.device.type != "cpu":
-        torch.accelerator.empty_cache()
+    release_cache(runtime.device)
 
 
 def _update(state: TrainState, config: TrainingConfig) -> torch.Tensor:

@@ -38,7 +38,7 @@ def main(model_folder: Path, results: Path, way: str) -> None:
     settings = {"use_cpu": True, "seed": SEED, "learning_rate": 1e-3, "adam_epsilon": 1e-3}
     config = TrainingConfig(sync_batch_norm=way == "synchronised", **settings)
     several = config.world_size > 1 and not config.sync_batch_norm
-    for batch_size, steps in ((8, 1),) if several else ((8, 1), (4, 1), (3, 12)):
+    for batch_size, steps in ((8, 1),) if several else ((8, 1), (4, 1), (3, 6)):
         data, model = data_and_model(model_folder)
         with_batch_norm(model).use_packing(True)
         config.max_steps = steps

@@ -20,22 +20,31 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def run_group(count: int, arguments: Sequence[str], *, cwd: Path, timeout: float = 180) -> list[str]:
-    """Run `python <arguments>` as `count` ranks; returns each rank's output. Raises where one fails or hangs."""
+def run_group(
+    count: int, arguments: Sequence[str], *, cwd: Path, timeout: float = 180, machines: int = 1, **changes: str
+) -> list[str]:
+    """Run `python <arguments>` as `count` ranks; returns each rank's output. Raises where one fails or hangs.
+
+    With several `machines` the ranks are told that they sit on so many, as torchrun would tell them. `changes` are set
+    in their environment.
+    """
+    local = count // machines
     port = free_port()
     processes = []
     for rank in range(count):
         environment = {
             **os.environ,
             "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
+            "LOCAL_RANK": str(rank % local),
             "WORLD_SIZE": str(count),
-            "LOCAL_WORLD_SIZE": str(count),
+            "LOCAL_WORLD_SIZE": str(local),
+            **({"GROUP_RANK": str(rank // local)} if machines > 1 else {}),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
             "OMP_NUM_THREADS": "1",
             "HF_HUB_OFFLINE": "1",
             "PYTHONPATH": str(ROOT),
+            **changes,
         }
         processes.append(
             subprocess.Popen(

@@ -19,7 +19,8 @@ CONTRACT = """--data --eval-data --test-data --text-column --label-column --mode
 --model-name-or-path --num-train-epochs --max-seq-length --no-cuda --use-cpu --per-device-train-batch-size
 --resume-from-checkpoint --fp16 --bf16 --local-rank --plan --ddp-backend --save-on-each-node
 --gradient-accumulation-steps --gradient-checkpointing --lr-scheduler-type --layerwise-lr-decay
---label-smoothing-factor --class-weights --freeze-embeddings --freeze-layers --lora --max-minutes""".split()  # noqa: SIM905
+--label-smoothing-factor --class-weights --freeze-embeddings --freeze-layers --lora --max-minutes --opt-level
+--sync-batch-norm""".split()  # noqa: SIM905
 
 
 def parse(*words: str) -> RunConfig:

@@ -86,6 +86,17 @@ def test_strategy_none_takes_one_device_of_several() -> None:
     assert (plan.device, plan.n_gpu) == ("cuda:0", 1)
 
 
+@pytest.mark.parametrize("kind", ["npu", "xpu", "mps", "mlu", "hpu"])
+def test_data_parallel_is_cudas_alone(kind: str) -> None:
+    """torch's DataParallel copies parameters with a function that exists for CUDA only."""
+    plan = plan_devices(use_cpu=False, local_rank=-1, environment={}, hardware=Hardware(kind, 2))
+    assert (plan.device, plan.parallel_mode, plan.n_gpu) == (f"{kind}:0", NOT, 1)
+    assert plan.advice is not None
+    assert "--nproc 2" in plan.advice
+    with pytest.raises(InputError, match=f"which {kind} devices do not have; use --nproc 2"):
+        plan_devices(use_cpu=False, local_rank=-1, environment={}, hardware=Hardware(kind, 2), strategy="dp")
+
+
 def test_the_flag_of_the_old_launcher_stands_for_the_variable() -> None:
     environment = launched(1, 1, 2)
     del environment["LOCAL_RANK"]
