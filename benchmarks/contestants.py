@@ -67,9 +67,11 @@ def run(name: str, race: Race) -> dict[str, float]:
         launch += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={race.processes}"]
     out = Path(tempfile.mkdtemp(dir=race.folder)) / "out"
     ours = name in OURS
-    words = _our_words(name, race, out) if ours else [__file__, "--worker", name, *race.words()]
+    words = _our_words(name, race, out) if ours else [__file__, "--worker", name, "--out", str(out), *race.words()]
     begin = time.perf_counter()
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    if race.gpu and race.processes == 1:  # of several GPUs Trainer would take all, this program too
+        environment.setdefault("CUDA_VISIBLE_DEVICES", "0")
     threads = str(max(1, (os.cpu_count() or 1) // race.processes))
     if race.processes > 1:
         environment["OMP_NUM_THREADS"] = threads
@@ -134,7 +136,7 @@ def _our_figures(out: Path) -> dict[str, float]:
     }
 
 
-def worker(name: str, race: Race) -> None:
+def worker(name: str, race: Race, out: Path) -> None:
     """Train with Trainer, evaluating and keeping the best epoch as this program does; print one line of JSON."""
     import numpy as np
     import transformers
@@ -173,9 +175,8 @@ def worker(name: str, race: Race) -> None:
     )
     transformers.set_seed(42)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(race.model, num_labels=len(labels))
-    out = tempfile.mkdtemp(dir=race.folder)
     arguments = transformers.TrainingArguments(
-        output_dir=out, num_train_epochs=race.epochs, max_steps=race.max_steps,
+        output_dir=str(out), num_train_epochs=race.epochs, max_steps=race.max_steps,
         per_device_train_batch_size=race.batch_size // race.processes, per_device_eval_batch_size=64,
         learning_rate=5e-5, weight_decay=0.01, warmup_steps=0.1, use_cpu=not race.gpu, report_to="none", seed=42,
         save_strategy="epoch", eval_strategy="epoch", load_best_model_at_end=True, metric_for_best_model="accuracy",
@@ -189,7 +190,7 @@ def worker(name: str, race: Race) -> None:
     )  # fmt: skip
     done = trainer.train()
     accuracy = trainer.predict(data["test"]).metrics["test_accuracy"]
-    trainer.save_model(out)
+    trainer.save_model(str(out))
     steps_an_epoch = -(-len(data["train"]) // race.batch_size)
     rows = len(data["train"]) * trainer.state.global_step / steps_an_epoch
     tokens = sum(sum(mask) for mask in data["train"]["attention_mask"]) / len(data["train"]) * rows
@@ -208,14 +209,15 @@ def main() -> None:
     """The worker's command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--worker", required=True)
-    parser.add_argument("--folder", type=Path, required=True)
+    for name in ("--folder", "--out"):
+        parser.add_argument(name, type=Path, required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--epochs", type=float, required=True)
     for name in ("--max-steps", "--batch-size", "--max-length", "--processes"):
         parser.add_argument(name, type=int, required=True)
     parser.add_argument("--gpu", action="store_true")
     options = vars(parser.parse_args())
-    worker(options.pop("worker"), Race(**options))
+    worker(options.pop("worker"), out=options.pop("out"), race=Race(**options))
 
 
 if __name__ == "__main__":

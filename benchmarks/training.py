@@ -94,12 +94,17 @@ def contestants(gpu: bool) -> list[str]:
     return [name for name in [*OURS, *THEIRS] if (fast or "bf16" not in name) and "compiled" not in name]
 
 
+def _dtype(name: str, race: Race) -> str:
+    """The type of a contestant's products: on GPUs this program takes bf16 by itself."""
+    return "bfloat16" if "bf16" in name or (race.gpu and name in OURS) else "float32"
+
+
 def report(found: dict[str, list[dict[str, float]]], race: Race, data: str) -> dict[str, Any]:
     """One line a contestant: medians over the repeats, and the ratio to the first. Returns all figures."""
     config = json.loads((Path(race.model) / "config.json").read_text())
     first = next(iter(found.values()))
     per_row = first[0]["tokens/s"] / first[0]["rows/s"]
-    types = {"float32", *("bfloat16" for name in found if "bf16" in name)}
+    types = {"float32", *("bfloat16" for name in found if _dtype(name, race) == "bfloat16")}
     peaks = {name: peak(name, int(per_row * race.batch_size), config, race.gpu) for name in sorted(types)}
     print(f"{data}: batch {race.batch_size}, {per_row:.1f} tokens a row, {race.processes} process(es)")
     print("peak: " + ", ".join(f"{name} {value:.0f} GFLOP/s" for name, value in peaks.items()))
@@ -108,8 +113,7 @@ def report(found: dict[str, list[dict[str, float]]], race: Race, data: str) -> d
     figures: dict[str, Any] = {"peaks": peaks, "tokens_per_row": per_row}
     for name, runs in found.items():
         middle = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
-        dtype = "bfloat16" if "bf16" in name or (race.gpu and name in OURS) else "float32"
-        share = useful_gflops(middle["tokens/s"], per_row, config) / peaks.get(dtype, peaks["float32"])
+        share = useful_gflops(middle["tokens/s"], per_row, config) / peaks[_dtype(name, race)]
         figures[name] = {**middle, "share_of_peak": share}
         print(
             f"{name:32}  {middle['rows/s']:6.1f}  {middle['rows/s'] / base:12.2f}  {share:13.1%}  "
@@ -142,7 +146,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         table, rest = Path(options.data).resolve(), Path(options.test_data or options.data).resolve()
-        write_rows(table, folder / "train.csv", 0 if options.test_data else options.test_rows or 200, options.rows)
+        first = 0 if options.test_data else options.test_rows or 200
+        write_rows(table, folder / "train.csv", first, options.rows and first + options.rows)
         write_rows(rest, folder / "test.csv", 0, options.test_rows or (None if options.test_data else 200))
         race = Race(
             folder, model_folder(options.model, folder), options.epochs, options.max_steps, options.batch_size,

@@ -133,7 +133,7 @@ class TrainingConfig(DeviceConfig):
     )
     gradient_accumulation_steps: int = option(
         1,
-        "micro-batches a device cuts its share of the batch into; saves memory, changes no result",
+        "micro-batches a device cuts its share of the batch into; saves memory, changes nothing but dropout's draws",
         "--gradient-accumulation-steps",
         check=above(0),
     )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class DeviceConfig:
-    """Devices, processes, how they work together, precision; `_setup_devices` and the properties as TrainingArguments."""
+    """Devices, processes, how they work together, precision; the properties are those of TrainingArguments."""
 
     use_cpu: bool = option(False, "leave GPUs alone", "--cpu", "--use-cpu", "--no-cuda")
     nproc: int | Literal["gpu"] | None = option(
