@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test lint check bench bench-gpu clean
+.PHONY: run test test-xla lint check bench bench-gpu clean
 .DEFAULT_GOAL := run
 
 $(VENV)/installed: pyproject.toml constraints.txt
@@ -29,6 +29,20 @@ run: $(VENV)/installed
 test: $(VENV)/installed-test
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q
 
+# On XLA's own CPU device, as on a TPU. torch_xla wants the torch it was built with, so this is an environment of its
+# own; on Linux pip takes a build of that torch with CUDA libraries along, several gigabytes.
+XLA := .venv-xla
+$(XLA)/installed: constraints.txt
+	$(PYTHON) -m venv $(XLA)
+	$(XLA)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.9.0 torch_xla==2.9.0
+	grep -v -E '^(torch|triton|setuptools|sympy|networkx|fsspec)==' constraints.txt > $(XLA)/requirements.txt
+	$(XLA)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r $(XLA)/requirements.txt
+	$(XLA)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	touch $@
+
+test-xla: $(XLA)/installed
+	HF_HUB_OFFLINE=1 PJRT_DEVICE=CPU $(XLA)/bin/python -m pytest -q tests/xla
+
 lint: $(VENV)/installed-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -49,4 +63,4 @@ bench-gpu: $(VENV)/installed
 check: lint test
 
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) $(XLA) runs

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 from collections.abc import Sequence
 from dataclasses import Field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from classify import sagemaker
 from classify.config import FIELDS, HINTS, RunConfig
 from classify.errors import InputError
 from classify.options import choices
@@ -43,6 +45,7 @@ GROUPS = {
         "use_cpu",
         "nproc",
         "strategy",
+        "device_memory",
         "sync_batch_norm",
         "ddp_backend",
         "local_rank",
@@ -74,6 +77,10 @@ class _Formatter(argparse.HelpFormatter):
 
     def __init__(self, prog: str):
         super().__init__(prog, max_help_position=36)
+
+    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
+        """A switch is shown without the value that it may have."""
+        return "" if action.metavar == "" else super()._format_args(action, default_metavar)
 
 
 def spellings(flag: str) -> list[str]:
@@ -108,8 +115,8 @@ def _add(group: argparse._ArgumentGroup, name: str) -> None:
     hint = HINTS[name]
     flags = spec.metadata["flags"]
     arguments: dict[str, Any] = {"dest": name}
-    if hint is bool:
-        arguments |= {"action": "store_const", "const": True}
+    if hint is bool:  # SageMaker and others pass "--bf16 True"
+        arguments |= {"nargs": "?", "const": True, "metavar": ""}
     elif name == "resume_from_checkpoint":
         arguments |= {"nargs": "?", "const": True, "metavar": "FOLDER"}
     else:
@@ -148,10 +155,22 @@ def parse_training(argv: Sequence[str], program: str) -> RunConfig:
             for name in pair:
                 values.pop(name, None)
     values.update(given)
+    assumed = _from_container(values, faults)
     names = {name: text for name, text in names.items() if name not in given}
     config = RunConfig.from_values(values, names, faults)
-    config.debug, config.plan = debug, plan
+    config.debug, config.plan, config.assumed = debug, plan, assumed
     return config
+
+
+def _from_container(values: dict[str, Any], faults: list[str]) -> dict[str, str]:
+    """Set what SageMaker's container says and the person does not; returns {field: variable} of those."""
+    try:
+        told = sagemaker.container_values(os.environ, values)
+    except InputError as error:
+        faults.extend(error.faults)
+        return {}
+    values.update({name: value for name, (value, _) in told.items()})
+    return {name: variable for name, (_, variable) in told.items()}
 
 
 def _yaml_values(path: str, faults: list[str]) -> tuple[dict[str, Any], dict[str, str]]:

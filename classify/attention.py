@@ -70,8 +70,11 @@ class Boundaries:
             self._buckets[heads] = make_buckets(self.groups, heads)
         return self._buckets[heads]
 
-    def to(self, device: torch.device) -> Boundaries:
-        """The same boundaries with their tensors on `device`."""
+    def to(self, device: torch.device | str) -> Boundaries:
+        """The same boundaries with their tensors on `device`; these themselves where they are there."""
+        device = torch.device(device)  # Accelerate's hooks give a string
+        if device == self.starts.device:
+            return self
         return Boundaries(
             self.groups, send(self.starts, device), send(self.cumulative, device), self.longest, self.tokens
         )

@@ -1,7 +1,8 @@
 """BatchNorm over all ranks: the statistics of a micro-batch are those of its rows on every process.
 
-Ioffe and Szegedy, 2015, "Batch Normalization", section 3.1. torch's SyncBatchNorm does this on GPUs and refuses CPU
-tensors; there a layer of two all-reduces does the same. BERT itself has no BatchNorm, heads and other encoders may.
+Ioffe and Szegedy, 2015, "Batch Normalization", section 3.1. torch's SyncBatchNorm refuses CPU tensors, and
+counts the row that a rank computes which has none of its own; so this is an own layer, of two all-reduces. BERT itself
+has no BatchNorm, heads and other encoders may.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class AllReducedBatchNorm(_BatchNorm):
         self.running_var.lerp_(unbiased.to(self.running_var.dtype), factor)
 
 
-def synchronise(model: nn.Module, device: torch.device) -> int:
+def synchronise(model: nn.Module) -> int:
     """Replace every BatchNorm of a model by one over all ranks, weights and buffers kept; returns how many.
 
     Call it before the model is wrapped.
@@ -84,8 +85,7 @@ def synchronise(model: nn.Module, device: torch.device) -> int:
     found = 0
     for parent, name, layer in layers:
         if isinstance(layer, _BatchNorm):
-            on_cpu = device.type == "cpu"
-            setattr(parent, name, _converted(layer) if on_cpu else nn.SyncBatchNorm.convert_sync_batchnorm(layer))
+            setattr(parent, name, _converted(layer))
             found += 1
     return found
 

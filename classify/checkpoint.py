@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,12 @@ def set_model(model: nn.Module, tensors: dict[str, torch.Tensor]) -> None:
     """Copy a checkpoint's weights into a model, sharded or not; names and shapes must fit exactly."""
     own = model.state_dict()
     model.load_state_dict(
-        {name: sharding.cut_like(tensors[key], own[name]) for name, key in _shared_keys(model).items()}, strict=True
+        {
+            # What is on no device but elsewhere (see `classify.placement`) is frozen: it is as it was.
+            name: own[name] if own[name].is_meta else sharding.cut_like(tensors[key], own[name])
+            for name, key in _shared_keys(model).items()
+        },
+        strict=True,
     )
 
 
@@ -188,16 +193,22 @@ def _shared_keys(model: nn.Module) -> dict[str, str]:
 
 
 def tensors_of(
-    model: nn.Module, optimizer: torch.optim.Optimizer, masters: Masters | None = None, *, keep: bool
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    masters: Masters | None = None,
+    *,
+    keep: bool,
+    elsewhere: Mapping[str, torch.Tensor] | None = None,
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """The weights by name (tied ones once), and the optimizer's state as "<parameter name>/<key>".
 
-    Weights in half precision are given as their `masters`, where they have some. In main memory on ranks that `keep`
+    Weights in half precision are given as their `masters`, where they have some; those that are on no device come from
+    `elsewhere`. In main memory on ranks that `keep`
     them, empty elsewhere. A collective where the model is sharded.
     """
     keys = set(_shared_keys(model).values())
     masters = masters or {}
-    own = {name: masters[p] for name, p in model.named_parameters() if p in masters}
+    own = {name: masters[p] for name, p in model.named_parameters() if p in masters} | dict(elsewhere or {})
     weights = {name: own.get(name, tensor) for name, tensor in model.state_dict().items() if name in keys}
     moments = {
         f"{name}/{key}": value

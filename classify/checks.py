@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from classify import devices, launch
-from classify.config import RunConfig, TrainingConfig
+from classify.config import FIELDS, RunConfig, TrainingConfig
 from classify.data.infer import Guess, find_text_column
 from classify.data.parts import Corpus, load_corpus
 from classify.data.read import Table, read_table
@@ -109,7 +109,14 @@ def _guesses(config: RunConfig, corpus: Corpus, model: ModelFolder) -> tuple[Gue
     """What was chosen so far without being asked for."""
     table = corpus.tables[0]
     delimiter = "tab" if table.delimiter == "\t" else "comma"
+    values = config.flat()
     return (
+        *(
+            Guess(
+                name.replace("_", " "), str(values[name]), f"{variable} says so", FIELDS[name][1].metadata["flags"][0]
+            )
+            for name, variable in config.assumed.items()
+        ),
         Guess("table", f"{table.path}, {len(table)} rows", f"UTF-8 with a header, {delimiter} between columns", ""),
         *corpus.guesses,
         Guess("model", config.model.model, model.found, "--model"),

@@ -10,11 +10,19 @@ import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from classify import __version__, devices, launch
 from classify.arguments import Parser, parse_training, training_parser, unknown_words
 from classify.config import DEFAULT_BATCH_SIZE, TrainingConfig
 from classify.errors import ClassifyError, InputError
+
+if TYPE_CHECKING:
+    from classify.checks import Checked
+    from classify.devices import DevicePlan
+
+# A rule of thumb for BERT's vocabularies and European languages, good enough to estimate memory by.
+_CHARACTERS_A_TOKEN = 4
 
 _USAGE = """usage: classify COMMAND [flags]
 
@@ -113,6 +121,8 @@ def _train(arguments: list[str], program: str) -> int:
         if runtime.is_main:
             each = config.training.save_on_each_node
             explain.show(runtime.topology, runtime.plan, config.training.train_batch_size, os.environ, each)
+            print()
+            print(_memory(checked, runtime.plan, runtime.world_size))
         runtime.close()
         return 0
     import psutil
@@ -121,6 +131,29 @@ def _train(arguments: list[str], program: str) -> int:
 
     train(config, checked, begun=psutil.Process().create_time())
     return 0
+
+
+def _memory(checked: Checked, plan: DevicePlan, world_size: int) -> str:
+    """What a device will hold, estimated before anything is tokenised or loaded."""
+    from classify import estimate
+
+    config, part = checked.config, checked.corpus.train
+    texts = part.texts(checked.corpus.text_column)
+    characters = sum(map(len, texts)) / len(texts)
+    length = min(characters / _CHARACTERS_A_TOKEN + 2, config.data.max_length or checked.model.max_length)
+    devices = world_size * max(1, plan.n_gpu if plan.strategy in ("dp", "model") else 1)
+    rows = config.training.train_batch_size / config.training.gradient_accumulation_steps
+    need = estimate.training_need(
+        checked.model.config,
+        estimate.count_weights(checked.model.path),
+        rows if plan.strategy == "model" else rows / devices,
+        length,
+        half=config.training.asked_precision in ("bf16", "fp16") or config.training.opt_level == "O1",
+        level=config.training.opt_level,
+    )
+    if plan.strategy in ("fsdp", "model"):
+        need = need.divided(devices, activations_too=plan.strategy == "model")
+    return f"memory: {need.words()}, for texts of about {length:.0f} tokens; a vocabulary cut to what occurs takes less"
 
 
 def _predict(arguments: list[str], program: str) -> int:

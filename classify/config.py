@@ -197,6 +197,8 @@ class RunConfig:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     debug: bool = False
     plan: bool = False
+    # What SageMaker's container said of fields that were not given: {field: variable}.
+    assumed: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_values(
@@ -257,6 +259,8 @@ class RunConfig:
             self._combine_level(training.opt_level, faults)
         if self.model.lora and (self.model.freeze_embeddings or self.model.freeze_layers):
             faults.append("--lora freezes all but the head; drop --freeze-embeddings and --freeze-layers.")
+        if training.device_memory is not None and training.strategy != "model":
+            faults.append("--device-memory belongs to --strategy model; give both, or none.")
         if self.model.lora and training.strategy == "fsdp":
             faults.append("--lora leaves little that --strategy fsdp could cut over processes; drop one of them.")
         if training.resume_from_checkpoint and training.overwrite_output_dir:
@@ -270,10 +274,10 @@ class RunConfig:
                 f"--opt-level {level} and --precision {asked} contradict each other; give one of them"
                 + ("." if level == "O0" else ", or --precision bf16 or fp16 to say which half precision.")
             )
-        if level == "O2" and self.training.strategy == "fsdp":
+        if level in ("O2", "O3") and self.training.strategy in ("model", "fsdp"):
             faults.append(
-                "--opt-level O2 keeps norms in fp32 beside half weights, but --strategy fsdp cuts layers of one type "
-                "only; take O1 or O3."
+                f"--opt-level {level} keeps half weights, which --strategy {self.training.strategy} cannot place; "
+                "take O1."
             )
 
     def flat(self) -> dict[str, Any]:

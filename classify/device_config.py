@@ -23,11 +23,17 @@ class DeviceConfig:
     nproc: int | Literal["gpu"] | None = option(
         None, "start this many processes here (gpu: one a GPU); no torchrun needed", "--nproc", check=above(0)
     )
-    strategy: Literal["auto", "none", "dp", "ddp", "fsdp"] = option(
+    strategy: Literal["auto", "none", "dp", "ddp", "fsdp", "model"] = option(
         "auto",
-        "how several devices work together: DataParallel (dp), DistributedDataParallel (ddp), or each holds a part of "
-        "the weights (fsdp)",
+        "how several devices work together: DataParallel (dp), DistributedDataParallel (ddp), each holds a part of "
+        "the weights (fsdp), or one process spreads the layers over devices, memory and disk (model)",
         "--strategy",
+    )
+    device_memory: float | None = option(
+        None,
+        "GiB that --strategy model may use of each device; what is free if not given",
+        "--device-memory",
+        check=above(0),
     )
     local_rank: int = option(
         -1,
@@ -35,7 +41,7 @@ class DeviceConfig:
         "--local-rank",
         check=at_least(-1),
     )
-    ddp_backend: Literal["nccl", "gloo", "xccl", "hccl", "cncl"] | None = option(
+    ddp_backend: Literal["nccl", "gloo", "xccl", "hccl", "cncl", "mccl", "smddp"] | None = option(
         None, "how processes talk; nccl on GPUs, gloo on CPU if not given", "--ddp-backend"
     )
     sync_batch_norm: bool = option(

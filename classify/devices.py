@@ -11,13 +11,25 @@ of -1 means that no launcher started this process.
 from __future__ import annotations
 
 import enum
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from classify import sagemaker, xla
 from classify.errors import DeviceError, InputError
 from classify.launch import Launch, read_launch
 
-BACKENDS = {"cuda": "nccl", "xpu": "xccl", "npu": "hccl", "hpu": "hccl", "mlu": "cncl", "cpu": "gloo"}
+# An own table: torch.distributed.get_default_backend_for_device knows a vendor's only when its package is there.
+BACKENDS = {
+    "cuda": "nccl",
+    "xpu": "xccl",
+    "npu": "hccl",
+    "hpu": "hccl",
+    "mlu": "cncl",
+    "musa": "mccl",
+    "mps": "gloo",
+    "cpu": "gloo",
+}
 
 
 class ParallelMode(enum.Enum):
@@ -68,20 +80,29 @@ def plan_devices(
     count = 0 if kind == "cpu" else hardware.count
     check_strategy(launch, strategy, backend, on_cpu=count == 0)
     if launch.local_rank >= 0:
+        if sagemaker.is_data_parallel(environment) and not use_cpu:
+            backend = backend or "smddp"
         return _plan_launched(launch, kind, count, "fsdp" if strategy == "fsdp" else "ddp", backend)
+    if strategy == "model" and kind == "xla":
+        raise InputError("--strategy model does not work on XLA devices; drop it.")
+    if strategy == "model":
+        where = f"{count} {kind} devices" if count else "main memory and disk"
+        reason = f"local_rank is -1; the layers of one model are spread over {where}"
+        return DevicePlan(
+            f"{kind}:0" if count else "cpu", ParallelMode.NOT_PARALLEL, "model", count, None, launch, reason
+        )
     if count == 0:
         reason = "--cpu was given" if use_cpu else "no accelerator was found"
         return DevicePlan("cpu", ParallelMode.NOT_PARALLEL, "none", 0, None, launch, reason)
     several = kind == "cuda"  # torch's DataParallel exists for CUDA (and ROCm, which goes by that name) alone
     if strategy == "dp" and not several:
-        raise InputError(
-            f"--strategy dp is torch's DataParallel, which {kind} devices do not have; use --nproc {count}, one "
-            "process a device."
-        )
+        other = "drop it" if kind == "xla" else f"use --nproc {count}, one process a device"
+        raise InputError(f"--strategy dp is torch's DataParallel, which {kind} devices do not have; {other}.")
     if count == 1 or strategy == "none" or not several:
         number = "one" if count == 1 else "to be one" if strategy == "none" else "one process for the"
         reason = f"local_rank is -1 and there is {number} {kind} device{'s' if number.endswith('the') else ''}"
-        advice = f"one of {count} {kind} devices is used; --nproc {count} (or torchrun) uses all"
+        advice = f"one of {count} {kind} devices is used"
+        advice += "" if kind == "xla" else f"; --nproc {count} (or torchrun) uses all"
         wanted = count == 1 or strategy == "none"
         return DevicePlan(
             f"{kind}:0", ParallelMode.NOT_PARALLEL, "none", 1, None, launch, reason, None if wanted else advice
@@ -104,12 +125,12 @@ def check_strategy(launch: Launch, strategy: str, backend: str | None, on_cpu: b
     Only `on_cpu` depends on the hardware, so most of this can be told before any is looked at.
     """
     if launch.local_rank >= 0:
-        if strategy in ("none", "dp"):
+        if strategy in ("none", "dp", "model"):
             raise InputError(
                 f"--strategy {strategy} works in one process, but {_started(launch)}; drop the flag, or start with "
                 "python alone."
             )
-        if on_cpu and backend not in (None, "gloo"):
+        if on_cpu and backend not in (None, "gloo", "smddp"):
             raise InputError(
                 f"--ddp-backend {backend} works on accelerators only, but this is a CPU run; drop it, or give gloo."
             )
@@ -136,11 +157,23 @@ def _started(launch: Launch) -> str:
 
 def _plan_launched(launch: Launch, kind: str, count: int, strategy: str, backend: str | None) -> DevicePlan:
     """The plan of a process that a launcher started: its share of the rows on device `local_rank`."""
+    if kind == "xla":
+        raise DeviceError(
+            f"a launcher started {launch.world_size} processes (WORLD_SIZE), but on XLA devices one process trains; "
+            "start with python alone, or unset PJRT_DEVICE."
+        )
     place = f"launched as rank {launch.rank} of {launch.world_size}"
     if count == 0:
         reason = f"{place}; on CPU every rank shares it"
-        return DevicePlan("cpu", ParallelMode.DISTRIBUTED, strategy, 0, "gloo", launch, reason)
+        # SageMaker's library exists for GPUs; who asks for it on a CPU has one that does it.
+        backend = backend if backend == "smddp" else "gloo"
+        return DevicePlan("cpu", ParallelMode.DISTRIBUTED, strategy, 0, backend, launch, reason)
     backend = backend or BACKENDS.get(kind, "gloo")
+    if backend == "gloo" and kind != "cuda":
+        raise DeviceError(
+            f"gloo exchanges tensors of CPUs and CUDA devices, not of {kind}; drop --ddp-backend gloo where it was "
+            "given, start one process, or give --cpu."
+        )
     if backend == "gloo" and strategy == "fsdp":
         raise DeviceError(
             f"--strategy fsdp on {kind} devices needs {BACKENDS.get(kind, 'their own backend')}: gloo cannot exchange "
@@ -153,8 +186,8 @@ def _plan_launched(launch: Launch, kind: str, count: int, strategy: str, backend
     if index >= count:
         raise DeviceError(
             f"LOCAL_RANK={index} asks for device {kind}:{index}, but this machine has {count} (counted from 0), and "
-            f"{backend} refuses two processes on one device; start at most {count} here, give --ddp-backend gloo to "
-            "share, or --cpu."
+            f"{backend} refuses two processes on one device; start at most {count} here"
+            + (", give --ddp-backend gloo to share, or --cpu." if kind == "cuda" else ", or give --cpu.")
         )
     return DevicePlan(f"{kind}:{index}", ParallelMode.DISTRIBUTED, strategy, 1, backend, launch, reason)
 
@@ -163,6 +196,8 @@ def detect_hardware() -> Hardware:
     """The accelerators torch can use in this process."""
     import torch
 
+    if xla.is_wanted(os.environ):
+        return Hardware("xla", xla.device_count())
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if accelerator is None:
         return Hardware()
@@ -172,6 +207,8 @@ def detect_hardware() -> Hardware:
 def one_per_device() -> int:
     """Processes that `--nproc gpu` starts: one for each accelerator. Raises DeviceError where there is none."""
     hardware = detect_hardware()
+    if hardware.kind == "xla":
+        raise DeviceError("--nproc gpu starts one process a GPU, but on XLA devices one process trains; drop it.")
     if hardware.count == 0:
         raise DeviceError("--nproc gpu starts one process a GPU, but no accelerator was found; give a number.")
     return hardware.count

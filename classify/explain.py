@@ -142,6 +142,12 @@ def words(topology: Sequence[Entry], plan: DevicePlan, each_node: bool = False) 
     """The same in plain words."""
     world = len(topology)
     machines = len({entry["machine"] for entry in topology})
+    if plan.strategy == "model":
+        where = f"{plan.n_gpu} devices, which take turns" if plan.n_gpu > 1 else "its device, main memory and disk"
+        return (
+            f"No launcher started this process, so its local rank is -1, and it spreads the layers of one model over "
+            f"{where}. Where several processes can be started, --strategy fsdp keeps all devices at work."
+        )
     if world == 1 and plan.n_gpu > 1:
         return (
             f"No launcher started this process, so its local rank is -1, and it sees {plan.n_gpu} devices: it copies "

@@ -33,6 +33,8 @@ def finish(job: Job, state: trainer.TrainState, record: RunRecord) -> None:
     part = corpus.test or corpus.eval
     logits, score = job.predict(part)
     eval_score = score if part is corpus.eval else _eval_score(job, step, as_scored=not halved and job.adapted is None)
+    if job.placement is not None:
+        job.placement.undo()
     weights = sharding.gathered(job.model.stock.state_dict(), keep=job.writes)
     job.tracker.close()
     job.runtime.close()  # nothing is left to exchange; and transformers saves on rank 0 alone while there is a group

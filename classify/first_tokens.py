@@ -68,9 +68,13 @@ def _tell(layer: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
 
     A layer that is computed again finds what its forward pass left: the backward pass follows at once.
     """
+    boundaries = kwargs.get("boundaries")
+    weight = next(layer.parameters(), None)  # DataParallel's replicas have none
+    if boundaries is not None and weight is not None and not weight.is_meta:
+        boundaries = boundaries.to(weight.device)  # of a layer on another device they come from the one before
     for names in (_QUERIES, _BEHIND_ATTENTION):
         module = _found(layer, names)
-        getattr(module, "base_layer", module).boundaries = kwargs.get("boundaries")  # of a LoRA pair
+        getattr(module, "base_layer", module).boundaries = boundaries  # of a LoRA pair
 
 
 def _first_tokens(module: Any, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...] | None:
@@ -94,6 +98,7 @@ def _one_row_a_text(module: Any, args: Any, output: Any) -> Any:
     if boundaries is None:
         return output
     hidden = (output if isinstance(output, torch.Tensor) else output[0]).squeeze(0)
+    boundaries = boundaries.to(hidden.device)
     if module.pool_mean:
         hidden = _text_means(hidden, boundaries)
     elif len(hidden) != len(boundaries.starts):

@@ -94,7 +94,9 @@ def _gathered(
     with torch.no_grad():
         for batch_places, batch_values in passes:
             places.append(batch_places)
-            values.append(batch_values.float())
+            if runtime.device.type == "xla":
+                batch_values = batch_values.cpu()
+            values.append(batch_values[: len(batch_places)].float())
     own_values = torch.cat(values) if values else torch.zeros((0, width), device=runtime.device)
     own_places = torch.from_numpy(np.concatenate(places) if places else np.empty(0, np.int64)).to(runtime.device)
     all_places = runtime.gather(own_places).cpu().numpy()

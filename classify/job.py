@@ -15,7 +15,6 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from classify import explain, launch, metrics
-from classify.adapters import add_adapters
 from classify.agreement import check_alike, check_enough
 from classify.batch_norm import told
 from classify.checks import Checked
@@ -26,22 +25,15 @@ from classify.data.tokens import Tokens, TrainingSet, default_max_length, load_t
 from classify.destination import Destination, begun_before, check_folder, make_folder
 from classify.errors import InputError
 from classify.inference import logits_of
-from classify.model import (
-    LoadedModel,
-    checkpoint_activations,
-    decide_packing,
-    freeze,
-    freeze_unused,
-    load_model,
-    quiet_libraries,
-)
+from classify.loading import choices, load, places
+from classify.model import LoadedModel, quiet_libraries
 from classify.optimization import Objective, make_objective
 from classify.outputs import TrainLog
-from classify.packing import ragged_kernel_applies
+from classify.placement import Placement
 from classify.precision import Precision, choose_precision
 from classify.runtime import Runtime
 from classify.tracking import Tracker
-from classify.vocabulary import Vocabulary, make_compact
+from classify.vocabulary import Vocabulary
 
 
 @dataclass
@@ -68,6 +60,7 @@ class Job:
     names: list[str] = field(default_factory=list)
     vocabulary: Vocabulary | None = None
     adapted: Any = None
+    placement: Placement | None = None
     probe: dict[str, float] | None = None
     best: tuple[int, metrics.Score] | None = None
     begun: float = field(default_factory=time.time)
@@ -192,13 +185,20 @@ def _prepare(
     check_alike(checked, runtime)
     check_enough(checked, runtime)
     precision = choose_precision(training.asked_precision, runtime.device, training.opt_level)
-    loaded = _load(checked, tokenizer, tokens)
-    loaded.model.classifier.to(runtime.device)
+    loaded = load(checked, tokenizer, tokens, runtime.device.type)
     loaded.model.classifier.precision = precision
+    spread = places(checked, loaded, runtime)
     destination = _settle(checked.destination, runtime)
     assert destination.folder is not None
     writes = _makes_files(destination.folder, destination, runtime, training.save_on_each_node)
-    choices = _choices(loaded, runtime, precision, training.train_batch_size)
+    found = choices(loaded, runtime, precision, training.train_batch_size)
+    placement = None
+    if spread is not None:
+        placement = Placement(loaded.model.stock, spread, destination.folder)
+        why = "the devices take turns" if len(runtime.devices) > 1 else "as much as its memory takes"
+        found.append(Guess("layers", placement.words(), why, "--device-memory"))
+    else:
+        loaded.model.classifier.to(runtime.device)
     vocabulary = loaded.vocabulary
     job = Job(
         checked=checked,
@@ -210,70 +210,16 @@ def _prepare(
         model=loaded.model,
         folder=destination.folder,
         batch_size=training.train_batch_size,
-        guesses=[*checked.guesses, cut, *choices],
+        guesses=[*checked.guesses, cut, *found],
         writes=writes,
         destination=destination,
         names=sorted({name for name in runtime.gather_texts(launch.job_name() or "") if name}),
         vocabulary=vocabulary if writes or vocabulary is None else vocabulary.without_table(),
         adapted=loaded.adapted,
+        placement=placement,
     )
     _tell(job, loaded.unused)
     return job
-
-
-@dataclass(frozen=True)
-class _Loaded:
-    """The model, and what was found out about it on these tables."""
-
-    model: LoadedModel
-    tokens: dict[str, Tokens]
-    vocabulary: Vocabulary | None
-    packing: str
-    unused: list[str]
-    adapted: Any
-
-
-def _load(checked: Checked, tokenizer: Any, tokens: dict[str, Tokens]) -> _Loaded:
-    """The model as the configuration wants it, on the CPU."""
-    config, part = checked.config, checked.corpus.train
-    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
-    model = load_model(
-        checked.model, checked.corpus.labels, seed=config.training.seed, pad_token_id=pad, dropout=config.model.dropout
-    )
-    vocabulary, tokens = make_compact(model, tokens, tokenizer.all_special_ids, wish=config.model.compact_vocabulary)
-    packing = decide_packing(model, tokens[part.table.path], part.rows, config.model.packing)
-    freeze(model, embeddings=config.model.freeze_embeddings, layers=config.model.freeze_layers)
-    unused = freeze_unused(model, tokens[part.table.path], int(part.rows[0]))
-    adapted = add_adapters(model, config.model.lora_rank, config.model.lora_alpha) if config.model.lora else None
-    if config.training.gradient_checkpointing:
-        checkpoint_activations(model)
-    return _Loaded(model, tokens, vocabulary, packing, unused, adapted)
-
-
-def _choices(loaded: _Loaded, runtime: Runtime, precision: Precision, batch_size: int) -> list[Guess]:
-    """What was chosen for the model and the machine, each with the way to change it."""
-    model, vocabulary = loaded.model, loaded.vocabulary
-    way = "packed end to end" if model.packed else "padded by length"
-    found = [
-        Guess("texts", way, loaded.packing, "packing in --config"),
-        Guess("device", runtime.describe(), f"{batch_size} rows a step", "--cpu, --nproc"),
-        Guess("precision", precision.name, precision.why, "--precision"),
-    ]
-    if loaded.adapted is not None:
-        stock = model.stock
-        trained, whole = (sum(p.numel() for p in stock.parameters() if p.requires_grad or every) for every in (0, 1))
-        share, why = (
-            f"{trained:,} of {whole:,} weights are trained",
-            "LoRA and the head; merged into the rest at the end",
-        )
-        found.append(Guess("weights", share, why, "--lora"))
-    if vocabulary is not None and vocabulary.compacted:
-        share = f"{len(vocabulary.used)} of {len(vocabulary.full)} tokens occur"
-        why = "the embeddings of the others stay as they are"
-        found.append(Guess("vocabulary", share, why, "compact_vocabulary in --config"))
-    if model.packed and ragged_kernel_applies(runtime.device, precision.half, model.head_size):
-        found.append(Guess("attention dropout", "0", "the kernel for packed texts has none", "packing in --config"))
-    return found
 
 
 def _tell(job: Job, unused: list[str]) -> None:

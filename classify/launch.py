@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from classify import sagemaker
 from classify.errors import DeviceError
 
 # Set for the processes that --nproc starts, so that they do not start processes themselves.
@@ -152,7 +153,7 @@ def _read_open_mpi(environment: Mapping[str, str]) -> Launch:
     """A task of Open MPI's mpirun. https://docs.open-mpi.org, "Environment variables set by mpirun"."""
     world_size = _number(environment, "OMPI_COMM_WORLD_SIZE", 1)
     local_world_size = _number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE", world_size)
-    address = environment.get("MASTER_ADDR")
+    address = environment.get("MASTER_ADDR") or sagemaker.first_host(environment)
     if address is None and local_world_size < world_size:
         raise DeviceError(
             f"mpirun started {world_size} tasks (OMPI_COMM_WORLD_SIZE), {local_world_size} of them here, but "
@@ -160,7 +161,7 @@ def _read_open_mpi(environment: Mapping[str, str]) -> Launch:
         )
     job = environment.get("PMIX_NAMESPACE") or environment.get("OMPI_MCA_ess_base_jobid") or ""
     return Launch(
-        launcher="mpirun",
+        launcher="smddprun" if sagemaker.is_data_parallel(environment) else "mpirun",
         rank=_number(environment, "OMPI_COMM_WORLD_RANK", 0),
         local_rank=_number(environment, "OMPI_COMM_WORLD_LOCAL_RANK", 0),
         world_size=world_size,

@@ -13,6 +13,7 @@ import torch
 import transformers
 from torch import nn
 
+from classify import xla
 from classify.data.tokens import Tokens
 from classify.errors import InputError
 from classify.hub import ModelFolder
@@ -31,6 +32,7 @@ class LoadedModel:
         self.pad_token_id = pad_token_id
         self.first_position = first_position
         self.packed = False
+        self.few_shapes = False
 
     @property
     def stock(self) -> Any:
@@ -52,7 +54,14 @@ class LoadedModel:
         assert len(rows), "a batch holds at least one row"
         if self.packed:
             return pack(tokens, rows, self.first_position)
+        if self.few_shapes:
+            longest = int(tokens.lengths_of(rows).max())
+            return pad(tokens, rows, self.pad_token_id, self.filled(len(rows)), xla.padded_length(longest))
         return pad(tokens, rows, self.pad_token_id)
+
+    def filled(self, rows: int) -> int:
+        """The logits that a batch of so many rows gives: more where batches come in few shapes; the rest is filling."""
+        return xla.padded_rows(rows) if self.few_shapes else rows
 
     def use_packing(self, packed: bool) -> None:
         """Switch between packed and padded batches; the weights stay as they are."""
@@ -121,12 +130,18 @@ def load_trained(path: Path, *, pad_token_id: int) -> LoadedModel:
     return LoadedModel(TextClassifier(stock), pad_token_id, offset)
 
 
-def decide_packing(model: LoadedModel, tokens: Tokens, rows: npt.NDArray[np.int64], wish: str = "auto") -> str:
+def decide_packing(
+    model: LoadedModel, tokens: Tokens, rows: npt.NDArray[np.int64], wish: str = "auto", device: str = "cpu"
+) -> str:
     """Pack if packed and padded logits agree on a few real rows; returns why it came out as it did.
 
-    Decided on the CPU in evaluation mode, before the model goes to its device. Raises InputError where packing was
-    asked for and cannot be had.
+    Decided on the CPU in evaluation mode, before the model goes to its device, of that type. Raises InputError where
+    packing was asked for and cannot be had.
     """
+    if device == "xla" and wish != "packed":
+        model.use_packing(False)
+        model.few_shapes = True
+        return "to powers of two, so that nothing has to be compiled anew in each step"
     if wish == "padded":
         model.use_packing(False)
         return "asked for"

@@ -16,6 +16,9 @@ from classify.model import depths
 from classify.precision import Masters
 from classify.transfer import send
 
+# The class number of a row that is filling and counts for nothing; torch's cross-entropy leaves it out.
+NO_LABEL = -100
+
 
 @dataclass(frozen=True)
 class Objective:

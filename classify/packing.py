@@ -83,12 +83,16 @@ def pack(tokens: Tokens, rows: npt.NDArray[np.int64], first_position: int) -> Pa
     )
 
 
-def pad(tokens: Tokens, rows: npt.NDArray[np.int64], pad_token_id: int) -> PaddedBatch:
-    """Pad rows on the right to the longest of them."""
+def pad(
+    tokens: Tokens, rows: npt.NDArray[np.int64], pad_token_id: int, count: int | None = None, length: int | None = None
+) -> PaddedBatch:
+    """Pad rows on the right to the longest of them, or to `length`; then fill up with empty rows to `count`."""
     flat, lengths = tokens.collate(rows)
-    mask = np.arange(int(lengths.max()))[None, :] < lengths[:, None]
+    wide = np.concatenate([lengths, np.zeros((count or len(rows)) - len(rows), dtype=lengths.dtype)])
+    mask = np.arange(length or int(lengths.max()))[None, :] < wide[:, None]
     ids = np.full(mask.shape, pad_token_id, dtype=np.int64)
     ids[mask] = flat
+    mask[len(rows) :, 0] = True  # attention over nothing would be no number
     return PaddedBatch(torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64)))
 
 

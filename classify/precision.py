@@ -18,7 +18,7 @@ from torch import nn
 from classify.errors import InputError
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
-# A weight and the fp32 copy of it that the optimizer moves.
+# A weight and the fp32 copy of it. The optimizer moves those of trained weights; others lie in main memory.
 Masters = dict[nn.Parameter, nn.Parameter]
 
 
@@ -53,7 +53,8 @@ class Precision:
     def halve(self, model: nn.Module) -> Masters:
         """Turn a model's weights to half precision where this precision wants it; returns the masters, if any.
 
-        With masters the norms stay in fp32 and hand on what they get in half precision.
+        At level 2 all weights have one, and the norms stay in fp32 and hand on what they get in half precision. At
+        level 3 frozen weights have one, since rounding must not change for good what is not trained.
         """
         if self.half is None or self.level < 2:
             return {}
@@ -67,7 +68,9 @@ class Precision:
         whole = {id(p) for norm in norms for p in norm.parameters()} if self.level == 2 else set()
         for parameter in model.parameters():
             if id(parameter) not in whole:
-                if self.level == 2 and parameter.requires_grad:
+                if not parameter.requires_grad:
+                    masters[parameter] = nn.Parameter(parameter.detach().to("cpu", copy=True), requires_grad=False)
+                elif self.level == 2:
                     masters[parameter] = nn.Parameter(parameter.detach().clone())
                 parameter.data = parameter.data.to(self.half)
         return masters
@@ -79,7 +82,7 @@ FP32 = Precision("fp32", None, "the default", "cpu")
 def make_whole(model: nn.Module, masters: Masters) -> None:
     """Undo `Precision.halve`: all weights in fp32 again, those with a master as exact as it is."""
     for parameter in model.parameters():
-        parameter.data = masters.get(parameter, parameter).data.float()
+        parameter.data = masters.get(parameter, parameter).data.to(parameter.device, torch.float32)
     for module in model.modules():
         if _is_norm(module):
             module.half = None  # type: ignore[assignment]
@@ -87,17 +90,20 @@ def make_whole(model: nn.Module, masters: Masters) -> None:
 
 @torch.no_grad()
 def take_gradients(masters: Masters) -> None:
-    """Hand each weight's gradient to its master, in fp32."""
+    """Add each weight's gradient to its master's, in fp32."""
     for weight, master in masters.items():
-        master.grad = None if weight.grad is None else weight.grad.to(master.dtype)
-        weight.grad = None
+        if weight.grad is not None:
+            wide = weight.grad.to(master.dtype)
+            master.grad = wide if master.grad is None else master.grad.add_(wide)
+            weight.grad = None
 
 
 @torch.no_grad()
 def give_weights(masters: Masters) -> None:
     """Round the masters to the weights that the model computes with."""
-    if masters:
-        torch._foreach_copy_(list(masters), list(masters.values()))
+    trained = {weight: master for weight, master in masters.items() if master.requires_grad}
+    if trained:
+        torch._foreach_copy_(tuple(trained), tuple(trained.values()))
 
 
 def _is_norm(module: nn.Module) -> bool:

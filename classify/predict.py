@@ -45,7 +45,7 @@ class Classifier:
         tokens: Tokens = tokenize(self.tokenizer, texts, self.settings["max_length"], identity=identity)
         rows = np.arange(len(texts))
         if not self.ready:  # on the CPU, before the model goes to its device
-            decide_packing(self.model, tokens, rows)
+            decide_packing(self.model, tokens, rows, device=self.runtime.device.type)
             self.model.classifier.to(self.runtime.device)
             self.ready = True
         logits = logits_of(self.model, tokens, rows, self.runtime)

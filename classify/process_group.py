@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import importlib
 import os
 import socket
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 
 from classify.devices import DevicePlan, Hardware, ParallelMode, detect_hardware, free_threads, plan_devices
-from classify.errors import ClassifyError
+from classify.errors import ClassifyError, DeviceError
 from classify.launch import available_cores, export, hosts_the_store, restarts, several_machines
 from classify.network import check_meeting_place, interface_towards
 from classify.runtime import Runtime
@@ -43,7 +44,7 @@ def start(
         torch.set_num_threads(threads)
         os.environ["OMP_NUM_THREADS"] = str(threads)
     device = torch.device(plan.device)
-    if plan.device != "cpu":
+    if device.type not in ("cpu", "xla"):
         torch.accelerator.set_device_index(device.index)
     if plan.parallel_mode is ParallelMode.DISTRIBUTED:
         _form_group(plan, datetime.timedelta(seconds=timeout_seconds))
@@ -54,6 +55,7 @@ def start(
 
 def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> None:
     """Meet the other ranks; Accelerate knows how on every backend."""
+    os.environ["USE_TORCH_XLA"] = "0"  # where torch_xla is installed, Accelerate would take it, wanted or not
     from accelerate.state import PartialState
 
     launch = plan.launch
@@ -68,13 +70,32 @@ def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> None:
     with _patience(f"rank {launch.rank} of {launch.world_size} waits for the others at {address}:{port}"):
         # Without cpu=True, a launched process on a machine without GPU would believe to be rank 0 of 1.
         on_cpu = plan.device == "cpu"
-        state = PartialState(cpu=on_cpu, backend=plan.backend, timeout=timeout, **_meeting_place(timeout))
+        backend = plan.backend
+        if backend == "smddp":
+            _start_smddp(timeout)  # before Accelerate, which then finds the group; it would look for CUDA devices
+            backend = None
+        state = PartialState(cpu=on_cpu, backend=backend, timeout=timeout, **_meeting_place(timeout))
     found = (state.process_index, state.num_processes)
     if found != (launch.rank, launch.world_size):
         raise ClassifyError(
             f"the process group gives rank {found[0]} of {found[1]}, the launcher said rank {launch.rank} "
             f"of {launch.world_size}; please report this with the command that started it."
         )
+
+
+def _start_smddp(timeout: datetime.timedelta) -> None:
+    """SageMaker's data parallel library: importing it makes its backend known to torch.
+
+    https://docs.aws.amazon.com/sagemaker/latest/dg/data-parallel-modify-sdp-pt.html
+    """
+    try:
+        importlib.import_module("smdistributed.dataparallel.torch.torch_smddp")
+    except ImportError as error:
+        raise DeviceError(
+            f"the job asks for SageMaker's data parallel library (SMDATAPARALLEL_USE_...), but it cannot be imported "
+            f"({error}); take an image that has it, or give --ddp-backend nccl."
+        ) from None
+    torch.distributed.init_process_group("smddp", timeout=timeout)
 
 
 @contextlib.contextmanager

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -30,18 +31,17 @@ def rehearse(
     tried as it was before DistributedDataParallel wrapped it, which would exchange its buffers; not for FSDP2, whose
     every forward pass is an exchange. AdamW's moments, which are not there yet, are counted in.
     """
-    trained = sum(p.numel() for p in state.model.classifier.parameters() if p.requires_grad)
     costs = plan.token_cost(data.tokens.lengths_of(data.rows), state.model.hidden_size)
     heaviest = max(steps, key=lambda step: float(costs[step.rows].sum()))
     told: str | None = ""
     while told is not None:
         told = None
         try:
-            # Two moments of four bytes, less the gradients that DistributedDataParallel's buckets hold already.
-            moments = torch.empty(trained if runtime.distributed else 2 * trained, device=runtime.device)
+            ballast = _moments(state, runtime)
             bare = state.model.classifier if runtime.distributed else state.wrapped
-            backward(dataclasses.replace(state, wrapped=bare), data, heaviest, config, runtime)
-            del moments
+            with _buffers_kept(bare):
+                backward(dataclasses.replace(state, wrapped=bare), data, heaviest, config, runtime)
+            del ballast
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
@@ -50,6 +50,27 @@ def rehearse(
         if runtime.any(told is not None):
             cut_finer(state, len(heaviest.rows), runtime, told or "another rank")
             told = ""
+
+
+def _moments(state: TrainState, runtime: Runtime) -> list[torch.Tensor]:
+    """As much memory as AdamW will take, where it will: two moments a weight, a gradient more for a master.
+
+    DistributedDataParallel's buckets hold the gradients already that the bare model's backward pass makes.
+    """
+    each = 2 + bool(state.masters) - runtime.distributed
+    weights = [weight for group in state.optimizer.param_groups for weight in group["params"]]
+    return [torch.empty_like(weight) for weight in weights for _ in range(each)]
+
+
+@contextlib.contextmanager
+def _buffers_kept(model: torch.nn.Module) -> Iterator[None]:
+    """Give a model's buffers (a BatchNorm's running statistics) their values back in the end."""
+    before = [buffer.clone() for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        for buffer, value in zip(model.buffers(), before, strict=True):
+            buffer.copy_(value)
 
 
 def measure(state: TrainState, data: TrainingSet, config: TrainingConfig, runtime: Runtime, batch_size: int) -> float:
@@ -61,7 +82,8 @@ def measure(state: TrainState, data: TrainingSet, config: TrainingConfig, runtim
     seconds = []
     for step, _ in zip(itertools.cycle(batches.steps(0, batches.rows)), range(_MEASURED), strict=False):
         begin = time.perf_counter()
-        total, _ = backward(state, data, step, config, runtime)
+        with _buffers_kept(state.model.classifier):
+            total, _ = backward(state, data, step, config, runtime)
         state.clear_gradients()
         float(total)  # waits for a device
         mine = torch.tensor([time.perf_counter() - begin], device=runtime.device)

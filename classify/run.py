@@ -160,7 +160,7 @@ def _rehearse(job: Job, state: trainer.TrainState, plan: BatchPlan, end: int) ->
     training, runtime, data = job.config.training, job.runtime, job.training_set
     start = state.progress.position
     unsure = training.max_minutes is not None or (runtime.distributed and runtime.device.type != "cpu")
-    if unsure and runtime.plan.strategy != "fsdp" and start < end:
+    if unsure and not runtime.forward_is_collective and start < end:
         parts = state.parts
         rehearsal.rehearse(state, data, list(plan.steps(start, min(end, start + plan.rows))), training, runtime)
         if state.parts != parts:
@@ -292,7 +292,13 @@ def _save(job: Job, state: trainer.TrainState) -> None:
         best = {int(progress.best["step"])} if progress.best is not None else set()
         return best | set(steps[-max(1, limit - 1) :])
 
-    weights, moments = checkpoint.tensors_of(job.model.stock, state.optimizer, state.masters, keep=job.writes)
+    weights, moments = checkpoint.tensors_of(
+        job.model.stock,
+        state.optimizer,
+        state.masters,
+        keep=job.writes,
+        elsewhere=job.placement.left_out() if job.placement is not None else None,
+    )
     if job.writes:
         if job.vocabulary is not None and job.vocabulary.compacted:
             weights[resume.VOCABULARY] = job.vocabulary.as_tensor()

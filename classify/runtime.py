@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from classify import batch_norm, sharding
+from classify import batch_norm, sharding, xla
 from classify.devices import DevicePlan, ParallelMode
 from classify.errors import InputError
 
@@ -85,6 +85,13 @@ class Runtime:
     def replicas(self) -> int:
         """Devices this process drives at once: more than one only under DataParallel."""
         return self.plan.n_gpu if self.plan.parallel_mode is ParallelMode.NOT_DISTRIBUTED else 1
+
+    @property
+    def devices(self) -> list[str]:
+        """All devices that this process may spread a model over."""
+        if self.device.type == "cpu":
+            return ["cpu"]
+        return [f"{self.device.type}:{index}" for index in range(max(1, self.plan.n_gpu))]
 
     @property
     def distributed(self) -> bool:
@@ -185,7 +192,7 @@ class Runtime:
     def wrap(self, model: nn.Module, sync_batch_norm: bool = False) -> nn.Module:
         """Wrap for the planned parallel mode, BatchNorms before it. Call it before building the optimizer."""
         if sync_batch_norm and self.distributed:
-            self._norms = batch_norm.synchronise(model, self.device)
+            self._norms = batch_norm.synchronise(model)
         if self.plan.strategy == "fsdp":
             self.broadcast_parameters(model)  # as DistributedDataParallel does: all start from the same bits
             return sharding.shard(model, self.device, self.world_size)
@@ -206,9 +213,14 @@ class Runtime:
         Under fsdp, where the ranks put each layer together in every pass, and where a BatchNorm asks all of them, it is
         as many as the busiest rank has; a collective then.
         """
-        if self.plan.strategy != "fsdp" and not self._norms:
+        if not self.forward_is_collective:
             return own
         return int(max(self.gather(torch.tensor([own], device=self.device)).tolist()))
+
+    @property
+    def forward_is_collective(self) -> bool:
+        """Whether a forward pass in training waits for the other ranks."""
+        return self.plan.strategy == "fsdp" or self._norms > 0
 
     def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:
         """Inside this context a backward pass adds to the local gradients without exchanging them.
@@ -216,6 +228,11 @@ class Runtime:
         Not so under fsdp, which exchanges each time: keeping whole gradients is what it is there to avoid.
         """
         return model.no_sync() if isinstance(model, DistributedDataParallel) else contextlib.nullcontext()
+
+    def flush(self) -> None:
+        """Have a device that records operations run them; others have run them already."""
+        if self.device.type == "xla":
+            xla.flush()
 
     def close(self) -> None:
         """Take the process group down; safe to call twice and after an error."""
@@ -241,4 +258,8 @@ class Runtime:
         place = f", {launch.world_size} processes ({way}, {self.plan.backend})" if self.distributed else ""
         if self.replicas > 1:
             place = f", {self.replicas} devices (DataParallel)"
+        if self.plan.strategy == "model":
+            place = (
+                f", {', '.join(self.devices[1:])} (model parallel)" if len(self.devices) > 1 else " (model parallel)"
+            )
         return f"{self.plan.device}{place}: {self.plan.reason}"

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from classify import sharding
+from classify import sharding, xla
 from classify.batch_norm import counted
 from classify.config import TrainingConfig
 from classify.data import plan
@@ -26,7 +26,7 @@ from classify.data.tokens import TrainingSet
 from classify.errors import ClassifyError
 from classify.memory import out_of_memory, release_cache
 from classify.model import LoadedModel
-from classify.optimization import Objective, learning_rate_factor, make_optimizer, set_learning_rate
+from classify.optimization import NO_LABEL, Objective, learning_rate_factor, make_optimizer, set_learning_rate
 from classify.precision import Masters, give_weights, take_gradients
 from classify.runtime import Runtime
 from classify.transfer import send
@@ -131,6 +131,10 @@ def micro_batches(
     if model.packed:
         cuts = [share[part] for part in plan.divide(costs[share], parts)]
         return [[cut[piece] for piece in plan.divide(costs[cut], replicas) if len(piece)] for cut in cuts if len(cut)]
+    if model.few_shapes:
+        sizes = np.array([xla.padded_length(length) for length in lengths[share].tolist()])
+        alike = [share[sizes == size] for size in np.unique(sizes)]
+        return [[cut] for group in alike for cut in np.array_split(group, parts) if len(cut)]
     parts = max(parts, math.ceil(len(share) / (_PADDED_ROWS * replicas)))
     cuts = [share[part] for part in plan.divide_by_length(lengths[share], parts)]
     return [[cut[piece] for piece in plan.divide_by_length(lengths[cut], replicas)] for cut in cuts]
@@ -159,7 +163,9 @@ def train_step(
                 f"and --gradient-accumulation-steps {2 * state.parts}, which changes no result; or {_LESS_MEMORY}."
             )
         cut_finer(state, len(step.rows), runtime, told)
-    return total, weight_sum, _update(state, config)
+    norm = _update(state, config)
+    runtime.flush()
+    return total, weight_sum, norm
 
 
 def backward(
@@ -184,9 +190,11 @@ def backward(
     total = torch.zeros((), device=runtime.device)
     state.wrapped.train()
     for number, (pieces, weight) in enumerate(zip(micros, weights, strict=True)):
-        seed_draws(config.seed, step.epoch, state.progress.step, number, runtime.rank)
+        seed_draws(config.seed, step.epoch, state.progress.step, number, runtime.rank, runtime.device.type)
         batches = [state.model.batch(data.tokens, rows[piece]) for piece in pieces]
-        truth = send(torch.from_numpy(data.labels[rows[np.concatenate(pieces)]]), runtime.device)
+        labels = data.labels[rows[np.concatenate(pieces)]]
+        filling = np.full(state.model.filled(len(labels)) - len(labels), NO_LABEL)
+        truth = send(torch.from_numpy(np.concatenate([labels, filling])), runtime.device)
         last = number == len(micros) - 1
         exchange = contextlib.nullcontext() if last else runtime.no_sync(state.wrapped)
         with exchange, counted(state.wrapped, weight > 0):
@@ -194,6 +202,9 @@ def backward(
             loss = state.objective.loss_sum(logits, truth)
             state.scaler.scale(loss * (scale * weight)).backward()
         total += loss.detach() * weight
+        if not runtime.distributed:  # whose reducer adds up in place, in half precision
+            take_gradients(state.masters)
+        runtime.flush()
     return total, weight_sum
 
 
@@ -224,10 +235,13 @@ def _update(state: TrainState, config: TrainingConfig) -> torch.Tensor:
     return norm
 
 
-def seed_draws(seed: int, epoch: int, step: int, micro_batch: int, rank: int) -> None:
+def seed_draws(seed: int, epoch: int, step: int, micro_batch: int, rank: int, device: str = "cpu") -> None:
     """Seed torch for one micro-batch: dropout is a function of these five numbers alone."""
     sequence = np.random.SeedSequence([seed, epoch, step, micro_batch, rank])
-    torch.manual_seed(int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1)))
+    drawn = int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
+    torch.manual_seed(drawn)
+    if device == "xla":
+        xla.seed(drawn)
 
 
 def fit(

@@ -101,9 +101,10 @@ def configurations() -> dict[str, Any]:
     }
 
 
-def make_model(folder: Path, kind: str = "bert", seed: int = 0, spread: float = 0.2) -> Path:
+def make_model(folder: Path, kind: str = "bert", seed: int = 0, spread: float = 0.2, **changes: Any) -> Path:
     """Save a random encoder and the tokenizer into a folder, as a pre-trained model would lie there.
 
+    `changes` are set in its configuration.
     `spread` is the standard deviation of the weights: at the usual 0.02 a tiny model's outputs are all alike.
     """
     import torch
@@ -111,6 +112,8 @@ def make_model(folder: Path, kind: str = "bert", seed: int = 0, spread: float = 
 
     config = configurations()[kind]
     config.initializer_range = spread
+    for name, value in changes.items():
+        setattr(config, name, value)
     torch.manual_seed(seed)
     transformers.AutoModel.from_config(config).save_pretrained(folder)
     make_tokenizer().save_pretrained(folder)

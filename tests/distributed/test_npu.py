@@ -136,3 +136,16 @@ def test_too_little_memory_cuts_the_micro_batches(train: Callable[..., Any], on_
     assert little["peaks"][0] < plenty["peaks"][0]
     assert "out of memory with the rows of a step at once; they are cut into" in printed
     assert difference(folder, on_cpu) < 1e-5
+
+
+def test_layers_spread_over_two_npus(train: Callable[..., Any], on_cpu: Path) -> None:
+    """One process, half of the pieces on each device; together they hold what one alone could not."""
+    _, _, (alone,) = train("alone")
+    room = str(int(0.8 * alone["peaks"][0]))
+    folder, printed, (work,) = train(
+        "spread", "--strategy", "model", "--device-memory", "0.002", NPU_STANDIN_MEMORY=room
+    )
+    assert "device: npu:0, npu:1 (model parallel)" in printed
+    assert " on npu:0, " in printed
+    assert min(work["operations"]) > 500
+    assert difference(folder, on_cpu) < 1e-5

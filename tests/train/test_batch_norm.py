@@ -36,7 +36,7 @@ def test_it_is_torchs_layer(layer: nn.Module, shape: tuple[int, ...], group: Non
                                      track_running_stats=layer.track_running_stats))  # fmt: skip
     twin.load_state_dict(model.state_dict())
     held = list(model.parameters())
-    assert synchronise(model, torch.device("cpu")) == 1
+    assert synchronise(model) == 1
     assert isinstance(model[0], AllReducedBatchNorm)
     assert all(one is other for one, other in zip(model.parameters(), held, strict=True))
     one = torch.randn(shape, requires_grad=True)

@@ -73,7 +73,7 @@ class TwoReplicas(nn.Module):
 class TwoDevices(Runtime):
     """A runtime that drives two devices in one process."""
 
-    def wrap(self, model: nn.Module) -> nn.Module:
+    def wrap(self, model: nn.Module, sync_batch_norm: bool = False) -> nn.Module:
         self.wrapped_by_test = TwoReplicas(model)
         return self.wrapped_by_test
 

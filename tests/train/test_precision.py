@@ -66,7 +66,7 @@ def test_half_precision_of_a_cpu_is_not_fp16() -> None:
     [
         ({"opt_level": "O0", "precision": "bf16"}, "--opt-level O0 and --precision bf16 contradict"),
         ({"opt_level": "O2", "precision": "fp32"}, "--opt-level O2 and --precision fp32 contradict"),
-        ({"opt_level": "O2", "strategy": "fsdp"}, "take O1 or O3"),
+        ({"opt_level": "O2", "strategy": "fsdp"}, "--opt-level O2 keeps half weights, which --strategy fsdp"),
         ({"opt_level": "O4"}, "--opt-level must be one of O0, O1, O2, O3"),
     ],
 )
@@ -125,6 +125,18 @@ def test_half_throughout_has_no_full_precision_anywhere(model_folder: Path) -> N
     assert {parameter.dtype for parameter in state.model.stock.parameters()} == {torch.bfloat16}
     moments = [value for moment in state.optimizer.state.values() for key, value in moment.items() if key != "step"]
     assert {value.dtype for value in moments} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("level", ["O2", "O3"])
+def test_what_is_frozen_keeps_its_bits(level: str, model_folder: Path, table: Path, tmp_path: Path) -> None:
+    """Half precision rounds what is computed with; what is not trained is saved as it was."""
+    from safetensors.torch import load_file
+
+    config = make_config(model_folder, table, tmp_path / "out", max_steps=2, opt_level=level, freeze_layers=2)
+    after = load_file(run.train(config) / "model.safetensors")
+    before = load_file(model_folder / "model.safetensors")
+    same = [name for name in before if torch.equal(before[name], after[f"bert.{name}"])]
+    assert [name for name in before if name not in same] == ["pooler.dense.bias", "pooler.dense.weight"]
 
 
 @pytest.mark.parametrize("level", ["O2", "O3"])

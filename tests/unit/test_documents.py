@@ -1,4 +1,4 @@
-"""docs/distributed.md: every command and every test it names is there, and its translation keeps step."""
+"""docs/distributed.md and docs/hardware.md: what they name is there, and the translation keeps step."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.documents import DISTRIBUTED, commands
 
+HARDWARE = DISTRIBUTED.with_name("hardware.md")
 TRANSLATION = DISTRIBUTED.with_name("distributed.zh.md")
 
 
@@ -27,8 +28,9 @@ def literals(path: Path) -> str:
     )
 
 
-def test_the_tests_it_names_are_there() -> None:
-    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", DISTRIBUTED.read_text(encoding="utf-8"))
+@pytest.mark.parametrize("document", [DISTRIBUTED, HARDWARE], ids=lambda path: path.name)
+def test_the_tests_it_names_are_there(document: Path) -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", document.read_text(encoding="utf-8"))
     assert len(named) > 15
     for path, name in named:
         assert name in functions(ROOT / path), f"{path}::{name}"
@@ -41,6 +43,15 @@ def test_every_row_of_launchers_and_modes_names_a_test() -> None:
         assert len(rows) >= 5
         for row in rows:
             assert "::test_" in row, row
+
+
+def test_every_row_of_hardware_names_its_status_and_a_test() -> None:
+    rows = [line for line in HARDWARE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    rows = [row for row in rows if "| status |" not in row]
+    assert len(rows) >= 18
+    for row in rows:
+        assert re.search(r"\b(run|stand-in|planned)\b", row.split("|")[-3]), row
+        assert "::test_" in row.split("|")[-2], row
 
 
 def test_every_command_is_run_by_a_test() -> None:

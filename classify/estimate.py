@@ -1,0 +1,140 @@
+"""How much memory training takes, from a model's files alone; no torch is needed to say so."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MIB = 1 << 20
+# Bytes a trained weight takes in fp32: itself, its gradient, AdamW's two moments.
+TRAINED = 16
+FROZEN = 4
+# What architectures call the width of a layer, its attention heads, and how many layers there are.
+_WIDTH = ("hidden_size", "dim", "d_model")
+_HEADS = ("num_attention_heads", "n_heads", "n_head")
+_LAYERS = ("num_hidden_layers", "n_layers", "n_layer")
+# Bytes a weight, its gradient, its moments and its fp32 master take under Apex's levels 2 and 3.
+_OF_LEVEL = {"O2": (2, 2 + 4, 8 + 4), "O3": (2, 2, 4)}
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes of a training run on one device."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weights + self.gradients + self.optimizer + self.activations
+
+    def divided(self, by: int, activations_too: bool = False) -> Need:
+        """What one of `by` devices holds where the weights are cut over them."""
+        return Need(
+            weights=math.ceil(self.weights / by),
+            gradients=math.ceil(self.gradients / by),
+            optimizer=math.ceil(self.optimizer / by),
+            activations=math.ceil(self.activations / by) if activations_too else self.activations,
+        )
+
+    def words(self) -> str:
+        """The parts and their sum in MiB."""
+        parts = {
+            "weights": self.weights,
+            "gradients": self.gradients,
+            "AdamW": self.optimizer,
+            "activations": self.activations,
+        }
+        listed = ", ".join(f"{name} {value / MIB:,.0f}" for name, value in parts.items())
+        return f"about {self.total / MIB:,.0f} MiB a device ({listed})"
+
+
+def count_weights(folder: Path) -> int:
+    """Parameters in a folder's safetensors files, by their headers (https://github.com/huggingface/safetensors)."""
+    total = 0
+    for path in folder.glob("*.safetensors"):
+        with path.open("rb") as file:
+            (size,) = struct.unpack("<Q", file.read(8))
+            header: dict[str, Any] = json.loads(file.read(size))
+        total += sum(math.prod(one["shape"]) for name, one in header.items() if name != "__metadata__")
+    return total
+
+
+def layer_activations(config: Mapping[str, Any], tokens: float, length: float, half: bool) -> float:
+    """Bytes one layer keeps for the backward pass of `tokens` tokens in texts of `length` tokens.
+
+    Korthikanti et al., 2022, "Reducing Activation Recomputation in Large Transformer Models", section 4.1: s b h (34 +
+    5 a s / h) in half precision; in fp32 all but the dropout masks takes twice that.
+    """
+    wide, heads = _number(config, _WIDTH), _number(config, _HEADS)
+    linear, scores = (34, 5) if half else (66, 9)
+    return tokens * wide * (linear + scores * heads * length / wide)
+
+
+def training_need(
+    config: Mapping[str, Any], weights: int, rows: float, length: float, *, half: bool = False, level: str | None = None
+) -> Need:
+    """What a step of `rows` texts of `length` tokens takes, all weights trained. An estimate, rather too high.
+
+    `half` is autocast in bf16 or fp16. Vocabulary compaction, which halves a small model, is not in it.
+    """
+    own, gradient, moments = _OF_LEVEL.get(level or "", (FROZEN, 4, 8))
+    kept = _number(config, _LAYERS) * layer_activations(config, rows * length, length, half or level in _OF_LEVEL)
+    return Need(own * weights, gradient * weights, moments * weights, int(kept))
+
+
+def _number(config: Mapping[str, Any], names: tuple[str, ...]) -> float:
+    return float(next((config[name] for name in names if name in config), 1))
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a model that is computed in one go, in forward order.
+
+    `needs` are its bytes in training on a device; `bytes` its weights alone, which is all that comes and goes where it
+    is `frozen` with nothing trained below it.
+    """
+
+    name: str
+    needs: int
+    bytes: int
+    frozen: bool
+
+
+def spread(pieces: list[Piece], budgets: Mapping[str, int]) -> tuple[dict[str, str], list[str]] | None:
+    """Place pieces on devices with so many bytes each, in order and evenly: ({piece: device}, those left out).
+
+    Frozen pieces at the bottom are left out as far as need be, the first ones first; they are computed on the first
+    device, where the largest of them must fit beside the rest. None where the trained ones do not fit.
+    """
+    below = next((number for number, piece in enumerate(pieces) if not piece.frozen), len(pieces))
+    for left in range(below + 1):
+        room = dict(budgets)
+        first = next(iter(room))
+        room[first] -= max((piece.bytes for piece in pieces[:left]), default=0)
+        placed = _fill(pieces[left:], room)
+        if placed is not None:
+            return placed, [piece.name for piece in pieces[:left]]
+    return None
+
+
+def _fill(pieces: list[Piece], room: dict[str, int]) -> dict[str, str] | None:
+    """Each device gets its even share of what is left, as far as it has room; None where it does not go in."""
+    placed: dict[str, str] = {}
+    rest = list(pieces)
+    for number, (device, bytes_) in enumerate(room.items()):
+        left, later = sum(piece.needs for piece in rest), sum(list(room.values())[number + 1 :])
+        share = max(left / (len(room) - number), left - later)
+        used = 0
+        while rest and used + rest[0].needs <= bytes_ and (used + rest[0].needs / 2 <= share or later == 0):
+            placed[rest[0].name] = device
+            used += rest.pop(0).needs
+    return None if rest else placed

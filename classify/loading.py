@@ -1,0 +1,91 @@
+"""The model as a run wants it: cut to the words that occur, packed, frozen, adapted; and what was chosen for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from classify.adapters import add_adapters
+from classify.checks import Checked
+from classify.data.infer import Guess
+from classify.data.tokens import Tokens
+from classify.model import (
+    LoadedModel,
+    checkpoint_activations,
+    decide_packing,
+    freeze,
+    freeze_unused,
+    load_model,
+)
+from classify.packing import ragged_kernel_applies
+from classify.placement import choose_places
+from classify.precision import Precision
+from classify.runtime import Runtime
+from classify.vocabulary import Vocabulary, make_compact
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The model, and what was found out about it on these tables."""
+
+    model: LoadedModel
+    tokens: dict[str, Tokens]
+    vocabulary: Vocabulary | None
+    packing: str
+    unused: list[str]
+    adapted: Any
+
+
+def load(checked: Checked, tokenizer: Any, tokens: dict[str, Tokens], device: str) -> Loaded:
+    """The model as the configuration wants it, still on the CPU, for a device of that type."""
+    config, part = checked.config, checked.corpus.train
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
+    model = load_model(
+        checked.model, checked.corpus.labels, seed=config.training.seed, pad_token_id=pad, dropout=config.model.dropout
+    )
+    vocabulary, tokens = make_compact(model, tokens, tokenizer.all_special_ids, wish=config.model.compact_vocabulary)
+    packing = decide_packing(model, tokens[part.table.path], part.rows, config.model.packing, device)
+    freeze(model, embeddings=config.model.freeze_embeddings, layers=config.model.freeze_layers)
+    unused = freeze_unused(model, tokens[part.table.path], int(part.rows[0]))
+    adapted = add_adapters(model, config.model.lora_rank, config.model.lora_alpha) if config.model.lora else None
+    if config.training.gradient_checkpointing:
+        checkpoint_activations(model)
+    return Loaded(model, tokens, vocabulary, packing, unused, adapted)
+
+
+def places(checked: Checked, loaded: Loaded, runtime: Runtime) -> dict[str, str] | None:
+    """Where the model's layers go under --strategy model; None otherwise. Raises InputError where they do not fit."""
+    if runtime.plan.strategy != "model":
+        return None
+    training, part = checked.config.training, checked.corpus.train
+    length = float(loaded.tokens[part.table.path].lengths[part.rows].mean())
+    rows = training.train_batch_size / training.gradient_accumulation_steps
+    # With checkpointing a layer keeps little more than its input: one of some dozens of such tensors.
+    share = 1 / 16 if training.gradient_checkpointing else 1.0
+    return choose_places(loaded.model.stock, runtime.devices, share * rows * length, length, training.device_memory)
+
+
+def choices(loaded: Loaded, runtime: Runtime, precision: Precision, batch_size: int) -> list[Guess]:
+    """What was chosen for the model and the machine, each with the way to change it."""
+    model, vocabulary = loaded.model, loaded.vocabulary
+    way = "packed end to end" if model.packed else "padded" if model.few_shapes else "padded by length"
+    found = [
+        Guess("texts", way, loaded.packing, "packing in --config"),
+        Guess("device", runtime.describe(), f"{batch_size} rows a step", "--cpu, --nproc"),
+        Guess("precision", precision.name, precision.why, "--precision"),
+    ]
+    if loaded.adapted is not None:
+        stock = model.stock
+        trained, whole = (sum(p.numel() for p in stock.parameters() if p.requires_grad or every) for every in (0, 1))
+        share, why = (
+            f"{trained:,} of {whole:,} weights are trained",
+            "LoRA and the head; merged into the rest at the end",
+        )
+        found.append(Guess("weights", share, why, "--lora"))
+    if vocabulary is not None and vocabulary.compacted:
+        share = f"{len(vocabulary.used)} of {len(vocabulary.full)} tokens occur"
+        why = "the embeddings of the others stay as they are"
+        found.append(Guess("vocabulary", share, why, "compact_vocabulary in --config"))
+    if model.packed and ragged_kernel_applies(runtime.device, precision.half, model.head_size):
+        found.append(Guess("attention dropout", "0", "the kernel for packed texts has none", "packing in --config"))
+    return found

@@ -1,0 +1,92 @@
+"""Model parallelism on a CPU: frozen layers on disk give the weights of a run that has them all in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+import torch
+
+import classify.run as run
+from classify.errors import InputError
+from classify.placement import Placement, choose_places
+from tests import tiny
+from tests.train.test_resume import stop_at
+from tests.train.test_run import make_config, read_json
+
+ROOM = 0.6 / 1024  # GiB: holds what is trained of the model below, and not all of it
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BERT of six layers."""
+    return tiny.make_model(tmp_path_factory.mktemp("deep") / "bert", num_hidden_layers=6)
+
+
+def weights(folder: Path) -> bytes:
+    return (folder / "model.safetensors").read_bytes()
+
+
+def test_frozen_layers_on_disk_change_no_bit(
+    deep: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def config(name: str, **changes: Any) -> Any:
+        return make_config(deep, table, tmp_path / name, freeze_layers=5, batch_size=8, **changes)
+
+    whole = run.train(config("whole"))
+    spread = {"strategy": "model", "device_memory": ROOM}
+    capsys.readouterr()
+    folder = run.train(config("spread", **spread))
+    said = capsys.readouterr().out
+    assert "(model parallel): local_rank is -1; the layers of one model are spread over main memory and disk" in said
+    assert "on disk, " in said
+    assert weights(folder) == weights(whole)
+    assert (folder / "predictions.csv").read_bytes() == (whole / "predictions.csv").read_bytes()
+    assert not list(folder.glob(".offload-*"))
+    assert read_json(folder / "run.json")["strategy"] == "model"
+    with monkeypatch.context() as patch:
+        stop_at(14, patch)
+        with pytest.raises(run.Interrupted):
+            run.train(config("cut", **spread))
+    assert not list((tmp_path / "cut").glob(".offload-*"))
+    # Where the layers lay is not part of a run: it goes on in memory.
+    assert weights(run.train(config("cut", resume_from_checkpoint=True))) == weights(whole)
+
+
+def test_what_is_trained_must_fit(deep: Path, table: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"--strategy model: what is trained needs about \d+ MiB, and cpu may use"):
+        run.train(make_config(deep, table, tmp_path / "out", strategy="model", device_memory=ROOM / 8))
+
+
+def test_placing_and_taking_back(deep: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForSequenceClassification
+
+    model = AutoModelForSequenceClassification.from_pretrained(deep, num_labels=3).eval()
+    ids = torch.arange(12).view(2, 6) + 5
+    before, stored = model(input_ids=ids).logits, {name: t.clone() for name, t in model.state_dict().items()}
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("layer.5" in name or "classifier" in name)
+    placement = Placement(model, choose_places(model, ["cpu"], tokens=10, length=5, gib=0.28 / 1024), tmp_path)
+    assert "disk" in placement.places.values()
+    assert any(parameter.is_meta for parameter in model.parameters())
+    left = placement.left_out()
+    assert left
+    assert all(torch.equal(tensor, stored[name]) for name, tensor in left.items())
+    torch.testing.assert_close(model(input_ids=ids).logits, before)
+    placement.undo()
+    assert not list(tmp_path.iterdir())
+    assert all(torch.equal(tensor, stored[name]) for name, tensor in model.state_dict().items())
+    torch.testing.assert_close(model(input_ids=ids).logits, before)
+
+
+def test_the_plan_says_what_memory_it_takes(
+    command: Callable[..., CompletedProcess[str]], deep: Path, table: Path
+) -> None:
+    for flags in ((), ("--opt-level", "O2"), ("--strategy", "model")):
+        done = command("-m", "classify", "train", "--data", str(table), "--model", str(deep), "--plan", "--cpu", *flags)
+        assert done.returncode == 0, done.stderr
+        assert "memory: about " in done.stdout
+        assert "AdamW" in done.stdout

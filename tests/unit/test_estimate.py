@@ -1,0 +1,88 @@
+"""Memory estimates and where pieces of a model go: arithmetic on plain numbers."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+
+from classify.estimate import MIB, Piece, count_weights, spread, training_need
+
+BERT_BASE = {"hidden_size": 768, "num_attention_heads": 12, "num_hidden_layers": 12}
+
+
+def pieces(count: int, needs: int = 16, frozen: int = 0) -> list[Piece]:
+    """`count` pieces of 4 bytes, the first `frozen` of them not trained."""
+    return [Piece(f"p{i}", 4 if i < frozen else needs, 4, i < frozen) for i in range(count)]
+
+
+def test_weights_are_counted_by_the_headers_alone(tmp_path: Path) -> None:
+    header = {"__metadata__": {"format": "pt"}, "a": {"dtype": "F32", "shape": [3, 4]}, "b": {"shape": []}}
+    text = json.dumps(header).encode()
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
+    assert count_weights(tmp_path) == 13
+
+
+def test_bert_base_in_full_precision() -> None:
+    """16 bytes a weight, and per layer 66 b s h + 9 b a s^2 bytes of activations."""
+    need = training_need(BERT_BASE, 110_000_000, rows=32, length=128)
+    assert need.weights + need.gradients + need.optimizer == 16 * 110_000_000
+    assert need.activations == 12 * (66 * 32 * 128 * 768 + 9 * 32 * 12 * 128 * 128)
+    assert need.total == need.weights + need.gradients + need.optimizer + need.activations
+    assert f"about {need.total / MIB:,.0f} MiB a device" in need.words()
+
+
+def test_half_precision_and_masters() -> None:
+    whole = training_need(BERT_BASE, 1000, 1, 10)
+    autocast = training_need(BERT_BASE, 1000, 1, 10, half=True)
+    assert (autocast.weights, autocast.optimizer) == (whole.weights, whole.optimizer)
+    assert autocast.activations < 0.6 * whole.activations
+    masters = training_need(BERT_BASE, 1000, 1, 10, level="O2")
+    assert masters.weights + masters.gradients + masters.optimizer == 20_000
+    throughout = training_need(BERT_BASE, 1000, 1, 10, level="O3")
+    assert throughout.weights + throughout.gradients + throughout.optimizer == 8_000
+
+
+def test_names_of_other_architectures() -> None:
+    distil = {"dim": 768, "n_heads": 12, "n_layers": 12}
+    assert training_need(distil, 5, 2, 10) == training_need(BERT_BASE, 5, 2, 10)
+
+
+def test_what_is_cut_over_devices() -> None:
+    need = training_need(BERT_BASE, 1000, 4, 10)
+    assert need.divided(2).weights == need.weights // 2
+    assert need.divided(2).activations == need.activations
+    assert need.divided(2, activations_too=True).total == need.total // 2
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3, 4])
+def test_pieces_are_spread_evenly_and_in_order(devices: int) -> None:
+    found = spread(pieces(12), {f"d{i}": 1000 for i in range(devices)})
+    assert found is not None
+    placed, left = found
+    assert not left
+    assert list(placed.values()) == sorted(placed.values())
+    assert [list(placed.values()).count(f"d{i}") for i in range(devices)] == [12 // devices] * devices
+
+
+def test_a_small_device_gets_less() -> None:
+    found = spread(pieces(6), {"small": 20, "large": 1000})
+    assert found is not None
+    assert list(found[0].values()) == ["small"] + ["large"] * 5
+    found = spread(pieces(6), {"large": 1000, "small": 20})
+    assert found is not None
+    assert list(found[0].values()) == ["large"] * 5 + ["small"]
+
+
+def test_frozen_pieces_are_left_out_where_need_be() -> None:
+    """As few as need be, and the largest of them must fit beside the rest while it is computed."""
+    assert spread(pieces(6, frozen=3), {"d": 100}) == ({f"p{i}": "d" for i in range(6)}, [])
+    assert spread(pieces(6, frozen=3), {"d": 56}) == ({f"p{i}": "d" for i in range(2, 6)}, ["p0", "p1"])
+    assert spread(pieces(6, frozen=3), {"d": 52}) == ({f"p{i}": "d" for i in range(3, 6)}, ["p0", "p1", "p2"])
+    assert spread(pieces(6, frozen=3), {"d": 51}) is None
+
+
+def test_trained_pieces_are_never_left_out() -> None:
+    assert spread(pieces(3), {"d": 47}) is None

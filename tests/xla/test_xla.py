@@ -1,0 +1,97 @@
+"""The program on XLA, as on a TPU: on XLA's own CPU device, in the environment that `make test-xla` makes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conftest import ROOT
+from tests.train.test_run import read_json
+
+pytest.importorskip("torch_xla", reason="torch_xla is not here; make test-xla sets up an environment with it")
+
+SETTINGS = (
+    "dropout: 0.0\nhead: random\nlearning-rate: 1.0e-3\nadam-epsilon: 1.0e-3\nlogging-steps: 1\nreport-to: none\n"
+)
+
+
+@pytest.fixture
+def train(
+    command: Callable[..., CompletedProcess[str]], model_folder: Path, table: Path, tmp_path: Path
+) -> Callable[..., tuple[Path, str]]:
+    """Train in a folder on XLA's CPU device; returns the folder and what was printed."""
+    (tmp_path / "settings.yaml").write_text(SETTINGS)
+
+    def run(name: str, *flags: str, code: int = 0, **environment: str) -> tuple[Path, str]:
+        words = ["--config", "settings.yaml", "--data", str(table), "--model", str(model_folder), "--epochs", "2"]
+        done = command(
+            str(ROOT / "run_classify.py"), *words, "--output-dir", name, *flags, timeout=400,
+            **{"PJRT_DEVICE": "CPU", **environment},
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+        return tmp_path / name, done.stdout + done.stderr
+
+    return run
+
+
+def weights(folder: Path) -> dict[str, Any]:
+    from safetensors.numpy import load_file
+
+    return dict(load_file(folder / "model.safetensors"))
+
+
+def test_the_weights_are_those_of_the_cpu(train: Callable[..., tuple[Path, str]]) -> None:
+    """Padded to a few shapes, compiled, one process: the same result as packed and not compiled."""
+    folder, printed = train("xla")
+    assert "device: xla:0: local_rank is -1" in printed
+    assert "texts: padded - to powers of two, so that nothing has to be compiled anew in each step" in printed
+    assert read_json(folder / "run.json")["topology"][0]["device"] == "xla:0"
+    other, _ = train("cpu", "--cpu")
+    a, b = weights(folder), weights(other)
+    off = np.sqrt(sum(np.sum((a[n] - b[n]) ** 2) for n in b)) / np.sqrt(sum(np.sum(b[n] ** 2) for n in b))
+    assert off < 1e-5
+    scores = [read_json(path / "metrics.json")["test"]["accuracy"] for path in (folder, other)]
+    assert scores[0] == scores[1]
+
+
+def test_a_run_goes_on_from_a_checkpoint_of_the_cpu(train: Callable[..., tuple[Path, str]]) -> None:
+    train("moved", "--cpu", "--epochs", "1")
+    folder, printed = train("moved", "--resume")
+    assert "resuming from step-00000003" in printed
+    whole, _ = train("whole")
+    a, b = weights(folder), weights(whole)
+    assert max(float(np.abs(a[n] - b[n]).max()) for n in b) < 0.02  # another schedule of rates before the move
+
+
+def test_nothing_is_compiled_once_the_shapes_are_known(model_folder: Path) -> None:
+    """The second epoch of the same rows, with dropout and a falling learning rate, meets no new program."""
+    os.environ["PJRT_DEVICE"] = "CPU"
+    from classify import trainer, xla
+    from classify.config import TrainingConfig
+    from tests.distributed.exact_worker import data_and_model
+
+    config = TrainingConfig(max_steps=24, learning_rate=1e-3, seed=3, logging_steps=100)
+    assert config.device.type == "xla"
+    data, model = data_and_model(model_folder)
+    model.use_packing(False)
+    model.few_shapes = True
+    model.classifier.to(config.device)
+    state = trainer.make_state(model, config, config.runtime)
+    seen = [xla.compilations() for _ in trainer.fit(state, data, config, config.runtime, batch_size=19)]
+    # 57 rows of up to 27 tokens: batches of 16 or 32 tokens, of 8, 16 or 32 rows.
+    print(json.dumps(seen))
+    assert seen[-1] - seen[11] <= 1
+    assert seen[-1] < 24
+
+
+def test_several_processes_are_refused(train: Callable[..., tuple[Path, str]]) -> None:
+    place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    _, printed = train("two", code=2, **place)
+    assert "on XLA devices one process trains" in printed
