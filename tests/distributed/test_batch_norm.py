@@ -38,8 +38,9 @@ def difference(one: dict[str, Any], other: dict[str, Any]) -> float:
 @pytest.mark.parametrize("world", [2, 4])
 def test_synchronised_processes_are_one(results: dict[str, dict[str, Any]], world: int) -> None:
     """Of a step of three rows the ranks have different numbers, and with four ranks one has none."""
-    for rows in (8, 4, 3):
-        assert difference(results[f"synchronised-{world}-{rows}"], results[f"alone-1-{rows}"]) < 1e-5
+    # Six steps divide by the small variances of three rows each, which enlarges rounding.
+    for rows, bound in ((8, 1e-5), (4, 1e-5), (3, 1e-4)):
+        assert difference(results[f"synchronised-{world}-{rows}"], results[f"alone-1-{rows}"]) < bound
 
 
 def test_without_it_each_rank_has_its_own_statistics(results: dict[str, dict[str, Any]]) -> None:

@@ -73,9 +73,10 @@ def train(
     return run
 
 
-@pytest.fixture
-def on_cpu(model_folder: Path, table: Path, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def on_cpu(model_folder: Path, table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same run on the CPU."""
+    tmp_path = tmp_path_factory.mktemp("cpu")
     (tmp_path / "settings.yaml").write_text(SETTINGS)
     words = ["--data", str(table), "--model", str(model_folder), "--epochs", "1", "--output-dir", "cpu", "--cpu"]
     done = run_command(tmp_path, str(ROOT / "run_classify.py"), "--config", "settings.yaml", *words)
