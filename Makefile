@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test test-xla lint check bench bench-gpu clean
+.PHONY: run test test-xla test-deepspeed lint check bench bench-gpu clean
 .DEFAULT_GOAL := run
 
 $(VENV)/installed: pyproject.toml constraints.txt
@@ -42,6 +42,12 @@ $(XLA)/installed: constraints.txt
 
 test-xla: $(XLA)/installed
 	HF_HUB_OFFLINE=1 PJRT_DEVICE=CPU $(XLA)/bin/python -m pytest -q tests/xla
+
+# ZeRO by DeepSpeed itself, on CPUs.
+test-deepspeed: $(VENV)/installed-test
+	$(PIP) setuptools wheel
+	$(PIP) --no-build-isolation 'deepspeed>=0.18'
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q tests/distributed/test_deepspeed.py
 
 lint: $(VENV)/installed-lint
 	$(BIN)/ruff check .

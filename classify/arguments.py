@@ -45,6 +45,7 @@ GROUPS = {
         "use_cpu",
         "nproc",
         "strategy",
+        "deepspeed",
         "device_memory",
         "sync_batch_norm",
         "ddp_backend",

@@ -24,6 +24,7 @@ from torch import nn
 from classify import sharding
 from classify.errors import CheckpointError
 from classify.precision import Masters
+from classify.zero import Zero
 
 MANIFEST = "manifest.json"
 _FORMAT = 1
@@ -199,6 +200,7 @@ def tensors_of(
     *,
     keep: bool,
     elsewhere: Mapping[str, torch.Tensor] | None = None,
+    zero: Zero | None = None,
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """The weights by name (tied ones once), and the optimizer's state as "<parameter name>/<key>".
 
@@ -209,12 +211,18 @@ def tensors_of(
     keys = set(_shared_keys(model).values())
     masters = masters or {}
     own = {name: masters[p] for name, p in model.named_parameters() if p in masters} | dict(elsewhere or {})
+    if zero is not None:
+        own |= zero.weights(model)
     weights = {name: own.get(name, tensor) for name, tensor in model.state_dict().items() if name in keys}
-    moments = {
-        f"{name}/{key}": value
-        for name, parameter in model.named_parameters()
-        for key, value in optimizer.state.get(masters.get(parameter, parameter), {}).items()
-    }
+    moments = (
+        zero.moments(model)
+        if zero is not None
+        else {
+            f"{name}/{key}": value
+            for name, parameter in model.named_parameters()
+            for key, value in optimizer.state.get(masters.get(parameter, parameter), {}).items()
+        }
+    )
     return sharding.gathered(weights, keep), sharding.gathered(moments, keep)
 
 

@@ -12,6 +12,7 @@ from classify.config import FIELDS, RunConfig, TrainingConfig
 from classify.data.infer import Guess, find_text_column
 from classify.data.parts import Corpus, load_corpus
 from classify.data.read import Table, read_table
+from classify.deepspeed_file import check_file
 from classify.destination import Destination, check_destination
 from classify.errors import Faults, InputError
 from classify.hub import ModelFolder, resolve_model
@@ -49,6 +50,9 @@ def check_inputs(config: RunConfig) -> Checked:
     with faults.collecting():
         _check_lora(config.model.lora)
     with faults.collecting():
+        if training.deepspeed is not None:
+            check_file(training.deepspeed)
+    with faults.collecting():
         corpus = load_corpus(config.data, training.seed)
         check_columns_free((corpus.test or corpus.eval).table, corpus.labels)
     with faults.collecting():
@@ -74,7 +78,8 @@ def check_start(training: TrainingConfig) -> None:
                 f"give at most {4 * cores}."
             )
         place = launch.Launch("nproc", local_rank=0)  # as the processes will find themselves
-    devices.check_strategy(place, training.strategy, training.ddp_backend, training.use_cpu)
+    strategy = "deepspeed" if training.deepspeed is not None else training.strategy
+    devices.check_strategy(place, strategy, training.ddp_backend, training.use_cpu)
 
 
 def check_prediction(model: str, data: str, out: str, text_column: str | None) -> tuple[Table, str]:

@@ -259,6 +259,15 @@ class RunConfig:
             self._combine_level(training.opt_level, faults)
         if self.model.lora and (self.model.freeze_embeddings or self.model.freeze_layers):
             faults.append("--lora freezes all but the head; drop --freeze-embeddings and --freeze-layers.")
+        if training.deepspeed is not None:
+            for flag, given in (
+                (f"--strategy {training.strategy}", training.strategy not in ("auto", "ddp")),
+                (f"--opt-level {training.opt_level}", training.opt_level is not None),
+                ("--precision", training.asked_precision != "auto"),
+                ("--max-minutes", training.max_minutes is not None),
+            ):
+                if given:
+                    faults.append(f"--deepspeed and {flag} do not go together; drop one of them.")
         if training.device_memory is not None and training.strategy != "model":
             faults.append("--device-memory belongs to --strategy model; give both, or none.")
         if self.model.lora and training.strategy == "fsdp":

@@ -29,6 +29,9 @@ class DeviceConfig:
         "the weights (fsdp), or one process spreads the layers over devices, memory and disk (model)",
         "--strategy",
     )
+    deepspeed: str | None = option(
+        None, "a DeepSpeed JSON file with ZeRO stage 1 or 2: optimizer state cut over the processes", "--deepspeed"
+    )
     device_memory: float | None = option(
         None,
         "GiB that --strategy model may use of each device; what is free if not given",
@@ -73,7 +76,7 @@ class DeviceConfig:
         return process_group.start(
             use_cpu=self.use_cpu,
             local_rank=self.local_rank,
-            strategy=self.strategy,
+            strategy="deepspeed" if self.deepspeed is not None else self.strategy,
             backend=self.ddp_backend,
             timeout_seconds=self.ddp_timeout,
         )

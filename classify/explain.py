@@ -160,7 +160,11 @@ def words(topology: Sequence[Entry], plan: DevicePlan, each_node: bool = False) 
             f"{plan.device} ({plan.reason}), draws all rows in random order and writes all files."
         )
     use = "it chooses the device" if plan.device != "cpu" else "on CPUs it chooses nothing, all share them"
-    way = "FSDP2, each keeps a part of the weights," if plan.strategy == "fsdp" else "DistributedDataParallel"
+    ways = {
+        "fsdp": "FSDP2, each keeps a part of the weights,",
+        "deepspeed": "DeepSpeed's ZeRO, each keeps a part of the optimizer's state,",
+    }
+    way = ways.get(plan.strategy, "DistributedDataParallel")
     return (
         f"{world} processes on {machines} machine{'s' if machines > 1 else ''} train together "
         f"({way} over {plan.backend}). The rank counts processes over all machines, the local rank "

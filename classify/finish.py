@@ -23,6 +23,8 @@ def finish(job: Job, state: trainer.TrainState, record: RunRecord) -> None:
     best_epoch, step = best["epoch"], int(best["step"])
     halved = job.model.classifier.halved
     job.model.classifier.make_whole(state.masters)  # what is scored is what will be saved
+    if state.zero is not None:
+        state.zero.make_whole(job.model.stock)
     if step != progress.step:
         if take_best(job, step):
             job.say(f"the weights of epoch {best_epoch:g} are kept: they scored best on the evaluation part")

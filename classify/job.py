@@ -22,6 +22,7 @@ from classify.config import RunConfig
 from classify.data.infer import Guess
 from classify.data.parts import Part
 from classify.data.tokens import Tokens, TrainingSet, default_max_length, load_tokenizer, tokenize
+from classify.deepspeed_file import check_file
 from classify.destination import Destination, begun_before, check_folder, make_folder
 from classify.errors import InputError
 from classify.inference import logits_of
@@ -184,7 +185,12 @@ def _prepare(
     training = checked.config.training
     check_alike(checked, runtime)
     check_enough(checked, runtime)
-    precision = choose_precision(training.asked_precision, runtime.device, training.opt_level)
+    if training.deepspeed is not None:
+        precision = Precision(
+            check_file(training.deepspeed), None, f"{training.deepspeed} says so", runtime.device.type
+        )
+    else:
+        precision = choose_precision(training.asked_precision, runtime.device, training.opt_level)
     loaded = load(checked, tokenizer, tokens, runtime.device.type)
     loaded.model.classifier.precision = precision
     spread = places(checked, loaded, runtime)

@@ -98,7 +98,10 @@ def restore(job: Job, found: Checkpoint) -> trainer.TrainState:
     checkpoint.set_model(job.model.stock, weights)
     state = trainer.make_state(job.model, job.config.training, job.runtime, job.objective)
     tensors = job.runtime.broadcast_tensors(found.optimizer_tensors() if main else None)
-    checkpoint.set_optimizer(job.model.stock, state.optimizer, tensors, state.masters)
+    if state.zero is not None:
+        state.zero.restore(job.model.stock, weights, tensors)
+    else:
+        checkpoint.set_optimizer(job.model.stock, state.optimizer, tensors, state.masters)
     state.progress = trainer.Progress(**found.state["progress"])
     state.parts = max(state.parts, state.progress.parts)
     if found.state["scaler"]:

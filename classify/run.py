@@ -298,6 +298,7 @@ def _save(job: Job, state: trainer.TrainState) -> None:
         state.masters,
         keep=job.writes,
         elsewhere=job.placement.left_out() if job.placement is not None else None,
+        zero=state.zero,
     )
     if job.writes:
         if job.vocabulary is not None and job.vocabulary.compacted:

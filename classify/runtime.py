@@ -196,6 +196,9 @@ class Runtime:
         if self.plan.strategy == "fsdp":
             self.broadcast_parameters(model)  # as DistributedDataParallel does: all start from the same bits
             return sharding.shard(model, self.device, self.world_size)
+        if self.plan.strategy == "deepspeed":  # which wraps the optimizer with it, see `classify.zero`
+            self.broadcast_parameters(model)
+            return model
         if self.distributed:
             devices = None if self.device.type == "cpu" else [self.device.index]
             wrapped = DistributedDataParallel(
@@ -220,7 +223,7 @@ class Runtime:
     @property
     def forward_is_collective(self) -> bool:
         """Whether a forward pass in training waits for the other ranks."""
-        return self.plan.strategy == "fsdp" or self._norms > 0
+        return self.plan.strategy in ("fsdp", "deepspeed") or self._norms > 0
 
     def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:
         """Inside this context a backward pass adds to the local gradients without exchanging them.
@@ -254,7 +257,8 @@ class Runtime:
     def describe(self) -> str:
         """One line: device, parallel mode and why."""
         launch = self.plan.launch
-        way = "weights in parts, FSDP2" if self.plan.strategy == "fsdp" else "DistributedDataParallel"
+        ways = {"fsdp": "weights in parts, FSDP2", "deepspeed": "optimizer in parts, DeepSpeed"}
+        way = ways.get(self.plan.strategy, "DistributedDataParallel")
         place = f", {launch.world_size} processes ({way}, {self.plan.backend})" if self.distributed else ""
         if self.replicas > 1:
             place = f", {self.replicas} devices (DataParallel)"

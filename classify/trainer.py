@@ -30,6 +30,7 @@ from classify.optimization import NO_LABEL, Objective, learning_rate_factor, mak
 from classify.precision import Masters, give_weights, take_gradients
 from classify.runtime import Runtime
 from classify.transfer import send
+from classify.zero import Zero
 
 Rows = npt.NDArray[np.int64]
 
@@ -69,6 +70,7 @@ class TrainState:
     parts: int
     objective: Objective = field(default_factory=Objective)
     masters: Masters = field(default_factory=dict)
+    zero: Zero | None = None
     progress: Progress = field(default_factory=Progress)
 
     def clear_gradients(self) -> None:
@@ -105,6 +107,10 @@ def make_state(
     masters = model.classifier.halve()
     wrapped = runtime.wrap(model.classifier, config.sync_batch_norm)
     optimizer = make_optimizer(wrapped, config, runtime.device, masters)
+    zero = None
+    if runtime.plan.strategy == "deepspeed":
+        zero = Zero(wrapped, optimizer, config, runtime.world_size)
+        wrapped, optimizer = zero.engine, zero.optimizer
     return TrainState(
         model,
         wrapped,
@@ -113,6 +119,7 @@ def make_state(
         config.gradient_accumulation_steps,
         objective or Objective(),
         masters,
+        zero,
     )
 
 
@@ -200,7 +207,10 @@ def backward(
         with exchange, counted(state.wrapped, weight > 0):
             logits = runtime.forward(state.wrapped, batches)
             loss = state.objective.loss_sum(logits, truth)
-            state.scaler.scale(loss * (scale * weight)).backward()
+            if state.zero is not None:
+                state.zero.backward(loss * (scale * weight), last)
+            else:
+                state.scaler.scale(loss * (scale * weight)).backward()
         total += loss.detach() * weight
         if not runtime.distributed:  # whose reducer adds up in place, in half precision
             take_gradients(state.masters)
@@ -223,6 +233,8 @@ def cut_finer(state: TrainState, rows: int, runtime: Runtime, told: str) -> None
 
 def _update(state: TrainState, config: TrainingConfig) -> torch.Tensor:
     """Clip, step, clear. Returns the gradient's norm before clipping, the same on every rank."""
+    if state.zero is not None:
+        return state.zero.step()
     take_gradients(state.masters)
     state.scaler.unscale_(state.optimizer)
     limit = config.max_grad_norm or math.inf
