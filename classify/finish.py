@@ -7,7 +7,7 @@ import shutil
 import sys
 from typing import Any
 
-from classify import baseline, metrics, sharding, trainer
+from classify import baseline, metrics, sharding, train_state
 from classify.adapters import merge_adapters
 from classify.data.parts import Part
 from classify.job import Job
@@ -15,7 +15,7 @@ from classify.outputs import RunRecord, save_model, write_json, write_prediction
 from classify.resume import take_best
 
 
-def finish(job: Job, state: trainer.TrainState, record: RunRecord) -> None:
+def finish(job: Job, state: train_state.TrainState, record: RunRecord) -> None:
     """Go back to the best epoch, score the test part, write every file, say where they lie."""
     progress, corpus = state.progress, job.checked.corpus
     best = progress.best
@@ -99,7 +99,7 @@ def _settings(job: Job) -> dict[str, Any]:
     }
 
 
-def _train_metrics(job: Job, progress: trainer.Progress) -> dict[str, Any]:
+def _train_metrics(job: Job, progress: train_state.Progress) -> dict[str, Any]:
     return {
         "seconds": progress.seconds,
         "rows_per_second": progress.position / progress.seconds,

@@ -16,7 +16,8 @@ from classify.data import plan
 from classify.data.tokens import TrainingSet
 from classify.memory import out_of_memory
 from classify.runtime import Runtime
-from classify.trainer import TrainState, backward, cut_finer
+from classify.train_state import TrainState
+from classify.trainer import backward, cut_finer
 
 # Steps that a measurement takes; the first one does not count.
 _MEASURED = 6

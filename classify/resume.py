@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from classify import checkpoint, trainer
+from classify import checkpoint, train_state
 from classify.checkpoint import Checkpoint
 from classify.destination import CHECKPOINTS
 from classify.errors import CheckpointError, InputError
@@ -89,20 +89,20 @@ def is_finished(job: Job, found: Checkpoint | None, end: int) -> bool:
     return True
 
 
-def restore(job: Job, found: Checkpoint) -> trainer.TrainState:
+def restore(job: Job, found: Checkpoint) -> train_state.TrainState:
     """Weights, optimizer, scaler and progress as they were. A collective."""
     main = job.runtime.is_main
     weights = job.runtime.broadcast_tensors(found.model_tensors() if main else None)
     if job.vocabulary is not None and job.vocabulary.compacted:
         _check_vocabulary(found, weights.get(VOCABULARY), job.vocabulary.as_tensor())
     checkpoint.set_model(job.model.stock, weights)
-    state = trainer.make_state(job.model, job.config.training, job.runtime, job.objective)
+    state = train_state.make_state(job.model, job.config.training, job.runtime, job.objective)
     tensors = job.runtime.broadcast_tensors(found.optimizer_tensors() if main else None)
     if state.zero is not None:
         state.zero.restore(job.model.stock, weights, tensors)
     else:
         checkpoint.set_optimizer(job.model.stock, state.optimizer, tensors, state.masters)
-    state.progress = trainer.Progress(**found.state["progress"])
+    state.progress = train_state.Progress(**found.state["progress"])
     state.parts = max(state.parts, state.progress.parts)
     if found.state["scaler"]:
         state.scaler.load_state_dict(found.state["scaler"])

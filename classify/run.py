@@ -16,7 +16,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from classify import checkpoint, launch, probe, rehearsal, resume, trainer
+from classify import checkpoint, launch, probe, rehearsal, resume, train_state, trainer
 from classify.checkpoint import Checkpoint
 from classify.checks import Checked, check
 from classify.config import RunConfig
@@ -133,12 +133,12 @@ def _rows_per_step(job: Job) -> list[int]:
     lengths = data.tokens.lengths_of(rows)
     world = job.runtime.world_size
     return [
-        sum(len(piece) for micro in trainer.micro_batches(job.model, lengths, rank, world, 1, 1) for piece in micro)
+        sum(len(piece) for micro in train_state.micro_batches(job.model, lengths, rank, world, 1, 1) for piece in micro)
         for rank in range(world)
     ]
 
 
-def _begin(job: Job, found: Checkpoint | None) -> trainer.TrainState:
+def _begin(job: Job, found: Checkpoint | None) -> train_state.TrainState:
     """Weights, optimizer and progress of a checkpoint, or the head's start of a fresh run."""
     if found is not None:
         return resume.restore(job, found)
@@ -152,10 +152,10 @@ def _begin(job: Job, found: Checkpoint | None) -> trainer.TrainState:
             f"head: starts from a logistic regression on the model's output of {start.rows} rows - evaluation accuracy "
             f"{score.accuracy:.3f} before fine-tuning, {time.perf_counter() - begin:.1f} s (--head to change)"
         )
-    return trainer.make_state(job.model, config.training, job.runtime, job.objective)
+    return train_state.make_state(job.model, config.training, job.runtime, job.objective)
 
 
-def _rehearse(job: Job, state: trainer.TrainState, plan: BatchPlan, end: int) -> int:
+def _rehearse(job: Job, state: train_state.TrainState, plan: BatchPlan, end: int) -> int:
     """Steps that change nothing, where memory or time has to be known beforehand. Returns the end that fits."""
     training, runtime, data = job.config.training, job.runtime, job.training_set
     start = state.progress.position
@@ -187,7 +187,7 @@ def _open_logs(job: Job, step: int) -> None:
         job.tracker = Tracker(job.checked.trackers, job.folder, job.config.flat(), step)
 
 
-def _loop(job: Job, state: trainer.TrainState, plan: BatchPlan, end: int) -> None:
+def _loop(job: Job, state: train_state.TrainState, plan: BatchPlan, end: int) -> None:
     """Train to the end; score and save at each epoch's end. Raises Interrupted after saving, when told to stop."""
     training = job.config.training
     with stop_signals() as received, _bar(job, state.progress.step, plan.steps_until(end)) as bar:
@@ -251,7 +251,7 @@ def _log_step(job: Job, event: trainer.StepDone, bar: tqdm) -> None:
     job.tracker.log("train", event.step, {name: values[name] for name in names if values[name] is not None})
 
 
-def _evaluate_epoch(job: Job, state: trainer.TrainState) -> None:
+def _evaluate_epoch(job: Job, state: train_state.TrainState) -> None:
     """Score the evaluation part, remember the best, say and log it."""
     progress = state.progress
     epoch = progress.position / len(job.checked.corpus.train)
@@ -281,7 +281,7 @@ def _evaluate_epoch(job: Job, state: trainer.TrainState) -> None:
     job.tracker.log("eval", progress.step, values)
 
 
-def _save(job: Job, state: trainer.TrainState) -> None:
+def _save(job: Job, state: train_state.TrainState) -> None:
     """Write a checkpoint; those who do not write wait, so that nobody runs ahead of a failing disk."""
     progress = state.progress
     limit = job.config.training.save_total_limit

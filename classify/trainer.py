@@ -11,7 +11,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -25,59 +25,15 @@ from classify.data import plan
 from classify.data.tokens import TrainingSet
 from classify.errors import ClassifyError
 from classify.memory import out_of_memory, release_cache
-from classify.model import LoadedModel
-from classify.optimization import NO_LABEL, Objective, learning_rate_factor, make_optimizer, set_learning_rate
-from classify.precision import Masters, give_weights, take_gradients
+from classify.optimization import NO_LABEL, learning_rate_factor, set_learning_rate
+from classify.precision import give_weights, take_gradients
 from classify.runtime import Runtime
+from classify.train_state import PADDED_ROWS, Progress, TrainState, micro_batches
 from classify.transfer import send
-from classify.zero import Zero
 
 Rows = npt.NDArray[np.int64]
 
-# Rows of a padded micro-batch: few enough that texts of like length share one, enough to keep the cores busy.
-_PADDED_ROWS = 8
 _LESS_MEMORY = "take --gradient-checkpointing, a smaller --max-length or --precision bf16"
-
-
-@dataclass
-class Progress:
-    """Where training stands; all of it goes into a checkpoint. `position` is the rows consumed since the start.
-
-    `end` is where a limit of time lets it end, once that has been measured, under the `limits` that were given then;
-    `parts` the micro-batches a step is cut into, more than were asked for where memory was short.
-    """
-
-    step: int = 0
-    position: int = 0
-    seconds: float = 0.0
-    tokens: int = 0
-    epoch_loss: float = 0.0
-    epoch_weight: float = 0.0
-    end: int | None = None
-    limits: list[float | None] | None = None
-    parts: int = 1
-    best: dict[str, float] | None = None
-
-
-@dataclass
-class TrainState:
-    """What a step changes. `parts` is the micro-batches that a rank cuts its share of a step into."""
-
-    model: LoadedModel
-    wrapped: nn.Module
-    optimizer: torch.optim.Optimizer
-    scaler: torch.amp.GradScaler
-    parts: int
-    objective: Objective = field(default_factory=Objective)
-    masters: Masters = field(default_factory=dict)
-    zero: Zero | None = None
-    progress: Progress = field(default_factory=Progress)
-
-    def clear_gradients(self) -> None:
-        """Forget the gradients of the optimizer's weights, and of the half ones whose masters they are."""
-        self.optimizer.zero_grad(set_to_none=True)
-        for weight in self.masters:
-            weight.grad = None
 
 
 @dataclass(frozen=True)
@@ -98,53 +54,6 @@ class StepDone:
     last: bool
     stopped: bool
     cut_into: int | None = None
-
-
-def make_state(
-    model: LoadedModel, config: TrainingConfig, runtime: Runtime, objective: Objective | None = None
-) -> TrainState:
-    """Wrap the model, then build the optimizer on the parameters as they are after wrapping, or on their masters."""
-    masters = model.classifier.halve()
-    wrapped = runtime.wrap(model.classifier, config.sync_batch_norm)
-    optimizer = make_optimizer(wrapped, config, runtime.device, masters)
-    zero = None
-    if runtime.plan.strategy == "deepspeed":
-        zero = Zero(wrapped, optimizer, config, runtime.world_size)
-        wrapped, optimizer = zero.engine, zero.optimizer
-    return TrainState(
-        model,
-        wrapped,
-        optimizer,
-        model.classifier.precision.scaler(),
-        config.gradient_accumulation_steps,
-        objective or Objective(),
-        masters,
-        zero,
-    )
-
-
-def micro_batches(
-    model: LoadedModel, lengths: Rows, rank: int, world_size: int, parts: int, replicas: int
-) -> list[list[Rows]]:
-    """The micro-batches of one rank: each holds, for up to `replicas` devices, indices into the step's rows.
-
-    Ranks share the step by token cost, largest first; a rank's share is cut again into `parts` micro-batches. With
-    fewer rows than ranks, some ranks have none.
-    """
-    costs = plan.token_cost(lengths, model.hidden_size)
-    share = plan.divide(costs, world_size)[rank]
-    if not len(share):
-        return []
-    if model.packed:
-        cuts = [share[part] for part in plan.divide(costs[share], parts)]
-        return [[cut[piece] for piece in plan.divide(costs[cut], replicas) if len(piece)] for cut in cuts if len(cut)]
-    if model.few_shapes:
-        sizes = np.array([xla.padded_length(length) for length in lengths[share].tolist()])
-        alike = [share[sizes == size] for size in np.unique(sizes)]
-        return [[cut] for group in alike for cut in np.array_split(group, parts) if len(cut)]
-    parts = max(parts, math.ceil(len(share) / (_PADDED_ROWS * replicas)))
-    cuts = [share[part] for part in plan.divide_by_length(lengths[share], parts)]
-    return [[cut[piece] for piece in plan.divide_by_length(lengths[cut], replicas)] for cut in cuts]
 
 
 def train_step(
@@ -225,7 +134,7 @@ def cut_finer(state: TrainState, rows: int, runtime: Runtime, told: str) -> None
             f"step {state.progress.step + 1}: out of memory with a single text ({told}); {_LESS_MEMORY}."
         )
     if not state.model.packed:  # padded micro-batches are small as they are
-        state.parts = max(state.parts, math.ceil(rows / (runtime.world_size * runtime.replicas * _PADDED_ROWS)))
+        state.parts = max(state.parts, math.ceil(rows / (runtime.world_size * runtime.replicas * PADDED_ROWS)))
     state.parts *= 2
     state.clear_gradients()
     release_cache(runtime.device)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from classify import trainer
+from classify import train_state, trainer
 from classify.config import TrainingConfig
 from classify.inference import logits_of
 from classify.model import LoadedModel
@@ -42,7 +42,7 @@ def main(model_folder: Path, results: Path, way: str) -> None:
         data, model = data_and_model(model_folder)
         with_batch_norm(model).use_packing(True)
         config.max_steps = steps
-        state = trainer.make_state(model, config, config.runtime)
+        state = train_state.make_state(model, config, config.runtime)
         list(trainer.fit(state, data, config, config.runtime, batch_size=batch_size))
         logits = logits_of(model, data.tokens, data.rows, config.runtime)
         if config.runtime.is_main:

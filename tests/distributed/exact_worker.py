@@ -15,7 +15,7 @@ import torch
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from classify import trainer
+from classify import train_state, trainer
 from classify.config import TrainingConfig
 from classify.data.tokens import TrainingSet, load_tokenizer, tokenize
 from classify.hub import resolve_model
@@ -52,7 +52,7 @@ def count_exchanges(model_folder: Path, runtime: Runtime, micro: int) -> tuple[i
     model.stock.spare = torch.nn.Linear(3, 3)
     unused = freeze_unused(model, data.tokens, 0)
     config = TrainingConfig(use_cpu=True, max_steps=3, gradient_accumulation_steps=micro, seed=SEED)
-    state = trainer.make_state(model, config, runtime)
+    state = train_state.make_state(model, config, runtime)
     exchanges: list[int] = []
 
     def hook(group, bucket):  # type: ignore[no-untyped-def]  # torch compares annotations with its own, not as text
@@ -83,7 +83,7 @@ def main(model_folder: Path, results: Path, strategy: Any = "auto") -> None:
                 seed=SEED,
                 logging_steps=1,
             )
-            state = trainer.make_state(model, config, runtime)
+            state = train_state.make_state(model, config, runtime)
             events = list(trainer.fit(state, data, config, runtime, batch_size=BATCH))
             logits = logits_of(model, data.tokens, data.rows, runtime)
             tensors = gathered(dict(model.stock.named_parameters()), keep=runtime.is_main)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from classify import trainer
+from classify import train_state, trainer
 from classify.config import TrainingConfig
 from classify.data.tokens import TrainingSet, load_tokenizer, tokenize
 from classify.hub import resolve_model
@@ -56,7 +56,7 @@ def losses(folder: Path) -> list[float]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        state = trainer.make_state(model, config, config.runtime)
+        state = train_state.make_state(model, config, config.runtime)
         events = trainer.fit(state, data, config, config.runtime, batch_size=16)
         return [event.loss for event in events if event.loss is not None]
     finally:

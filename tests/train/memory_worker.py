@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from classify import rehearsal, trainer
+from classify import rehearsal, train_state, trainer
 from classify.config import TrainingConfig
 from classify.data.plan import BatchPlan
 from classify.data.tokens import TrainingSet, load_tokenizer, tokenize
@@ -43,7 +43,7 @@ def main(folder: Path, megabytes: int, steps: int) -> None:
     data, model = data_and_model(folder)
     config = TrainingConfig(use_cpu=True, max_steps=steps, learning_rate=1e-3, logging_steps=1)
     runtime = config.runtime
-    state = trainer.make_state(model, config, runtime)
+    state = train_state.make_state(model, config, runtime)
     batches = BatchPlan(ROWS, ROWS, config.seed)
     small = BatchPlan(ROWS, 8, config.seed).step_at(0)
     bare = dataclasses.replace(state, wrapped=model.classifier)

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import classify
-from classify import trainer
+from classify import train_state, trainer
 from classify.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
 from classify.data.plan import BatchPlan
 from classify.data.tokens import TrainingSet
@@ -94,7 +94,7 @@ def train(
         use_cpu=True, learning_rate=LEARNING_RATE, max_steps=STEPS, gradient_accumulation_steps=micro, seed=SEED,
         logging_steps=1,
     )  # fmt: skip
-    state = trainer.make_state(model, config, runtime)
+    state = train_state.make_state(model, config, runtime)
     events = list(trainer.fit(state, data, config, runtime, batch_size=BATCH))
     return model, data, events
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from classify import trainer
+from classify import train_state, trainer
 from classify.config import TrainingConfig
 from classify.errors import ClassifyError
 from tests.conftest import ROOT, run_command
@@ -55,7 +55,7 @@ def test_ranks_agree_before_the_first_step(model_folder: Path, unlimited: Any, t
 def test_a_single_text_that_does_not_fit_ends_the_run(model_folder: Path) -> None:
     _, model = data_and_model(model_folder)
     config = TrainingConfig(use_cpu=True)
-    state = trainer.make_state(model, config, config.runtime)
+    state = train_state.make_state(model, config, config.runtime)
     trainer.cut_finer(state, 3, config.runtime, "no room")
     trainer.cut_finer(state, 3, config.runtime, "no room")
     with pytest.raises(

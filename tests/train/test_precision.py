@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import classify.run as run
-from classify import trainer
+from classify import train_state, trainer
 from classify.config import RunConfig, TrainingConfig
 from classify.errors import InputError
 from classify.precision import choose_precision, give_weights, take_gradients
@@ -22,13 +22,13 @@ GPU = torch.device("cuda")
 STEPS = 30
 
 
-def trained(folder: Path, **settings: Any) -> tuple[list[float], trainer.TrainState]:
+def trained(folder: Path, **settings: Any) -> tuple[list[float], train_state.TrainState]:
     """Losses of thirty steps on 57 rows, batch 19, and the state behind them."""
     data, model = data_and_model(folder)
     model.use_packing(True)
     config = TrainingConfig(use_cpu=True, max_steps=STEPS, logging_steps=1, learning_rate=1e-3, seed=3, **settings)
     model.classifier.precision = choose_precision(config.asked_precision, CPU, config.opt_level)
-    state = trainer.make_state(model, config, config.runtime)
+    state = train_state.make_state(model, config, config.runtime)
     return [float(event.loss or 0) for event in trainer.fit(state, data, config, config.runtime, batch_size=19)], state
 
 

@@ -16,7 +16,7 @@ from classify.devices import ParallelMode
 from classify.hub import resolve_model
 from classify.model import load_model
 from classify.runtime import BatchDataParallel
-from classify.trainer import micro_batches
+from classify.train_state import micro_batches
 from tests import tiny
 
 

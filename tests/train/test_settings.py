@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from classify import trainer
+from classify import train_state, trainer
 from classify.config import TrainingConfig
 from classify.errors import InputError
 from classify.model import LoadedModel, checkpoint_activations, depths, freeze
@@ -33,7 +33,7 @@ def after_one_step(folder: Path, **settings: Any) -> tuple[dict[str, torch.Tenso
     prepare = settings.pop("prepare", lambda _: None)
     prepare(model)
     config = TrainingConfig(use_cpu=True, max_steps=1, seed=SEED, logging_steps=1, max_grad_norm=0.0, **settings)
-    state = trainer.make_state(model, config, config.runtime, make_objective(config, data.labels, 3))
+    state = train_state.make_state(model, config, config.runtime, make_objective(config, data.labels, 3))
     caught: dict[str, torch.Tensor] = {}
 
     def note(*_: Any) -> None:
@@ -136,7 +136,7 @@ def test_layerwise_decay_of_the_learning_rate(model_folder: Path) -> None:
         lr_scheduler_type="constant",
     )  # fmt: skip
     before = {name: p.detach().clone() for name, p in model.stock.named_parameters()}
-    state = trainer.make_state(model, config, config.runtime)
+    state = train_state.make_state(model, config, config.runtime)
     list(trainer.fit(state, data, config, config.runtime, batch_size=BATCH))
     depth = depths(model.stock)
     for name, parameter in model.stock.named_parameters():

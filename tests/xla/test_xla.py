@@ -73,7 +73,7 @@ def test_a_run_goes_on_from_a_checkpoint_of_the_cpu(train: Callable[..., tuple[P
 def test_nothing_is_compiled_once_the_shapes_are_known(model_folder: Path) -> None:
     """The second epoch of the same rows, with dropout and a falling learning rate, meets no new program."""
     os.environ["PJRT_DEVICE"] = "CPU"
-    from classify import trainer, xla
+    from classify import train_state, trainer, xla
     from classify.config import TrainingConfig
     from tests.distributed.exact_worker import data_and_model
 
@@ -83,7 +83,7 @@ def test_nothing_is_compiled_once_the_shapes_are_known(model_folder: Path) -> No
     model.use_packing(False)
     model.few_shapes = True
     model.classifier.to(config.device)
-    state = trainer.make_state(model, config, config.runtime)
+    state = train_state.make_state(model, config, config.runtime)
     seen = [xla.compilations() for _ in trainer.fit(state, data, config, config.runtime, batch_size=19)]
     # 57 rows of up to 27 tokens: batches of 16 or 32 tokens, of 8, 16 or 32 rows.
     print(json.dumps(seen))

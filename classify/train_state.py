@@ -1,0 +1,113 @@
+"""What a training step changes, how it is made, and how a step's rows are divided."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from classify import xla
+from classify.config import TrainingConfig
+from classify.data import plan
+from classify.model import LoadedModel
+from classify.optimization import Objective, make_optimizer
+from classify.precision import Masters
+from classify.runtime import Runtime
+from classify.zero import Zero
+
+Rows = npt.NDArray[np.int64]
+
+# Rows of a padded micro-batch: few enough that texts of like length share one, enough to keep the cores busy.
+PADDED_ROWS = 8
+
+
+@dataclass
+class Progress:
+    """Where training stands; all of it goes into a checkpoint. `position` is the rows consumed since the start.
+
+    `end` is where a limit of time lets it end, once that has been measured, under the `limits` that were given then;
+    `parts` the micro-batches a step is cut into, more than were asked for where memory was short.
+    """
+
+    step: int = 0
+    position: int = 0
+    seconds: float = 0.0
+    tokens: int = 0
+    epoch_loss: float = 0.0
+    epoch_weight: float = 0.0
+    end: int | None = None
+    limits: list[float | None] | None = None
+    parts: int = 1
+    best: dict[str, float] | None = None
+
+
+@dataclass
+class TrainState:
+    """What a step changes. `parts` is the micro-batches that a rank cuts its share of a step into."""
+
+    model: LoadedModel
+    wrapped: nn.Module
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    parts: int
+    objective: Objective = field(default_factory=Objective)
+    masters: Masters = field(default_factory=dict)
+    zero: Zero | None = None
+    progress: Progress = field(default_factory=Progress)
+
+    def clear_gradients(self) -> None:
+        """Forget the gradients of the optimizer's weights, and of the half ones whose masters they are."""
+        self.optimizer.zero_grad(set_to_none=True)
+        for weight in self.masters:
+            weight.grad = None
+
+
+def make_state(
+    model: LoadedModel, config: TrainingConfig, runtime: Runtime, objective: Objective | None = None
+) -> TrainState:
+    """Wrap the model, then build the optimizer on the parameters as they are after wrapping, or on their masters."""
+    masters = model.classifier.halve()
+    wrapped = runtime.wrap(model.classifier, config.sync_batch_norm)
+    optimizer = make_optimizer(wrapped, config, runtime.device, masters)
+    zero = None
+    if runtime.plan.strategy == "deepspeed":
+        zero = Zero(wrapped, optimizer, config, runtime.world_size)
+        wrapped, optimizer = zero.engine, zero.optimizer
+    return TrainState(
+        model,
+        wrapped,
+        optimizer,
+        model.classifier.precision.scaler(),
+        config.gradient_accumulation_steps,
+        objective or Objective(),
+        masters,
+        zero,
+    )
+
+
+def micro_batches(
+    model: LoadedModel, lengths: Rows, rank: int, world_size: int, parts: int, replicas: int
+) -> list[list[Rows]]:
+    """The micro-batches of one rank: each holds, for up to `replicas` devices, indices into the step's rows.
+
+    Ranks share the step by token cost, largest first; a rank's share is cut again into `parts` micro-batches. With
+    fewer rows than ranks, some ranks have none.
+    """
+    costs = plan.token_cost(lengths, model.hidden_size)
+    share = plan.divide(costs, world_size)[rank]
+    if not len(share):
+        return []
+    if model.packed:
+        cuts = [share[part] for part in plan.divide(costs[share], parts)]
+        return [[cut[piece] for piece in plan.divide(costs[cut], replicas) if len(piece)] for cut in cuts if len(cut)]
+    if model.few_shapes:
+        sizes = np.array([xla.padded_length(length) for length in lengths[share].tolist()])
+        alike = [share[sizes == size] for size in np.unique(sizes)]
+        return [[cut] for group in alike for cut in np.array_split(group, parts) if len(cut)]
+    parts = max(parts, math.ceil(len(share) / (PADDED_ROWS * replicas)))
+    cuts = [share[part] for part in plan.divide_by_length(lengths[share], parts)]
+    return [[cut[piece] for piece in plan.divide_by_length(lengths[cut], replicas)] for cut in cuts]
