@@ -133,6 +133,14 @@ def _train(arguments: list[str], program: str) -> int:
     return 0
 
 
+# What --strategy and --deepspeed cut over the devices.
+_CUT = {
+    "fsdp": ("weights", "gradients", "optimizer"),
+    "deepspeed": ("optimizer",),
+    "model": ("weights", "gradients", "optimizer", "activations"),
+}
+
+
 def _memory(checked: Checked, plan: DevicePlan, world_size: int) -> str:
     """What a device will hold, estimated before anything is tokenised or loaded."""
     from classify import estimate
@@ -142,17 +150,23 @@ def _memory(checked: Checked, plan: DevicePlan, world_size: int) -> str:
     characters = sum(map(len, texts)) / len(texts)
     length = min(characters / _CHARACTERS_A_TOKEN + 2, config.data.max_length or checked.model.max_length)
     devices = world_size * max(1, plan.n_gpu if plan.strategy in ("dp", "model") else 1)
-    rows = config.training.train_batch_size / config.training.gradient_accumulation_steps
+    training, model = config.training, config.model
+    rows = training.train_batch_size / training.gradient_accumulation_steps
+    lora = (lambda _: True) if model.lora else None  # what LoRA adds is small beside the rest
     need = estimate.training_need(
         checked.model.config,
-        estimate.count_weights(checked.model.path),
+        estimate.count_weights(
+            checked.model.path, lora or estimate.frozen_names(model.freeze_embeddings, model.freeze_layers)
+        ),
         rows if plan.strategy == "model" else rows / devices,
         length,
-        half=config.training.asked_precision in ("bf16", "fp16") or config.training.opt_level == "O1",
-        level=config.training.opt_level,
-    )
-    if plan.strategy in ("fsdp", "model"):
-        need = need.divided(devices, activations_too=plan.strategy == "model")
+        half=training.asked_precision in ("bf16", "fp16")
+        or training.opt_level == "O1"
+        or (training.asked_precision == "auto" and plan.device.startswith("cuda")),
+        level=training.opt_level,
+        frozen_layers=model.freeze_layers,
+        checkpointing=training.gradient_checkpointing,
+    ).divided(devices, *_CUT.get(plan.strategy, ()))
     return f"memory: {need.words()}, for texts of about {length:.0f} tokens; a vocabulary cut to what occurs takes less"
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
+import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ MIB = 1 << 20
 # Bytes a trained weight takes in fp32: itself, its gradient, AdamW's two moments.
 TRAINED = 16
 FROZEN = 4
+# With checkpointing a layer keeps little more than its input: one of some dozens of such tensors.
+KEPT_INPUT = 1 / 16
 # What architectures call the width of a layer, its attention heads, and how many layers there are.
 _WIDTH = ("hidden_size", "dim", "d_model")
 _HEADS = ("num_attention_heads", "n_heads", "n_head")
@@ -36,14 +40,9 @@ class Need:
         """All of it."""
         return self.weights + self.gradients + self.optimizer + self.activations
 
-    def divided(self, by: int, activations_too: bool = False) -> Need:
-        """What one of `by` devices holds where the weights are cut over them."""
-        return Need(
-            weights=math.ceil(self.weights / by),
-            gradients=math.ceil(self.gradients / by),
-            optimizer=math.ceil(self.optimizer / by),
-            activations=math.ceil(self.activations / by) if activations_too else self.activations,
-        )
+    def divided(self, by: int, *parts: str) -> Need:
+        """What one of `by` devices holds where these parts are cut over them."""
+        return dataclasses.replace(self, **{part: math.ceil(getattr(self, part) / by) for part in parts})
 
     def words(self) -> str:
         """The parts and their sum in MiB."""
@@ -57,15 +56,32 @@ class Need:
         return f"about {self.total / MIB:,.0f} MiB a device ({listed})"
 
 
-def count_weights(folder: Path) -> int:
-    """Parameters in a folder's safetensors files, by their headers (https://github.com/huggingface/safetensors)."""
-    total = 0
+def count_weights(folder: Path, is_frozen: Callable[[str], bool] = lambda _: False) -> tuple[int, int]:
+    """(trained, frozen) parameters in a folder's safetensors files; `is_frozen` tells by name.
+
+    Read from the files' headers alone (https://github.com/huggingface/safetensors).
+    """
+    counts = {False: 0, True: 0}
     for path in folder.glob("*.safetensors"):
         with path.open("rb") as file:
             (size,) = struct.unpack("<Q", file.read(8))
             header: dict[str, Any] = json.loads(file.read(size))
-        total += sum(math.prod(one["shape"]) for name, one in header.items() if name != "__metadata__")
-    return total
+        for name, one in header.items():
+            if name != "__metadata__":
+                counts[is_frozen(name)] += math.prod(one["shape"])
+    return counts[False], counts[True]
+
+
+def frozen_names(embeddings: bool, layers: int) -> Callable[[str], bool]:
+    """Whether a parameter of that name is frozen by --freeze-embeddings, or by --freeze-layers with so many layers."""
+
+    def is_frozen(name: str) -> bool:
+        number = re.search(r"\.(\d+)\.", name)
+        if number is not None:
+            return int(number[1]) < layers
+        return "embedding" in name and (embeddings or layers > 0)
+
+    return is_frozen
 
 
 def layer_activations(config: Mapping[str, Any], tokens: float, length: float, half: bool) -> float:
@@ -80,15 +96,27 @@ def layer_activations(config: Mapping[str, Any], tokens: float, length: float, h
 
 
 def training_need(
-    config: Mapping[str, Any], weights: int, rows: float, length: float, *, half: bool = False, level: str | None = None
+    config: Mapping[str, Any],
+    weights: tuple[int, int],
+    rows: float,
+    length: float,
+    *,
+    half: bool = False,
+    level: str | None = None,
+    frozen_layers: int = 0,
+    checkpointing: bool = False,
 ) -> Need:
-    """What a step of `rows` texts of `length` tokens takes, all weights trained. An estimate, rather too high.
+    """What a step of `rows` texts of `length` tokens takes. An estimate, rather too high.
 
-    `half` is autocast in bf16 or fp16. Vocabulary compaction, which halves a small model, is not in it.
+    `weights` are (trained, frozen) parameters; `half` is autocast in bf16 or fp16; frozen layers keep nothing for the
+    backward pass. Vocabulary compaction, which halves a small model, is not in it.
     """
+    trained, frozen = weights
     own, gradient, moments = _OF_LEVEL.get(level or "", (FROZEN, 4, 8))
-    kept = _number(config, _LAYERS) * layer_activations(config, rows * length, length, half or level in _OF_LEVEL)
-    return Need(own * weights, gradient * weights, moments * weights, int(kept))
+    layers = max(0.0, _number(config, _LAYERS) - frozen_layers)
+    kept = layers * layer_activations(config, rows * length, length, half or level in _OF_LEVEL)
+    kept *= KEPT_INPUT if checkpointing else 1.0
+    return Need(own * (trained + frozen), gradient * trained, moments * trained, int(kept))
 
 
 def _number(config: Mapping[str, Any], names: tuple[str, ...]) -> float:

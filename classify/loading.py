@@ -9,6 +9,7 @@ from classify.adapters import add_adapters
 from classify.checks import Checked
 from classify.data.infer import Guess
 from classify.data.tokens import Tokens
+from classify.estimate import KEPT_INPUT
 from classify.model import (
     LoadedModel,
     checkpoint_activations,
@@ -60,8 +61,7 @@ def places(checked: Checked, loaded: Loaded, runtime: Runtime) -> dict[str, str]
     training, part = checked.config.training, checked.corpus.train
     length = float(loaded.tokens[part.table.path].lengths[part.rows].mean())
     rows = training.train_batch_size / training.gradient_accumulation_steps
-    # With checkpointing a layer keeps little more than its input: one of some dozens of such tensors.
-    share = 1 / 16 if training.gradient_checkpointing else 1.0
+    share = KEPT_INPUT if training.gradient_checkpointing else 1.0
     return choose_places(loaded.model.stock, runtime.devices, share * rows * length, length, training.device_memory)
 
 

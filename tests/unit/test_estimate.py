@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import struct
 from pathlib import Path
 
 import pytest
 
-from classify.estimate import MIB, Piece, count_weights, spread, training_need
+from classify.estimate import MIB, Piece, count_weights, frozen_names, spread, training_need
 
 BERT_BASE = {"hidden_size": 768, "num_attention_heads": 12, "num_hidden_layers": 12}
 
@@ -22,12 +23,13 @@ def test_weights_are_counted_by_the_headers_alone(tmp_path: Path) -> None:
     header = {"__metadata__": {"format": "pt"}, "a": {"dtype": "F32", "shape": [3, 4]}, "b": {"shape": []}}
     text = json.dumps(header).encode()
     (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
-    assert count_weights(tmp_path) == 13
+    assert count_weights(tmp_path) == (13, 0)
+    assert count_weights(tmp_path, lambda name: name == "a") == (1, 12)
 
 
 def test_bert_base_in_full_precision() -> None:
     """16 bytes a weight, and per layer 66 b s h + 9 b a s^2 bytes of activations."""
-    need = training_need(BERT_BASE, 110_000_000, rows=32, length=128)
+    need = training_need(BERT_BASE, (110_000_000, 0), rows=32, length=128)
     assert need.weights + need.gradients + need.optimizer == 16 * 110_000_000
     assert need.activations == 12 * (66 * 32 * 128 * 768 + 9 * 32 * 12 * 128 * 128)
     assert need.total == need.weights + need.gradients + need.optimizer + need.activations
@@ -35,26 +37,47 @@ def test_bert_base_in_full_precision() -> None:
 
 
 def test_half_precision_and_masters() -> None:
-    whole = training_need(BERT_BASE, 1000, 1, 10)
-    autocast = training_need(BERT_BASE, 1000, 1, 10, half=True)
+    whole = training_need(BERT_BASE, (1000, 0), 1, 10)
+    autocast = training_need(BERT_BASE, (1000, 0), 1, 10, half=True)
     assert (autocast.weights, autocast.optimizer) == (whole.weights, whole.optimizer)
     assert autocast.activations < 0.6 * whole.activations
-    masters = training_need(BERT_BASE, 1000, 1, 10, level="O2")
+    masters = training_need(BERT_BASE, (1000, 0), 1, 10, level="O2")
     assert masters.weights + masters.gradients + masters.optimizer == 20_000
-    throughout = training_need(BERT_BASE, 1000, 1, 10, level="O3")
+    throughout = training_need(BERT_BASE, (1000, 0), 1, 10, level="O3")
     assert throughout.weights + throughout.gradients + throughout.optimizer == 8_000
 
 
 def test_names_of_other_architectures() -> None:
     distil = {"dim": 768, "n_heads": 12, "n_layers": 12}
-    assert training_need(distil, 5, 2, 10) == training_need(BERT_BASE, 5, 2, 10)
+    assert training_need(distil, (5, 0), 2, 10) == training_need(BERT_BASE, (5, 0), 2, 10)
 
 
 def test_what_is_cut_over_devices() -> None:
-    need = training_need(BERT_BASE, 1000, 4, 10)
-    assert need.divided(2).weights == need.weights // 2
-    assert need.divided(2).activations == need.activations
-    assert need.divided(2, activations_too=True).total == need.total // 2
+    need = training_need(BERT_BASE, (1000, 0), 4, 10)
+    assert need.divided(2, "optimizer") == dataclasses.replace(need, optimizer=need.optimizer // 2)
+    assert need.divided(2, "weights", "gradients", "optimizer", "activations").total == need.total // 2
+
+
+def test_what_is_frozen_needs_its_weights_alone() -> None:
+    whole = training_need(BERT_BASE, (1000, 0), 4, 10)
+    half = training_need(BERT_BASE, (500, 500), 4, 10, frozen_layers=6)
+    assert half.weights == whole.weights
+    assert (2 * half.gradients, 2 * half.optimizer) == (whole.gradients, whole.optimizer)
+    assert 2 * half.activations == whole.activations
+    assert training_need(BERT_BASE, (1000, 0), 4, 10, checkpointing=True).activations == whole.activations // 16
+
+
+def test_names_of_frozen_weights() -> None:
+    is_frozen = frozen_names(embeddings=False, layers=2)
+    names = [
+        "bert.embeddings.word_embeddings.weight",
+        "encoder.layer.1.output.dense.bias",
+        "encoder.layer.2.x",
+        "pooler.b",
+    ]
+    assert [is_frozen(name) for name in names] == [True, True, False, False]
+    assert [frozen_names(embeddings=True, layers=0)(name) for name in names] == [True, False, False, False]
+    assert not any(frozen_names(embeddings=False, layers=0)(name) for name in names)
 
 
 @pytest.mark.parametrize("devices", [1, 2, 3, 4])
