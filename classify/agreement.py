@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 
 import torch
 
@@ -27,6 +28,8 @@ def check_alike(checked: Checked, runtime: Runtime) -> None:
     arguments = checked.config.to_dict()
     for own in ("local_rank", "nproc"):  # differ by nature
         arguments["training"].pop(own)
+    if arguments["training"]["deepspeed"] is not None:  # the file may differ under one name
+        arguments["training"]["deepspeed"] = Path(arguments["training"]["deepspeed"]).read_text(encoding="utf-8")
     kinds = {"arguments": json.dumps(arguments, sort_keys=True), "data": checked.corpus.fingerprint}
     hashes = torch.tensor([[int(hashlib.sha256(text.encode()).hexdigest()[:15], 16) for text in kinds.values()]])
     everywhere = runtime.gather(hashes.to(runtime.device)).cpu()

@@ -212,10 +212,10 @@ def tensors_of(
     masters = masters or {}
     own = {name: masters[p] for name, p in model.named_parameters() if p in masters} | dict(elsewhere or {})
     if zero is not None:
-        own |= zero.weights(model)
+        own |= zero.weights(model, keep)
     weights = {name: own.get(name, tensor) for name, tensor in model.state_dict().items() if name in keys}
     moments = (
-        zero.moments(model)
+        zero.moments(model, keep)
         if zero is not None
         else {
             f"{name}/{key}": value

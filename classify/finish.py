@@ -21,7 +21,6 @@ def finish(job: Job, state: train_state.TrainState, record: RunRecord) -> None:
     best = progress.best
     assert best is not None, "the last step is always evaluated"
     best_epoch, step = best["epoch"], int(best["step"])
-    halved = job.model.classifier.halved
     job.model.classifier.make_whole(state.masters)  # what is scored is what will be saved
     if state.zero is not None:
         state.zero.make_whole(job.model.stock)
@@ -34,7 +33,11 @@ def finish(job: Job, state: train_state.TrainState, record: RunRecord) -> None:
         merge_adapters(job.adapted)
     part = corpus.test or corpus.eval
     logits, score = job.predict(part)
-    eval_score = score if part is corpus.eval else _eval_score(job, step, as_scored=not halved and job.adapted is None)
+    eval_score = (
+        score
+        if part is corpus.eval
+        else _eval_score(job, step, as_scored=not job.precision.rounds_weights and job.adapted is None)
+    )
     if job.placement is not None:
         job.placement.undo()
     weights = sharding.gathered(job.model.stock.state_dict(), keep=job.writes)

@@ -31,7 +31,7 @@ from classify.model import LoadedModel, quiet_libraries
 from classify.optimization import Objective, make_objective
 from classify.outputs import TrainLog
 from classify.placement import Placement
-from classify.precision import Precision, choose_precision
+from classify.precision import HALF, Precision, choose_precision
 from classify.runtime import Runtime
 from classify.tracking import Tracker
 from classify.vocabulary import Vocabulary
@@ -186,9 +186,8 @@ def _prepare(
     check_alike(checked, runtime)
     check_enough(checked, runtime)
     if training.deepspeed is not None:
-        precision = Precision(
-            check_file(training.deepspeed), None, f"{training.deepspeed} says so", runtime.device.type
-        )
+        name, why = check_file(training.deepspeed), f"{training.deepspeed} says so"
+        precision = Precision(name, HALF.get(name), why, runtime.device.type, level=0)
     else:
         precision = choose_precision(training.asked_precision, runtime.device, training.opt_level)
     loaded = load(checked, tokenizer, tokens, runtime.device.type)

@@ -11,6 +11,7 @@ _NO_ROOM = (
     "could not create a primitive",
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDA error: out of memory",
+    "RESOURCE_EXHAUSTED",
 )
 
 
@@ -21,6 +22,6 @@ def out_of_memory(error: BaseException) -> bool:
 
 def release_cache(device: torch.device) -> None:
     """Give back what a device's allocator keeps for later, so that another division of it can succeed."""
-    if device.type != "cpu":
+    if device.type not in ("cpu", "xla"):
         # The device's own module: torch.accelerator.empty_cache() asks for an allocator that not every vendor has.
         getattr(torch.get_device_module(device), "empty_cache", lambda: None)()

@@ -72,6 +72,8 @@ def convert(spec: dataclasses.Field[Any], hint: Any, raw: Any, name: str) -> Any
     if raw is None and type(None) in kinds:
         return None
     check: Check | None = spec.metadata["check"]
+    if bool in kinds and as_switch(raw) is not None:
+        return as_switch(raw)
     for kind in kinds:
         value = _as_kind(kind, raw)
         is_word = typing.get_origin(kind) is Literal
@@ -90,9 +92,7 @@ def _as_kind(kind: Any, raw: Any) -> Any:
     if typing.get_origin(kind) is Literal:
         return raw if raw in typing.get_args(kind) else None
     if kind is bool:
-        if isinstance(raw, str):
-            return {"true": True, "yes": True, "false": False, "no": False}.get(raw.lower())
-        return raw if isinstance(raw, bool) else None
+        return as_switch(raw)
     if kind is str:
         return (
             str(raw) if isinstance(raw, str | int | float | Path) and not isinstance(raw, bool) and raw != "" else None
@@ -100,6 +100,13 @@ def _as_kind(kind: Any, raw: Any) -> Any:
     if kind in (int, float):
         return _as_number(kind, raw)
     return None
+
+
+def as_switch(raw: Any) -> bool | None:
+    """`raw` as true or false, or None where it says neither."""
+    if isinstance(raw, str):
+        return {"true": True, "yes": True, "false": False, "no": False}.get(raw.lower())
+    return raw if isinstance(raw, bool) else None
 
 
 def _as_number(kind: type, raw: Any) -> int | float | None:

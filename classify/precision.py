@@ -26,7 +26,8 @@ Masters = dict[nn.Parameter, nn.Parameter]
 class Precision:
     """The precision in force: its name, the type of products (None for fp32 and tf32), and why it was chosen.
 
-    `level` is 1 for autocast, 2 for half weights with fp32 masters, 3 for half precision throughout.
+    `level` is 1 for autocast, 2 for half weights with fp32 masters, 3 for half precision throughout; 0 where somebody
+    else (DeepSpeed) turns the weights to half and keeps masters of them.
     """
 
     name: str
@@ -37,14 +38,19 @@ class Precision:
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """The context of a forward pass with weights in fp32."""
-        if self.half is None:
+        if self.half is None or self.level == 0:
             return contextlib.nullcontext()
         return torch.autocast(self.device_type, dtype=self.half)
 
     @property
+    def rounds_weights(self) -> bool:
+        """Whether the model computes with other weights than those that are saved."""
+        return self.half is not None and self.level != 1
+
+    @property
     def scales_gradients(self) -> bool:
         """Whether small gradients have to be kept from vanishing; not where fp16 ones reach the optimizer itself."""
-        return self.half is torch.float16 and self.level < 3
+        return self.half is torch.float16 and self.level in (1, 2)
 
     def scaler(self) -> torch.amp.GradScaler:
         """The gradient scaler: at work where gradients are scaled, passing everything through otherwise."""

@@ -37,30 +37,31 @@ def rehearse(
     told: str | None = ""
     while told is not None:
         told = None
+        ballast: list[torch.Tensor] = []
         try:
-            ballast = _moments(state, runtime)
+            ballast.extend(_moments(state, runtime))
             bare = state.model.classifier if runtime.distributed else state.wrapped
             with _buffers_kept(bare):
                 backward(dataclasses.replace(state, wrapped=bare), data, heaviest, config, runtime)
-            del ballast
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
             told = str(error).partition("\n")[0]
+        ballast.clear()
         state.clear_gradients()
         if runtime.any(told is not None):
             cut_finer(state, len(heaviest.rows), runtime, told or "another rank")
             told = ""
 
 
-def _moments(state: TrainState, runtime: Runtime) -> list[torch.Tensor]:
+def _moments(state: TrainState, runtime: Runtime) -> Iterator[torch.Tensor]:
     """As much memory as AdamW will take, where it will: two moments a weight, a gradient more for a master.
 
     DistributedDataParallel's buckets hold the gradients already that the bare model's backward pass makes.
     """
     each = 2 + bool(state.masters) - runtime.distributed
     weights = [weight for group in state.optimizer.param_groups for weight in group["params"]]
-    return [torch.empty_like(weight) for weight in weights for _ in range(each)]
+    return (torch.empty_like(weight) for weight in weights for _ in range(each))
 
 
 @contextlib.contextmanager

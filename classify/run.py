@@ -311,7 +311,7 @@ def _save(job: Job, state: train_state.TrainState) -> None:
             {
                 "progress": dataclasses.asdict(progress),
                 "identity": job.identity(),
-                "scaler": state.scaler.state_dict(),
+                "scaler": state.zero.scale() if state.zero is not None else state.scaler.state_dict(),
                 "probe": job.probe,
             },
             keep=keep,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from classify.errors import InputError
+from classify.options import as_switch
 
 # A field of the run, and the channels that may hold its table, by the names people give them.
 _CHANNELS = {
@@ -32,7 +33,8 @@ def container_values(environment: Mapping[str, str], given: Mapping[str, Any]) -
     found: dict[str, tuple[str, str]] = {}
     if "SM_MODEL_DIR" not in environment:
         return found
-    if "output_dir" not in given and not isinstance(given.get("resume_from_checkpoint"), str):
+    resume = given.get("resume_from_checkpoint")
+    if "output_dir" not in given and (resume is None or as_switch(resume) is not None):
         found["output_dir"] = (environment["SM_MODEL_DIR"], "SM_MODEL_DIR")
     for field, names in _CHANNELS.items() if "data" not in given else ():
         for name in (f"SM_CHANNEL_{name}" for name in names):

@@ -76,7 +76,8 @@ def train_step(
         if runtime.distributed:  # the other ranks are waiting in the exchange
             raise ClassifyError(
                 f"step {state.progress.step + 1}: rank {runtime.rank} is out of memory ({told}); go on with --resume "
-                f"and --gradient-accumulation-steps {2 * state.parts}, which changes no result; or {_LESS_MEMORY}."
+                f"and --gradient-accumulation-steps {finer(state, len(step.rows), runtime)}, which changes nothing but "
+                f"dropout's draws; or {_LESS_MEMORY}."
             )
         cut_finer(state, len(step.rows), runtime, told)
     norm = _update(state, config)
@@ -127,15 +128,21 @@ def backward(
     return total, weight_sum
 
 
+def finer(state: TrainState, rows: int, runtime: Runtime) -> int:
+    """Into how many micro-batches to cut a step of `rows` rows so that each is half of what it is."""
+    parts = state.parts
+    if not state.model.packed:  # padded micro-batches are small as they are
+        parts = max(parts, math.ceil(rows / (runtime.world_size * runtime.replicas * PADDED_ROWS)))
+    return 2 * parts
+
+
 def cut_finer(state: TrainState, rows: int, runtime: Runtime, told: str) -> None:
     """Twice as many micro-batches from now on. Raises ClassifyError where each holds a single text already."""
     if state.parts * runtime.replicas * runtime.world_size >= rows:
         raise ClassifyError(
             f"step {state.progress.step + 1}: out of memory with a single text ({told}); {_LESS_MEMORY}."
         )
-    if not state.model.packed:  # padded micro-batches are small as they are
-        state.parts = max(state.parts, math.ceil(rows / (runtime.world_size * runtime.replicas * PADDED_ROWS)))
-    state.parts *= 2
+    state.parts = finer(state, rows, runtime)
     state.clear_gradients()
     release_cache(runtime.device)
 

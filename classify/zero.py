@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import nn
@@ -56,17 +56,15 @@ class Zero:
         self.engine.step()
         return torch.as_tensor(self.engine.get_global_grad_norm())
 
-    def weights(self, model: nn.Module) -> dict[str, torch.Tensor]:
-        """The weights of a part of the wrapped model, whole and in fp32, by name."""
-        from deepspeed.utils import safe_get_full_fp32_param
+    def weights(self, model: nn.Module, keep: bool) -> dict[str, torch.Tensor]:
+        """The weights of a part of the wrapped model, whole and in fp32, by name; in main memory if they are kept.
 
-        return {
-            name: self._frozen[parameter] if parameter in self._frozen else safe_get_full_fp32_param(parameter)
-            for name, parameter in model.named_parameters()
-        }
+        One tensor at a time is whole on a device.
+        """
+        return {name: tensor for name, tensor in self._whole(model) if keep}
 
-    def moments(self, model: nn.Module) -> dict[str, torch.Tensor]:
-        """The optimizer's state as "<parameter name>/<key>"."""
+    def moments(self, model: nn.Module, keep: bool) -> dict[str, torch.Tensor]:
+        """The optimizer's state as "<parameter name>/<key>", in main memory if it is kept."""
         from deepspeed.utils import safe_get_full_optimizer_state
 
         states = list(self.optimizer.optimizer.state.values())
@@ -75,36 +73,59 @@ class Zero:
         self._link()
         found: dict[str, torch.Tensor] = {}
         for name, parameter in model.named_parameters():
-            if parameter.requires_grad:
+            if parameter not in self._frozen:
                 for key in _MOMENTS:
-                    found[f"{name}/{key}"] = safe_get_full_optimizer_state(parameter, key)
-                found[f"{name}/step"] = states[0]["step"].clone()
-        return found
+                    tensor = safe_get_full_optimizer_state(parameter, key)
+                    if keep:
+                        found[f"{name}/{key}"] = tensor.cpu()
+                found[f"{name}/step"] = states[0]["step"].cpu().clone()
+        return found if keep else {}
+
+    def scale(self) -> dict[str, float]:
+        """Where fp16's loss scale stands; plain numbers."""
+        scaler = getattr(self.optimizer, "loss_scaler", None)
+        return {key: value for key, value in vars(scaler).items() if isinstance(value, int | float)} if scaler else {}
 
     def restore(
-        self, model: nn.Module, weights: Mapping[str, torch.Tensor], moments: Mapping[str, torch.Tensor]
+        self,
+        model: nn.Module,
+        weights: Mapping[str, torch.Tensor],
+        moments: Mapping[str, torch.Tensor],
+        scale: Mapping[str, float],
     ) -> None:
-        """Set what `weights` and `moments` gave."""
+        """Set what `weights`, `moments` and `scale` gave."""
         from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
 
         steps = [value for key, value in moments.items() if key.endswith("/step")]
+        fused = bool(self.optimizer.optimizer.param_groups[0].get("fused"))
         for flat in self.optimizer.single_partition_of_fp32_groups if steps else ():
-            state = self.optimizer.optimizer.state[flat]
-            state |= {key: torch.zeros_like(flat) for key in _MOMENTS} | {"step": steps[0].float().clone().cpu()}
+            step = steps[0].to(flat.device if fused else "cpu", torch.float32, copy=True)
+            self.optimizer.optimizer.state[flat] |= {key: torch.zeros_like(flat) for key in _MOMENTS} | {"step": step}
         if steps:
             self._link()
         for name, parameter in model.named_parameters():
-            if parameter.requires_grad:
+            if parameter not in self._frozen:
                 safe_set_full_fp32_param(parameter, weights[name].to(parameter.device, torch.float32))
                 for key in _MOMENTS if steps else ():
                     safe_set_full_optimizer_state(parameter, moments[f"{name}/{key}"].to(parameter.device), key)
+        for key, value in scale.items():
+            if hasattr(getattr(self.optimizer, "loss_scaler", None), key):
+                setattr(self.optimizer.loss_scaler, key, value)
 
     def make_whole(self, model: nn.Module) -> None:
         """Leave the model with its weights in fp32; the engine cannot be used any more."""
-        whole = self.weights(model)
-        for name, parameter in model.named_parameters():
-            parameter.data = whole[name].to(parameter.device, torch.float32).clone()
+        parameters = dict(model.named_parameters())
+        for name, tensor in self._whole(model):
+            parameters[name].data = tensor.to(parameters[name].device, copy=True)
         self.engine.destroy()
+
+    def _whole(self, model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+        """Each weight in fp32 and in main memory, one after the other."""
+        from deepspeed.utils import safe_get_full_fp32_param
+
+        for name, parameter in model.named_parameters():
+            whole = self._frozen[parameter] if parameter in self._frozen else safe_get_full_fp32_param(parameter)
+            yield name, whole.float().cpu()
 
     def _link(self) -> None:
         """Tell the parameters where their state lies: DeepSpeed does so once, when the first group has some."""

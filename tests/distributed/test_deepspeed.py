@@ -100,6 +100,11 @@ def test_what_cannot_be_is_told(model_folder: Path, table: Path, tmp_path: Path)
     assert "must have stage 1 or 2 here. Got 3 instead; --strategy fsdp" in told('{"zero_optimization": {"stage": 3}}')
     said = told('{"zero_optimization": {"stage": 1}, "optimizer": {"type": "Adam"}}')
     assert "AdamW is this program's own; drop 'optimizer'" in said
+    said = told(
+        '{"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}, "bf16": {"enabled": true}}'
+    )
+    assert "'offload_optimizer' takes an optimizer of DeepSpeed's own; drop it" in said
+    assert "not a DeepSpeed JSON file" in told('{"bf16": true}')
     if importlib.util.find_spec("deepspeed") is None:
         assert "the package deepspeed is not installed; pip install deepspeed, or drop the flag" in said
     assert "--deepspeed and --strategy fsdp do not go together" in told("{}", "--strategy", "fsdp")

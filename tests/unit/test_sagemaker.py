@@ -61,6 +61,9 @@ def test_a_channel_with_several_tables(container: dict[str, str]) -> None:
 def test_a_folder_to_resume_from_is_the_output(container: dict[str, str]) -> None:
     assert parse_training(["--resume", "somewhere"], "run_classify.py").training.output_dir is None
     assert parse_training(["--resume"], "run_classify.py").training.output_dir == container["SM_MODEL_DIR"]
+    for word, wanted in (("True", True), ("false", False)):
+        training = parse_training(["--resume", word], "run_classify.py").training
+        assert (training.output_dir, training.resume_from_checkpoint) == (container["SM_MODEL_DIR"], wanted)
 
 
 def test_outside_a_container_nothing_is_assumed() -> None:
