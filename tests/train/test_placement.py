@@ -56,6 +56,23 @@ def test_frozen_layers_on_disk_change_no_bit(
     assert weights(run.train(config("cut", resume_from_checkpoint=True))) == weights(whole)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_frozen_layers_in_main_memory_beside_a_gpu(
+    deep: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from safetensors.torch import load_file
+
+    settings = {"freeze_layers": 5, "batch_size": 8, "use_cpu": False, "precision": "fp32", "dropout": 0.0}
+    whole = run.train(make_config(deep, table, tmp_path / "whole", strategy="none", **settings))
+    capsys.readouterr()
+    spread = {"strategy": "model", "device_memory": ROOM}
+    folder = run.train(make_config(deep, table, tmp_path / "spread", **spread, **settings))
+    assert " on cpu, " in capsys.readouterr().out
+    one, other = (load_file(path / "model.safetensors") for path in (folder, whole))
+    assert max(float((one[name] - other[name]).abs().max()) for name in other) < 1e-4
+
+
 def test_what_is_trained_must_fit(deep: Path, table: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--strategy model: what is trained needs about \d+ MiB, and cpu may use"):
         run.train(make_config(deep, table, tmp_path / "out", strategy="model", device_memory=ROOM / 8))

@@ -22,12 +22,14 @@ GPU = torch.device("cuda")
 STEPS = 30
 
 
-def trained(folder: Path, **settings: Any) -> tuple[list[float], train_state.TrainState]:
+def trained(folder: Path, device: torch.device = CPU, **settings: Any) -> tuple[list[float], train_state.TrainState]:
     """Losses of thirty steps on 57 rows, batch 19, and the state behind them."""
     data, model = data_and_model(folder)
     model.use_packing(True)
-    config = TrainingConfig(use_cpu=True, max_steps=STEPS, logging_steps=1, learning_rate=1e-3, seed=3, **settings)
-    model.classifier.precision = choose_precision(config.asked_precision, CPU, config.opt_level)
+    steps = {"max_steps": STEPS, "logging_steps": 1, "learning_rate": 1e-3, "seed": 3}
+    config = TrainingConfig(use_cpu=device == CPU, strategy="none", **steps, **settings)
+    model.classifier.to(device)
+    model.classifier.precision = choose_precision(config.asked_precision, device, config.opt_level)
     state = train_state.make_state(model, config, config.runtime)
     return [float(event.loss or 0) for event in trainer.fit(state, data, config, config.runtime, batch_size=19)], state
 
@@ -90,6 +92,16 @@ def test_loss_curves_of_the_levels(model_folder: Path) -> None:
         assert curve != plain, level
         assert sum(curve[-3:]) < 0.8 * sum(curve[:3]), table
         assert max(abs(a - b) for a, b in zip(curve, plain, strict=True)) < (0.4 if level == "O3" else 0.15), table
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("settings", [{"opt_level": "O1"}, {"opt_level": "O2"}, {"opt_level": "O3", "bf16": True}])
+def test_levels_on_a_gpu(settings: dict[str, Any], model_folder: Path) -> None:
+    plain, _ = trained(model_folder, GPU, precision="fp32")
+    curve, _ = trained(model_folder, GPU, **settings)
+    assert sum(curve[-3:]) < 0.8 * sum(curve[:3])
+    assert max(abs(a - b) for a, b in zip(curve, plain, strict=True)) < 0.4
 
 
 def test_masters_keep_what_half_weights_would_lose(model_folder: Path) -> None:
