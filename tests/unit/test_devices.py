@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from classify.devices import Hardware, ParallelMode, free_threads, plan_devices
+from classify.devices import Hardware, ParallelMode, free_threads, plan_devices, share_cores
 from classify.errors import DeviceError, InputError
 from classify.launch import Launch, expand_tasks, first_host, read_launch
 from classify.network import interface_towards
@@ -256,3 +256,10 @@ def test_slurms_first_host(text: str, host: str) -> None:
 def test_the_interface_is_that_of_the_route() -> None:
     assert str(interface_towards("127.0.0.1")).startswith("lo")
     assert interface_towards("no.such.host.invalid") is None
+
+
+def test_waiting_threads_sleep_unless_the_person_says_how_they_wait() -> None:
+    for given, wanted in (({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)):
+        environment = dict(given)
+        share_cores(environment)
+        assert environment.get("GOMP_SPINCOUNT") == wanted
