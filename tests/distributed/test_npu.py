@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,14 @@ from tests.conftest import run_command
 from tests.distributed.processes import ROOT, run_group
 from tests.train.test_run import read_json
 
+# With the commands of this environment, of which ninja may be one.
+PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+
 pytestmark = [
     pytest.mark.distributed,
     pytest.mark.skipif(
-        not (shutil.which("g++") and shutil.which("ninja")), reason="compiling the stand-in takes g++ and ninja"
+        not (shutil.which("g++") and shutil.which("ninja", path=PATH)),
+        reason="compiling the stand-in takes g++ and ninja",
     ),
 ]
 
@@ -39,7 +44,7 @@ def extensions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the compiled stand-in lies; the first import makes it, before several processes would wait for it."""
     folder = tmp_path_factory.mktemp("extensions")
     found = run_command(folder, "-c", "import torch; print(torch.accelerator.current_accelerator())",
-                        timeout=400, TORCH_EXTENSIONS_DIR=str(folder), PYTHONPATH=str(STANDIN))  # fmt: skip
+                        timeout=400, TORCH_EXTENSIONS_DIR=str(folder), PYTHONPATH=str(STANDIN), PATH=PATH)  # fmt: skip
     assert found.stdout == "npu\n", found.stderr
     return folder
 
@@ -58,6 +63,7 @@ def train(
         environment = {
             "TORCH_EXTENSIONS_DIR": str(extensions),
             "NPU_STANDIN_LOG": str(log),
+            "PATH": PATH,
             "PYTHONPATH": os.pathsep.join([str(STANDIN), str(ROOT)]),
             **environment,
         }
