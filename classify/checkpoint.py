@@ -205,8 +205,8 @@ def tensors_of(
     """The weights by name (tied ones once), and the optimizer's state as "<parameter name>/<key>".
 
     Weights in half precision are given as their `masters`, where they have some; those that are on no device come from
-    `elsewhere`. In main memory on ranks that `keep`
-    them, empty elsewhere. A collective where the model is sharded.
+    `elsewhere`. In main memory on ranks that `keep` them, empty on others. A collective where the model is sharded, or
+    under `zero`.
     """
     keys = set(_shared_keys(model).values())
     masters = masters or {}

@@ -22,7 +22,7 @@ from classify.tracking import choose_trackers
 
 @dataclass(frozen=True)
 class Checked:
-    """A run that can begin."""
+    """A run that can begin. `deepspeed_precision` is what a --deepspeed file asks for."""
 
     config: RunConfig
     corpus: Corpus
@@ -30,6 +30,7 @@ class Checked:
     destination: Destination
     trackers: tuple[str, ...]
     guesses: tuple[Guess, ...]
+    deepspeed_precision: str | None = None
 
 
 def check(config: RunConfig) -> Checked:
@@ -49,9 +50,10 @@ def check_inputs(config: RunConfig) -> Checked:
         trackers = choose_trackers(training.report_to)
     with faults.collecting():
         _check_lora(config.model.lora)
+    precision = None
     with faults.collecting():
         if training.deepspeed is not None:
-            check_file(training.deepspeed)
+            precision = check_file(training.deepspeed)
     with faults.collecting():
         corpus = load_corpus(config.data, training.seed)
         check_columns_free((corpus.test or corpus.eval).table, corpus.labels)
@@ -59,7 +61,7 @@ def check_inputs(config: RunConfig) -> Checked:
         model = resolve_model(config.model.model, download=not faults)
         _check_length(config, model)
     faults.raise_if_any()
-    return Checked(config, corpus, model, destination, trackers, _guesses(config, corpus, model))
+    return Checked(config, corpus, model, destination, trackers, _guesses(config, corpus, model), precision)
 
 
 def check_start(training: TrainingConfig) -> None:
@@ -78,8 +80,7 @@ def check_start(training: TrainingConfig) -> None:
                 f"give at most {4 * cores}."
             )
         place = launch.Launch("nproc", local_rank=0)  # as the processes will find themselves
-    strategy = "deepspeed" if training.deepspeed is not None else training.strategy
-    devices.check_strategy(place, strategy, training.ddp_backend, training.use_cpu)
+    devices.check_strategy(place, training.asked_strategy, training.ddp_backend, training.use_cpu)
 
 
 def check_prediction(model: str, data: str, out: str, text_column: str | None) -> tuple[Table, str]:

@@ -145,7 +145,6 @@ _CUT = {
 def _memory(checked: Checked, plan: DevicePlan, world_size: int) -> str:
     """What a device will hold, estimated before anything is tokenised or loaded."""
     from classify import estimate
-    from classify.deepspeed_file import check_file
 
     config, part = checked.config, checked.corpus.train
     texts = part.texts(checked.corpus.text_column)
@@ -153,9 +152,7 @@ def _memory(checked: Checked, plan: DevicePlan, world_size: int) -> str:
     length = min(characters / _CHARACTERS_A_TOKEN + 2, config.data.max_length or checked.model.max_length)
     devices = world_size * max(1, plan.n_gpu if plan.strategy in ("dp", "model") else 1)
     training, model = config.training, config.model
-    asked = training.asked_precision
-    if training.deepspeed is not None:
-        asked = check_file(training.deepspeed)
+    asked = checked.deepspeed_precision or training.asked_precision
     rows = training.train_batch_size / training.gradient_accumulation_steps
     lora = (lambda _: True) if model.lora else None  # what LoRA adds is small beside the rest
     need = estimate.training_need(

@@ -100,7 +100,7 @@ class TrainingConfig(DeviceConfig):
     overwrite_output_dir: bool = option(
         False, "empty the folder first if it holds an earlier run", "--overwrite-output-dir"
     )
-    resume_from_checkpoint: str | bool = option(
+    resume_from_checkpoint: bool | str = option(
         False,
         "go on from the newest checkpoint (of this folder, if one is named)",
         "--resume",

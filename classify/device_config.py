@@ -76,7 +76,7 @@ class DeviceConfig:
         return process_group.start(
             use_cpu=self.use_cpu,
             local_rank=self.local_rank,
-            strategy="deepspeed" if self.deepspeed is not None else self.strategy,
+            strategy=self.asked_strategy,
             backend=self.ddp_backend,
             timeout_seconds=self.ddp_timeout,
         )
@@ -115,6 +115,11 @@ class DeviceConfig:
     def local_process_index(self) -> int:
         """Rank of this process on its machine; 0 where nothing was launched (`local_rank` is -1 then)."""
         return max(self.runtime.local_rank, 0)
+
+    @property
+    def asked_strategy(self) -> str:
+        """What --strategy or --deepspeed says."""
+        return "deepspeed" if self.deepspeed is not None else self.strategy
 
     @property
     def asked_precision(self) -> str:

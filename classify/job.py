@@ -22,7 +22,6 @@ from classify.config import RunConfig
 from classify.data.infer import Guess
 from classify.data.parts import Part
 from classify.data.tokens import Tokens, TrainingSet, default_max_length, load_tokenizer, tokenize
-from classify.deepspeed_file import check_file
 from classify.destination import Destination, begun_before, check_folder, make_folder
 from classify.errors import InputError
 from classify.inference import logits_of
@@ -185,9 +184,9 @@ def _prepare(
     training = checked.config.training
     check_alike(checked, runtime)
     check_enough(checked, runtime)
-    if training.deepspeed is not None:
-        name, why = check_file(training.deepspeed), f"{training.deepspeed} says so"
-        precision = Precision(name, HALF.get(name), why, runtime.device.type, level=0)
+    name = checked.deepspeed_precision
+    if name is not None:
+        precision = Precision(name, HALF.get(name), f"{training.deepspeed} says so", runtime.device.type, level=0)
     else:
         precision = choose_precision(training.asked_precision, runtime.device, training.opt_level)
     loaded = load(checked, tokenizer, tokens, runtime.device.type)

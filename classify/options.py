@@ -72,8 +72,6 @@ def convert(spec: dataclasses.Field[Any], hint: Any, raw: Any, name: str) -> Any
     if raw is None and type(None) in kinds:
         return None
     check: Check | None = spec.metadata["check"]
-    if bool in kinds and as_switch(raw) is not None:
-        return as_switch(raw)
     for kind in kinds:
         value = _as_kind(kind, raw)
         is_word = typing.get_origin(kind) is Literal

@@ -7,6 +7,7 @@ A batch goes through the devices one after the other, so they take turns: this f
 from __future__ import annotations
 
 import logging
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -32,19 +33,13 @@ class Placement:
         self._disk: tempfile.TemporaryDirectory[str] | None = None
         if "disk" in places.values():
             for old in folder.glob(".offload-*"):  # of a process that was killed
-                for file in old.iterdir():
-                    file.unlink()
-                old.rmdir()
+                shutil.rmtree(old)
             self._disk = tempfile.TemporaryDirectory(dir=folder, prefix=".offload-")
         from accelerate import dispatch_model
 
-        main = next(place for place in places.values() if place not in ("cpu", "disk")) if self._devices else "cpu"
+        main = next((place for place in places.values() if place not in ("cpu", "disk")), "cpu")
         logging.getLogger("accelerate.big_modeling").setLevel(logging.ERROR)
         dispatch_model(model, places, main_device=main, offload_dir=self._disk and self._disk.name)
-
-    @property
-    def _devices(self) -> list[str]:
-        return [place for place in dict.fromkeys(self.places.values()) if place not in ("cpu", "disk")]
 
     def words(self) -> str:
         """How many pieces lie where, in order."""

@@ -55,11 +55,11 @@ def rehearse(
 
 
 def _moments(state: TrainState, runtime: Runtime) -> Iterator[torch.Tensor]:
-    """As much memory as AdamW will take, where it will: two moments a weight, a gradient more for a master.
+    """As much memory as AdamW will take, where it will: two moments a weight.
 
     DistributedDataParallel's buckets hold the gradients already that the bare model's backward pass makes.
     """
-    each = 2 + bool(state.masters) - runtime.distributed
+    each = 2 - runtime.distributed
     weights = [weight for group in state.optimizer.param_groups for weight in group["params"]]
     return (torch.empty_like(weight) for weight in weights for _ in range(each))
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -30,8 +29,6 @@ from classify.precision import give_weights, take_gradients
 from classify.runtime import Runtime
 from classify.train_state import PADDED_ROWS, Progress, TrainState, micro_batches
 from classify.transfer import send
-
-Rows = npt.NDArray[np.int64]
 
 _LESS_MEMORY = "take --gradient-checkpointing, a smaller --max-length or --precision bf16"
 
@@ -122,7 +119,7 @@ def backward(
             else:
                 state.scaler.scale(loss * (scale * weight)).backward()
         total += loss.detach() * weight
-        if not runtime.distributed:  # whose reducer adds up in place, in half precision
+        if last or not runtime.distributed:  # whose reducer adds up in place, in half precision
             take_gradients(state.masters)
         runtime.flush()
     return total, weight_sum
@@ -151,7 +148,6 @@ def _update(state: TrainState, config: TrainingConfig) -> torch.Tensor:
     """Clip, step, clear. Returns the gradient's norm before clipping, the same on every rank."""
     if state.zero is not None:
         return state.zero.step()
-    take_gradients(state.masters)
     state.scaler.unscale_(state.optimizer)
     limit = config.max_grad_norm or math.inf
     trained = [p for group in state.optimizer.param_groups for p in group["params"]]

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
+from tests.comparison import SETTINGS, difference
 from tests.conftest import run_command
 from tests.distributed.processes import ROOT, run_group
 from tests.train.test_run import read_json
@@ -20,10 +20,6 @@ needs_deepspeed = pytest.mark.skipif(
     importlib.util.find_spec("deepspeed") is None, reason="deepspeed is not installed; make test-deepspeed does it"
 )
 
-# Gradients that are rounding alone must not be blown up; no dropout, for it differs from process to process.
-SETTINGS = (
-    "dropout: 0.0\nhead: random\nlearning-rate: 1.0e-3\nadam-epsilon: 1.0e-3\nlogging-steps: 1\nreport-to: none\n"
-)
 
 Train = Callable[..., Path]
 
@@ -41,16 +37,6 @@ def train(model_folder: Path, table: Path, tmp_path: Path) -> Train:
         return tmp_path / name
 
     return run
-
-
-def difference(one: Path, other: Path, file: str = "model.safetensors") -> float:
-    """Between two folders' tensors, as a share of their size."""
-    from safetensors.numpy import load_file
-
-    a, b = load_file(one / file), load_file(other / file)
-    assert set(a) == set(b)
-    assert {str(tensor.dtype) for tensor in a.values()} == {str(tensor.dtype) for tensor in b.values()}
-    return float(np.sqrt(sum(np.sum((a[n] - b[n]) ** 2) for n in b) / sum(np.sum(b[n] ** 2) for n in b)))
 
 
 @needs_deepspeed

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
+from tests.comparison import SETTINGS, difference
 from tests.conftest import run_command
 from tests.distributed.processes import ROOT, run_group
 from tests.train.test_run import read_json
@@ -32,11 +32,6 @@ pytestmark = [
 ]
 
 STANDIN = ROOT / "tests" / "standins" / "npu"
-# Without dropout, and with an epsilon that does not blow up gradients that are rounding alone, so that runs on any
-# number of devices can be compared.
-SETTINGS = (
-    "dropout: 0.0\nhead: random\nlearning-rate: 1.0e-3\nadam-epsilon: 1.0e-3\nlogging-steps: 1\nreport-to: none\n"
-)
 
 
 @pytest.fixture(scope="session")
@@ -88,17 +83,6 @@ def on_cpu(model_folder: Path, table: Path, tmp_path_factory: pytest.TempPathFac
     done = run_command(tmp_path, str(ROOT / "run_classify.py"), "--config", "settings.yaml", *words)
     assert done.returncode == 0, done.stderr
     return tmp_path / "cpu"
-
-
-def difference(one: Path, other: Path) -> float:
-    """Between two output folders' weights, as a share of their size."""
-    from safetensors.numpy import load_file
-
-    a, b = (load_file(folder / "model.safetensors") for folder in (one, other))
-    assert set(a) == set(b)
-    return float(
-        np.sqrt(sum(np.sum((a[n] - b[n]) ** 2) for n in a)) / np.sqrt(sum(np.sum(b[n] ** 2) for n in b))
-    )  # fmt: skip
 
 
 def test_one_process_takes_one_and_says_so(train: Callable[..., Any], on_cpu: Path) -> None:

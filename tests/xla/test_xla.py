@@ -12,14 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.comparison import SETTINGS, difference
 from tests.conftest import ROOT
 from tests.train.test_run import read_json
 
 pytest.importorskip("torch_xla", reason="torch_xla is not here; make test-xla sets up an environment with it")
-
-SETTINGS = (
-    "dropout: 0.0\nhead: random\nlearning-rate: 1.0e-3\nadam-epsilon: 1.0e-3\nlogging-steps: 1\nreport-to: none\n"
-)
 
 
 @pytest.fixture
@@ -54,9 +51,7 @@ def test_the_weights_are_those_of_the_cpu(train: Callable[..., tuple[Path, str]]
     assert "texts: padded - to powers of two, so that nothing has to be compiled anew in each step" in printed
     assert read_json(folder / "run.json")["topology"][0]["device"] == "xla:0"
     other, _ = train("cpu", "--cpu")
-    a, b = weights(folder), weights(other)
-    off = np.sqrt(sum(np.sum((a[n] - b[n]) ** 2) for n in b)) / np.sqrt(sum(np.sum(b[n] ** 2) for n in b))
-    assert off < 1e-5
+    assert difference(folder, other) < 1e-5
     scores = [read_json(path / "metrics.json")["test"]["accuracy"] for path in (folder, other)]
     assert scores[0] == scores[1]
 
