@@ -1,8 +1,9 @@
 """BatchNorm over all ranks: the statistics of a micro-batch are those of its rows on every process.
 
-Ioffe and Szegedy, 2015, "Batch Normalization", section 3.1. torch's SyncBatchNorm refuses CPU tensors, and
-counts the row that a rank computes which has none of its own; so this is an own layer, of two all-reduces. BERT itself
-has no BatchNorm, heads and other encoders may.
+Ioffe and Szegedy, 2015, "Batch Normalization", section 3.1. torch converts the layers, but its SyncBatchNorm
+refuses CPU tensors (and DistributedDataParallel refuses it there), and counts the row that a rank computes which has
+none of its own; so the arithmetic is an own one on every device, of two all-reduces. BERT itself has no BatchNorm,
+heads and other encoders may.
 """
 
 from __future__ import annotations
@@ -81,13 +82,11 @@ def synchronise(model: nn.Module) -> int:
 
     Call it before the model is wrapped.
     """
-    layers = [(parent, name, child) for parent in model.modules() for name, child in parent.named_children()]
-    found = 0
-    for parent, name, layer in layers:
-        if isinstance(layer, _BatchNorm):
-            setattr(parent, name, _converted(layer))
-            found += 1
-    return found
+    nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.SyncBatchNorm)]
+    for layer in layers:
+        layer.__class__ = AllReducedBatchNorm  # type: ignore[assignment]  # the same tensors, other arithmetic
+    return len(layers)
 
 
 def told(model: nn.Module, processes: int, replicas: int) -> str:
@@ -100,13 +99,6 @@ def told(model: nn.Module, processes: int, replicas: int) -> str:
     if replicas > 1:
         return "--sync-batch-norm needs one process a device; under DataParallel each replica keeps to its own rows"
     return "one process has all rows of a step already; --sync-batch-norm does nothing"
-
-
-def _converted(layer: _BatchNorm) -> AllReducedBatchNorm:
-    other = AllReducedBatchNorm(layer.num_features, layer.eps, layer.momentum, layer.affine, layer.track_running_stats)
-    # The tensors themselves, so that whoever holds them still does.
-    other._parameters, other._buffers = layer._parameters, layer._buffers
-    return other.train(layer.training)
 
 
 @contextlib.contextmanager

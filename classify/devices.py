@@ -30,6 +30,9 @@ BACKENDS = {
     "mps": "gloo",
     "cpu": "gloo",
 }
+# A process acquires one Gaudi, that with the number of its LOCAL_RANK, and calls it hpu:0.
+# https://docs.habana.ai/en/latest/PyTorch/PyTorch_Scaling_Guide/Gaudi_Assignment.html
+_ONE_A_PROCESS = ("hpu",)
 
 
 class ParallelMode(enum.Enum):
@@ -87,7 +90,8 @@ def plan_devices(
     if strategy == "model" and kind == "xla":
         raise InputError("--strategy model does not work on XLA devices; drop it.")
     if strategy == "model":
-        where = f"{count} {kind} devices" if count else "main memory and disk"
+        count = min(count, 1) if kind in _ONE_A_PROCESS else count
+        where = f"{count} {kind} device{'s' * (count > 1)}" if count else "main memory and disk"
         reason = f"local_rank is -1; the layers of one model are spread over {where}"
         return DevicePlan(
             f"{kind}:0" if count else "cpu", ParallelMode.NOT_PARALLEL, "model", count, None, launch, reason
@@ -191,7 +195,8 @@ def _plan_launched(launch: Launch, kind: str, count: int, strategy: str, backend
             f"{backend} refuses two processes on one device; start at most {count} here"
             + (", give --ddp-backend gloo to share, or --cpu." if kind == "cuda" else ", or give --cpu.")
         )
-    return DevicePlan(f"{kind}:{index}", ParallelMode.DISTRIBUTED, strategy, 1, backend, launch, reason)
+    own = 0 if kind in _ONE_A_PROCESS else index
+    return DevicePlan(f"{kind}:{own}", ParallelMode.DISTRIBUTED, strategy, 1, backend, launch, reason)
 
 
 def detect_hardware() -> Hardware:

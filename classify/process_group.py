@@ -39,6 +39,8 @@ def start(
         strategy=strategy,
         backend=backend,
     )
+    if plan.parallel_mode is ParallelMode.DISTRIBUTED:
+        export(plan.launch)  # before the device is touched: some vendors' software takes it by LOCAL_RANK
     threads = free_threads(os.environ, plan.launch.local_world_size, available_cores())
     if threads is not None:
         torch.set_num_threads(threads)
@@ -59,7 +61,6 @@ def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> None:
     from accelerate.state import PartialState
 
     launch = plan.launch
-    export(launch)
     address, port = launch.address or "127.0.0.1", launch.port or 0
     check_meeting_place(address, port, listens=hosts_the_store(launch))
     interface = interface_towards(address)

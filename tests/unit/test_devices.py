@@ -97,6 +97,17 @@ def test_data_parallel_is_cudas_alone(kind: str) -> None:
         plan_devices(use_cpu=False, local_rank=-1, environment={}, hardware=Hardware(kind, 2), strategy="dp")
 
 
+def test_a_gaudi_is_the_first_of_its_process() -> None:
+    """Its software acquires the one with the number of LOCAL_RANK, and a process has no other."""
+    hardware = Hardware("hpu", 2)
+    plan = plan_devices(use_cpu=False, local_rank=-1, environment=launched(1, 1, 2), hardware=hardware)
+    assert (plan.device, plan.backend) == ("hpu:0", "hccl")
+    with pytest.raises(DeviceError, match="this machine has 2"):
+        plan_devices(use_cpu=False, local_rank=-1, environment=launched(2, 2, 3), hardware=hardware)
+    plan = plan_devices(use_cpu=False, local_rank=-1, environment={}, hardware=hardware, strategy="model")
+    assert plan.n_gpu == 1
+
+
 def test_the_flag_of_the_old_launcher_stands_for_the_variable() -> None:
     environment = launched(1, 1, 2)
     del environment["LOCAL_RANK"]

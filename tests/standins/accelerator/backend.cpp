@@ -1,11 +1,13 @@
 // A device that torch takes for an accelerator: its tensors lie in this machine's memory and the CPU computes on them.
 //
 // torch's PrivateUse1 slot (https://docs.pytorch.org/tutorials/advanced/privateuseone.html) is the one that torch_npu,
-// torch_mlu and others fill. What is here is what torch itself asks of such a device: memory, views, copies, a device
+// torch_mlu and others fill; Gaudi has one of its own, HPU. STANDIN_SLOT and STANDIN_AUTOCAST name those to be filled,
+// STANDIN_IS_HPU is 1 for the latter. What is here is what torch itself asks of such a device: memory, views, copies, a device
 // guard, hooks for torch.accelerator. Every other operation goes through torch's own fall-back to the CPU.
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/detail/HPUHooksInterface.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
 #include <ATen/ops/as_strided_native.h>
@@ -23,9 +25,15 @@
 #include <atomic>
 #include <cstdlib>
 
+// torch's macros paste names together, so the slot's must be put in before they see it.
+#define FILL_GUARD(slot) C10_REGISTER_GUARD_IMPL(slot, Guard)
+#define FILL(slot, m) TORCH_LIBRARY_IMPL(aten, slot, m)
+#define FILL_REST(slot, m) TORCH_LIBRARY_IMPL(_, slot, m)
+
 namespace {
 
-constexpr auto kNpu = c10::DeviceType::PrivateUse1;
+constexpr auto kDevice = c10::DeviceType::STANDIN_SLOT;
+constexpr auto kKey = c10::DispatchKey::STANDIN_SLOT;
 constexpr int kMost = 16;
 thread_local c10::DeviceIndex current = 0;
 std::atomic<int64_t> operations[kMost];
@@ -38,7 +46,7 @@ int64_t number_from(const char* name, int64_t otherwise) {
 }
 
 c10::DeviceIndex device_count() {
-  static const auto count = static_cast<c10::DeviceIndex>(number_from("NPU_STANDIN_DEVICES", 2));
+  static const auto count = static_cast<c10::DeviceIndex>(number_from("STANDIN_DEVICES", 2));
   return count;
 }
 
@@ -59,35 +67,36 @@ void release(void* context) {
 
 struct Memory final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
-    static const int64_t limit = number_from("NPU_STANDIN_MEMORY", INT64_MAX);
+    static const int64_t limit = number_from("STANDIN_MEMORY", INT64_MAX);
     const auto device = current;
     if (held[device] + static_cast<int64_t>(bytes) > limit) {
-      TORCH_CHECK_WITH(OutOfMemoryError, false, "NPU out of memory. Tried to allocate ", bytes, " bytes");
+      TORCH_CHECK_WITH(OutOfMemoryError, false, "out of memory. Tried to allocate ", bytes, " bytes");
     }
     void* data = bytes == 0 ? nullptr : std::aligned_alloc(64, (bytes + 63) / 64 * 64);
     held[device] += static_cast<int64_t>(bytes);
     if (held[device] > highest[device]) highest[device] = held[device].load();
-    return {data, new Block{data, bytes, device}, &release, c10::Device(kNpu, device)};
+    return {data, new Block{data, bytes, device}, &release, c10::Device(kDevice, device)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
   void copy_data(void* to, const void* from, std::size_t count) const override { default_copy_data(to, from, count); }
 };
 
 Memory memory;
-REGISTER_ALLOCATOR(kNpu, &memory);
+REGISTER_ALLOCATOR(kDevice, &memory);
 
 // ---- the current device -------------------------------------------------------------------------------------------
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
-  c10::DeviceType type() const override { return kNpu; }
+  c10::DeviceType type() const override { return kDevice; }
   c10::Device exchangeDevice(c10::Device device) const override {
     const auto before = getDevice();
     setDevice(device);
     return before;
   }
-  c10::Device getDevice() const override { return {kNpu, current}; }
+  c10::Device getDevice() const override { return {kDevice, current}; }
   void setDevice(c10::Device device) const override {
-    TORCH_CHECK(device.index() < device_count(), "npu:", int(device.index()), " is not there");
+    const auto own = STANDIN_IS_HPU ? 1 : device_count();  // a process acquires one Gaudi, and calls it hpu:0
+    TORCH_CHECK(device.index() < own, device.str(), " is not there");
     uncheckedSetDevice(device);
   }
   void uncheckedSetDevice(c10::Device device) const noexcept override {
@@ -108,9 +117,16 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void synchronizeDevice(const c10::DeviceIndex) const override {}
 };
 
-C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
+FILL_GUARD(STANDIN_SLOT);
 
+#if STANDIN_IS_HPU
+struct Hooks final : at::HPUHooksInterface {
+  explicit Hooks(at::HPUHooksArgs) {}
+  bool hasHPU() const override { return true; }
+#else
 struct Hooks final : at::PrivateUse1HooksInterface {
+#endif
+  void init() const override {}
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return device_count() > 0; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
@@ -128,13 +144,13 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 // ---- operations ---------------------------------------------------------------------------------------------------
 
 c10::Device device_of(std::optional<at::Device> asked) {
-  return asked.has_value() && asked->has_index() ? *asked : c10::Device(kNpu, current);
+  return asked.has_value() && asked->has_index() ? *asked : c10::Device(kDevice, current);
 }
 
 at::Tensor empty(c10::SymIntArrayRef size, std::optional<at::ScalarType> type, std::optional<at::Layout>,
                  std::optional<at::Device> device, std::optional<bool>, std::optional<at::MemoryFormat> format) {
   const c10::DeviceGuard guard(device_of(device));
-  return at::detail::empty_generic(C10_AS_INTARRAYREF_SLOW(size), &memory, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+  return at::detail::empty_generic(C10_AS_INTARRAYREF_SLOW(size), &memory, c10::DispatchKeySet(kKey),
                                    c10::dtype_or_default(type), format);
 }
 
@@ -142,7 +158,7 @@ at::Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride, s
                          std::optional<at::Layout>, std::optional<at::Device> device, std::optional<bool>) {
   const c10::DeviceGuard guard(device_of(device));
   return at::detail::empty_strided_generic(C10_AS_INTARRAYREF_SLOW(size), C10_AS_INTARRAYREF_SLOW(stride), &memory,
-                                           c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::dtype_or_default(type));
+                                           c10::DispatchKeySet(kKey), c10::dtype_or_default(type));
 }
 
 // The same memory as a tensor of the CPU.
@@ -190,9 +206,9 @@ at::Tensor& set_part(at::Tensor& self, at::Storage source, c10::SymInt offset, c
 }
 
 void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  auto place = c10::Device(kNpu, current);
+  auto place = c10::Device(kDevice, current);
   for (const auto& value : *stack) {
-    if (value.isTensor() && value.toTensor().defined() && value.toTensor().device().type() == kNpu) {
+    if (value.isTensor() && value.toTensor().defined() && value.toTensor().device().type() == kDevice) {
       place = value.toTensor().device();
       break;
     }
@@ -202,7 +218,7 @@ void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   at::native::cpu_fallback(op, stack);
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+FILL(STANDIN_SLOT, m) {
   m.impl("empty.memory_format", &empty);
   m.impl("empty_strided", &empty_strided);
   m.impl("_copy_from", &copy_from);
@@ -216,25 +232,33 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 }
 
 // Autocast: products in half precision, sums and norms in fp32, as torch lists them for every device.
-TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
+FILL_REST(STANDIN_AUTOCAST, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
 
-TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
-#define LOWER(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, lower_precision_fp)
-#define WHOLE(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, fp32)
+FILL(STANDIN_AUTOCAST, m) {
+#define LOWER(...) KERNEL(kDevice, __VA_ARGS__, lower_precision_fp)
+#define WHOLE(...) KERNEL(kDevice, __VA_ARGS__, fp32)
   AT_FORALL_LOWER_PRECISION_FP(LOWER)
   AT_FORALL_FP32(WHOLE)
 }
 
-TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fall_back>()); }
+FILL_REST(STANDIN_SLOT, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fall_back>()); }
 
 }  // namespace
 
+#if STANDIN_IS_HPU
+namespace at {
+C10_REGISTER_CLASS(HPUHooksRegistry, HPUHooks, Hooks);  // the name under which torch looks them up
+}
+#endif
+
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+#if !STANDIN_IS_HPU
   static Hooks hooks;
   at::RegisterPrivateUse1HooksInterface(&hooks);
+#endif
   m.def("device_count", [] { return int(device_count()); });
   m.def("current_device", [] { return int(current); });
-  m.def("set_device", [](int index) { Guard().setDevice(c10::Device(kNpu, static_cast<c10::DeviceIndex>(index))); });
+  m.def("set_device", [](int index) { Guard().setDevice(c10::Device(kDevice, static_cast<c10::DeviceIndex>(index))); });
   m.def("operations", [](int index) { return operations[index].load(); });
   m.def("max_memory_allocated", [](int index) { return highest[index].load(); });
   m.def("memory_allocated", [](int index) { return held[index].load(); });

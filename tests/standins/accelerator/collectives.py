@@ -1,4 +1,4 @@
-"""The backend "hccl" of the stand-in: a process group on npu tensors that gloo carries out in their memory."""
+"""A vendor's collectives: a process group on tensors of its devices that gloo carries out in their memory."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class _Done(dist._Work):
         return self._future
 
 
-class ProcessGroupHCCL(dist.ProcessGroup):
-    """Refuses tensors that are not on an NPU, as the real one does."""
+class VendorGroup(dist.ProcessGroup):
+    """Refuses tensors that are not on its devices, as the real ones do."""
 
-    def __init__(self, native: Any, store: Any, rank: int, size: int, timeout: datetime.timedelta):
+    def __init__(self, native: Any, kind: str, backend: str, store: Any, rank: int, size: int, timeout: Any):
         super().__init__(rank, size)
-        self._native = native
+        self._native, self._kind, self._backend = native, kind, backend
         self._gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
 
     def _host(self, tensors: Any) -> list[Any]:
         for tensor in tensors:
-            if isinstance(tensor, torch.Tensor) and tensor.device.type != "npu":
-                raise RuntimeError(f"HCCL works on npu tensors. Got one on {tensor.device} instead.")
+            if isinstance(tensor, torch.Tensor) and tensor.device.type != self._kind:
+                raise RuntimeError(f"{self._backend} needs {self._kind} tensors. Got one on {tensor.device} instead.")
         return [self._native.on_cpu(t) if isinstance(t, torch.Tensor) else self._host(t) for t in tensors]
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
@@ -58,17 +58,17 @@ class ProcessGroupHCCL(dist.ProcessGroup):
         return _Done([])
 
     def getBackendName(self) -> str:
-        return "hccl"
+        return self._backend
 
     @property
     def supports_splitting(self) -> bool:
         return False
 
 
-def register(native: Any) -> None:
-    """Make "hccl" known to torch."""
+def register(native: Any, kind: str, backend: str) -> None:
+    """Make a backend for tensors on devices of this kind known to torch."""
 
-    def create(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> ProcessGroupHCCL:
-        return ProcessGroupHCCL(native, store, rank, size, timeout)
+    def create(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> VendorGroup:
+        return VendorGroup(native, kind, backend, store, rank, size, timeout)
 
-    dist.Backend.register_backend("hccl", create, devices=["npu"])
+    dist.Backend.register_backend(backend, create, devices=[kind])

@@ -1,10 +1,12 @@
-"""Whole runs on NPUs: torch_npu's stand-in is a real torch device, so that everything but the chip is the real thing.
+"""Whole runs on vendors' accelerators: each stand-in is a real torch device, so all but the chip is the real thing.
 
-One process, two machines with two NPUs each, too little memory, half precision, layers spread over two of them.
+On NPUs one process, two machines with two each, too little memory, half precision, layers spread over two of them; on
+MLUs and Gaudis two processes.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -31,37 +33,40 @@ pytestmark = [
     ),
 ]
 
-STANDIN = ROOT / "tests" / "standins" / "npu"
+STANDINS = ROOT / "tests" / "standins"
 
 
 @pytest.fixture(scope="session")
-def extensions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the compiled stand-in lies; the first import makes it, before several processes would wait for it."""
+def variables(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, str]]:
+    """What puts accelerators of a kind into a process; they are compiled at once, or several processes would wait."""
     folder = tmp_path_factory.mktemp("extensions")
-    found = run_command(folder, "-c", "import torch; print(torch.accelerator.current_accelerator())",
-                        timeout=400, TORCH_EXTENSIONS_DIR=str(folder), PYTHONPATH=str(STANDIN), PATH=PATH)  # fmt: skip
-    assert found.stdout == "npu\n", found.stderr
-    return folder
+
+    @functools.cache
+    def prepared(kind: str) -> dict[str, str]:
+        path = os.pathsep.join([str(STANDINS / kind), str(ROOT)])
+        found = {"TORCH_EXTENSIONS_DIR": str(folder), "PYTHONPATH": path, "PATH": PATH}
+        code = "import torch; print(torch.accelerator.current_accelerator())"
+        done = run_command(folder, "-c", code, timeout=400, **found)
+        assert done.stdout == f"{kind}\n", done.stderr
+        return found
+
+    return prepared
 
 
 @pytest.fixture
 def train(
-    extensions: Path, model_folder: Path, table: Path, tmp_path: Path
+    variables: Callable[[str], dict[str, str]], model_folder: Path, table: Path, tmp_path: Path
 ) -> Callable[..., tuple[Path, str, list[dict[str, Any]]]]:
     """Train in a folder; returns it, what was printed, and what each process asked of which device."""
     (tmp_path / "settings.yaml").write_text(SETTINGS)
 
-    def run(name: str, *flags: str, processes: int = 0, machines: int = 1, **environment: str) -> Any:
+    def run(
+        name: str, *flags: str, kind: str = "npu", processes: int = 0, machines: int = 1, **environment: str
+    ) -> tuple[Path, str, list[dict[str, Any]]]:
         log = tmp_path / f"{name}.log"
         words = ["--data", str(table), "--model", str(model_folder), "--epochs", "1", "--output-dir", name, *flags]
         words = [str(ROOT / "run_classify.py"), "--config", "settings.yaml", *words]
-        environment = {
-            "TORCH_EXTENSIONS_DIR": str(extensions),
-            "NPU_STANDIN_LOG": str(log),
-            "PATH": PATH,
-            "PYTHONPATH": os.pathsep.join([str(STANDIN), str(ROOT)]),
-            **environment,
-        }
+        environment = {**variables(kind), "STANDIN_LOG": str(log), **environment}
         if processes:
             printed = "".join(run_group(processes, words, cwd=tmp_path, machines=machines, **environment))
         else:
@@ -111,6 +116,22 @@ def test_two_machines_with_two_npus_each(train: Callable[..., Any], on_cpu: Path
     assert difference(folder, on_cpu) < 1e-5
 
 
+@pytest.mark.parametrize(
+    ("kind", "backend", "devices"), [("mlu", "cncl", ["mlu:0", "mlu:1"]), ("hpu", "hccl", ["hpu:0", "hpu:0"])]
+)
+def test_two_processes_on_other_vendors_devices(
+    train: Callable[..., Any], on_cpu: Path, kind: str, backend: str, devices: list[str]
+) -> None:
+    """A Gaudi is hpu:0 to the process that acquires it, and LOCAL_RANK says which one that is."""
+    folder, printed, calls = train("two", kind=kind, processes=2)
+    assert f"2 processes (DistributedDataParallel, {backend})" in printed
+    assert [place["device"] for place in read_json(folder / "run.json")["topology"]] == devices
+    used = {int(work["LOCAL_RANK"]): work["operations"] for work in calls}
+    assert sorted(used) == [0, 1]
+    assert all(used[rank][int(devices[rank][-1])] > 1000 for rank in used)
+    assert difference(folder, on_cpu) < 1e-5
+
+
 def test_half_precision_with_a_gradient_scaler(train: Callable[..., Any], on_cpu: Path) -> None:
     """fp16 exists on devices alone, so this is where its scaler is at work: autocast, and fp32 masters."""
     for level, name in (("O1", "fp16"), ("O2", "fp16 weights, fp32 masters")):
@@ -123,7 +144,7 @@ def test_half_precision_with_a_gradient_scaler(train: Callable[..., Any], on_cpu
 
 def test_too_little_memory_cuts_the_micro_batches(train: Callable[..., Any], on_cpu: Path) -> None:
     _, _, (plenty,) = train("plenty")
-    folder, printed, (little,) = train("little", NPU_STANDIN_MEMORY=str(int(0.8 * plenty["peaks"][0])))
+    folder, printed, (little,) = train("little", STANDIN_MEMORY=str(int(0.8 * plenty["peaks"][0])))
     assert little["peaks"][0] < plenty["peaks"][0]
     assert "out of memory with the rows of a step at once; they are cut into" in printed
     assert difference(folder, on_cpu) < 1e-5
@@ -134,7 +155,7 @@ def test_layers_spread_over_two_npus(train: Callable[..., Any], on_cpu: Path) ->
     _, _, (alone,) = train("alone")
     room = str(int(0.8 * alone["peaks"][0]))
     folder, printed, (work,) = train(
-        "spread", "--strategy", "model", "--device-memory", "0.002", NPU_STANDIN_MEMORY=room
+        "spread", "--strategy", "model", "--device-memory", "0.002", STANDIN_MEMORY=room
     )
     assert "device: npu:0, npu:1 (model parallel)" in printed
     assert " on npu:0, " in printed
