@@ -21,7 +21,9 @@ from classify.inference import features_of
 from classify.model import LoadedModel, output_layer
 from classify.runtime import Runtime
 
-MAX_ROWS = 20_000
+# Rows to learn from. On more of them the probe itself gets better, but not what is fine-tuned from it, and each costs
+# a forward pass; benchmarks/RESULTS.md has what was tried.
+FEWEST_ROWS, ROWS_PER_CLASS, MOST_ROWS = 1_000, 50, 20_000
 
 
 @dataclass(frozen=True)
@@ -33,14 +35,15 @@ class ProbeResult:
 
 
 def start_head(model: LoadedModel, data: TrainingSet, runtime: Runtime, seed: int) -> ProbeResult:
-    """Fit the probe on at most 20,000 of the training rows and set the output layer to it. A collective.
+    """Fit the probe on some of the training rows (50 a class, at least 1,000) and set the output layer to it.
 
-    The features come from all ranks; the main process fits, and its weights go to every rank, so that all start
-    from the same bits.
+    The features come from all ranks; the main process fits, and its weights go to every rank, so that all start from
+    the same bits. A collective.
     """
     begin = time.perf_counter()
     layer = output_layer(model.stock)
-    chosen = cap_rows(data.labels, data.rows, MAX_ROWS, seed=seed)
+    limit = min(MOST_ROWS, max(FEWEST_ROWS, ROWS_PER_CLASS * layer.out_features))
+    chosen = cap_rows(data.labels, data.rows, limit, seed=seed)
     features = features_of(model, data.tokens, chosen, runtime)
     if runtime.is_main:
         weight, bias = fit(features, data.labels[chosen], layer.out_features)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from classify import probe
 from classify.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
 from classify.errors import InputError
 from classify.run import train
@@ -223,6 +224,15 @@ def test_the_best_epoch_is_kept(
     assert found["eval"]["macro_f1"] == pytest.approx(scores[best][0])
     assert found["eval"]["loss"] == pytest.approx(-scores[best][1], rel=1e-5)
     assert f"the weights of epoch {best + 1} are kept" in capsys.readouterr().out
+
+
+def test_the_probe_looks_at_some_rows_of_each_class(
+    model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(probe, "FEWEST_ROWS", 10)
+    monkeypatch.setattr(probe, "ROWS_PER_CLASS", 7)
+    train(make_config(model_folder, table, tmp_path / "some", max_steps=1))
+    assert "logistic regression on the model's output of 21 rows" in capsys.readouterr().out
 
 
 def test_random_head_has_no_probe(model_folder: Path, table: Path, tmp_path: Path) -> None:
