@@ -144,7 +144,10 @@ def choose_precision(name: str, device: torch.device, opt_level: str | None = No
     if name == "auto":
         if kind == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
             return Precision("bf16", torch.bfloat16, "this GPU computes in bfloat16", kind)
-        return Precision("fp32", None, f"full precision, the safe choice on {kind}", kind)
+        why = f"full precision, the safe choice on {kind}"
+        if kind == "cpu" and _multiplies_bf16():
+            why += "; this one has bf16 arithmetic, worth a try where results may differ a little: --bf16"
+        return Precision("fp32", None, why, kind)
     if name == "tf32":
         if kind != "cuda":
             raise InputError(
@@ -152,6 +155,12 @@ def choose_precision(name: str, device: torch.device, opt_level: str | None = No
             )
         torch.set_float32_matmul_precision("high")
     return Precision(name, HALF.get(name), "asked for", kind)
+
+
+def _multiplies_bf16() -> bool:
+    """Whether this processor has instructions for products in bf16; False where an older torch cannot tell."""
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+    return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def _of_level(opt_level: str, name: str, kind: str) -> Precision:

@@ -58,6 +58,15 @@ def test_each_level_says_what_it_became(level: str, asked: str, device: torch.de
         assert "a CPU has no fast fp16" in precision.why
 
 
+def test_a_processor_with_bf16_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Full precision stays what is taken; the person is told what else there is."""
+    for found, told in (({"amx_bf16": True}, True), ({"amx_bf16": False, "avx2": True}, False)):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda found=found: found, raising=False)
+        precision = choose_precision("auto", CPU)
+        assert precision.half is None
+        assert ("--bf16" in precision.why) is told
+
+
 def test_half_precision_of_a_cpu_is_not_fp16() -> None:
     with pytest.raises(InputError, match="--precision fp16 needs a GPU"):
         choose_precision("fp16", CPU, "O1")
