@@ -16,7 +16,7 @@ from classify.deepspeed_file import check_file
 from classify.destination import Destination, check_destination
 from classify.errors import Faults, InputError
 from classify.hub import ModelFolder, resolve_model
-from classify.outputs import check_columns_free, read_settings
+from classify.outputs import check_columns_free, labels_of, read_settings
 from classify.tracking import choose_trackers
 
 
@@ -88,6 +88,7 @@ def check_prediction(model: str, data: str, out: str, text_column: str | None) -
     settings = read_settings(model)
     table = read_table(data)
     column = find_text_column(table, text_column, settings["text_column"])
+    check_columns_free(table, labels_of(model))
     path = Path(out)
     if path.is_dir():
         raise InputError(f"--out {out}: expected a file name. Got a folder instead.")
@@ -95,6 +96,8 @@ def check_prediction(model: str, data: str, out: str, text_column: str | None) -
         raise InputError(f"--out {out}: this is the table itself; give another name.")
     if not path.absolute().parent.is_dir():
         raise InputError(f"--out {out}: the folder {path.parent} does not exist; make it first.")
+    if not os.access(path.absolute().parent, os.W_OK | os.X_OK):
+        raise InputError(f"--out {out}: the folder {path.parent} is not writable; name a file in another.")
     return table, column
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from classify import __version__, devices, launch
+from classify import __version__, devices, launch, nproc
 from classify.arguments import Parser, parse_training, training_parser, unknown_words
 from classify.config import DEFAULT_BATCH_SIZE, TrainingConfig
 from classify.errors import ClassifyError, InputError
@@ -113,7 +113,7 @@ def _train(arguments: list[str], program: str) -> int:
         return code
     if config.training.nproc is not None and not launch.started_here():
         count = devices.one_per_device() if config.training.nproc == "gpu" else config.training.nproc
-        return launch.run_processes(["train", *arguments], count)
+        return nproc.run_processes(["train", *arguments], count)
     if config.plan:
         from classify import explain
 
@@ -195,9 +195,13 @@ def _predict(arguments: list[str], program: str) -> int:
 
     classifier = load_classifier(options.model, use_cpu=options.cpu, precision=options.precision)
     begin = time.perf_counter()
-    predict_table(classifier, table, column, Path(options.out))
+    try:
+        predict_table(classifier, table, column, Path(options.out))
+    finally:
+        classifier.runtime.close()
     seconds = time.perf_counter() - begin
-    print(f"{options.out}: {len(table)} rows, column {column!r}, {len(table) / seconds:.0f} rows/s")
+    if classifier.runtime.is_main:
+        print(f"{options.out}: {len(table)} rows, column {column!r}, {len(table) / seconds:.0f} rows/s")
     return 0
 
 

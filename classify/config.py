@@ -133,7 +133,8 @@ class TrainingConfig(DeviceConfig):
     )
     gradient_accumulation_steps: int = option(
         1,
-        "micro-batches a device cuts its share of the batch into; saves memory, changes nothing but dropout's draws",
+        "micro-batches a device cuts its share of the batch into (the batch stays what it is); saves memory, changes "
+        "nothing but dropout's draws",
         "--gradient-accumulation-steps",
         check=above(0),
     )
@@ -224,11 +225,15 @@ class RunConfig:
         return config
 
     def validate(self) -> None:
-        """Check every field and their combinations; raises one InputError that lists all faults."""
+        """Check every field and their combinations; raises one InputError that lists all faults.
+
+        Values are turned into their field's type on the way: a Path into text, "3" into a number.
+        """
         faults: list[str] = []
         for name, (part, spec) in FIELDS.items():
             try:
-                convert(spec, HINTS[name], getattr(getattr(self, part), name), shown_name(spec))
+                value = convert(spec, HINTS[name], getattr(getattr(self, part), name), shown_name(spec))
+                setattr(getattr(self, part), name, value)
             except InputError as error:
                 faults.extend(error.faults)
         self._combine(faults)

@@ -19,7 +19,7 @@ CHECKPOINTS = "checkpoints"
 
 @dataclass(frozen=True)
 class Destination:
-    """Where a run goes: the folder (None: the first free runs/<stem>-<n>), and a named checkpoint to go on from.
+    """Where a run goes: the folder (None: runs/<stem>-<n>, n above all there are), and a checkpoint to go on from.
 
     `overwrite` empties the folder first; `resume` goes on with the run in it.
     """
@@ -43,7 +43,7 @@ def check_destination(config: RunConfig) -> Destination:
         wanted = Path(resume)
         if wanted.parent.name == CHECKPOINTS and is_of_this_job(wanted.parent.parent):
             wanted = wanted.parent.parent  # an attempt before this one went on from there, and further
-        if not wanted.is_dir():
+        if launch.looks_at_folders() and not wanted.is_dir():
             raise InputError(f"--resume {resume}: no such folder. Expected a run's folder, or a checkpoint in it.")
         if wanted.name == CHECKPOINTS:
             wanted = wanted.parent
@@ -58,7 +58,7 @@ def check_destination(config: RunConfig) -> Destination:
     destination = Destination(named, stem, checkpoint, training.overwrite_output_dir, bool(resume))
     if named is None:
         _check_usable(Path("runs") / stem, may_hold_files=True)
-    elif launch.decides_alone() and begun_before(destination) is None:
+    elif launch.looks_at_folders() and begun_before(destination) is None:
         data = config.data
         check_folder(destination, named, [data.data, data.eval_data, data.test_data, config.model.model])
     return destination
@@ -100,6 +100,8 @@ def is_of_this_job(folder: Path) -> bool:
 
 def _check_usable(folder: Path, *, may_hold_files: bool) -> None:
     if folder.is_dir():
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise InputError(f"--output-dir {folder}: not writable; give another folder.")
         if not may_hold_files and any(folder.iterdir()):
             raise InputError(
                 f"--output-dir {folder}: the folder exists and is not empty. Give another, --resume to go on with "

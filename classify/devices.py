@@ -1,6 +1,6 @@
 """Ranks and devices: with `classify.launch` the one place that knows about processes (law 3 of the design).
 
-`plan_devices` is a pure decision from plain arguments, so any hardware can be tried in a test; `classify.runtime`
+`plan_devices` is a pure decision from plain arguments, so any hardware can be tried in a test; `classify.process_group`
 carries it out. Nothing here imports torch until the hardware is looked at.
 
 *Rank* is this process's number among all processes of the run, *local rank* its number on this machine. A local

@@ -55,6 +55,12 @@ class DeviceError(InputError):
     everywhere = False
 
 
+class RankError(ClassifyError):
+    """Something only this rank can know, e.g. that its memory is full. Exit 1."""
+
+    everywhere = False
+
+
 class CheckpointError(ClassifyError):
     """Checkpoints are there and none of them can be trusted. Exit 3."""
 

@@ -115,6 +115,8 @@ class Job:
             "seed": self.config.training.seed,
             "precision": self.precision.name,
             "lora": [self.config.model.lora_rank, self.config.model.lora_alpha] if self.config.model.lora else None,
+            "freeze_embeddings": self.config.model.freeze_embeddings,
+            "freeze_layers": self.config.model.freeze_layers,
             "compact_vocabulary": self.vocabulary is not None and self.vocabulary.compacted,
         }
 
@@ -277,9 +279,11 @@ def _makes_files(folder: Path, destination: Destination, runtime: Runtime, each_
                 make_folder(destination)
         except (InputError, OSError) as error:
             fault = str(error)
-    runtime.share_faults(fault)
+    try:
+        runtime.share_faults(fault)
+    finally:
+        if runtime.is_main:
+            sign.unlink(missing_ok=True)
     if fault is not None:
         raise InputError(fault)
-    if runtime.is_main:
-        sign.unlink(missing_ok=True)
     return writes

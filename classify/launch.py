@@ -1,4 +1,4 @@
-"""How this process was started, and how others are: launchers' variables are read here, `--nproc` starts processes.
+"""How this process was started, and which place that gives it: launchers' variables are read here.
 
 torchrun and `torch.distributed.launch` set RANK, LOCAL_RANK and WORLD_SIZE. srun and Open MPI have variables of
 their own, which are understood too. A local rank of -1 means that no launcher started this process.
@@ -6,12 +6,9 @@ their own, which are understood too. A local rank of -1 means that no launcher s
 
 from __future__ import annotations
 
-import logging
 import os
 import re
-import signal
 import socket
-import sys
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -262,9 +259,12 @@ def speaks() -> bool:
 
 
 def several_machines() -> bool:
-    """Whether the processes of this run sit on more than one machine."""
+    """Whether the processes of this run sit on more than one machine, or may do so because nobody says."""
     place = _place()
-    return place is not None and place.spans_machines
+    if place is None:
+        return False
+    unsaid = place.launcher == "environment" and place.world_size > 1 and "LOCAL_WORLD_SIZE" not in os.environ
+    return place.spans_machines or unsaid
 
 
 def hosts_the_store(launch: Launch) -> bool:
@@ -285,6 +285,14 @@ def decides_alone() -> bool:
     """
     place = _place()
     return place is None or place.is_main
+
+
+def looks_at_folders() -> bool:
+    """Whether this process checks the output folder: rank 0, and where all are on its machine, each for itself.
+
+    Then none waits for one that has left. The folder is made once all have met.
+    """
+    return decides_alone() or not several_machines()
 
 
 def restarts() -> int:
@@ -311,38 +319,3 @@ def available_cores() -> int:
     """Cores this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
-
-
-def run_processes(arguments: Sequence[str], count: int) -> int:
-    """Run `python -m classify <arguments>` in `count` processes; returns the first failed worker's exit code, or 0.
-
-    The workers speak for themselves: the launcher prints nothing.
-    """
-    from torch.distributed.elastic.multiprocessing import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-    logging.disable(logging.CRITICAL)  # in this process, which does nothing but wait
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // count)))
-    os.environ[STARTED_HERE] = str(count)
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=count,
-        run_id=f"classify-{os.getpid()}",
-        rdzv_backend="c10d",
-        rdzv_endpoint="127.0.0.1:0",
-        local_addr="127.0.0.1",  # the machine's own name may not resolve
-        max_restarts=0,
-        monitor_interval=0.1,
-    )
-    try:
-        elastic_launch(config, sys.executable)("-m", "classify", *arguments)
-    except ChildFailedError as error:
-        _, first = error.get_first_failure()
-        return first.exitcode if first.exitcode >= 0 else 128 - first.exitcode
-    except SignalException as error:
-        return 128 + int(error.sigval)
-    except KeyboardInterrupt:
-        return 128 + int(signal.SIGINT)
-    return 0

@@ -100,8 +100,9 @@ def load_model(
         )
         if dropout is not None:
             _set_dropout(config, dropout)
-        stock = transformers.AutoModelForSequenceClassification.from_pretrained(
+        stock, found = transformers.AutoModelForSequenceClassification.from_pretrained(
             folder.path,
+            output_loading_info=True,
             config=config,
             dtype=torch.float32,
             use_safetensors=True,
@@ -116,8 +117,20 @@ def load_model(
             f"--model {folder.name}: transformers has no sequence classifier for the architecture "
             f"{folder.config['model_type']!r} without running code from the model; take a BERT-like model."
         ) from None
+    _renew_head(stock, {*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])})
     offset = int(config.pad_token_id or 0) + 1 if _counts_from_padding(stock) else 0
     return LoadedModel(TextClassifier(stock), pad_token_id, offset)
+
+
+@torch.no_grad()
+def _renew_head(stock: Any, new: set[str]) -> None:
+    """Random numbers for an output layer that came with the folder: its classes are of another table."""
+    layer = output_layer(stock)
+    name = next(name for name, module in stock.named_modules() if module is layer)
+    if f"{name}.weight" not in new:
+        nn.init.normal_(layer.weight, std=getattr(stock.config, "initializer_range", 0.02))
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
 
 
 def load_trained(path: Path, *, pad_token_id: int) -> LoadedModel:
@@ -181,7 +194,8 @@ def _packed_difference(model: LoadedModel, tokens: Tokens, rows: npt.NDArray[np.
         model.classifier.train(training)
     if padded.shape != packed.shape:
         return float("inf")
-    spread = float((padded - padded.mean(dim=0)).abs().max())
+    # One text alone has nothing to differ from.
+    spread = float((padded - padded.mean(dim=0)).abs().max() if len(padded) > 1 else padded.abs().max())
     return float((padded - packed).abs().max()) / max(spread, 1e-6)
 
 

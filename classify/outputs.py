@@ -129,6 +129,18 @@ def read_settings(folder: str) -> dict[str, Any]:
     return settings
 
 
+def labels_of(folder: str) -> list[str]:
+    """The class names of a result folder, by class number. Raises InputError where its config.json has none."""
+    try:
+        names = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))["id2label"]
+        return [names[str(number)] for number in range(len(names))]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"--model {folder}: config.json does not name the classes ({type(error).__name__}: {error}); expected the "
+            "output folder of a finished training run."
+        ) from None
+
+
 def versions() -> dict[str, str]:
     """Python, this program and the libraries that decide its numbers."""
     found = {"python": platform.python_version()}

@@ -9,6 +9,7 @@ section 3.1). O3 is half precision throughout.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,7 +160,7 @@ def choose_precision(name: str, device: torch.device, opt_level: str | None = No
 
 def _multiplies_bf16() -> bool:
     """Whether this processor has instructions for products in bf16; False where an older torch cannot tell."""
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+    capabilities: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 

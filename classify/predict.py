@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from classify import launch
 from classify.data.read import Table
 from classify.data.tokens import Tokens, load_tokenizer, tokenize
 from classify.inference import logits_of
@@ -53,11 +54,14 @@ class Classifier:
 
 
 def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "auto") -> Classifier:
-    """Load a result folder, e.g. `classify.load_classifier("runs/my-1").probabilities(["..."])`."""
+    """Load a result folder, e.g. `classify.load_classifier("runs/my-1").probabilities(["..."])`.
+
+    Behind a launcher all processes share the work: each calls `probabilities` with the same texts and gets all results.
+    """
     settings = read_settings(folder)
     quiet_libraries()
     tokenizer = load_tokenizer(folder)
-    runtime = start(use_cpu=use_cpu, local_rank=-1, strategy="none")
+    runtime = start(use_cpu=use_cpu, local_rank=-1, strategy="auto" if launch.is_launched() else "none")
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
     model = load_trained(Path(folder), pad_token_id=pad)
     model.classifier.precision = choose_precision(precision, runtime.device)
@@ -65,8 +69,10 @@ def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "aut
 
 
 def predict_table(classifier: Classifier, table: Table, text_column: str, out: Path) -> None:
-    """Write the table with its predictions, every row once, in the file's order."""
+    """Write the table with its predictions, every row once, in the file's order; rank 0 does. A collective."""
     check_columns_free(table, classifier.labels)
     texts = list(table.as_dataset()[text_column])
     probabilities = classifier.probabilities(texts, identity=f"{table.sha256}/{text_column}")
-    write_predictions(out, table, np.arange(len(table)), classifier.labels, probabilities)
+    if classifier.runtime.is_main:
+        write_predictions(out, table, np.arange(len(table)), classifier.labels, probabilities)
+    classifier.runtime.barrier()

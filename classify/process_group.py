@@ -40,7 +40,7 @@ def start(
         backend=backend,
     )
     if plan.parallel_mode is ParallelMode.DISTRIBUTED:
-        export(plan.launch)  # before the device is touched: some vendors' software takes it by LOCAL_RANK
+        export(plan.launch)  # before the device is touched: some vendors' software finds its own there
     threads = free_threads(os.environ, plan.launch.local_world_size, available_cores())
     if threads is not None:
         torch.set_num_threads(threads)

@@ -96,12 +96,6 @@ def restore(job: Job, found: Checkpoint) -> train_state.TrainState:
     if job.vocabulary is not None and job.vocabulary.compacted:
         _check_vocabulary(found, weights.get(VOCABULARY), job.vocabulary.as_tensor())
     checkpoint.set_model(job.model.stock, weights)
-    for name, tensor in job.placement.left_out().items() if job.placement is not None else ():
-        if not torch.equal(weights[name].cpu(), tensor.cpu()):
-            raise InputError(
-                f"--resume {job.folder}: the run has trained {name}, which is frozen now and left out of the device; "
-                "give the same --freeze-layers and --freeze-embeddings as before."
-            )
     state = train_state.make_state(job.model, job.config.training, job.runtime, job.objective)
     tensors = job.runtime.broadcast_tensors(found.optimizer_tensors() if main else None)
     if state.zero is not None:

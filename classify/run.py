@@ -215,7 +215,8 @@ def _loop(job: Job, state: train_state.TrainState, plan: BatchPlan, end: int) ->
             number = job.runtime.broadcast(received[0] if received else int(signal.SIGTERM))
             raise Interrupted(
                 f"stopped by {signal.Signals(number).name} after step {state.progress.step}, which is saved; "
-                f"go on with the same command and --resume --output-dir {job.folder}",
+                f"go on with the same command and --resume --output-dir {job.folder}"
+                + (", without --overwrite-output-dir" if training.overwrite_output_dir else ""),
                 number,
             )
 
@@ -290,7 +291,8 @@ def _save(job: Job, state: train_state.TrainState) -> None:
         # Steps beyond this one belong to a course that was left by going back to an older checkpoint.
         steps = [step for step in steps if step <= progress.step]
         best = {int(progress.best["step"])} if progress.best is not None else set()
-        return best | set(steps[-max(1, limit - 1) :])
+        newest = set(steps[-limit:])
+        return newest if best <= newest else best | set(steps[-max(1, limit - 1) :])
 
     weights, moments = checkpoint.tensors_of(
         job.model.stock,

@@ -106,10 +106,13 @@ class Runtime:
         """Element-wise sum over all ranks, in double precision."""
         if not self.distributed:
             return values
-        kind = self.device if self.plan.backend != "gloo" else torch.device("cpu")
-        tensor = torch.tensor(values, dtype=torch.float64, device=kind)
-        torch.distributed.all_reduce(tensor)
-        return tensor.tolist()
+        own = torch.tensor(values, dtype=torch.float64)
+        if self.plan.backend not in ("gloo", "nccl"):  # others cannot add doubles, but carry bytes
+            parts = self.gather(own.view(torch.uint8)[None].to(self.device))
+            return parts.cpu().view(torch.float64).sum(0).tolist()
+        total = own.to(self.device if self.plan.backend == "nccl" else "cpu")
+        torch.distributed.all_reduce(total)
+        return total.tolist()
 
     def any(self, flag: bool) -> bool:
         """Whether any rank says yes; all ranks get the same answer."""

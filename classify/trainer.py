@@ -22,7 +22,7 @@ from classify.batch_norm import counted
 from classify.config import TrainingConfig
 from classify.data import plan
 from classify.data.tokens import TrainingSet
-from classify.errors import ClassifyError
+from classify.errors import ClassifyError, RankError
 from classify.memory import out_of_memory, release_cache
 from classify.optimization import NO_LABEL, learning_rate_factor, set_learning_rate
 from classify.precision import give_weights, take_gradients
@@ -71,7 +71,7 @@ def train_step(
             told = str(error).partition("\n")[0]
         # Out here nothing holds the failed attempt's activations any more.
         if runtime.distributed:  # the other ranks are waiting in the exchange
-            raise ClassifyError(
+            raise RankError(
                 f"step {state.progress.step + 1}: rank {runtime.rank} is out of memory ({told}); go on with --resume "
                 f"and --gradient-accumulation-steps {finer(state, len(step.rows), runtime)}, which changes nothing but "
                 f"dropout's draws; or {_LESS_MEMORY}."

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 csv.field_size_limit((1 << 31) - 1)  # texts longer than the standard library's 128 Ki characters exist
 _BLOCK = 1 << 24
+_MOST_BYTES = 2**31 - 1  # of a block of Arrow's
 _SHOWN = 3
 
 
@@ -80,12 +81,16 @@ def read_table(path: str, flag: str = "--data") -> Table:
     try:
         if file.stat().st_size == 0:
             raise InputError(f"{path}: the file is empty. Expected a header line with column names, then rows.")
-        digest = _check_text(file)
+        digest, lines = _check_text(file)
     except OSError as error:
         raise InputError(f"{flag} {path}: cannot be read ({error.strerror}).") from None
     delimiter = "\t" if file.suffix.lower() == ".tsv" else ","
     _check_header(file, delimiter)
     arrow = _read_arrow(file, delimiter)
+    if lines > arrow.num_rows + 1:  # texts of several lines, empty lines - or a quote that never closes
+        fault = _ragged_rows(file, delimiter)
+        if fault is not None:
+            raise InputError(fault)
     if arrow.num_rows == 0:
         raise InputError(f"{path}: there is a header but no row below it. Expected one row per text.")
     return Table(path, arrow, delimiter, digest)
@@ -108,13 +113,14 @@ def _whole_rows(reader: Any) -> Iterable[tuple[int, list[str]]]:
         before = reader.line_num
 
 
-def _check_text(file: Path) -> str:
-    """Check that the file is UTF-8 text and return its SHA-256; reads it once, in blocks."""
+def _check_text(file: Path) -> tuple[str, int]:
+    """Check that the file is UTF-8 text; returns its SHA-256 and how many lines it has. Reads it once, in blocks."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     digest = hashlib.sha256()
-    lines = 1
+    lines, last = 1, b""
     with file.open("rb") as stream:
         while block := stream.read(_BLOCK):
+            last = block[-1:]
             digest.update(block)
             try:
                 decoder.decode(block)
@@ -134,7 +140,7 @@ def _check_text(file: Path) -> str:
         decoder.decode(b"", final=True)
     except UnicodeDecodeError:
         raise InputError(f"{file} line {lines}: expected UTF-8 text, but the file ends inside a character.") from None
-    return digest.hexdigest()
+    return digest.hexdigest(), lines - (last == b"\n")
 
 
 def _check_header(file: Path, delimiter: str) -> None:
@@ -152,8 +158,11 @@ def _check_header(file: Path, delimiter: str) -> None:
                 raise InputError(f"{file} line 1: expected {wanted} between the columns. Got {name} instead.")
 
 
-def _read_arrow(file: Path, delimiter: str) -> pyarrow.Table:
-    """The rows as strings; a row with too few or too many fields is a fault told with its line."""
+def _read_arrow(file: Path, delimiter: str, block: int = 1 << 20) -> pyarrow.Table:
+    """The rows as strings; a row with too few or too many fields is a fault told with its line.
+
+    Arrow reads the file in blocks of so many bytes, and no row may be longer than one.
+    """
     import pyarrow
     from pyarrow import csv as arrow_csv
 
@@ -164,15 +173,19 @@ def _read_arrow(file: Path, delimiter: str) -> pyarrow.Table:
         return "skip"
 
     parse = arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=note)
+    read = arrow_csv.ReadOptions(block_size=block)
     try:
-        with arrow_csv.open_csv(str(file), parse_options=parse) as head:
+        with arrow_csv.open_csv(str(file), read, parse_options=parse) as head:
             names = head.schema.names
         bad.clear()
         convert = arrow_csv.ConvertOptions(
             column_types=dict.fromkeys(names, pyarrow.string()), strings_can_be_null=False
         )
-        table = arrow_csv.read_csv(str(file), parse_options=parse, convert_options=convert)
+        table = arrow_csv.read_csv(str(file), read, parse_options=parse, convert_options=convert)
     except pyarrow.ArrowInvalid as error:
+        size = min(file.stat().st_size, _MOST_BYTES)
+        if "straddling" in str(error) and block < size:
+            return _read_arrow(file, delimiter, size)
         ragged = _ragged_rows(file, delimiter)
         raise InputError(ragged or f"{file}: not a readable CSV file ({str(error).splitlines()[0]}).") from None
     if bad:

@@ -38,7 +38,7 @@ if os.environ.get("RANK") == {rank!r}:
             SeedSequence.calls += 1
             if SeedSequence.calls > 40:
                 open({report!r}, "w").write(str(time.time()))
-                raise ValueError("the memory of this machine is broken")
+                raise {error}
             super().__init__(*args)
 
     numpy.random.SeedSequence = SeedSequence
@@ -52,12 +52,20 @@ def words(table: Path, model: Path, *more: str) -> list[str]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("way", "rank"), [("torchrun", "0"), ("nproc", "1")])
-def test_one_ranks_error_ends_all(table: Path, model_folder: Path, tmp_path: Path, way: str, rank: str) -> None:
+BROKEN = ('ValueError("the memory is broken")', "internal error: ValueError: the memory is broken (--debug shows")
+FULL = ('MemoryError("no room")', "rank 1 is out of memory (no room); go on with --resume and --gradient-accumulation")
+
+
+@pytest.mark.parametrize(
+    ("way", "rank", "failure"), [("torchrun", "0", BROKEN), ("nproc", "1", BROKEN), ("nproc", "1", FULL)]
+)
+def test_one_ranks_error_ends_all(
+    table: Path, model_folder: Path, tmp_path: Path, way: str, rank: str, failure: tuple[str, str]
+) -> None:
     """Within 15 seconds, with the first error as the one shown, and no process left."""
     (tmp_path / "spy").mkdir()
     report = tmp_path / "failed-at"
-    (tmp_path / "spy" / "sitecustomize.py").write_text(FAILING.format(rank=rank, report=str(report)))
+    (tmp_path / "spy" / "sitecustomize.py").write_text(FAILING.format(rank=rank, report=str(report), error=failure[0]))
     start = [*TORCHRUN, "--master-port", str(free_port()), SCRIPT] if way == "torchrun" else [SCRIPT, "--nproc", "2"]
     process = subprocess.Popen(
         [sys.executable, *start, *words(table, model_folder, "--epochs", "500")],
@@ -79,12 +87,38 @@ def test_one_ranks_error_ends_all(table: Path, model_folder: Path, tmp_path: Pat
             process.wait()
     assert process.returncode == 1
     assert ended - float(report.read_text()) < 15
-    assert [line for line in err.splitlines() if line.startswith("error: ")] == [
-        "error: internal error: ValueError: the memory of this machine is broken (--debug shows where)"
-    ]
+    (told,) = (line for line in err.splitlines() if line.startswith("error: "))
+    assert failure[1] in told
     if way == "nproc":
         assert err.count("\n") == 1, err
     assert json.loads((tmp_path / "out" / "run.json").read_text())["status"] in ("failed", "interrupted")
+
+
+def test_ranks_that_nobody_ends_meet_the_same_fault(table: Path, model_folder: Path, tmp_path: Path) -> None:
+    """As srun starts them, which lets the others run when one has left: none may wait for rank 0."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("mine")
+    place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, SCRIPT, *words(table, model_folder)],
+            cwd=tmp_path,
+            env={**os.environ, **place, "RANK": rank, "LOCAL_RANK": rank},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in ("0", "1")
+    ]
+    try:
+        told = [rank.communicate(timeout=60)[1] for rank in ranks]
+    finally:
+        for rank in ranks:
+            if rank.poll() is None:
+                rank.kill()
+                rank.wait()
+    assert [rank.returncode for rank in ranks] == [2, 2]
+    assert "the folder exists and is not empty" in told[0]
+    assert told[1] == ""
 
 
 def descendants(process: subprocess.Popen[str], rank: str) -> list[psutil.Process]:

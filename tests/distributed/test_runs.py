@@ -60,6 +60,20 @@ def run_all(tmp_path_factory: pytest.TempPathFactory, uneven: dict[str, Path], m
     return found
 
 
+def test_prediction_by_two_processes_is_that_of_one(
+    run_all: dict[int, Path], uneven: dict[str, Path], tmp_path: Path
+) -> None:
+    words = ["-m", "classify", "predict", "--model", str(run_all[1]), "--data", str(uneven["test"]), "--cpu", "--out"]
+    for start, out in (([], "one.csv"), ([*TORCHRUN, "2"], "two.csv")):
+        done = run_command(tmp_path, *start, *words, out)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("31 rows") == 1
+    one, two = (list(csv.DictReader((tmp_path / name).open(encoding="utf-8"))) for name in ("one.csv", "two.csv"))
+    assert [row["predicted_label"] for row in one] == [row["predicted_label"] for row in two]
+    for a, b in zip(one, two, strict=True):
+        assert float(a["confidence"]) == pytest.approx(float(b["confidence"]), abs=1e-5)
+
+
 def test_the_same_predictions_on_any_number_of_processes(run_all: dict[int, Path], uneven: dict[str, Path]) -> None:
     one = predictions(run_all[1])
     with uneven["test"].open(newline="") as file:

@@ -226,6 +226,7 @@ def test_somebodys_folder_on_the_other_machine_is_left_alone(
     assert "rank 1 on machine 1 stopped: --output-dir out: the folder exists and is not empty" in outputs[0]
     assert outputs[1].count("error: --output-dir out: the folder exists and is not empty") == 1
     assert [path.name for path in theirs.iterdir()] == ["run.json"]
+    assert list((homes[0] / "out").iterdir()) == []  # or the name would be taken next time
 
 
 def test_a_table_missing_on_one_machine_ends_the_other(

@@ -154,9 +154,7 @@ def test_layers_spread_over_two_npus(train: Callable[..., Any], on_cpu: Path) ->
     """One process, half of the pieces on each device; together they hold what one alone could not."""
     _, _, (alone,) = train("alone")
     room = str(int(0.8 * alone["peaks"][0]))
-    folder, printed, (work,) = train(
-        "spread", "--strategy", "model", "--device-memory", "0.002", STANDIN_MEMORY=room
-    )
+    folder, printed, (work,) = train("spread", "--strategy", "model", "--device-memory", "0.002", STANDIN_MEMORY=room)
     assert "device: npu:0, npu:1 (model parallel)" in printed
     assert " on npu:0, " in printed
     assert min(work["operations"]) > 500

@@ -13,6 +13,7 @@ import pytest
 
 import classify.run as run
 from classify.checkpoint import newest
+from classify.destination import check_destination
 from classify.errors import CheckpointError, InputError, Interrupted
 from tests.train.test_run import make_config, read_json
 
@@ -172,6 +173,36 @@ def test_a_named_checkpoint(uninterrupted: Path, model_folder: Path, table: Path
     out = run.train(config)
     assert out.resolve() == (tmp_path / "out").resolve()
     assert (out / "model.safetensors").read_bytes() == (uninterrupted / "model.safetensors").read_bytes()
+
+
+def test_the_run_to_resume_lies_on_the_first_machine_only(
+    model_folder: Path, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config(model_folder, table, Path("x"), resume_from_checkpoint="nowhere")
+    config.training.output_dir = None
+    place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "x", "MASTER_PORT": "1"}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("RANK", "1")
+    assert check_destination(config).folder == Path("nowhere")
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(InputError, match="--resume nowhere: no such folder"):
+        check_destination(config)
+
+
+def test_what_is_frozen_stays_so(uninterrupted: Path, model_folder: Path, table: Path, tmp_path: Path) -> None:
+    shutil.copytree(uninterrupted, tmp_path / "out")
+    config = whole_config(model_folder, table, tmp_path / "out", resume_from_checkpoint=True, freeze_embeddings=True)
+    with pytest.raises(InputError, match="freeze_embeddings was False and is True"):
+        run.train(config)
+
+
+def test_two_checkpoints_are_kept_though_the_last_is_the_best(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    out = run.train(make_config(model_folder, table, tmp_path / "out", num_train_epochs=3.0))
+    kept = sorted(int(path.name[5:]) for path in (out / "checkpoints").iterdir())
+    best = round(read_json(out / "metrics.json")["best_epoch"] * 3)
+    assert len(kept) == 2
+    assert {best, 9} <= set(kept)
 
 
 def test_the_best_checkpoint_outlives_the_limit(model_folder: Path, table: Path, tmp_path: Path) -> None:

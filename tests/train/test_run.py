@@ -14,8 +14,12 @@ import pytest
 import torch
 
 from classify import probe
+from classify.checks import check_prediction
 from classify.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
+from classify.destination import check_destination
 from classify.errors import InputError
+from classify.hub import resolve_model
+from classify.model import load_model, load_trained
 from classify.run import train
 from tests import tiny
 
@@ -161,6 +165,17 @@ def test_predict_gives_every_row_its_line(finished: Path, tmp_path: Path, comman
     assert "already has the columns 'predicted_label'" in again.stderr
 
 
+def test_an_unwritable_folder_is_told_before_the_work(
+    finished: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(InputError, match=r"--out .*p.csv: the folder .* is not writable"):
+        check_prediction(str(finished), str(table), str(tmp_path / "p.csv"), None)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(InputError, match=r"--output-dir .*out: not writable"):
+        check_destination(make_config(finished, table, tmp_path / "out"))
+
+
 def test_prediction_does_not_import_training(command: Callable[..., Any]) -> None:
     code = "import classify.predict, sys; print('classify.trainer' in sys.modules)"
     assert command("-c", code).stdout == "False\n"
@@ -174,6 +189,36 @@ def test_a_classifier_from_python(finished: Path) -> None:
     chances = classifier.probabilities(["my card was stolen", "the app", ""])
     assert chances.shape == (3, 3)
     np.testing.assert_allclose(chances.sum(axis=1), 1)
+
+
+def test_one_text_alone_is_packed_too(finished: Path) -> None:
+    """Whether packing is exact is asked once, and a single text must not answer it wrongly for all later ones."""
+    import classify
+
+    classifier = classify.load_classifier(str(finished), use_cpu=True)
+    classifier.probabilities(["my card was stolen"])
+    assert classifier.model.packed
+
+
+def test_a_random_head_is_not_that_of_the_folder(finished: Path) -> None:
+    trained = load_trained(finished, pad_token_id=0).stock
+    old = trained.classifier.weight
+    names = ["one", "two", "three"]
+    new, same = (
+        load_model(resolve_model(str(finished)), names, seed=3, pad_token_id=0).stock.classifier.weight
+        for _ in range(2)
+    )
+    assert not torch.equal(new, old)
+    assert torch.equal(new, same)
+    assert float(new.detach().std()) == pytest.approx(trained.config.initializer_range, rel=0.3)
+
+
+def test_values_become_what_their_field_holds(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    config = make_config(model_folder, table, tmp_path / "out")
+    config.data.data = Path(table)  # type: ignore[assignment]
+    config.training.num_train_epochs = "1"  # type: ignore[assignment]
+    config.validate()
+    assert (config.data.data, config.training.num_train_epochs) == (str(table), 1.0)
 
 
 def test_the_same_command_gives_the_same_bits(finished: Path, model_folder: Path, table: Path, tmp_path: Path) -> None:

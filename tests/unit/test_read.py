@@ -24,6 +24,26 @@ def test_quoted_commas_newlines_and_quotes(tmp_path: Path) -> None:
     assert table.lines([0, 1, 2]) == [2, 4, 5]
 
 
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b'label,text\nx,a\nx,"hello there\ny,b\ny,c\ny,d\n', 3),
+        (b'label,text\nx,a\nx,"hello there\ny,b', 3),
+        (b'text,label\na,x\n"hello there,x\nb,y\nc,y\n"bye",x\nd,y\n', 3),
+    ],
+)
+def test_a_quote_that_never_closes_swallows_no_rows(tmp_path: Path, content: bytes, line: int) -> None:
+    with pytest.raises(InputError, match=rf"line {line}: a quote .* never closes"):
+        read_table(write(tmp_path / "a.csv", content))
+
+
+def test_a_text_longer_than_a_block(tmp_path: Path) -> None:
+    """Arrow reads in blocks of a MiB, and by itself refuses a row that is longer."""
+    long = b"word " * 600_000
+    table = read_table(write(tmp_path / "a.csv", b"text,label\nshort,a\n" + long + b",b\nlast,a\n"))
+    assert [len(text) for text in table.column("text")] == [5, len(long), 4]
+
+
 def test_values_stay_text_as_in_the_file(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", b"id,text,label\n007,NA,1.50\n008,null,\n009,2024-01-01,true\n")
     table = read_table(path)

@@ -42,6 +42,8 @@ class VendorGroup(dist.ProcessGroup):
         return [self._native.on_cpu(t) if isinstance(t, torch.Tensor) else self._host(t) for t in tensors]
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
+        if any(tensor.dtype is torch.float64 for tensor in tensors):
+            raise RuntimeError(f"{self._backend} cannot add float64.")
         self._gloo.allreduce(self._host(tensors), opts or dist.AllreduceOptions()).wait()
         return _Done(tensors)
 
