@@ -6,6 +6,7 @@ Run as a program, this file is one of transformers' Trainers: it trains as `--wo
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -87,6 +88,13 @@ def run(name: str, race: Race) -> dict[str, float]:
     return {**found, "wall": wall, "memory": memory.peak()}
 
 
+def _resident(process: psutil.Process) -> int:
+    """Bytes of a process in memory; 0 of one that has just ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return int(process.memory_info().rss)
+    return 0
+
+
 class _Memory(threading.Thread):
     """Watches the resident memory of a process and its children, all together."""
 
@@ -103,7 +111,7 @@ class _Memory(threading.Thread):
                 if parent.status() == psutil.STATUS_ZOMBIE:
                     return
                 family = [parent, *parent.children(recursive=True)]
-                self._peak = max(self._peak, sum(one.memory_info().rss for one in family))
+                self._peak = max(self._peak, sum(map(_resident, family)))
             except psutil.NoSuchProcess:
                 return
             time.sleep(0.1)

@@ -36,9 +36,8 @@ def write_rows(source: Path, target: Path, first: int, last: int | None) -> None
     from classify.data import infer, read
 
     table = read.read_table(str(source))
-    text = infer.find_text_column(table, None, "text")
-    label = next(name for name in table.columns if name != text)
-    taken = list(zip(table.column(text), table.column(label), strict=True))[first:last]
+    columns = infer.find_columns(table, None, None)
+    taken = list(zip(table.column(columns.text), table.column(columns.label), strict=True))[first:last]
     with target.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("text", "label"), *taken])
 

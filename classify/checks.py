@@ -92,6 +92,8 @@ def check_prediction(model: str, data: str, out: str, text_column: str | None) -
     path = Path(out)
     if path.is_dir():
         raise InputError(f"--out {out}: expected a file name. Got a folder instead.")
+    if path.exists() and not path.is_file():
+        raise InputError(f"--out {out}: expected the name of a file. Got a device or a pipe instead.")
     if path.exists() and path.samefile(data):
         raise InputError(f"--out {out}: this is the table itself; give another name.")
     if not path.absolute().parent.is_dir():

@@ -196,7 +196,7 @@ def _predict(arguments: list[str], program: str) -> int:
     classifier = load_classifier(options.model, use_cpu=options.cpu, precision=options.precision)
     begin = time.perf_counter()
     try:
-        predict_table(classifier, table, column, Path(options.out))
+        predict_table(classifier, table, column, Path(options.out).resolve())  # what a link points to
     finally:
         classifier.runtime.close()
     seconds = time.perf_counter() - begin

@@ -85,7 +85,7 @@ def _baseline(job: Job, part: Part) -> baseline.BaselineResult | None:
             part.truth,
             job.config.training.seed,
         )
-    except ValueError as error:
+    except (ValueError, MemoryError) as error:
         job.say(f"note: the TF-IDF baseline cannot be fitted: {error}")
         return None
 

@@ -117,6 +117,11 @@ def load_model(
             f"--model {folder.name}: transformers has no sequence classifier for the architecture "
             f"{folder.config['model_type']!r} without running code from the model; take a BERT-like model."
         ) from None
+    if output_layer(stock).bias is None:
+        raise InputError(
+            f"--model {folder.name}: the classifier of the architecture {folder.config['model_type']!r} reads a text's "
+            "last token, as decoders do; take a BERT-like model, which reads the first."
+        )
     _renew_head(stock, {*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])})
     offset = int(config.pad_token_id or 0) + 1 if _counts_from_padding(stock) else 0
     return LoadedModel(TextClassifier(stock), pad_token_id, offset)
@@ -129,8 +134,7 @@ def _renew_head(stock: Any, new: set[str]) -> None:
     name = next(name for name, module in stock.named_modules() if module is layer)
     if f"{name}.weight" not in new:
         nn.init.normal_(layer.weight, std=getattr(stock.config, "initializer_range", 0.02))
-        if layer.bias is not None:
-            nn.init.zeros_(layer.bias)
+        nn.init.zeros_(layer.bias)
 
 
 def load_trained(path: Path, *, pad_token_id: int) -> LoadedModel:

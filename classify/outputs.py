@@ -76,14 +76,16 @@ def write_predictions(
 ) -> None:
     """Write every input column, the predicted label, its probability and one column a class, in file order.
 
-    `probabilities` is (len(rows), classes), one line for each of the table's `rows` in the order given.
+    `probabilities` is (len(rows), classes), one line for each of the table's `rows` in the order given. A .tsv file has
+    tabs between the columns, as it is read.
     """
     picked = table.arrow.take(rows)
     best = probabilities.argmax(axis=1)
     with whole_file(path) as file:
-        writer = csv.writer(file, lineterminator="\n")
+        between = "\t" if path.suffix.lower() == ".tsv" else ","
+        writer = csv.writer(file, delimiter=between, lineterminator="\n")
         # Python before 3.13 leaves a lone carriage return bare, which readers take for the end of the row.
-        quoting = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
+        quoting = csv.writer(file, delimiter=between, lineterminator="\n", quoting=csv.QUOTE_ALL)
         writer.writerow([*table.columns, *prediction_columns(labels)])
         for start in range(0, len(rows), 4096):
             columns = [column.to_pylist() for column in picked.slice(start, 4096).columns]

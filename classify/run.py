@@ -57,6 +57,11 @@ def train(
         if rank is None or world_size is None or init_method is None:
             raise InputError("train needs rank, world_size and init_method together; give all three, or none.")
         launch.enter(rank, world_size, init_method, config.training.local_rank)
+    if config.plan or (config.training.nproc is not None and not launch.started_here()):
+        raise InputError(
+            f"{'plan' if config.plan else 'nproc'} is for the command line: train works in the process that calls it; "
+            "start several with torchrun, or call it in each with rank, world_size and init_method."
+        )
     begun = begun or time.time()
     checked = checked or check(config)
     job = prepare(checked)
@@ -173,7 +178,7 @@ def _rehearse(job: Job, state: train_state.TrainState, plan: BatchPlan, end: int
         corpus = job.checked.corpus
         tested = len(corpus.test) if corpus.test is not None else 0
         rows = start + rate * _TIME_USED * (60 * training.max_minutes - job.elapsed)
-        state.progress.end = end_in_time(plan, end, runtime.broadcast(rows), len(corpus.eval), tested)
+        state.progress.end = end_in_time(plan, end, runtime.broadcast(rows), len(corpus.eval), tested, start)
         state.progress.limits = job.limits
         why = f"{training.max_minutes:g} minutes at the {rate:.0f} rows/s that were measured"
     job.guesses.append(Guess("epochs", f"{state.progress.end / plan.rows:.3g}", why, "--max-minutes"))

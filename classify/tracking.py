@@ -6,7 +6,9 @@ checkpoint. The others (Weights & Biases, MLflow, ...) are reached through Accel
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -65,7 +67,15 @@ class Tracker:
         # A resumed run draws over what an interrupted one had written beyond its checkpoint.
         self._purge_step = step + 1 if step else None
         self._boards: dict[str, Any] | None = {} if "tensorboard" in names else None
-        self._others = [_start(name, folder, settings or {}) for name in names if name != "tensorboard"]
+        self._others = []
+        for name in names:
+            if name != "tensorboard":
+                try:
+                    self._others.append(_start(name, folder, settings or {}))
+                except Exception as error:
+                    raise InputError(
+                        f"--report-to {name}: it cannot be started ({_words(error)}); mend that, or leave it out."
+                    ) from None
 
     def log(self, part: str, step: int, values: Mapping[str, float]) -> None:
         """Write scalars such as ("train", 10, {"loss": 0.7})."""
@@ -77,16 +87,25 @@ class Tracker:
                 self._boards[part] = board
             for name, value in values.items():
                 self._boards[part].add_scalar(name, value, step)
-        for tracker in self._others:
-            tracker.log({f"{part}/{name}": value for name, value in values.items()}, step=step)
+        for tracker in list(self._others):
+            try:
+                tracker.log({f"{part}/{name}": value for name, value in values.items()}, step=step)
+            except Exception as error:  # a server that is gone must not end a training
+                self._others.remove(tracker)
+                print(f"note: {tracker.name} is left out from here on ({_words(error)})", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Flush and close; safe to call twice."""
         for board in (self._boards or {}).values():
             board.close()
         for tracker in self._others:
-            tracker.finish()
+            with contextlib.suppress(Exception):
+                tracker.finish()
         self._boards, self._others = None, []
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def _start(name: str, folder: Path, settings: Mapping[str, Any]) -> Any:

@@ -210,7 +210,9 @@ def _guess(
     if not named and len(table.columns) == 2:
         by_content = _by_content(table, what, free)
         if by_content is not None:
-            guesses.append(Guess(f"{what} column", by_content, "the other column cannot be it", flag))
+            why = f"it has {'more' if what == 'text' else 'fewer'} different values than the other column"
+            why = why if len(free) > 1 else "it is the other column"
+            guesses.append(Guess(f"{what} column", by_content, why, flag))
             return by_content
     if named:
         unclear[flag] = f"several columns could hold the {what} ({', '.join(named)})"

@@ -91,18 +91,20 @@ class BatchPlan:
         return epochs * self.rows + min(math.ceil(rest / self.batch_size) * self.batch_size, self.rows)
 
 
-def end_in_time(plan: BatchPlan, end: int, rows: float, eval_rows: int, test_rows: int) -> int:
-    """Rows consumed at the end of a run that may spend the time in which it could train on `rows` rows; at most `end`.
+def end_in_time(plan: BatchPlan, end: int, rows: float, eval_rows: int, test_rows: int, start: int = 0) -> int:
+    """Rows consumed at the end of a run, at most `end`, that has time to train up to `rows` rows.
 
-    Whole epochs where one fits, since each ends with an evaluation that a part of one would hardly repay; else as many
-    steps as fit, at least one. An evaluation pass costs a third of training on the same rows: no backward pass.
+    It stands at `start` rows, and the evaluations up to there are done. Whole epochs where one fits, since each ends
+    with an evaluation that a part of one would hardly repay; else as many steps as fit, at least one. An evaluation
+    pass costs a third of training on the same rows: no backward pass.
     """
-    for epochs in range(math.ceil(end / plan.rows), 0, -1):
+    done = start // plan.rows
+    for epochs in range(math.ceil(end / plan.rows), done, -1):
         stop = min(end, epochs * plan.rows)
-        if stop + (epochs * eval_rows + test_rows) / 3 <= rows:
+        if stop + ((epochs - done) * eval_rows + test_rows) / 3 <= rows:
             return stop
-    steps = int((rows - (eval_rows + test_rows) / 3) // plan.batch_size)
-    return min(end, max(1, steps) * plan.batch_size)
+    steps = int((rows - start - (eval_rows + test_rows) / 3) // plan.batch_size)
+    return min(end, start + max(1, steps) * plan.batch_size, (done + 1) * plan.rows)
 
 
 def token_cost(lengths: npt.NDArray[np.int64], hidden_size: int) -> npt.NDArray[np.float64]:

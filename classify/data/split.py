@@ -27,14 +27,15 @@ def split_rows(texts: Sequence[str], labels: Rows, *, seed: int, eval_share: flo
     row in train; a class with one row stays there whole. A share of 0 gives `None` for that part.
     """
     groups = _groups(texts)
-    # A text that occurs with several labels counts for the label of its first row.
+    # A text that occurs with several labels counts for the label of its first row, and for none may it be the last one.
     group_labels = np.array([labels[rows[0]] for rows in groups], dtype=np.int64)
+    mixed = {g: np.bincount(labels[rows]) for g, rows in enumerate(groups) if len(rows) > 1 and np.ptp(labels[rows])}
     group_sizes = np.array([len(rows) for rows in groups], dtype=np.int64)
     order = np.argsort(_draws(seed, len(groups)), kind="stable")
     taken = np.zeros(len(groups), dtype=np.int8)
     for part, fraction in ((1, eval_share), (2, test_share)):
         if fraction:
-            _take(taken, part, fraction, order, group_labels, group_sizes)
+            _take(taken, part, fraction, order, group_labels, group_sizes, mixed)
     rows_of = {
         part: np.sort(np.array([row for g in np.flatnonzero(taken == part) for row in groups[g]], dtype=np.int64))
         for part in (0, 1, 2)
@@ -72,33 +73,63 @@ def _draws(seed: int, count: int) -> npt.NDArray[np.uint64]:
     return np.random.PCG64(np.random.SeedSequence([seed, 0x73706C6974])).random_raw(count)
 
 
-def _take(taken: npt.NDArray[np.int8], part: int, fraction: float, order: Rows, labels: Rows, sizes: Rows) -> None:
-    """Mark groups for `part` until each class has given its quota of rows."""
+def _take(
+    taken: npt.NDArray[np.int8],
+    part: int,
+    fraction: float,
+    order: Rows,
+    labels: Rows,
+    sizes: Rows,
+    mixed: dict[int, Rows],
+) -> None:
+    """Mark groups for `part` until each class has given its quota of rows.
+
+    `mixed` holds the number of rows of each class for groups that have several.
+    """
     rows_per_class = np.bincount(labels, weights=sizes).astype(np.int64)
-    quota = _quotas(rows_per_class, max(1, round(fraction * int(sizes.sum()))), keep_one=False)
-    left = np.bincount(labels, weights=sizes * (taken == 0), minlength=len(quota)).astype(np.int64)
-    for group in order:
+    given = np.bincount(labels, weights=sizes * (taken > 0)).astype(np.int64)
+    quota = _quotas(rows_per_class, max(1, round(fraction * int(sizes.sum()))), keep_one=False, given=given)
+    left = np.bincount(
+        labels, weights=sizes * (taken == 0), minlength=max([0, *map(len, mixed.values())])
+    ).astype(np.int64)  # fmt: skip
+    for group, counts in mixed.items():
+        if taken[group] == 0:
+            left[labels[group]] -= sizes[group]
+            left[: len(counts)] += counts
+
+    def spared(group: int) -> bool:
+        """Whether train keeps a row of every class without this group."""
+        if group not in mixed:
+            return bool(left[labels[group]] - sizes[group] >= 1)
+        counts = mixed[group]
+        return bool(((left[: len(counts)] - counts >= 1) | (counts == 0)).all())
+
+    for group in order.tolist():
         label, size = labels[group], sizes[group]
-        if taken[group] == 0 and 0 < size <= quota[label] and left[label] - size >= 1:
+        if taken[group] == 0 and 0 < size <= quota[label] and spared(group):
             taken[group] = part
             quota[label] -= size
-            left[label] -= size
+            if group in mixed:
+                left[: len(mixed[group])] -= mixed[group]
+            else:
+                left[label] -= size
     if not (taken == part).any():  # every text has more copies than fit: rather one too large than none
-        for group in order:
-            label, size = labels[group], sizes[group]
-            if taken[group] == 0 and left[label] > size:
-                taken[group] = part
-                break
+        found = next((group for group in order.tolist() if taken[group] == 0 and spared(group)), None)
+        if found is not None:
+            taken[found] = part
 
 
-def _quotas(counts: Rows, total: int, *, keep_one: bool) -> Rows:
-    """Whole numbers proportional to `counts` with sum `total` (largest remainder); `keep_one`: at least 1 a class."""
+def _quotas(counts: Rows, total: int, *, keep_one: bool, given: Rows | None = None) -> Rows:
+    """Whole numbers proportional to `counts` with sum `total` (largest remainder); `keep_one`: at least 1 a class.
+
+    `given` is what each class has given to another part: many small classes should be seen in one of them.
+    """
     exact = counts * (total / max(1, counts.sum()))
     quota = np.floor(exact).astype(np.int64)
     if keep_one:
         quota = np.where(counts > 0, np.maximum(quota, 1), 0)
-    # Between equal remainders the larger class gives the row.
-    by_remainder = np.lexsort((-counts, -(exact - quota)))
+    # Between equal remainders the class gives the row that gave fewer before, and of those the larger one.
+    by_remainder = np.lexsort((-counts, np.zeros_like(counts) if given is None else given, -(exact - quota)))
     for label in by_remainder[: max(0, total - int(quota.sum()))]:
         quota[label] += 1
     while quota.sum() > total:  # one row for each of many rare classes can be more than there is room for

@@ -183,17 +183,19 @@ def cache_folder() -> Path:
 def _through_cache(
     key: str, tokenizer: Any, texts: Sequence[str]
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]] | None:
-    """The arrays under `key`, made first if need be; None where the cache cannot be used (no room, read-only)."""
+    """The arrays under `key`, made first if need be; None where the cache cannot be used (read-only)."""
     import filelock
 
     folder = cache_folder() / key
+    arrays = None
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(folder.with_suffix(".lock")):
             if not folder.exists():
                 arrays = _encode(tokenizer, texts)
                 _store(folder, arrays)
-            os.utime(folder)
+            with contextlib.suppress(OSError):
+                os.utime(folder)
             try:
                 ids = np.load(folder / "ids.npy", mmap_mode="r")
                 offsets = np.load(folder / "offsets.npy")
@@ -202,9 +204,9 @@ def _through_cache(
             except (ValueError, EOFError):  # not an array any more
                 pass
             shutil.rmtree(folder, ignore_errors=True)
-    except OSError:  # read-only, or no room
+    except OSError:  # read-only, or no room to keep them
         pass
-    return None
+    return arrays
 
 
 def _store(folder: Path, arrays: tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]) -> None:

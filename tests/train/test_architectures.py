@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 
 from classify.data.tokens import Tokens, load_tokenizer, tokenize
 from classify.hub import resolve_model
@@ -153,6 +154,19 @@ def test_an_architecture_without_classifier_is_refused(tmp_path: Path) -> None:
     config = json.loads(path.read_text())
     path.write_text(json.dumps({**config, "model_type": "vit"}))
     with pytest.raises(InputError, match="no sequence classifier for the architecture 'vit'"):
+        load_model(resolve_model(str(tmp_path / "m")), ["a", "b"], seed=0, pad_token_id=0)
+
+
+def test_a_decoder_is_refused(tmp_path: Path) -> None:
+    """It reads a text's last token, which it finds by the padding token; packed and renumbered texts have neither."""
+    from classify.errors import InputError
+
+    folder = tiny.make_model(tmp_path / "m")
+    for name in ("model.safetensors", "config.json"):
+        (tmp_path / "m" / name).unlink()
+    config = transformers.GPT2Config(vocab_size=99, n_embd=8, n_layer=1, n_head=2)
+    transformers.GPT2Model(config).save_pretrained(folder)
+    with pytest.raises(InputError, match="classifier of the architecture 'gpt2' reads a text's last token"):
         load_model(resolve_model(str(tmp_path / "m")), ["a", "b"], seed=0, pad_token_id=0)
 
 

@@ -16,6 +16,7 @@ import torch
 from classify import probe
 from classify.checks import check_prediction
 from classify.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
+from classify.data.read import read_table
 from classify.destination import check_destination
 from classify.errors import InputError
 from classify.hub import resolve_model
@@ -211,6 +212,26 @@ def test_a_random_head_is_not_that_of_the_folder(finished: Path) -> None:
     assert not torch.equal(new, old)
     assert torch.equal(new, same)
     assert float(new.detach().std()) == pytest.approx(trained.config.initializer_range, rel=0.3)
+
+
+def test_what_is_for_the_command_line_is_refused(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    for values, name in (({"nproc": 2}, "nproc"), ({}, "plan")):
+        config = make_config(model_folder, table, tmp_path / "out", **values)
+        config.plan = name == "plan"
+        with pytest.raises(InputError, match=f"{name} is for the command line"):
+            train(config)
+    assert not (tmp_path / "out").exists()
+
+
+def test_predictions_as_tsv_can_be_read(
+    finished: Path, table: Path, tmp_path: Path, command: Callable[..., Any]
+) -> None:
+    words = ["-m", "classify", "predict", "--model", str(finished), "--data", str(table), "--cpu", "--out"]
+    assert command(*words, "p.tsv").returncode == 0
+    assert len(read_table(str(tmp_path / "p.tsv"))) == 120
+    device = command(*words, "/dev/null")
+    assert device.returncode == 2
+    assert "--out /dev/null: expected the name of a file" in device.stderr
 
 
 def test_values_become_what_their_field_holds(model_folder: Path, table: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,7 @@ def test_a_resumed_run_draws_over_what_it_had_written_beyond_its_checkpoint(tmp_
     for step in range(1, 7):
         first.log("train", step, {"loss": 1.0})
     first.close()
+    time.sleep(1.1)  # TensorBoard reads files in the order of their names, which hold the second they were begun in
     second = Tracker(("tensorboard",), tmp_path, step=4)
     for step in range(5, 9):
         second.log("train", step, {"loss": 2.0})
@@ -119,6 +121,24 @@ def test_another_tracker_through_accelerate(table: Path, model_folder: Path, tmp
     assert metrics["train/loss"] == tuple(told(tmp_path / "out", "loss")[-1])
     assert metrics["eval/loss"] == tuple(told(tmp_path / "out", "eval")[-1])
     assert not (tmp_path / "out" / "tensorboard").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "told"),
+    [
+        ('self._note("begin")', 2, "error: --report-to dvclive: it cannot be started (OSError: no server)"),
+        ('self._note("metric", self.step, name, value)', 0, "note: dvclive is left out from here on (OSError: no ser"),
+    ],
+)
+def test_a_tracker_that_fails(table: Path, model_folder: Path, tmp_path: Path, line: str, code: int, told: str) -> None:
+    """It cannot be used from the start, or its server is gone later, which is no reason to end a training."""
+    package = tmp_path / "packages" / "dvclive"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(DVCLIVE.replace(line, 'raise OSError("no server")'))
+    (package / "plots.py").write_text(PLOTS)
+    done = run_command(tmp_path, *words(table, model_folder, "--report-to", "dvclive"), PYTHONPATH=str(package.parent))
+    assert done.returncode == code, done.stderr
+    assert done.stderr.count(told) == 1
 
 
 def test_which_trackers_are_known() -> None:

@@ -152,3 +152,18 @@ def test_the_plan_needs_no_torch() -> None:
 def test_the_end_that_fits_into_the_time(rows: float, expected: int) -> None:
     """An epoch of 100 rows in batches of 8, three passes over 30 evaluation rows and one over 15 test rows."""
     assert plan.end_in_time(plan.BatchPlan(100, 8, 0), 290, rows, 30, 15) == expected
+
+
+@pytest.mark.parametrize(
+    ("start", "rows", "expected"),
+    [
+        (248, 1e9, 290),
+        (248, 290 + 10 + 5, 290),  # only the last evaluation is still to come
+        (248, 270 + 15, 264),  # two steps more
+        (248, 200, 256),  # one at least
+        (200, 100, 208),
+        (96, 0, 100),  # a step ends with its epoch
+    ],
+)
+def test_the_end_that_fits_from_where_a_run_stands(start: int, rows: float, expected: int) -> None:
+    assert plan.end_in_time(plan.BatchPlan(100, 8, 0), 290, rows, 30, 15, start) == expected
