@@ -109,6 +109,14 @@ def _checked(name: str, path: Path, found: str) -> ModelFolder:
             f"--model {name}: no *.safetensors in {path}. Weights in other formats can carry code and are not loaded; "
             "convert them with transformers' save_pretrained."
         )
+    for index in path.glob("*.safetensors.index.json"):
+        try:
+            shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        except (ValueError, KeyError, AttributeError) as error:
+            raise InputError(f"--model {name}: {index} is not an index of weights ({error}); save it anew.") from None
+        missing = sorted(shard for shard in shards if not (path / shard).exists())
+        if missing:
+            raise InputError(f"--model {name}: {missing[0]}, which {index} names, is not there; copy it there too.")
     if not any(any(path.glob(pattern)) for pattern in _VOCABULARIES):
         raise InputError(
             f"--model {name}: no tokenizer in {path} (expected one of {', '.join(_VOCABULARIES)}); save it there too, "
@@ -118,10 +126,11 @@ def _checked(name: str, path: Path, found: str) -> ModelFolder:
 
 
 def _from_hub(name: str, download: bool) -> ModelFolder:
-    """The Hugging Face cache first, then the hub; without a network the answer comes at once."""
+    """The Hugging Face cache first, where it has the whole model, then the hub; without a network at once an answer."""
     import huggingface_hub
     from huggingface_hub import errors
 
+    offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
     try:
         cached = huggingface_hub.snapshot_download(name, allow_patterns=_FILES, local_files_only=True)
         if any(Path(cached).glob("*.safetensors")):
@@ -130,8 +139,11 @@ def _from_hub(name: str, download: bool) -> ModelFolder:
         pass
     except errors.HFValidationError:
         raise InputError(f"--model {name}: no such folder, and not a name the hub could have (owner/name).") from None
-    where = "it is no folder here, not in the installed package and not in the Hugging Face cache"
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+    except InputError:  # a part of it: somebody has loaded the weights without the tokenizer, say
+        if offline:
+            raise
+    where = "it is no folder here, not in the installed package and not (whole) in the Hugging Face cache"
+    if offline:
         raise InputError(f"--model {name}: {where}, and HF_HUB_OFFLINE forbids the hub; download it first.")
     if not download:
         raise InputError(f"--model {name}: {where}; it is not downloaded before the other faults are mended.")

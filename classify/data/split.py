@@ -89,9 +89,8 @@ def _take(
     rows_per_class = np.bincount(labels, weights=sizes).astype(np.int64)
     given = np.bincount(labels, weights=sizes * (taken > 0)).astype(np.int64)
     quota = _quotas(rows_per_class, max(1, round(fraction * int(sizes.sum()))), keep_one=False, given=given)
-    left = np.bincount(
-        labels, weights=sizes * (taken == 0), minlength=max([0, *map(len, mixed.values())])
-    ).astype(np.int64)  # fmt: skip
+    classes = max([0, *map(len, mixed.values())])
+    left = np.bincount(labels, weights=sizes * (taken == 0), minlength=classes).astype(np.int64)
     for group, counts in mixed.items():
         if taken[group] == 0:
             left[labels[group]] -= sizes[group]

@@ -58,6 +58,40 @@ def test_the_cache_is_looked_at_before_the_hub(model_folder: Path, tmp_path: Pat
     assert "abc123" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("network", "part"),
+    [
+        ({"HF_HUB_OFFLINE": "1"}, "--model someone/tiny: no tokenizer in"),
+        ({"HF_ENDPOINT": "http://127.0.0.1:9"}, "not (whole) in the Hugging Face cache, and the hub cannot be reached"),
+    ],
+)
+def test_a_cache_with_a_part_of_the_model_is_not_the_end(
+    model_folder: Path, tmp_path: Path, network: dict[str, str], part: str
+) -> None:
+    repository = tmp_path / "hub" / "models--someone--tiny"
+    shutil.copytree(model_folder, repository / "snapshots" / "abc123", ignore=shutil.ignore_patterns("*token*"))
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("abc123")
+    done = subprocess.run(
+        [sys.executable, "-c", "from classify.hub import resolve_model; resolve_model('someone/tiny')"],
+        cwd=ROOT,
+        env={"HF_HOME": str(tmp_path), "PATH": "", **network},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert part in done.stderr
+
+
+def test_a_missing_shard_is_named(model_folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(model_folder, tmp_path / "m")
+    index = {"weight_map": {"a": "model.safetensors", "b": "model-00002-of-00002.safetensors"}}
+    (tmp_path / "m" / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(InputError, match=r"model-00002-of-00002.safetensors, which .* names, is not there"):
+        resolve_model(str(tmp_path / "m"))
+
+
 def test_weights_that_could_carry_code_are_refused(model_folder: Path, tmp_path: Path) -> None:
     shutil.copytree(model_folder, tmp_path / "m")
     (tmp_path / "m" / "model.safetensors").rename(tmp_path / "m" / "pytorch_model.bin")
