@@ -127,8 +127,9 @@ def _quotas(counts: Rows, total: int, *, keep_one: bool, given: Rows | None = No
     quota = np.floor(exact).astype(np.int64)
     if keep_one:
         quota = np.where(counts > 0, np.maximum(quota, 1), 0)
-    # Between equal remainders the class gives the row that gave fewer before, and of those the larger one.
-    by_remainder = np.lexsort((-counts, np.zeros_like(counts) if given is None else given, -(exact - quota)))
+    # Between equal remainders the larger class gives the row; of classes too small for one, one that has not given yet.
+    again = np.zeros_like(counts) if given is None else np.where(quota == 0, given, 0)
+    by_remainder = np.lexsort((-counts, again, -(exact - quota)))
     for label in by_remainder[: max(0, total - int(quota.sum()))]:
         quota[label] += 1
     while quota.sum() > total:  # one row for each of many rare classes can be more than there is room for
