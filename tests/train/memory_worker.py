@@ -27,7 +27,7 @@ ROWS = 2048
 
 
 def data_and_model(folder: Path) -> tuple[TrainingSet, LoadedModel]:
-    """2,048 texts and a tiny model without dropout: a step over all of them keeps some 100 MiB of activations."""
+    """2,048 texts and a model without dropout."""
     rows = tiny.table_rows(ROWS)
     tokens = tokenize(load_tokenizer(str(folder)), [text for text, _ in rows], 48)
     labels = sorted({label for _, label in rows})

@@ -12,6 +12,7 @@ import torch
 from classify import train_state, trainer
 from classify.config import TrainingConfig
 from classify.errors import ClassifyError
+from tests import tiny
 from tests.conftest import ROOT, run_command
 from tests.distributed.exact_worker import data_and_model
 from tests.distributed.processes import run_group
@@ -30,13 +31,23 @@ def _freed_memory_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def unlimited(model_folder: Path) -> Any:
-    return told(run_command(ROOT, "-m", WORKER, str(model_folder), "0", "2").stdout)
+def wide_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A step over all rows needs about 1.5 GiB beyond what the process has, half of them about 0.75.
+
+    So much because a limit of address space is a blunt one: a thread's heap reserves 64 to 128 MiB of it, and what one
+    has reserved before the limit is set may be used, or given back, after it.
+    """
+    return tiny.make_model(tmp_path_factory.mktemp("wide") / "bert", intermediate_size=4096)
 
 
-def test_the_step_that_did_not_fit_is_done_in_smaller_micro_batches(model_folder: Path, unlimited: Any) -> None:
+@pytest.fixture(scope="module")
+def unlimited(wide_model: Path) -> Any:
+    return told(run_command(ROOT, "-m", WORKER, str(wide_model), "0", "2").stdout)
+
+
+def test_the_step_that_did_not_fit_is_done_in_smaller_micro_batches(wide_model: Path, unlimited: Any) -> None:
     assert unlimited["parts"] == 1
-    done = run_command(ROOT, "-m", WORKER, str(model_folder), "40", "2")
+    done = run_command(ROOT, "-m", WORKER, str(wide_model), "700", "2")
     found = told(done.stdout)
     assert found["parts"] > 1, (found, done.stderr)
     assert found["cut"] == [found["parts"], None]
@@ -44,9 +55,9 @@ def test_the_step_that_did_not_fit_is_done_in_smaller_micro_batches(model_folder
 
 
 @pytest.mark.distributed
-def test_ranks_agree_before_the_first_step(model_folder: Path, unlimited: Any, tmp_path: Path) -> None:
+def test_ranks_agree_before_the_first_step(wide_model: Path, unlimited: Any, tmp_path: Path) -> None:
     """Only the first rank is short of memory; a step of both holds the same rows as before."""
-    outputs = run_group(2, ["-m", WORKER, str(model_folder), "10", "2"], cwd=tmp_path)
+    outputs = run_group(2, ["-m", WORKER, str(wide_model), "500", "2"], cwd=tmp_path)
     first, second = (told(output) for output in outputs)
     assert first["parts"] == second["parts"] > 1
     assert first["losses"] == pytest.approx(unlimited["losses"], rel=1e-5)
