@@ -15,7 +15,7 @@ from classify.data.tokens import Tokens, load_tokenizer, tokenize
 from classify.inference import logits_of
 from classify.metrics import softmax
 from classify.model import LoadedModel, decide_packing, load_trained, quiet_libraries
-from classify.outputs import check_columns_free, read_settings, write_predictions
+from classify.outputs import read_settings, write_predictions
 from classify.precision import choose_precision
 from classify.process_group import start
 from classify.runtime import Runtime
@@ -69,8 +69,10 @@ def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "aut
 
 
 def predict_table(classifier: Classifier, table: Table, text_column: str, out: Path) -> None:
-    """Write the table with its predictions, every row once, in the file's order; rank 0 does. A collective."""
-    check_columns_free(table, classifier.labels)
+    """Write a table that `check_prediction` let pass with its predictions, every row once, in the file's order.
+
+    A collective; the main process writes.
+    """
     texts = list(table.as_dataset()[text_column])
     probabilities = classifier.probabilities(texts, identity=f"{table.sha256}/{text_column}")
     if classifier.runtime.is_main:

@@ -67,15 +67,7 @@ class Tracker:
         # A resumed run draws over what an interrupted one had written beyond its checkpoint.
         self._purge_step = step + 1 if step else None
         self._boards: dict[str, Any] | None = {} if "tensorboard" in names else None
-        self._others = []
-        for name in names:
-            if name != "tensorboard":
-                try:
-                    self._others.append(_start(name, folder, settings or {}))
-                except Exception as error:
-                    raise InputError(
-                        f"--report-to {name}: it cannot be started ({_words(error)}); mend that, or leave it out."
-                    ) from None
+        self._others = [_start(name, folder, settings or {}) for name in names if name != "tensorboard"]
 
     def log(self, part: str, step: int, values: Mapping[str, float]) -> None:
         """Write scalars such as ("train", 10, {"loss": 0.7})."""
@@ -117,8 +109,13 @@ def _start(name: str, folder: Path, settings: Mapping[str, Any]) -> Any:
         PartialState(cpu=True)
     kind = LOGGER_TYPE_TO_CLASS[name]
     place = {"logging_dir": str(folder / name)} if kind.requires_logging_directory else {}
-    tracker = kind("classify", **place)
-    tracker.main_process_only = False  # this process is the one; Accelerate would look for its own main process
-    tracker.start()
-    tracker.store_init_configuration({key: value for key, value in settings.items() if value is not None})
+    try:
+        tracker = kind("classify", **place)
+        tracker.main_process_only = False  # this process is the one; Accelerate would look for its own main process
+        tracker.start()
+        tracker.store_init_configuration({key: value for key, value in settings.items() if value is not None})
+    except Exception as error:
+        raise InputError(
+            f"--report-to {name}: it cannot be started ({_words(error)}); mend that, or leave it out."
+        ) from None
     return tracker

@@ -210,8 +210,8 @@ def _guess(
     if not named and len(table.columns) == 2:
         by_content = _by_content(table, what, free)
         if by_content is not None:
-            why = f"it has {'more' if what == 'text' else 'fewer'} different values than the other column"
-            why = why if len(free) > 1 else "it is the other column"
+            more = "more" if what == "text" else "fewer"
+            why = f"it has {more} different values than the other column" if len(free) > 1 else "it is the other column"
             guesses.append(Guess(f"{what} column", by_content, why, flag))
             return by_content
     if named:

@@ -197,19 +197,20 @@ def _ragged_rows(file: Path, delimiter: str) -> str | None:
     """The message for rows whose number of fields differs from the header's, or for a quote that never closes."""
     with file.open(encoding="utf-8-sig", newline="") as stream:
         reader = csv.reader(stream, delimiter=delimiter, strict=True)
-        rows: list[tuple[int, int]] = []
+        width: int | None = None
+        wrong: list[tuple[int, int]] = []
         end = 0
         try:
             for line, row in _whole_rows(reader):
-                rows.append((line, len(row)))
+                width = len(row) if width is None else width
+                if len(row) != width:
+                    wrong.append((line, len(row)))
                 end = reader.line_num
         except csv.Error:
             return (
                 f'{file} line {end + 1}: a quote (") opens a field in this row and never closes as it should; '
                 'double a quote that belongs to the text ("").'
             )
-    width = rows[0][1]
-    wrong = [(line, found) for line, found in rows if found != width]
     if not wrong:
         return None
     shown = ", ".join(f"line {line} ({found})" for line, found in wrong[:_SHOWN])

@@ -21,9 +21,16 @@ def free_port() -> int:
 
 
 def run_group(
-    count: int, arguments: Sequence[str], *, cwd: Path, timeout: float = 180, machines: int = 1, **changes: str
+    count: int,
+    arguments: Sequence[str],
+    *,
+    cwd: Path,
+    timeout: float = 180,
+    machines: int = 1,
+    code: int = 0,
+    **changes: str,
 ) -> list[str]:
-    """Run `python <arguments>` as `count` ranks; returns each rank's output. Raises where one fails or hangs.
+    """Run `python <arguments>` as `count` ranks; returns each rank's output. Raises where one hangs or ends otherwise.
 
     With several `machines` the ranks are told that they sit on so many, as torchrun would tell them. `changes` are set
     in their environment.
@@ -68,5 +75,5 @@ def run_group(
                 process.kill()
                 process.wait()
     codes = [process.returncode for process in processes]
-    assert codes == [0] * count, f"exit codes {codes}\n" + "\n".join(outputs)
+    assert codes == [code] * count, f"exit codes {codes}\n" + "\n".join(outputs)
     return outputs

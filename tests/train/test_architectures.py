@@ -12,6 +12,7 @@ import torch
 import transformers
 
 from classify.data.tokens import Tokens, load_tokenizer, tokenize
+from classify.errors import InputError
 from classify.hub import resolve_model
 from classify.model import (
     LoadedModel,
@@ -147,8 +148,6 @@ def test_positions_of_roberta_begin_behind_the_padding(folders: dict[str, Path])
 def test_an_architecture_without_classifier_is_refused(tmp_path: Path) -> None:
     import json
 
-    from classify.errors import InputError
-
     tiny.make_model(tmp_path / "m")
     path = tmp_path / "m" / "config.json"
     config = json.loads(path.read_text())
@@ -159,8 +158,6 @@ def test_an_architecture_without_classifier_is_refused(tmp_path: Path) -> None:
 
 def test_a_decoder_is_refused(tmp_path: Path) -> None:
     """It reads a text's last token, which it finds by the padding token; packed and renumbered texts have neither."""
-    from classify.errors import InputError
-
     folder = tiny.make_model(tmp_path / "m")
     for name in ("model.safetensors", "config.json"):
         (tmp_path / "m" / name).unlink()

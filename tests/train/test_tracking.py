@@ -47,6 +47,15 @@ class Metric:
 """
 
 
+def install(folder: Path, code: str) -> str:
+    """A package dvclive of that code; returns the folder to import it from."""
+    package = folder / "packages" / "dvclive"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(code)
+    (package / "plots.py").write_text(PLOTS)
+    return str(package.parent)
+
+
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     """What TensorBoard shows of a run: tag -> (step, value)."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -105,12 +114,10 @@ def test_a_resumed_run_draws_over_what_it_had_written_beyond_its_checkpoint(tmp_
 
 
 def test_another_tracker_through_accelerate(table: Path, model_folder: Path, tmp_path: Path) -> None:
-    package = tmp_path / "packages" / "dvclive"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text(DVCLIVE)
-    (package / "plots.py").write_text(PLOTS)
     done = run_command(
-        tmp_path, *words(table, model_folder, "--report-to", "dvclive", "--nproc", "2"), PYTHONPATH=str(package.parent)
+        tmp_path,
+        *words(table, model_folder, "--report-to", "dvclive", "--nproc", "2"),
+        PYTHONPATH=install(tmp_path, DVCLIVE),
     )
     assert done.returncode == 0, done.stderr
     calls: list[list[Any]] = [json.loads(line) for line in (tmp_path / "calls.jsonl").read_text().splitlines()]
@@ -132,11 +139,8 @@ def test_another_tracker_through_accelerate(table: Path, model_folder: Path, tmp
 )
 def test_a_tracker_that_fails(table: Path, model_folder: Path, tmp_path: Path, line: str, code: int, told: str) -> None:
     """It cannot be used from the start, or its server is gone later, which is no reason to end a training."""
-    package = tmp_path / "packages" / "dvclive"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text(DVCLIVE.replace(line, 'raise OSError("no server")'))
-    (package / "plots.py").write_text(PLOTS)
-    done = run_command(tmp_path, *words(table, model_folder, "--report-to", "dvclive"), PYTHONPATH=str(package.parent))
+    packages = install(tmp_path, DVCLIVE.replace(line, 'raise OSError("no server")'))
+    done = run_command(tmp_path, *words(table, model_folder, "--report-to", "dvclive"), PYTHONPATH=packages)
     assert done.returncode == code, done.stderr
     assert done.stderr.count(told) == 1
 

@@ -2,8 +2,8 @@
 //
 // torch's PrivateUse1 slot (https://docs.pytorch.org/tutorials/advanced/privateuseone.html) is the one that torch_npu,
 // torch_mlu and others fill; Gaudi has one of its own, HPU. STANDIN_SLOT and STANDIN_AUTOCAST name those to be filled,
-// STANDIN_IS_HPU is 1 for the latter. What is here is what torch itself asks of such a device: memory, views, copies, a device
-// guard, hooks for torch.accelerator. Every other operation goes through torch's own fall-back to the CPU.
+// STANDIN_IS_HPU is 1 for the latter. What is here is what torch itself asks of such a device: memory, views, copies,
+// a device guard, hooks for torch.accelerator. Every other operation goes through torch's own fall-back to the CPU.
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/autocast_mode.h>

@@ -1,7 +1,7 @@
 """Importing this module makes torch's backend "smddp" known, as Amazon's does; gloo carries it out.
 
 Like the real one it refuses `new_group`. SMDDP_STANDIN_LOG names a file to which each process appends, at its end, the
-rank and the number of processes that the group was made with, and how often it was asked to reduce.
+rank and the number of processes that the group was made with, and how often it was asked to reduce and to gather.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-_counts = {"allreduce": 0}
+_counts = {"allreduce": 0, "allgather": 0}
 
 
 class _Counted(dist.ProcessGroup):
@@ -33,6 +33,7 @@ class _Counted(dist.ProcessGroup):
         return self._gloo.broadcast(tensors, opts)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        _counts["allgather"] += 1
         return self._gloo.allgather(outputs, inputs, opts or dist.AllgatherOptions())
 
     def barrier(self, opts: Any = None) -> Any:
