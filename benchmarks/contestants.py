@@ -26,6 +26,7 @@ OURS = {
     "classify, random head": ["--head", "random"],
     "classify, bf16": ["--precision", "bf16"],
     "classify, bf16, random head": ["--precision", "bf16", "--head", "random"],
+    "classify, CUDA graphs": ["--config", str(ROOT / "benchmarks" / "cuda-graphs.yaml")],
 }
 # As run_classification.py sets Trainer up (every text padded to 128), and as an expert would.
 THEIRS: dict[str, dict[str, Any]] = {

@@ -90,7 +90,8 @@ def contestants(gpu: bool) -> list[str]:
     """All of them, but for those in bf16 where the processor would have to emulate it, and the compiled one."""
     flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     fast = gpu or "avx512_bf16" in flags or "amx_bf16" in flags
-    return [name for name in [*OURS, *THEIRS] if (fast or "bf16" not in name) and "compiled" not in name]
+    names = [name for name in [*OURS, *THEIRS] if (fast or "bf16" not in name) and "compiled" not in name]
+    return [name for name in names if gpu or "CUDA" not in name]
 
 
 def _dtype(name: str, race: Race) -> str:

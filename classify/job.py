@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from classify import explain, launch, metrics
+from classify import explain, graphs, launch, metrics
 from classify.agreement import check_alike, check_enough
 from classify.batch_norm import told
 from classify.checks import Checked
@@ -193,6 +193,7 @@ def _prepare(
         precision = choose_precision(training.asked_precision, runtime.device, training.opt_level)
     loaded = load(checked, tokenizer, tokens, runtime.device.type)
     loaded.model.classifier.precision = precision
+    graphs.check(loaded.model, precision, runtime, training)
     spread = places(checked, loaded, runtime)
     destination = _settle(checked.destination, runtime)
     assert destination.folder is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -30,13 +30,22 @@ class Objective:
 
     label_smoothing: float = 0.0
     class_weights: npt.NDArray[np.float32] | None = None
+    _sent: dict[torch.device, torch.Tensor] = field(default_factory=dict, compare=False, repr=False)
 
     def loss_sum(self, logits: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
         """Sum over rows of weight times loss; logits (n, classes), truth (n,) class numbers."""
-        weights = None if self.class_weights is None else send(torch.from_numpy(self.class_weights), logits.device)
         return cross_entropy(
-            logits.float(), truth, weight=weights, label_smoothing=self.label_smoothing, reduction="sum"
+            logits.float(),
+            truth,
+            weight=self._weights_on(logits.device),
+            label_smoothing=self.label_smoothing,
+            reduction="sum",
         )
+
+    def _weights_on(self, device: torch.device) -> torch.Tensor | None:
+        if self.class_weights is not None and device not in self._sent:
+            self._sent[device] = send(torch.from_numpy(self.class_weights), device)
+        return self._sent.get(device)
 
     def weight_sum(self, truth: npt.NDArray[np.int64]) -> float:
         """Sum of the rows' weights: their number where classes weigh the same."""

@@ -25,6 +25,7 @@ from classify.data.tokens import TrainingSet
 from classify.errors import ClassifyError, RankError
 from classify.memory import out_of_memory, release_cache
 from classify.optimization import NO_LABEL, learning_rate_factor, set_learning_rate
+from classify.packing import Batch, PackedBatch
 from classify.precision import give_weights, take_gradients
 from classify.runtime import Runtime
 from classify.train_state import PADDED_ROWS, Progress, TrainState, micro_batches
@@ -112,17 +113,27 @@ def backward(
         last = number == len(micros) - 1
         exchange = contextlib.nullcontext() if last else runtime.no_sync(state.wrapped)
         with exchange, counted(state.wrapped, weight > 0):
-            logits = runtime.forward(state.wrapped, batches)
-            loss = state.objective.loss_sum(logits, truth)
-            if state.zero is not None:
-                state.zero.backward(loss * (scale * weight), last)
-            else:
-                state.scaler.scale(loss * (scale * weight)).backward()
-        total += loss.detach() * weight
+            total += weight * _pass(state, batches, truth, scale * weight, runtime, last)
         if last or not runtime.distributed:  # whose reducer adds up in place, in half precision
             take_gradients(state.masters)
         runtime.flush()
     return total, weight_sum
+
+
+def _pass(
+    state: TrainState, batches: list[Batch], truth: torch.Tensor, factor: float, runtime: Runtime, last: bool
+) -> torch.Tensor:
+    """Add the gradients of `factor` times a micro-batch's summed loss; returns that sum."""
+    if state.graphs is not None:
+        (batch,) = batches
+        assert isinstance(batch, PackedBatch)
+        return state.graphs.backward(batch, truth, factor)
+    loss = state.objective.loss_sum(runtime.forward(state.wrapped, batches), truth)
+    if state.zero is not None:
+        state.zero.backward(loss * factor, last)
+    else:
+        state.scaler.scale(loss * factor).backward()
+    return loss.detach()
 
 
 def finer(state: TrainState, rows: int, runtime: Runtime) -> int:
@@ -141,6 +152,8 @@ def cut_finer(state: TrainState, rows: int, runtime: Runtime, told: str) -> None
         )
     state.parts = finer(state, rows, runtime)
     state.clear_gradients()
+    if state.graphs is not None:
+        state.graphs.clear()
     release_cache(runtime.device)
 
 

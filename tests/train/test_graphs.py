@@ -1,0 +1,173 @@
+"""Recorded passes: the same weights as without. On a CPU a recording is its work done again, on the same memory."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from classify import graphs, packing, train_state, trainer
+from classify.config import TrainingConfig
+from classify.errors import ClassifyError, InputError
+from classify.graphs import budget, fill_up
+from classify.model import LoadedModel
+from classify.precision import choose_precision
+from tests.distributed.exact_worker import data_and_model
+
+STEPS = 30
+BATCH = 8  # of 57 rows: the last step of an epoch holds one
+
+
+class Again:
+    """A graph as a CPU has it: the work done anew, and its result into the same memory."""
+
+    def __init__(self, work: Callable[[], torch.Tensor]):
+        self._work = work
+        self.result = work().clone()  # a graph's work is done before it is recorded, too
+
+    def replay(self) -> None:
+        self.result.copy_(self._work())
+
+    def pool(self) -> str:
+        return "the first one's"
+
+
+def again(work: Callable[[], torch.Tensor], pool: Any) -> tuple[Again, torch.Tensor]:
+    graph = Again(work)
+    return graph, graph.result
+
+
+def ragged(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ends: torch.Tensor, *_: Any, scale: float, **__: Any
+) -> torch.Tensor:
+    """What torch's varlen attention computes on a GPU: it knows of the texts by their ends alone."""
+    pieces = [
+        scaled_dot_product_attention(*(t[a:b].transpose(0, 1) for t in (q, k, v)), scale=scale).transpose(0, 1)
+        for a, b in itertools.pairwise(ends.tolist())
+    ]
+    return torch.cat(pieces)
+
+
+@pytest.fixture
+def ragged_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "ragged_kernel_applies", lambda *_: True)
+    monkeypatch.setattr(packing, "varlen_attn", ragged)
+
+
+def trained(
+    folder: Path, capture: Any = None, dropout: float = 0.0, **settings: Any
+) -> tuple[LoadedModel, list[float | None], Any]:
+    """The model behind thirty steps, their losses, and what recorded them (None without a `capture`)."""
+    data, model = data_and_model(folder)
+    model.use_packing(True)
+    for module in model.stock.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = dropout
+    # An epsilon that does not blow up gradients that are rounding alone.
+    steps = {"max_steps": STEPS, "learning_rate": 1e-3, "adam_epsilon": 1e-3, "logging_steps": 1}
+    config = TrainingConfig(**{"use_cpu": True, **steps, **settings}, cuda_graphs=capture is not None)
+    model.classifier.precision = choose_precision(config.asked_precision, config.runtime.device)
+    model.classifier.to(config.runtime.device)
+    state = train_state.make_state(model, config, config.runtime)
+    if state.graphs is not None:
+        state.graphs._capture = capture
+    losses = [event.loss for event in trainer.fit(state, data, config, config.runtime, batch_size=BATCH)]
+    return model, losses, state.graphs
+
+
+def difference(one: LoadedModel, two: LoadedModel) -> float:
+    """Distance of two models' weights, as a share of their norm."""
+    a, b = (torch.cat([p.detach().flatten() for p in model.stock.parameters()]) for model in (one, two))
+    return float((a - b).norm() / a.norm())
+
+
+@pytest.mark.parametrize("tokens", [1, 63, 64, 65, 430, 1000, 1024, 5000, 16_384])
+def test_a_budget_leaves_room_for_filling_and_little_more(tokens: int) -> None:
+    assert tokens < budget(tokens) <= tokens + max(64, tokens // 8)
+
+
+def test_budgets_are_few() -> None:
+    assert len({budget(tokens) for tokens in range(256, 1024)}) == 12
+
+
+def test_a_filled_batch_gives_the_same_gradients(model_folder: Path) -> None:
+    """Through this program's own attention, which knows of texts by their runs."""
+    data, model = data_and_model(model_folder)
+    model.use_packing(True)
+    batch = model.batch(data.tokens, data.rows[:BATCH])
+    assert isinstance(batch, packing.PackedBatch)
+    found = []
+    for one in (batch, fill_up(batch)):
+        logits = model.classifier(one)
+        assert len(logits) == BATCH
+        logits.square().sum().backward()
+        found.append(torch.cat([p.grad.flatten() for p in model.stock.parameters() if p.grad is not None]))
+        model.classifier.zero_grad(set_to_none=True)
+    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("micro", [1, 3])  # three: recorded and other passes within one step
+@pytest.mark.usefixtures("ragged_kernel")
+def test_recorded_passes_train_the_same_weights(
+    model_folder: Path, micro: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, losses, _ = trained(model_folder, gradient_accumulation_steps=micro)
+    model, found, recorder = trained(model_folder, again, gradient_accumulation_steps=micro)
+    assert recorder.count > 0
+    assert difference(plain, model) < 1e-5
+    assert found == pytest.approx(losses, rel=1e-4)
+    monkeypatch.setattr(graphs, "_KEPT", 0)
+    filled, *_ = trained(model_folder, again, gradient_accumulation_steps=micro)
+    assert difference(filled, model) == 0
+
+
+@pytest.mark.usefixtures("ragged_kernel")
+def test_memory_that_ran_out_forgets_the_recordings(model_folder: Path) -> None:
+    """They hold memory, and batches of that size do not come again."""
+    data, model = data_and_model(model_folder)
+    model.use_packing(True)
+    config = TrainingConfig(use_cpu=True, cuda_graphs=True)
+    state = train_state.make_state(model, config, config.runtime)
+    assert state.graphs is not None
+    state.graphs._capture = again
+    list(trainer.fit(state, data, config, config.runtime, batch_size=BATCH, end=BATCH * 20))
+    assert state.graphs.count > 0
+    trainer.cut_finer(state, BATCH, config.runtime, "no room")
+    assert (state.graphs.count, state.parts) == (0, 2)
+
+
+@pytest.mark.usefixtures("ragged_kernel")
+def test_a_recording_that_fails_is_told(model_folder: Path) -> None:
+    def refused(*_: Any) -> Any:
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
+
+    with pytest.raises(ClassifyError, match=r"cannot be recorded \(CUDA error: .* capturing\); leave it out\."):
+        trained(model_folder, refused)
+
+
+def test_what_cannot_be_recorded_is_told(model_folder: Path) -> None:
+    _, model = data_and_model(model_folder)
+    config = TrainingConfig(use_cpu=True, cuda_graphs=True)
+    precision = choose_precision("fp32", config.runtime.device)
+    with pytest.raises(InputError, match=r"cuda_graphs: true in --config needs a GPU \(CUDA\); leave it out\."):
+        graphs.check(model, precision, config.runtime, config)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("micro", [1, 2])
+def test_a_gpu_replays_what_it_would_compute(model_folder: Path, micro: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the same filled passes that are never recorded: the dropout of recorded ones is the same, too."""
+    settings = {"use_cpu": False, "strategy": "none", "precision": "bf16", "gradient_accumulation_steps": micro}
+    model, found, recorder = trained(model_folder, graphs.record, 0.1, **settings)
+    assert recorder.count > 0
+    monkeypatch.setattr(graphs, "_KEPT", 0)
+    plain, losses, recorder = trained(model_folder, graphs.record, 0.1, **settings)
+    assert recorder.count == 0
+    assert difference(plain, model) < 1e-3
+    assert found == pytest.approx(losses, rel=1e-2)
