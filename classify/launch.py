@@ -163,7 +163,7 @@ def _read_open_mpi(environment: Mapping[str, str]) -> Launch:
         local_rank=_number(environment, "OMPI_COMM_WORLD_LOCAL_RANK", 0),
         world_size=world_size,
         local_world_size=local_world_size,
-        machine=0 if local_world_size == world_size else None,
+        machine=0 if local_world_size == world_size else sagemaker.host_number(environment),
         address=address or "127.0.0.1",
         port=_number(environment, "MASTER_PORT", _port_of(job)),
     )

@@ -5,6 +5,7 @@ Nobody sets GLOO_SOCKET_IFNAME: the program finds the interface by the route to 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -242,3 +243,62 @@ def test_a_table_missing_on_one_machine_ends_the_other(
     assert outputs[0].count("error: rank 2 on machine 1 stopped: --data my.csv: no such file") == 1
     assert outputs[0].count("error: ") == 1
     assert not (homes[0] / "out").exists()
+
+
+@pytest.fixture
+def named_hosts(machines: tuple[str, str]) -> Iterator[list[str]]:
+    """The machines know each other as algo-1 and algo-2, by an /etc/hosts of their own (ip-netns(8))."""
+    names = ["algo-1", "algo-2"]
+    lines = "".join(f"{address} {name}\n" for address, name in zip(ADDRESSES, names, strict=True))
+    folders = [Path("/etc/netns") / machine for machine in machines]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "hosts").write_text("127.0.0.1 localhost\n" + lines)
+    yield names
+    for folder in folders:
+        shutil.rmtree(folder)
+    with contextlib.suppress(OSError):  # somebody else's machines are there, too
+        folders[0].parent.rmdir()
+
+
+def test_the_hosts_of_a_sagemaker_job(
+    machines: tuple[str, str], named_hosts: list[str], model_folder: Path, tmp_path: Path
+) -> None:
+    """Tasks of MPI, one a machine, with the library's stand-in: they meet at the first of SM_HOSTS, by its name."""
+    channel = tmp_path / "train"
+    channel.mkdir()
+    table = tiny.write_table(channel / "my.csv", tiny.table_rows(60))
+    job = {
+        "SMDATAPARALLEL_USE_HOMOGENEOUS": "1",
+        "SM_HOSTS": json.dumps(named_hosts),
+        "SM_CHANNEL_TRAIN": str(channel),
+        "SM_MODEL_DIR": str(tmp_path / "model"),
+        "PYTHONPATH": str(ROOT / "tests" / "standins" / "sagemaker"),
+        "OMPI_COMM_WORLD_SIZE": "2",
+        "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
+    }
+    launched = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME")
+    clean = {key: value for key, value in os.environ.items() if key not in launched}
+    words = [
+        sys.executable, str(ROOT / "run_classify.py"), "--model", str(model_folder), "--max-steps", "3",
+        "--report-to", "none",
+    ]  # fmt: skip
+    shown = start_on_both(
+        machines,
+        tmp_path,
+        [shlex.join(words)] * 2,
+        [
+            {**clean, **job, "SM_CURRENT_HOST": host, "OMPI_COMM_WORLD_RANK": str(rank)}
+            for rank, host in enumerate(named_hosts)
+        ],
+    )
+    run = json.loads((tmp_path / "model" / "run.json").read_text())
+    assert (run["launcher"], run["status"]) == ("smddprun", "finished")
+    assert [(place["machine"], place["rank"], place["local_rank"]) for place in run["topology"]] == [
+        (0, 0, 0),
+        (1, 1, 0),
+    ]
+    assert "smddp" in shown[0]
+    assert str(table) in shown[0]
+    assert "result: " not in shown[1]
