@@ -1,7 +1,7 @@
 """Whole runs on vendors' accelerators: each stand-in is a real torch device, so all but the chip is the real thing.
 
 On NPUs one process, two machines with two each, too little memory, half precision, layers spread over two of them; on
-MLUs and Gaudis two processes.
+MLUs, Gaudis and Intel's GPUs two processes, on Apple's GPU one.
 """
 
 from __future__ import annotations
@@ -117,7 +117,12 @@ def test_two_machines_with_two_npus_each(train: Callable[..., Any], on_cpu: Path
 
 
 @pytest.mark.parametrize(
-    ("kind", "backend", "devices"), [("mlu", "cncl", ["mlu:0", "mlu:1"]), ("hpu", "hccl", ["hpu:0", "hpu:0"])]
+    ("kind", "backend", "devices"),
+    [
+        ("mlu", "cncl", ["mlu:0", "mlu:1"]),
+        ("hpu", "hccl", ["hpu:0", "hpu:0"]),
+        ("xpu", "xccl", ["xpu:0", "xpu:1"]),
+    ],
 )
 def test_two_processes_on_other_vendors_devices(
     train: Callable[..., Any], on_cpu: Path, kind: str, backend: str, devices: list[str]
@@ -129,6 +134,14 @@ def test_two_processes_on_other_vendors_devices(
     used = {int(work["LOCAL_RANK"]): work["operations"] for work in calls}
     assert sorted(used) == [0, 1]
     assert all(used[rank][int(devices[rank][-1])] > 1000 for rank in used)
+    assert difference(folder, on_cpu) < 1e-5
+
+
+def test_apples_gpu(train: Callable[..., Any], on_cpu: Path) -> None:
+    """One process, no float64 on the device."""
+    folder, printed, (work,) = train("apple", kind="mps")
+    assert "device: mps:0: local_rank is -1 and there is one mps device" in printed
+    assert work["operations"][0] > 1000
     assert difference(folder, on_cpu) < 1e-5
 
 

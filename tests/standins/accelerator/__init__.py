@@ -18,15 +18,19 @@ from typing import Any
 import torch
 
 _HERE = Path(__file__).resolve().parent
+# Kinds that torch has a slot for; whom it does not know share one.
+_OWN_SLOT = ("hpu", "xpu", "mps")
 
 
-def begin(kind: str, backend: str) -> None:
-    """Put devices of this kind into torch, with a process group of that name for them."""
+def begin(kind: str, backend: str | None) -> None:
+    """Put devices of this kind into torch, with a process group of that name for them where they have one."""
     from torch.utils.cpp_extension import load
 
-    private = kind != "hpu"  # torch has a slot for Gaudis, and one for all whom it does not know
-    slot = "PrivateUse1" if private else "HPU"
-    names = [f"-DSTANDIN_SLOT={slot}", f"-DSTANDIN_AUTOCAST=Autocast{slot}", f"-DSTANDIN_IS_HPU={int(not private)}"]
+    private = kind not in _OWN_SLOT
+    slot = "PrivateUse1" if private else kind.upper()
+    names = [f"-DSTANDIN_SLOT={slot}", f"-DSTANDIN_FOR_{slot}"]
+    if private or kind == "hpu":  # for the others torch has listed what autocast does
+        names.append(f"-DSTANDIN_AUTOCAST=Autocast{slot}")
     native = load(
         f"standin_{'private' if private else kind}",
         [str(_HERE / "backend.cpp")],
@@ -35,19 +39,21 @@ def begin(kind: str, backend: str) -> None:
     )
     if private:
         torch.utils.rename_privateuse1_backend(kind)
-    torch._register_device_module(kind, _device_module(kind, native))
+    _fill_device_module(kind, native)
     if private:
         torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
-    if torch.distributed.is_available():
+    if backend is not None and torch.distributed.is_available():
         from tests.standins.accelerator import collectives
 
         collectives.register(native, kind, backend)
     atexit.register(_write_log, native)
 
 
-def _device_module(kind: str, native: Any) -> types.ModuleType:
-    """`torch.<kind>`, as far as torch, Accelerate and transformers look at it."""
-    module = types.ModuleType(f"torch.{kind}")
+def _fill_device_module(kind: str, native: Any) -> None:
+    """`torch.<kind>`, as far as torch, Accelerate and transformers look at it; torch has that of its own slots."""
+    if not hasattr(torch, kind):
+        torch._register_device_module(kind, types.ModuleType(f"torch.{kind}"))
+    module = getattr(torch, kind)
 
     def set_device(device: Any) -> None:
         index = device if isinstance(device, int) else torch.device(device).index or 0
@@ -56,6 +62,7 @@ def _device_module(kind: str, native: Any) -> types.ModuleType:
     members: dict[str, Any] = {
         "is_available": lambda: native.device_count() > 0,
         "is_initialized": lambda: True,
+        "_is_compiled": lambda: False,  # for Triton, which has no kernels for what is computed here
         "_lazy_init": lambda: None,
         "device_count": native.device_count,
         "current_device": native.current_device,
@@ -73,7 +80,6 @@ def _device_module(kind: str, native: Any) -> types.ModuleType:
     }
     for name, member in members.items():
         setattr(module, name, member)
-    return module
 
 
 def _memory() -> int:

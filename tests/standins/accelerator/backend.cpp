@@ -1,14 +1,17 @@
 // A device that torch takes for an accelerator: its tensors lie in this machine's memory and the CPU computes on them.
 //
 // torch's PrivateUse1 slot (https://docs.pytorch.org/tutorials/advanced/privateuseone.html) is the one that torch_npu,
-// torch_mlu and others fill; Gaudi has one of its own, HPU. STANDIN_SLOT and STANDIN_AUTOCAST name those to be filled,
-// STANDIN_IS_HPU is 1 for the latter. What is here is what torch itself asks of such a device: memory, views, copies,
-// a device guard, hooks for torch.accelerator. Every other operation goes through torch's own fall-back to the CPU.
+// torch_mlu and others fill; Gaudi has one of its own, HPU, and torch itself fills XPU and MPS where it is built for
+// Intel's and Apple's GPUs. STANDIN_SLOT names the one to be filled, STANDIN_FOR_<slot> is defined. What is here is
+// what torch asks of such a device: memory, views, copies, a device guard, hooks for torch.accelerator. Every other
+// operation goes through torch's own fall-back to the CPU.
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/detail/HPUHooksInterface.h>
+#include <ATen/detail/MPSHooksInterface.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <ATen/detail/XPUHooksInterface.h>
 #include <ATen/native/CPUFallback.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/from_blob.h>
@@ -17,6 +20,7 @@
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/_scaled_dot_product_attention_math.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/extension.h>
@@ -29,6 +33,35 @@
 #define FILL_GUARD(slot) C10_REGISTER_GUARD_IMPL(slot, Guard)
 #define FILL(slot, m) TORCH_LIBRARY_IMPL(aten, slot, m)
 #define FILL_REST(slot, m) TORCH_LIBRARY_IMPL(_, slot, m)
+
+#if defined(STANDIN_FOR_HPU)
+#define STANDIN_HOOKS at::HPUHooksInterface
+#define STANDIN_HAS hasHPU
+#elif defined(STANDIN_FOR_XPU)
+#define STANDIN_HOOKS at::XPUHooksInterface
+#define STANDIN_HAS hasXPU
+#define STANDIN_IS_TORCHS 1
+#define STANDIN_AUTOGRAD AutogradXPU
+#elif defined(STANDIN_FOR_MPS)
+#define STANDIN_HOOKS at::MPSHooksInterface
+#define STANDIN_HAS hasMPS
+#define STANDIN_IS_TORCHS 1
+#define STANDIN_AUTOGRAD AutogradMPS
+#else
+#define STANDIN_HOOKS at::PrivateUse1HooksInterface
+#endif
+
+#if defined(STANDIN_FOR_HPU)
+#define STANDIN_ONE_A_PROCESS 1  // a process acquires one Gaudi, and calls it hpu:0
+#else
+#define STANDIN_ONE_A_PROCESS 0
+#endif
+
+#if defined(STANDIN_FOR_MPS)
+#define STANDIN_HAS_DOUBLES 0  // Metal has no double precision
+#else
+#define STANDIN_HAS_DOUBLES 1
+#endif
 
 namespace {
 
@@ -95,7 +128,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   c10::Device getDevice() const override { return {kDevice, current}; }
   void setDevice(c10::Device device) const override {
-    const auto own = STANDIN_IS_HPU ? 1 : device_count();  // a process acquires one Gaudi, and calls it hpu:0
+    const auto own = STANDIN_ONE_A_PROCESS ? 1 : device_count();
     TORCH_CHECK(device.index() < own, device.str(), " is not there");
     uncheckedSetDevice(device);
   }
@@ -119,12 +152,11 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 
 FILL_GUARD(STANDIN_SLOT);
 
-#if STANDIN_IS_HPU
-struct Hooks final : at::HPUHooksInterface {
-  explicit Hooks(at::HPUHooksArgs) {}
-  bool hasHPU() const override { return true; }
-#else
-struct Hooks final : at::PrivateUse1HooksInterface {
+struct Hooks final : STANDIN_HOOKS {
+  template <class... Arguments>
+  explicit Hooks(Arguments&&...) {}  // torch's registry passes some, or none, by its version
+#ifdef STANDIN_HAS
+  bool STANDIN_HAS() const override { return true; }
 #endif
   void init() const override {}
   bool isBuilt() const override { return true; }
@@ -143,6 +175,12 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 
 // ---- operations ---------------------------------------------------------------------------------------------------
 
+c10::ScalarType type_of(std::optional<at::ScalarType> asked) {
+  const auto type = c10::dtype_or_default(asked);
+  TORCH_CHECK(STANDIN_HAS_DOUBLES || type != at::kDouble, c10::Device(kDevice), " does not support float64.");
+  return type;
+}
+
 c10::Device device_of(std::optional<at::Device> asked) {
   return asked.has_value() && asked->has_index() ? *asked : c10::Device(kDevice, current);
 }
@@ -151,14 +189,14 @@ at::Tensor empty(c10::SymIntArrayRef size, std::optional<at::ScalarType> type, s
                  std::optional<at::Device> device, std::optional<bool>, std::optional<at::MemoryFormat> format) {
   const c10::DeviceGuard guard(device_of(device));
   return at::detail::empty_generic(C10_AS_INTARRAYREF_SLOW(size), &memory, c10::DispatchKeySet(kKey),
-                                   c10::dtype_or_default(type), format);
+                                   type_of(type), format);
 }
 
 at::Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride, std::optional<at::ScalarType> type,
                          std::optional<at::Layout>, std::optional<at::Device> device, std::optional<bool>) {
   const c10::DeviceGuard guard(device_of(device));
   return at::detail::empty_strided_generic(C10_AS_INTARRAYREF_SLOW(size), C10_AS_INTARRAYREF_SLOW(stride), &memory,
-                                           c10::DispatchKeySet(kKey), c10::dtype_or_default(type));
+                                           c10::DispatchKeySet(kKey), type_of(type));
 }
 
 // The same memory as a tensor of the CPU.
@@ -205,6 +243,19 @@ at::Tensor& set_part(at::Tensor& self, at::Storage source, c10::SymInt offset, c
                                       C10_AS_INTARRAYREF_SLOW(stride));
 }
 
+#if STANDIN_IS_TORCHS
+// Two operations in which torch would call kernels that it has where it is built for these devices.
+at::Tensor& copy_into(at::Tensor& self, const at::Tensor& from, bool) {
+  on_cpu(self).copy_(on_cpu(from));
+  return self;
+}
+
+at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::optional<at::Tensor>& mask,
+                  double dropout, bool causal, std::optional<double> scale, bool grouped) {
+  return std::get<0>(at::_scaled_dot_product_attention_math(q, k, v, mask, dropout, causal, {}, scale, grouped));
+}
+#endif
+
 void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   auto place = c10::Device(kDevice, current);
   for (const auto& value : *stack) {
@@ -222,6 +273,10 @@ FILL(STANDIN_SLOT, m) {
   m.impl("empty.memory_format", &empty);
   m.impl("empty_strided", &empty_strided);
   m.impl("_copy_from", &copy_from);
+#if STANDIN_IS_TORCHS
+  m.impl("copy_", &copy_into);
+  m.impl("scaled_dot_product_attention", &attend);
+#endif
   m.impl("_copy_from_and_resize", &copy_from_and_resize);
   m.impl("view", &view);
   m.impl("as_strided", &as_strided);
@@ -231,6 +286,11 @@ FILL(STANDIN_SLOT, m) {
   m.impl("set_.source_Storage_storage_offset", &set_part);
 }
 
+#if STANDIN_IS_TORCHS
+FILL(STANDIN_AUTOGRAD, m) { m.impl("scaled_dot_product_attention", &attend); }
+#endif
+
+#ifdef STANDIN_AUTOCAST
 // Autocast: products in half precision, sums and norms in fp32, as torch lists them for every device.
 FILL_REST(STANDIN_AUTOCAST, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
 
@@ -240,19 +300,24 @@ FILL(STANDIN_AUTOCAST, m) {
   AT_FORALL_LOWER_PRECISION_FP(LOWER)
   AT_FORALL_FP32(WHOLE)
 }
+#endif
 
 FILL_REST(STANDIN_SLOT, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fall_back>()); }
 
 }  // namespace
 
-#if STANDIN_IS_HPU
-namespace at {
-C10_REGISTER_CLASS(HPUHooksRegistry, HPUHooks, Hooks);  // the name under which torch looks them up
-}
+namespace at {  // the names under which torch looks them up
+#if defined(STANDIN_FOR_HPU)
+C10_REGISTER_CLASS(HPUHooksRegistry, HPUHooks, Hooks);
+#elif defined(STANDIN_FOR_XPU)
+C10_REGISTER_CLASS(XPUHooksRegistry, XPUHooks, Hooks);
+#elif defined(STANDIN_FOR_MPS)
+C10_REGISTER_CLASS(MPSHooksRegistry, MPSHooks, Hooks);
 #endif
+}  // namespace at
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
-#if !STANDIN_IS_HPU
+#ifndef STANDIN_HAS
   static Hooks hooks;
   at::RegisterPrivateUse1HooksInterface(&hooks);
 #endif

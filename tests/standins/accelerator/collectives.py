@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import types
 from typing import Any
 
 import torch
@@ -73,4 +74,17 @@ def register(native: Any, kind: str, backend: str) -> None:
     def create(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> VendorGroup:
         return VendorGroup(native, kind, backend, store, rank, size, timeout)
 
-    dist.Backend.register_backend(backend, create, devices=[kind])
+    if backend != "xccl":
+        dist.Backend.register_backend(backend, create, devices=[kind])
+        return
+
+    class ProcessGroupXCCL:
+        """Intel's is torch's own, where torch is built with it."""
+
+        Options = types.SimpleNamespace
+
+        def __new__(cls, store: Any, rank: int, size: int, options: Any) -> Any:
+            return create(store, rank, size, options._timeout)
+
+    dist.distributed_c10d.ProcessGroupXCCL = ProcessGroupXCCL  # type: ignore[misc, assignment]
+    dist.distributed_c10d._XCCL_AVAILABLE = True
