@@ -1,7 +1,7 @@
 """Whole runs on vendors' accelerators: each stand-in is a real torch device, so all but the chip is the real thing.
 
 On NPUs one process, two machines with two each, too little memory, half precision, layers spread over two of them; on
-MLUs, Gaudis and Intel's GPUs two processes, on Apple's GPU one.
+MLUs, Gaudis, Intel's GPUs and CUDA's two processes, on Apple's GPU one; on CUDA's DataParallel, too.
 """
 
 from __future__ import annotations
@@ -122,6 +122,7 @@ def test_two_machines_with_two_npus_each(train: Callable[..., Any], on_cpu: Path
         ("mlu", "cncl", ["mlu:0", "mlu:1"]),
         ("hpu", "hccl", ["hpu:0", "hpu:0"]),
         ("xpu", "xccl", ["xpu:0", "xpu:1"]),
+        ("cuda", "nccl", ["cuda:0", "cuda:1"]),
     ],
 )
 def test_two_processes_on_other_vendors_devices(
@@ -135,6 +136,22 @@ def test_two_processes_on_other_vendors_devices(
     assert sorted(used) == [0, 1]
     assert all(used[rank][int(devices[rank][-1])] > 1000 for rank in used)
     assert difference(folder, on_cpu) < 1e-5
+
+
+def test_data_parallel_on_two_cuda_devices(train: Callable[..., Any], on_cpu: Path) -> None:
+    """One process, local rank -1: torch's own DataParallel copies the model to both."""
+    folder, printed, (work,) = train("both", kind="cuda")
+    assert "device: cuda:0, 2 devices (DataParallel): local_rank is -1" in printed
+    assert "precision: fp32 - full precision, the safe choice on cuda" in printed  # of the Turing generation
+    assert min(work["operations"]) > 500
+    assert difference(folder, on_cpu) < 1e-5
+
+
+def test_tf32_on_one_cuda_device(train: Callable[..., Any], on_cpu: Path) -> None:
+    folder, printed, (work,) = train("tf32", "--precision", "tf32", kind="cuda", STANDIN_DEVICES="1")
+    assert "precision: tf32 - asked for" in printed
+    assert work["operations"][0] > 1000
+    assert difference(folder, on_cpu) < 1e-5  # the stand-in's products are a CPU's
 
 
 def test_apples_gpu(train: Callable[..., Any], on_cpu: Path) -> None:

@@ -19,7 +19,7 @@ import torch
 
 _HERE = Path(__file__).resolve().parent
 # Kinds that torch has a slot for; whom it does not know share one.
-_OWN_SLOT = ("hpu", "xpu", "mps")
+_OWN_SLOT = ("hpu", "xpu", "mps", "cuda")
 
 
 def begin(kind: str, backend: str | None) -> None:
@@ -59,6 +59,12 @@ def _fill_device_module(kind: str, native: Any) -> None:
         index = device if isinstance(device, int) else torch.device(device).index or 0
         native.set_device(index)
 
+    def exchange(index: int) -> int:
+        before = native.current_device()
+        if index >= 0:
+            native.set_device(index)
+        return before
+
     members: dict[str, Any] = {
         "is_available": lambda: native.device_count() > 0,
         "is_initialized": lambda: True,
@@ -72,7 +78,13 @@ def _fill_device_module(kind: str, native: Any) -> None:
         "manual_seed": lambda seed: None,
         "manual_seed_all": lambda seed: None,
         "_is_in_bad_fork": lambda: False,
-        "is_bf16_supported": lambda: True,
+        "is_bf16_supported": lambda including_emulation=True: including_emulation or kind != "cuda",
+        "get_device_capability": lambda device=0: (7, 5),
+        "get_device_properties": lambda device=0: types.SimpleNamespace(
+            name=f"stand-in {kind}", total_memory=_memory(), multi_processor_count=1
+        ),
+        "_exchange_device": exchange,
+        "_maybe_exchange_device": exchange,
         "get_amp_supported_dtype": lambda: [torch.float16, torch.bfloat16],
         "memory_allocated": lambda device=0: native.memory_allocated(device or 0),
         "max_memory_allocated": lambda device=0: native.max_memory_allocated(device or 0),

@@ -8,6 +8,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/detail/HPUHooksInterface.h>
 #include <ATen/detail/MPSHooksInterface.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
@@ -23,11 +24,13 @@
 #include <ATen/ops/_scaled_dot_product_attention_math.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/csrc/distributed/c10d/reducer_timer.hpp>
 #include <torch/extension.h>
 #include <torch/library.h>
 
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 
 // torch's macros paste names together, so the slot's must be put in before they see it.
 #define FILL_GUARD(slot) C10_REGISTER_GUARD_IMPL(slot, Guard)
@@ -42,6 +45,11 @@
 #define STANDIN_HAS hasXPU
 #define STANDIN_IS_TORCHS 1
 #define STANDIN_AUTOGRAD AutogradXPU
+#elif defined(STANDIN_FOR_CUDA)
+#define STANDIN_HOOKS at::CUDAHooksInterface
+#define STANDIN_HAS hasCUDA
+#define STANDIN_IS_TORCHS 1
+#define STANDIN_AUTOGRAD AutogradCUDA
 #elif defined(STANDIN_FOR_MPS)
 #define STANDIN_HOOKS at::MPSHooksInterface
 #define STANDIN_HAS hasMPS
@@ -171,6 +179,7 @@ struct Hooks final : STANDIN_HOOKS {
     return at::detail::getDefaultCPUGenerator();
   }
   at::Generator getNewGenerator(c10::DeviceIndex) const override { return at::detail::createCPUGenerator(); }
+  at::Allocator* getPinnedMemoryAllocator() const override { return c10::GetAllocator(c10::kCPU); }
 };
 
 // ---- operations ---------------------------------------------------------------------------------------------------
@@ -304,6 +313,25 @@ FILL(STANDIN_AUTOCAST, m) {
 
 FILL_REST(STANDIN_SLOT, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fall_back>()); }
 
+#if defined(STANDIN_FOR_CUDA)
+// DistributedDataParallel measures its steps on CUDA by a clock of the device's own.
+struct Clock final : c10d::Timer {
+  explicit Clock(c10::Device) {}
+  std::optional<int64_t> measureDifference(Event start, Event end) override {
+    const auto from = getTimestamp(start), to = getTimestamp(end);
+    return from && to ? std::optional<int64_t>(*to - *from) : std::nullopt;
+  }
+};
+
+// torch asks for CUDA's hooks while it is imported, before this is loaded, and keeps what it got: an object without
+// members that says no to everything. Give it the methods of ours.
+void answer_for_cuda() {
+  static Hooks own;
+  auto& kept = const_cast<at::CUDAHooksInterface&>(at::detail::getCUDAHooks());
+  std::memcpy(static_cast<void*>(&kept), static_cast<void*>(&own), sizeof(void*));
+}
+#endif
+
 }  // namespace
 
 namespace at {  // the names under which torch looks them up
@@ -316,8 +344,16 @@ C10_REGISTER_CLASS(MPSHooksRegistry, MPSHooks, Hooks);
 #endif
 }  // namespace at
 
+#if defined(STANDIN_FOR_CUDA)
+namespace c10d {
+C10_REGISTER_TYPED_CLASS(TimerRegistry, c10::kCUDA, Clock);
+}
+#endif
+
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
-#ifndef STANDIN_HAS
+#if defined(STANDIN_FOR_CUDA)
+  answer_for_cuda();
+#elif !defined(STANDIN_HAS)
   static Hooks hooks;
   at::RegisterPrivateUse1HooksInterface(&hooks);
 #endif

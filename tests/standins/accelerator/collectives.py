@@ -43,7 +43,7 @@ class VendorGroup(dist.ProcessGroup):
         return [self._native.on_cpu(t) if isinstance(t, torch.Tensor) else self._host(t) for t in tensors]
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
-        if any(tensor.dtype is torch.float64 for tensor in tensors):
+        if self._backend != "nccl" and any(tensor.dtype is torch.float64 for tensor in tensors):
             raise RuntimeError(f"{self._backend} cannot add float64.")
         self._gloo.allreduce(self._host(tensors), opts or dist.AllreduceOptions()).wait()
         return _Done(tensors)
@@ -74,17 +74,20 @@ def register(native: Any, kind: str, backend: str) -> None:
     def create(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> VendorGroup:
         return VendorGroup(native, kind, backend, store, rank, size, timeout)
 
-    if backend != "xccl":
+    if backend not in ("nccl", "xccl"):
         dist.Backend.register_backend(backend, create, devices=[kind])
         return
 
-    class ProcessGroupXCCL:
-        """Intel's is torch's own, where torch is built with it."""
+    class BuiltIn(VendorGroup):
+        """One of torch's own, where torch is built with it."""
 
         Options = types.SimpleNamespace
 
-        def __new__(cls, store: Any, rank: int, size: int, options: Any) -> Any:
-            return create(store, rank, size, options._timeout)
+        def __init__(self, store: Any, rank: int, size: int, options: Any):
+            super().__init__(native, kind, backend, store, rank, size, options._timeout)
 
-    dist.distributed_c10d.ProcessGroupXCCL = ProcessGroupXCCL  # type: ignore[misc, assignment]
-    dist.distributed_c10d._XCCL_AVAILABLE = True
+        def _set_sequence_number_for_group(self) -> None:
+            pass
+
+    setattr(dist.distributed_c10d, f"ProcessGroup{backend.upper()}", BuiltIn)
+    setattr(dist.distributed_c10d, f"_{backend.upper()}_AVAILABLE", True)
