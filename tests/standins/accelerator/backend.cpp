@@ -1,10 +1,10 @@
 // A device that torch takes for an accelerator: its tensors lie in this machine's memory and the CPU computes on them.
 //
 // torch's PrivateUse1 slot (https://docs.pytorch.org/tutorials/advanced/privateuseone.html) is the one that torch_npu,
-// torch_mlu and others fill; Gaudi has one of its own, HPU, and torch itself fills XPU and MPS where it is built for
-// Intel's and Apple's GPUs. STANDIN_SLOT names the one to be filled, STANDIN_FOR_<slot> is defined. What is here is
-// what torch asks of such a device: memory, views, copies, a device guard, hooks for torch.accelerator. Every other
-// operation goes through torch's own fall-back to the CPU.
+// torch_mlu and others fill; Gaudi has one of its own, HPU, and torch itself fills CUDA, XPU and MPS where it is built
+// for NVIDIA's, Intel's and Apple's GPUs. STANDIN_SLOT names the one to be filled, STANDIN_FOR_<slot> is defined. What
+// is here is what torch asks of such a device: memory, views, copies, a device guard, hooks for torch.accelerator.
+// Every other operation goes through torch's own fall-back to the CPU.
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/autocast_mode.h>
