@@ -91,7 +91,10 @@ def contestants(gpu: bool) -> list[str]:
     flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     fast = gpu or "avx512_bf16" in flags or "amx_bf16" in flags
     names = [name for name in [*OURS, *THEIRS] if (fast or "bf16" not in name) and "compiled" not in name]
-    return [name for name in names if gpu or "CUDA" not in name]
+    import torch
+
+    graphs = gpu and torch.cuda.is_bf16_supported(including_emulation=False)
+    return [name for name in names if graphs or "CUDA" not in name]
 
 
 def _dtype(name: str, race: Race) -> str:

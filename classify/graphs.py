@@ -148,6 +148,7 @@ class Graphs:
         self._parameters = parameters
         self._capture = capture
         self._gradients: list[torch.Tensor] = []
+        self._records = True
         self._seen: Counter[Key] = Counter()
         self._recorded: dict[Key, _Recorded] = {}
 
@@ -156,11 +157,12 @@ class Graphs:
         """Passes recorded so far."""
         return len(self._recorded)
 
-    def clear(self) -> None:
-        """Forget all recordings and give their memory back."""
+    def stop(self) -> bool:
+        """Give the memory of all recordings back and make no more; whether there is any that this can free."""
+        recording, self._records = self._records and bool(self._gradients), False
         self._recorded.clear()
-        self._seen.clear()
         self._gradients.clear()
+        return recording
 
     def backward(self, batch: PackedBatch, truth: torch.Tensor, factor: float) -> torch.Tensor:
         """Add the gradients of `factor` times the summed loss of N texts to the parameters'; returns that sum.
@@ -172,7 +174,7 @@ class Graphs:
         filled = fill_up(batch)
         key = (filled.boundaries.tokens, len(truth), filled.boundaries.longest)
         self._seen[key] += 1
-        if key not in self._recorded and self._seen[key] >= _SEEN and len(self._recorded) < _KEPT:
+        if key not in self._recorded and self._seen[key] >= _SEEN and self._records and self.count < _KEPT:
             self._recorded[key] = self._record(filled.to(truth.device), truth)
         if key not in self._recorded:
             return self._plain(filled, truth, factor)
@@ -217,9 +219,12 @@ class Graphs:
         try:
             graph, loss = self._capture(work, pool)
         except RuntimeError as error:
-            if out_of_memory(error):
-                raise
-            told = str(error).partition("\n")[0]
+            first: BaseException = error  # ending a recording that has failed fails, too
+            while first.__context__ is not None:
+                first = first.__context__
+            if out_of_memory(first):
+                raise first from None
+            told = str(first).partition("\n")[0]
             raise ClassifyError(
                 f"cuda_graphs: a pass of this model cannot be recorded ({told}); leave it out."
             ) from None

@@ -163,7 +163,9 @@ def _read_open_mpi(environment: Mapping[str, str]) -> Launch:
         local_rank=_number(environment, "OMPI_COMM_WORLD_LOCAL_RANK", 0),
         world_size=world_size,
         local_world_size=local_world_size,
-        machine=0 if local_world_size == world_size else sagemaker.host_number(environment),
+        # Not by SageMaker's SM_CURRENT_HOST either: mpirun gives all tasks that of the machine it was started on
+        # (https://github.com/aws/sagemaker-training-toolkit/issues/158).
+        machine=0 if local_world_size == world_size else None,
         address=address or "127.0.0.1",
         port=_number(environment, "MASTER_PORT", _port_of(job)),
     )

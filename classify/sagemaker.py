@@ -63,18 +63,8 @@ def first_host(environment: Mapping[str, str]) -> str | None:
     """The name of the job's first machine; None outside a container."""
     if "SM_MASTER_ADDR" in environment:
         return environment["SM_MASTER_ADDR"]
-    return next(iter(_hosts(environment)), None)
-
-
-def host_number(environment: Mapping[str, str]) -> int | None:
-    """Which of the job's machines this is, counted from 0; None outside a container."""
-    hosts, current = _hosts(environment), environment.get("SM_CURRENT_HOST")
-    return hosts.index(current) if current in hosts else None
-
-
-def _hosts(environment: Mapping[str, str]) -> list[str]:
     try:
         hosts = json.loads(environment.get("SM_HOSTS", "[]"))
     except ValueError:
-        return []
-    return [str(host) for host in hosts] if isinstance(hosts, list) else []
+        return None
+    return str(hosts[0]) if isinstance(hosts, list) and hosts else None

@@ -102,14 +102,14 @@ def _words(error: Exception) -> str:
 
 def _start(name: str, folder: Path, settings: Mapping[str, Any]) -> Any:
     """One of Accelerate's trackers, in a project called classify, told the run's settings."""
-    from accelerate.state import PartialState
-    from accelerate.tracking import LOGGER_TYPE_TO_CLASS
-
-    if not PartialState._shared_state:  # Accelerate's messages ask it who may speak
-        PartialState(cpu=True)
-    kind = LOGGER_TYPE_TO_CLASS[name]
-    place = {"logging_dir": str(folder / name)} if kind.requires_logging_directory else {}
     try:
+        from accelerate.state import PartialState
+        from accelerate.tracking import LOGGER_TYPE_TO_CLASS
+
+        if not PartialState._shared_state:  # Accelerate's messages ask it who may speak
+            PartialState(cpu=True)
+        kind = LOGGER_TYPE_TO_CLASS[name]
+        place = {"logging_dir": str(folder / name)} if kind.requires_logging_directory else {}
         tracker = kind("classify", **place)
         tracker.main_process_only = False  # this process is the one; Accelerate would look for its own main process
         tracker.start()

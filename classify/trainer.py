@@ -77,7 +77,11 @@ def train_step(
                 f"and --gradient-accumulation-steps {finer(state, len(step.rows), runtime)}, which changes nothing but "
                 f"dropout's draws; or {_LESS_MEMORY}."
             )
-        cut_finer(state, len(step.rows), runtime, told)
+        if state.graphs is not None and state.graphs.stop():  # what they held may be all that was missing
+            state.clear_gradients()
+            release_cache(runtime.device)
+        else:
+            cut_finer(state, len(step.rows), runtime, told)
     norm = _update(state, config)
     runtime.flush()
     return total, weight_sum, norm
@@ -152,8 +156,6 @@ def cut_finer(state: TrainState, rows: int, runtime: Runtime, told: str) -> None
         )
     state.parts = finer(state, rows, runtime)
     state.clear_gradients()
-    if state.graphs is not None:
-        state.graphs.clear()
     release_cache(runtime.device)
 
 

@@ -264,7 +264,10 @@ def named_hosts(machines: tuple[str, str]) -> Iterator[list[str]]:
 def test_the_hosts_of_a_sagemaker_job(
     machines: tuple[str, str], named_hosts: list[str], model_folder: Path, tmp_path: Path
 ) -> None:
-    """Tasks of MPI, one a machine, with the library's stand-in: they meet at the first of SM_HOSTS, by its name."""
+    """Tasks of MPI, one a machine, with the library's stand-in: they meet at the first of SM_HOSTS, by its name.
+
+    SM_CURRENT_HOST is what mpirun makes of it: that of the first machine for both. Their own host names differ.
+    """
     channel = tmp_path / "train"
     channel.mkdir()
     table = tiny.write_table(channel / "my.csv", tiny.table_rows(60))
@@ -273,6 +276,7 @@ def test_the_hosts_of_a_sagemaker_job(
         "SM_HOSTS": json.dumps(named_hosts),
         "SM_CHANNEL_TRAIN": str(channel),
         "SM_MODEL_DIR": str(tmp_path / "model"),
+        "SM_CURRENT_HOST": named_hosts[0],
         "PYTHONPATH": str(ROOT / "tests" / "standins" / "sagemaker"),
         "OMPI_COMM_WORLD_SIZE": "2",
         "OMPI_COMM_WORLD_LOCAL_RANK": "0",
@@ -287,11 +291,8 @@ def test_the_hosts_of_a_sagemaker_job(
     shown = start_on_both(
         machines,
         tmp_path,
-        [shlex.join(words)] * 2,
-        [
-            {**clean, **job, "SM_CURRENT_HOST": host, "OMPI_COMM_WORLD_RANK": str(rank)}
-            for rank, host in enumerate(named_hosts)
-        ],
+        [shlex.join(["unshare", "--uts", "sh", "-c", f"hostname {name}; {shlex.join(words)}"]) for name in named_hosts],
+        [{**clean, **job, "OMPI_COMM_WORLD_RANK": str(rank)} for rank in range(2)],
     )
     run = json.loads((tmp_path / "model" / "run.json").read_text())
     assert (run["launcher"], run["status"]) == ("smddprun", "finished")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,22 +25,40 @@ BATCH = 8  # of 57 rows: the last step of an epoch holds one
 
 
 class Again:
-    """A graph as a CPU has it: the work done anew, and its result into the same memory."""
+    """A graph as a CPU has it: the work done anew, and its result into the same memory.
 
-    def __init__(self, work: Callable[[], torch.Tensor]):
-        self._work = work
+    A real one adds to the gradients' memory as it was when it was recorded, so that must be theirs whenever it runs.
+    """
+
+    def __init__(self, work: Callable[[], torch.Tensor], weights: list[torch.nn.Parameter], pool: Any):
+        self._work, self._weights = work, weights
+        self._memory = self._gradients()
+        self._pool = pool or object()
         self.result = work().clone()  # a graph's work is done before it is recorded, too
 
+    def _gradients(self) -> list[int]:
+        return [weight.grad.data_ptr() for weight in self._weights if weight.grad is not None]
+
     def replay(self) -> None:
+        assert len(self._memory) == len(self._weights)
+        assert self._gradients() == self._memory
         self.result.copy_(self._work())
 
-    def pool(self) -> str:
-        return "the first one's"
+    def pool(self) -> object:
+        return self._pool
 
 
-def again(work: Callable[[], torch.Tensor], pool: Any) -> tuple[Again, torch.Tensor]:
-    graph = Again(work)
-    return graph, graph.result
+def again(model: LoadedModel, made: list[Again] | None = None) -> graphs.Capture:
+    """What records a model's passes on a CPU; the recordings are noted in `made`."""
+    weights = [weight for weight in model.stock.parameters() if weight.requires_grad]
+
+    def capture(work: Callable[[], torch.Tensor], pool: Any) -> tuple[Again, torch.Tensor]:
+        graph = Again(work, weights, pool)
+        if made is not None:
+            made.append(graph)
+        return graph, graph.result
+
+    return capture
 
 
 def ragged(
@@ -60,7 +79,10 @@ def ragged_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def trained(
-    folder: Path, capture: Any = None, dropout: float = 0.0, **settings: Any
+    folder: Path,
+    capture: Callable[[LoadedModel], graphs.Capture] | None = None,
+    dropout: float = 0.0,
+    **settings: Any,
 ) -> tuple[LoadedModel, list[float | None], Any]:
     """The model behind thirty steps, their losses, and what recorded them (None without a `capture`)."""
     data, model = data_and_model(folder)
@@ -75,7 +97,8 @@ def trained(
     model.classifier.to(config.runtime.device)
     state = train_state.make_state(model, config, config.runtime)
     if state.graphs is not None:
-        state.graphs._capture = capture
+        assert capture is not None
+        state.graphs._capture = capture(model)
     losses = [event.loss for event in trainer.fit(state, data, config, config.runtime, batch_size=BATCH)]
     return model, losses, state.graphs
 
@@ -127,18 +150,36 @@ def test_recorded_passes_train_the_same_weights(
 
 
 @pytest.mark.usefixtures("ragged_kernel")
-def test_memory_that_ran_out_forgets_the_recordings(model_folder: Path) -> None:
-    """They hold memory, and batches of that size do not come again."""
-    data, model = data_and_model(model_folder)
-    model.use_packing(True)
-    config = TrainingConfig(use_cpu=True, cuda_graphs=True)
-    state = train_state.make_state(model, config, config.runtime)
-    assert state.graphs is not None
-    state.graphs._capture = again
-    list(trainer.fit(state, data, config, config.runtime, batch_size=BATCH, end=BATCH * 20))
-    assert state.graphs.count > 0
-    trainer.cut_finer(state, BATCH, config.runtime, "no room")
-    assert (state.graphs.count, state.parts) == (0, 2)
+def test_recordings_share_their_memory(model_folder: Path) -> None:
+    made: list[Again] = []
+    trained(model_folder, lambda model: again(model, made), gradient_accumulation_steps=3)
+    assert len(made) > 1
+    assert len({id(graph.pool()) for graph in made}) == 1
+
+
+@pytest.mark.usefixtures("ragged_kernel")
+def test_memory_that_runs_out_ends_the_recording_first(model_folder: Path) -> None:
+    """The same passes fitted before they were recorded, so no micro-batch is cut for it."""
+    plain, losses, _ = trained(model_folder)
+
+    def full(model: LoadedModel) -> graphs.Capture:
+        first = again(model)
+
+        def capture(work: Callable[[], torch.Tensor], pool: Any) -> Any:
+            if pool is None:
+                return first(work, pool)
+            try:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+            finally:
+                raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+
+        return capture
+
+    model, found, recorder = trained(model_folder, full)
+    assert recorder.count == 0
+    assert not recorder.stop(), "a second time it is another's fault"
+    assert difference(plain, model) < 1e-5
+    assert found == pytest.approx(losses, rel=1e-4)
 
 
 @pytest.mark.usefixtures("ragged_kernel")
@@ -147,15 +188,53 @@ def test_a_recording_that_fails_is_told(model_folder: Path) -> None:
         raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
 
     with pytest.raises(ClassifyError, match=r"cannot be recorded \(CUDA error: .* capturing\); leave it out\."):
-        trained(model_folder, refused)
+        trained(model_folder, lambda _: refused)
 
 
-def test_what_cannot_be_recorded_is_told(model_folder: Path) -> None:
+GPU = torch.device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("expected", "changes"),
+    [
+        ("a GPU (CUDA)", {"device": torch.device("cpu")}),
+        ("one process with one device", {"world_size": 2}),
+        ("one process with one device", {"replicas": 2}),
+        ("a model that is not spread over devices", {"strategy": "model"}),
+        ("bf16 autocast", {"precision": "fp32"}),
+        ("bf16 autocast", {"level": "O2"}),
+        ("packed texts and the kernel for them", {"packed": False}),
+        ("packed texts and the kernel for them", {"kernel": False}),
+        ("no gradient checkpointing", {"gradient_checkpointing": True}),
+        ("a model that reads first tokens", {"pooling": "mean"}),
+        ("a model without BatchNorm", {"norm": True}),
+        (None, {}),
+    ],
+)
+def test_what_cannot_be_recorded_is_told(
+    model_folder: Path, expected: str | None, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {
+        "device": GPU, "world_size": 1, "replicas": 1, "strategy": "none", "precision": "bf16", "level": None,
+        "packed": True, "kernel": True, "gradient_checkpointing": False, "pooling": "cls", "norm": False, **changes,
+    }  # fmt: skip
+    monkeypatch.setattr(graphs, "ragged_kernel_applies", lambda *_: given["kernel"])
     _, model = data_and_model(model_folder)
-    config = TrainingConfig(use_cpu=True, cuda_graphs=True)
-    precision = choose_precision("fp32", config.runtime.device)
-    with pytest.raises(InputError, match=r"cuda_graphs: true in --config needs a GPU \(CUDA\); leave it out\."):
-        graphs.check(model, precision, config.runtime, config)
+    model.packed = given["packed"]
+    model.stock.config.classifier_pooling = given["pooling"]
+    if given["norm"]:
+        model.stock.norm = torch.nn.BatchNorm1d(2)
+    config = TrainingConfig(cuda_graphs=True, gradient_checkpointing=given["gradient_checkpointing"])
+    precision = choose_precision(given["precision"], torch.device("cpu"), given["level"])
+    place = {"device": given["device"], "world_size": given["world_size"], "replicas": given["replicas"]}
+    plan = types.SimpleNamespace(strategy=given["strategy"])
+    runtime: Any = types.SimpleNamespace(**place, plan=plan, distributed=given["world_size"] > 1)
+    if expected is None:
+        graphs.check(model, precision, runtime, config)
+        return
+    with pytest.raises(InputError) as caught:
+        graphs.check(model, precision, runtime, config)
+    assert str(caught.value) == f"cuda_graphs: true in --config needs {expected}; leave it out."
 
 
 @pytest.mark.gpu
@@ -164,10 +243,10 @@ def test_what_cannot_be_recorded_is_told(model_folder: Path) -> None:
 def test_a_gpu_replays_what_it_would_compute(model_folder: Path, micro: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside the same filled passes that are never recorded: the dropout of recorded ones is the same, too."""
     settings = {"use_cpu": False, "strategy": "none", "precision": "bf16", "gradient_accumulation_steps": micro}
-    model, found, recorder = trained(model_folder, graphs.record, 0.1, **settings)
+    model, found, recorder = trained(model_folder, lambda _: graphs.record, 0.1, **settings)
     assert recorder.count > 0
     monkeypatch.setattr(graphs, "_KEPT", 0)
-    plain, losses, recorder = trained(model_folder, graphs.record, 0.1, **settings)
+    plain, losses, recorder = trained(model_folder, lambda _: graphs.record, 0.1, **settings)
     assert recorder.count == 0
     assert difference(plain, model) < 1e-3
     assert found == pytest.approx(losses, rel=1e-2)

@@ -3,7 +3,8 @@
 The packages beside this folder take the place of the vendors' and begin it under their names when torch is imported.
 `torch.<kind>` becomes a device module, tensors on `<kind>:0` are those of backend.cpp (compiled at first import), and
 the vendor's collectives are a process group over gloo. STANDIN_DEVICES says how many devices there are (2),
-STANDIN_MEMORY their bytes, STANDIN_LOG names a file to which each process appends, at its end, what it had each do.
+STANDIN_MEMORY their bytes, STANDIN_LOG names a file to which each process appends, at its end, what it had each do,
+and how exact it let products of fp32 be.
 """
 
 from __future__ import annotations
@@ -107,4 +108,5 @@ def _write_log(native: Any) -> None:
     peaks = [native.max_memory_allocated(index) for index in devices]
     place = {key: os.environ.get(key) for key in ("GROUP_RANK", "RANK", "LOCAL_RANK")}
     with open(name, "a", encoding="utf-8") as file:
-        file.write(json.dumps({**place, "operations": done, "peaks": peaks}) + "\n")
+        told = {"operations": done, "peaks": peaks, "products": torch.get_float32_matmul_precision()}
+        file.write(json.dumps({**place, **told}) + "\n")
