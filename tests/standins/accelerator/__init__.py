@@ -84,6 +84,7 @@ def _fill_device_module(kind: str, native: Any) -> None:
         "get_device_properties": lambda device=0: types.SimpleNamespace(
             name=f"stand-in {kind}", total_memory=_memory(), multi_processor_count=1
         ),
+        "is_current_stream_capturing": lambda: False,
         "_exchange_device": exchange,
         "_maybe_exchange_device": exchange,
         "get_amp_supported_dtype": lambda: [torch.float16, torch.bfloat16],
