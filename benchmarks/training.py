@@ -87,14 +87,14 @@ def useful_gflops(tokens_per_second: float, tokens_per_row: float, config: dict[
 
 
 def contestants(gpu: bool) -> list[str]:
-    """All of them, but for those in bf16 where the processor would have to emulate it, and the compiled one."""
-    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    fast = gpu or "avx512_bf16" in flags or "amx_bf16" in flags
-    names = [name for name in [*OURS, *THEIRS] if (fast or "bf16" not in name) and "compiled" not in name]
+    """All but the compiled one, those in bf16 where it would be emulated, and CUDA graphs where none can be had."""
     import torch
 
+    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    fast = gpu or "avx512_bf16" in flags or "amx_bf16" in flags
     graphs = gpu and torch.cuda.is_bf16_supported(including_emulation=False)
-    return [name for name in names if graphs or "CUDA" not in name]
+    left_out = {"compiled", *(() if fast else ("bf16",)), *(() if graphs else ("CUDA",))}
+    return [name for name in [*OURS, *THEIRS] if not any(word in name for word in left_out)]
 
 
 def _dtype(name: str, race: Race) -> str:

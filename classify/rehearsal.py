@@ -17,7 +17,7 @@ from classify.data.tokens import TrainingSet
 from classify.memory import out_of_memory
 from classify.runtime import Runtime
 from classify.train_state import TrainState
-from classify.trainer import backward, cut_finer
+from classify.trainer import backward, make_room
 
 # Steps that a measurement takes; the first one does not count.
 _MEASURED = 6
@@ -50,7 +50,7 @@ def rehearse(
         ballast.clear()
         state.clear_gradients()
         if runtime.any(told is not None):
-            cut_finer(state, len(heaviest.rows), runtime, told or "another rank")
+            make_room(state, len(heaviest.rows), runtime, told or "another rank")
             told = ""
 
 

@@ -77,11 +77,7 @@ def train_step(
                 f"and --gradient-accumulation-steps {finer(state, len(step.rows), runtime)}, which changes nothing but "
                 f"dropout's draws; or {_LESS_MEMORY}."
             )
-        if state.graphs is not None and state.graphs.stop():  # what they held may be all that was missing
-            state.clear_gradients()
-            release_cache(runtime.device)
-        else:
-            cut_finer(state, len(step.rows), runtime, told)
+        make_room(state, len(step.rows), runtime, told)
     norm = _update(state, config)
     runtime.flush()
     return total, weight_sum, norm
@@ -148,13 +144,17 @@ def finer(state: TrainState, rows: int, runtime: Runtime) -> int:
     return 2 * parts
 
 
-def cut_finer(state: TrainState, rows: int, runtime: Runtime, told: str) -> None:
-    """Twice as many micro-batches from now on. Raises ClassifyError where each holds a single text already."""
-    if state.parts * runtime.replicas * runtime.world_size >= rows:
-        raise ClassifyError(
-            f"step {state.progress.step + 1}: out of memory with a single text ({told}); {_LESS_MEMORY}."
-        )
-    state.parts = finer(state, rows, runtime)
+def make_room(state: TrainState, rows: int, runtime: Runtime, told: str) -> None:
+    """Twice as many micro-batches from now on; but first, once, no recorded passes: they may hold what is missing.
+
+    Raises ClassifyError where each micro-batch holds a single text already.
+    """
+    if state.graphs is None or not state.graphs.stop():
+        if state.parts * runtime.replicas * runtime.world_size >= rows:
+            raise ClassifyError(
+                f"step {state.progress.step + 1}: out of memory with a single text ({told}); {_LESS_MEMORY}."
+            )
+        state.parts = finer(state, rows, runtime)
     state.clear_gradients()
     release_cache(runtime.device)
 

@@ -36,16 +36,20 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny.write_table(tmp_path_factory.mktemp("tables") / "my.csv", tiny.table_rows(120))
 
 
+def unlaunched() -> dict[str, str]:
+    """The environment of a process that is nobody's child of a launcher, and that has to find the network itself."""
+    launched = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME")
+    return {key: value for key, value in os.environ.items() if key not in launched}
+
+
 def run_command(
     folder: Path, *arguments: str, timeout: float = 120, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Run python with these arguments in a folder, as nobody's child of a launcher; output and code come back."""
-    launched = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-    clean = {key: value for key, value in os.environ.items() if key not in launched}
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
-        env={**clean, "HF_HUB_OFFLINE": "1", **environment},
+        env={**unlaunched(), "HF_HUB_OFFLINE": "1", **environment},
         capture_output=True,
         text=True,
         timeout=timeout,

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, unlaunched
 
 DISTRIBUTED = ROOT / "docs" / "distributed.md"
 
@@ -54,7 +54,6 @@ def make_place(folder: Path, model: Path) -> dict[str, str]:
     cluster.mkdir(parents=True)
     for script in (ROOT / "configs" / "cluster").iterdir():
         (cluster / script.name).write_text(script.read_text(encoding="utf-8"))
-    launched = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME")
-    environment = {name: value for name, value in os.environ.items() if name not in launched}
+    environment = unlaunched()
     path = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     return {**environment, "PATH": path, "VENV": sys.prefix, "HF_HUB_OFFLINE": "1"}

@@ -68,9 +68,8 @@ def test_two_processes_of_the_data_parallel_library(
     made = sorted((json.loads(line) for line in log.read_text().splitlines()), key=lambda one: one["rank"])
     assert [(one["rank"], one["size"]) for one in made] == [(0, 2), (1, 2)]
     assert made[0]["allreduce"] == made[1]["allreduce"] >= 3  # the gradients of each step
-    assert (
-        made[0]["allgather"] == made[1]["allgather"] > 3
-    )  # what all ranks are asked in each step, and before the first
+    # What all ranks are asked in each step, and before the first.
+    assert made[0]["allgather"] == made[1]["allgather"] > 3
 
 
 def test_without_the_library_the_job_says_what_is_missing(

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests import tiny
-from tests.conftest import ROOT
+from tests.conftest import ROOT, unlaunched
 from tests.distributed.processes import free_port
 from tests.documents import DISTRIBUTED, commands, make_place
 
@@ -64,9 +64,7 @@ def run_on_both(
     """
     port = free_port()
     processes = []
-    launched = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME")
-    environment = {key: value for key, value in os.environ.items() if key not in launched}
-    environment |= {"VENV": sys.prefix, "PORT": str(port)}
+    environment = {**unlaunched(), "VENV": sys.prefix, "PORT": str(port)}
     for number, (name, count) in enumerate(zip(machines, per_machine, strict=True)):
         folder = folders[min(number, len(folders) - 1)]
         script = str(ROOT / "configs" / "cluster" / "two-machines.sh")
@@ -282,8 +280,6 @@ def test_the_hosts_of_a_sagemaker_job(
         "OMPI_COMM_WORLD_LOCAL_RANK": "0",
         "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
     }
-    launched = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME")
-    clean = {key: value for key, value in os.environ.items() if key not in launched}
     words = [
         sys.executable, str(ROOT / "run_classify.py"), "--model", str(model_folder), "--max-steps", "3",
         "--report-to", "none",
@@ -292,7 +288,7 @@ def test_the_hosts_of_a_sagemaker_job(
         machines,
         tmp_path,
         [shlex.join(["unshare", "--uts", "sh", "-c", f"hostname {name}; {shlex.join(words)}"]) for name in named_hosts],
-        [{**clean, **job, "OMPI_COMM_WORLD_RANK": str(rank)} for rank in range(2)],
+        [{**unlaunched(), **job, "OMPI_COMM_WORLD_RANK": str(rank)} for rank in range(2)],
     )
     run = json.loads((tmp_path / "model" / "run.json").read_text())
     assert (run["launcher"], run["status"]) == ("smddprun", "finished")

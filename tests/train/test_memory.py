@@ -67,12 +67,12 @@ def test_a_single_text_that_does_not_fit_ends_the_run(model_folder: Path) -> Non
     _, model = data_and_model(model_folder)
     config = TrainingConfig(use_cpu=True)
     state = train_state.make_state(model, config, config.runtime)
-    trainer.cut_finer(state, 3, config.runtime, "no room")
-    trainer.cut_finer(state, 3, config.runtime, "no room")
+    trainer.make_room(state, 3, config.runtime, "no room")
+    trainer.make_room(state, 3, config.runtime, "no room")
     with pytest.raises(
         ClassifyError, match=r"step 1: out of memory with a single text \(no room\); take --gradient-ch"
     ):
-        trainer.cut_finer(state, 3, config.runtime, "no room")
+        trainer.make_room(state, 3, config.runtime, "no room")
 
 
 @pytest.mark.parametrize(
