@@ -21,6 +21,9 @@ from classify.transfer import send
 # Seconds of one bucket's calls, and of one score entry, forward and backward together (2-core CPU; the ratio matters).
 _CALLS = 1.5e-4
 _ENTRY = 6e-9
+# Up to this length of texts, products in fp32 whatever the type of q, k and v: oneDNN, which computes those in bf16,
+# makes code for each shape it has not met, and nearly every step brings new ones; that takes longer than the products.
+_SHORT = 64
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,8 @@ class Bucket:
         return tensor.flatten(0, 1).index_select(0, self.sources).view(n * heads, longest, -1)
 
     def scatter(self, into: torch.Tensor, values: torch.Tensor) -> None:
-        """(n * heads, L, d) back to their places in (T * heads + 1, d)."""
-        into.index_copy_(0, self.targets, values.flatten(0, 1))
+        """(n * heads, L, d) back to their places in (T * heads + 1, d), of whatever type."""
+        into.index_copy_(0, self.targets, values.flatten(0, 1).to(into.dtype))
 
 
 @dataclass(frozen=True)
@@ -182,7 +185,8 @@ class _Attend(torch.autograd.Function):
         saved: list[torch.Tensor] = []
         for bucket in buckets:
             looking = bucket.first if first_only and bucket.first is not None else bucket
-            queries, keys, values = looking.gather(q), bucket.gather(k), bucket.gather(v)
+            kind = wide if bucket.shape[2] <= _SHORT else q.dtype
+            queries, keys, values = (some.gather(x).to(kind) for some, x in ((looking, q), (bucket, k), (bucket, v)))
             scores = _product(queries, keys.transpose(-1, -2), scale).to(wide)
             hidden = _hidden(bucket, reach, first_only)
             if hidden is not None:
@@ -194,7 +198,7 @@ class _Attend(torch.autograd.Function):
             if dropout:
                 mask = kept(scores.shape, dropout, wide)
                 dropped = probabilities * mask
-            looking.scatter(out, _product(dropped.to(v.dtype), values))
+            looking.scatter(out, _product(dropped.to(kind), values))
             saved += [queries, keys, values, probabilities, mask]
         ctx.save_for_backward(*saved)
         ctx.rest = (buckets, scale, dropout, first_only, q.shape)
@@ -210,7 +214,7 @@ class _Attend(torch.autograd.Function):
         for number, bucket in enumerate(buckets):
             queries, keys, values, probabilities, mask = saved[5 * number : 5 * number + 5]
             looking = bucket.first if first_only and bucket.first is not None else bucket
-            own = looking.gather(grad)
+            own = looking.gather(grad).to(queries.dtype)
             if looking.real is not None:
                 own.unflatten(0, bucket.shape[:2]).mul_(looking.real)
             dropped = (probabilities * mask if dropout else probabilities).to(values.dtype)

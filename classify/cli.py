@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None, program: str = "classify") -> int:
     # This process is ours alone. Loading the libraries makes a million objects that stay: looking through them for
     # garbage time and again, and once more before leaving, takes a quarter of a short command's time.
     gc.set_threshold(100_000, 50, 100)
-    devices.share_cores(os.environ)
+    devices.share_cores(os.environ, lambda: devices.others_busy(launch.available_cores()))
     try:
         return _run(sys.argv[1:], program)
     finally:

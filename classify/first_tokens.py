@@ -118,4 +118,4 @@ def _text_means(hidden: torch.Tensor, boundaries: Boundaries) -> torch.Tensor:
         hidden[start : start + count * length].unflatten(0, (count, length)).mean(dim=1)
         for start, count, length in boundaries.groups
     ]
-    return torch.cat(means)
+    return torch.cat(means)[: len(boundaries.starts)]  # without the filling's

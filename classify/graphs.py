@@ -15,15 +15,13 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
-from torch.nn.functional import pad
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from classify.attention import Boundaries
 from classify.config import TrainingConfig
 from classify.errors import ClassifyError, InputError
 from classify.memory import out_of_memory
 from classify.model import LoadedModel
-from classify.packing import PackedBatch, ragged_kernel_applies
+from classify.packing import PackedBatch, fill_up, ragged_kernel_applies
 from classify.precision import Precision
 from classify.runtime import Runtime
 from classify.transfer import send
@@ -64,27 +62,6 @@ def budget(tokens: int) -> int:
 def longest_within(length: int, filling: int) -> int:
     """The length to plan kernels for: a power of two that neither a text nor the filling exceeds."""
     return 1 << (max(_WIDTH, length, filling) - 1).bit_length()
-
-
-def fill_up(batch: PackedBatch) -> PackedBatch:
-    """The batch with one more text at its end, of filling, that takes its tokens up to the budget.
-
-    Its boundaries still name the real texts' first tokens alone, so there are as many logits as before.
-    """
-    bounds = batch.boundaries
-    tokens = budget(bounds.tokens)
-    filling = tokens - bounds.tokens
-    return PackedBatch(
-        pad(batch.input_ids, (0, filling), value=int(batch.input_ids[0, 0])),
-        pad(batch.position_ids, (0, filling), value=int(batch.position_ids[0, 0])),
-        Boundaries(
-            (*bounds.groups, (bounds.tokens, 1, filling)),
-            bounds.starts,
-            pad(bounds.cumulative, (0, 1), value=tokens),
-            longest_within(bounds.longest, filling),
-            tokens,
-        ),
-    )
 
 
 def record(work: Work, pool: Any) -> tuple[Graph, torch.Tensor]:
@@ -171,7 +148,7 @@ class Graphs:
         """
         if batch.boundaries.tokens > _LARGEST:
             return self._plain(batch, truth, factor)
-        filled = fill_up(batch)
+        filled = _filled(batch)
         key = (filled.boundaries.tokens, len(truth), filled.boundaries.longest)
         self._seen[key] += 1
         if key not in self._recorded and self._seen[key] >= _SEEN and self._records and self.count < _KEPT:
@@ -229,6 +206,12 @@ class Graphs:
                 f"cuda_graphs: a pass of this model cannot be recorded ({told}); leave it out."
             ) from None
         return _Recorded((*_tensors(own), own_truth, factor), graph, loss)
+
+
+def _filled(batch: PackedBatch) -> PackedBatch:
+    bounds = batch.boundaries
+    tokens = budget(bounds.tokens)
+    return fill_up(batch, tokens, longest_within(bounds.longest, tokens - bounds.tokens))
 
 
 def _tensors(batch: PackedBatch) -> tuple[torch.Tensor, ...]:

@@ -192,7 +192,7 @@ def _prepare(
     else:
         precision = choose_precision(training.asked_precision, runtime.device, training.opt_level)
     loaded = load(checked, tokenizer, tokens, runtime.device.type)
-    loaded.model.classifier.precision = precision
+    loaded.model.compute_in(precision)
     graphs.check(loaded.model, precision, runtime, training)
     spread = places(checked, loaded, runtime)
     destination = _settle(checked.destination, runtime)

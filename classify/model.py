@@ -12,16 +12,21 @@ import numpy.typing as npt
 import torch
 import transformers
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from classify import xla
 from classify.data.tokens import Tokens
 from classify.errors import InputError
 from classify.hub import ModelFolder
-from classify.packing import PACKED_ATTENTION, Batch, TextClassifier, encoder_of, pack, pad
+from classify.packing import PACKED_ATTENTION, Batch, TextClassifier, encoder_of, fill_up, pack, pad
+from classify.precision import Precision
 from classify.sharding import repeated_layers
 
 # Packed and padded logits differ by rounding alone: below 1e-6 of what sets one text's logits apart from another's.
 _SAME_LOGITS = 1e-3
+# Half-precision batches on a CPU come in multiples of so many tokens: oneDNN makes code for each number it has not met,
+# and the C library finds memory of sizes that come again faster. It costs 2 % of a step of 32 short texts, saves 10 %.
+_MULTIPLE = 16
 
 
 class LoadedModel:
@@ -33,6 +38,7 @@ class LoadedModel:
         self.first_position = first_position
         self.packed = False
         self.few_shapes = False
+        self.multiple = 1
 
     @property
     def stock(self) -> Any:
@@ -53,7 +59,10 @@ class LoadedModel:
         """Collate rows (at least one) the way this model takes them."""
         assert len(rows), "a batch holds at least one row"
         if self.packed:
-            return pack(tokens, rows, self.first_position)
+            packed = pack(tokens, rows, self.first_position)
+            bounds = packed.boundaries
+            filling = -bounds.tokens % self.multiple
+            return fill_up(packed, bounds.tokens + filling, max(bounds.longest, filling)) if filling else packed
         if self.few_shapes:
             longest = int(tokens.lengths_of(rows).max())
             return pad(tokens, rows, self.pad_token_id, self.filled(len(rows)), xla.padded_length(longest))
@@ -62,6 +71,15 @@ class LoadedModel:
     def filled(self, rows: int) -> int:
         """The logits that a batch of so many rows gives: more where batches come in few shapes; the rest is filling."""
         return xla.padded_rows(rows) if self.few_shapes else rows
+
+    def compute_in(self, precision: Precision) -> None:
+        """Compute in this precision from here on, and fill packed batches up where that makes it faster.
+
+        A BatchNorm would count the filling.
+        """
+        self.classifier.precision = precision
+        counts = any(isinstance(layer, _BatchNorm) for layer in self.stock.modules())
+        self.multiple = _MULTIPLE if precision.device_type == "cpu" and precision.half is not None and not counts else 1
 
     def use_packing(self, packed: bool) -> None:
         """Switch between packed and padded batches; the weights stay as they are."""

@@ -83,6 +83,27 @@ def pack(tokens: Tokens, rows: npt.NDArray[np.int64], first_position: int) -> Pa
     )
 
 
+def fill_up(batch: PackedBatch, tokens: int, longest: int) -> PackedBatch:
+    """The batch with one more text at its end, of filling, so that it has so many tokens, the longest text `longest`.
+
+    Its boundaries still name the real texts' first tokens alone, so there are as many logits as before; the others do
+    not see the filling and nobody reads it, so gradients are what they were.
+    """
+    bounds = batch.boundaries
+    filling = tokens - bounds.tokens
+    return PackedBatch(
+        nn.functional.pad(batch.input_ids, (0, filling), value=int(batch.input_ids[0, 0])),
+        nn.functional.pad(batch.position_ids, (0, filling), value=int(batch.position_ids[0, 0])),
+        Boundaries(
+            (*bounds.groups, (bounds.tokens, 1, filling)),
+            bounds.starts,
+            nn.functional.pad(bounds.cumulative, (0, 1), value=tokens),
+            longest,
+            tokens,
+        ),
+    )
+
+
 def pad(
     tokens: Tokens, rows: npt.NDArray[np.int64], pad_token_id: int, count: int | None = None, length: int | None = None
 ) -> PaddedBatch:
@@ -151,7 +172,10 @@ def _text_by_text(
         out = scaled_dot_product_attention(one, two, three, attn_mask=mask, dropout_p=dropout, scale=scaling)
         outputs.append(out.transpose(1, 2).flatten(0, 1))
     joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-    return joined.new_zeros(q.shape).index_copy(0, boundaries.starts, joined) if first_only else joined
+    if not first_only:
+        return joined
+    starts = boundaries.starts  # none for the filling
+    return joined.new_zeros(q.shape).index_copy(0, starts, joined[: len(starts)])
 
 
 def ragged_kernel_applies(device: torch.device, dtype: torch.dtype | None, head_size: int) -> bool:

@@ -64,7 +64,7 @@ def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "aut
     runtime = start(use_cpu=use_cpu, local_rank=-1, strategy="auto" if launch.is_launched() else "none")
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
     model = load_trained(Path(folder), pad_token_id=pad)
-    model.classifier.precision = choose_precision(precision, runtime.device)
+    model.compute_in(choose_precision(precision, runtime.device))
     return Classifier(model, tokenizer, settings, runtime)
 
 

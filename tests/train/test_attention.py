@@ -82,6 +82,21 @@ def test_first_tokens_alone_get_the_same_attention_and_gradients(name: str, reac
     assert not got[others].any()
 
 
+@pytest.mark.parametrize(("lengths", "exact"), [([12, 7, 7], True), ([90, 5, 5], False)], ids=["short", "one long"])
+def test_half_precision_computes_short_texts_in_full(lengths: list[int], exact: bool) -> None:
+    """What goes in and out is rounded, and nothing between, where texts are short; long ones multiply in half."""
+    found = []
+    for dtype in (torch.bfloat16, torch.float32):
+        drawn = inputs(sum(lengths), 2, 8, torch.float32)
+        own = [tensor.detach().bfloat16().to(dtype).requires_grad_() for tensor in drawn]
+        got = attend(*own, make_buckets(runs_of(lengths), 2), scale=0.4, dropout=0.0, reach=-1)
+        got.sum().backward()
+        found.append([one.bfloat16() for one in (got.detach(), *(tensor.grad for tensor in own))])
+    assert all(torch.equal(half, full) for half, full in zip(*found, strict=True)) == exact
+    for half, full in zip(*found, strict=True):
+        torch.testing.assert_close(half, full, rtol=0.05, atol=0.05)
+
+
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_gradients_are_those_of_finite_differences(dropout: float) -> None:
     """With dropout too: the same entries are dropped in the backward pass."""

@@ -15,7 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from classify import graphs, packing, train_state, trainer
 from classify.config import TrainingConfig
 from classify.errors import ClassifyError, InputError
-from classify.graphs import budget, fill_up
+from classify.graphs import budget
 from classify.model import LoadedModel
 from classify.precision import choose_precision
 from tests.distributed.exact_worker import data_and_model
@@ -93,7 +93,7 @@ def trained(
     # An epsilon that does not blow up gradients that are rounding alone.
     steps = {"max_steps": STEPS, "learning_rate": 1e-3, "adam_epsilon": 1e-3, "logging_steps": 1}
     config = TrainingConfig(**{"use_cpu": True, **steps, **settings}, cuda_graphs=capture is not None)
-    model.classifier.precision = choose_precision(config.asked_precision, config.runtime.device)
+    model.compute_in(choose_precision(config.asked_precision, config.runtime.device))
     model.classifier.to(config.runtime.device)
     state = train_state.make_state(model, config, config.runtime)
     if state.graphs is not None:
@@ -125,7 +125,8 @@ def test_a_filled_batch_gives_the_same_gradients(model_folder: Path) -> None:
     batch = model.batch(data.tokens, data.rows[:BATCH])
     assert isinstance(batch, packing.PackedBatch)
     found = []
-    for one in (batch, fill_up(batch)):
+    tokens = batch.boundaries.tokens
+    for one in (batch, packing.fill_up(batch, budget(tokens), budget(tokens))):
         logits = model.classifier(one)
         assert len(logits) == BATCH
         logits.square().sum().backward()

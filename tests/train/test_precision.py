@@ -12,7 +12,8 @@ import classify.run as run
 from classify import train_state, trainer
 from classify.config import RunConfig, TrainingConfig
 from classify.errors import InputError
-from classify.precision import choose_precision, give_weights, take_gradients
+from classify.packing import PackedBatch
+from classify.precision import FP32, choose_precision, give_weights, take_gradients
 from tests.distributed.exact_worker import data_and_model
 from tests.train.test_resume import stop_at
 from tests.train.test_run import make_config, read_json
@@ -29,7 +30,7 @@ def trained(folder: Path, device: torch.device = CPU, **settings: Any) -> tuple[
     steps = {"max_steps": STEPS, "logging_steps": 1, "learning_rate": 1e-3, "seed": 3}
     config = TrainingConfig(use_cpu=device == CPU, strategy="none", **steps, **settings)
     model.classifier.to(device)
-    model.classifier.precision = choose_precision(config.asked_precision, device, config.opt_level)
+    model.compute_in(choose_precision(config.asked_precision, device, config.opt_level))
     state = train_state.make_state(model, config, config.runtime)
     return [float(event.loss or 0) for event in trainer.fit(state, data, config, config.runtime, batch_size=19)], state
 
@@ -65,6 +66,22 @@ def test_a_processor_with_bf16_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         precision = choose_precision("auto", CPU)
         assert precision.half is None
         assert ("--bf16" in precision.why) is told
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_half_precision_fills_batches_up_and_changes_no_logit(model_folder: Path, training: bool) -> None:
+    data, model = data_and_model(model_folder)
+    model.use_packing(True)
+    model.classifier.train(training)
+    plain = model.batch(data.tokens, data.rows[:19])
+    model.compute_in(choose_precision("bf16", CPU))
+    filled = model.batch(data.tokens, data.rows[:19])
+    assert isinstance(plain, PackedBatch)
+    assert isinstance(filled, PackedBatch)
+    assert plain.boundaries.tokens % 16
+    assert filled.input_ids.shape[1] == filled.boundaries.tokens == -(-plain.boundaries.tokens // 16) * 16
+    model.classifier.precision = FP32  # as exact as the comparison
+    torch.testing.assert_close(model.classifier(filled), model.classifier(plain))
 
 
 def test_half_precision_of_a_cpu_is_not_fp16() -> None:
