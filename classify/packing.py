@@ -228,7 +228,7 @@ class TextClassifier(nn.Module):
 
         Autocast is entered here and not by the caller: DataParallel's threads would not inherit its type.
         """
-        with contextlib.nullcontext() if self.halved else self.precision.autocast():
+        with contextlib.nullcontext() if self.halved else self.precision.autocast(self.training):
             return self._logits(batch)
 
     def halve(self) -> Masters:

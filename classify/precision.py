@@ -18,6 +18,8 @@ from torch import nn
 
 from classify.errors import InputError
 
+# Width of hidden states from which a CPU's bf16 products save more than rounding to bf16 takes.
+_WIDE = 256
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 # A weight and the fp32 copy of it. The optimizer moves those of trained weights; others lie in main memory.
 Masters = dict[nn.Parameter, nn.Parameter]
@@ -28,7 +30,8 @@ class Precision:
     """The precision in force: its name, the type of products (None for fp32 and tf32), and why it was chosen.
 
     `level` is 1 for autocast, 2 for half weights with fp32 masters, 3 for half precision throughout; 0 where somebody
-    else (DeepSpeed) turns the weights to half and keeps masters of them.
+    else (DeepSpeed) turns the weights to half and keeps masters of them. With `training_only` scores are computed in
+    full precision, as any program computes them from the folder that comes out.
     """
 
     name: str
@@ -36,10 +39,11 @@ class Precision:
     why: str
     device_type: str
     level: int = 1
+    training_only: bool = False
 
-    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+    def autocast(self, training: bool) -> contextlib.AbstractContextManager[Any]:
         """The context of a forward pass with weights in fp32."""
-        if self.half is None or self.level == 0:
+        if self.half is None or self.level == 0 or (self.training_only and not training):
             return contextlib.nullcontext()
         return torch.autocast(self.device_type, dtype=self.half)
 
@@ -127,9 +131,10 @@ def _narrow(module: Any, args: tuple[Any, ...], output: torch.Tensor) -> torch.T
     return output if module.half is None else output.to(module.half)
 
 
-def choose_precision(name: str, device: torch.device, opt_level: str | None = None) -> Precision:
-    """The precision asked for, or for "auto" the best that keeps results: bf16 on GPUs that have it, else fp32.
+def choose_precision(name: str, device: torch.device, opt_level: str | None = None, train_width: int = 0) -> Precision:
+    """The precision asked for, or for "auto" the fastest that keeps accuracy.
 
+    That is bf16 on GPUs that have it, and on CPUs that have it to train a model of hidden states that wide; else fp32.
     Raises InputError where the device cannot do what was asked. Sets torch's float32 matmul mode for tf32.
     """
     kind = device.type
@@ -145,10 +150,10 @@ def choose_precision(name: str, device: torch.device, opt_level: str | None = No
     if name == "auto":
         if kind == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
             return Precision("bf16", torch.bfloat16, "this GPU computes in bfloat16", kind)
-        why = f"full precision, the safe choice on {kind}"
-        if kind == "cpu" and _multiplies_bf16():
-            why += "; this one has bf16 arithmetic, worth a try where results may differ a little: --bf16"
-        return Precision("fp32", None, why, kind)
+        if kind == "cpu" and train_width >= _WIDE and _multiplies_bf16():
+            why = "this processor multiplies bfloat16 faster; scores are computed in fp32"
+            return Precision("bf16", torch.bfloat16, why, kind, training_only=True)
+        return Precision("fp32", None, f"full precision, the safe choice on {kind}", kind)
     if name == "tf32":
         if kind != "cuda":
             raise InputError(
@@ -159,9 +164,16 @@ def choose_precision(name: str, device: torch.device, opt_level: str | None = No
 
 
 def _multiplies_bf16() -> bool:
-    """Whether this processor has instructions for products in bf16; False where an older torch cannot tell."""
+    """Whether this x86 processor has instructions for products in bf16; False where an older torch cannot tell."""
     capabilities: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+    return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16"))
+
+
+def agreed(own: Precision, names: list[str]) -> Precision:
+    """The precision of all processes, whose `names` for it these are: fp32 where their processors differ."""
+    if len(set(names)) == 1:
+        return own
+    return Precision("fp32", None, "not every process's device is at its best in bf16", own.device_type)
 
 
 def _of_level(opt_level: str, name: str, kind: str) -> Precision:

@@ -13,7 +13,7 @@ from classify import train_state, trainer
 from classify.config import RunConfig, TrainingConfig
 from classify.errors import InputError
 from classify.packing import PackedBatch
-from classify.precision import FP32, choose_precision, give_weights, take_gradients
+from classify.precision import FP32, agreed, choose_precision, give_weights, take_gradients
 from tests.distributed.exact_worker import data_and_model
 from tests.train.test_resume import stop_at
 from tests.train.test_run import make_config, read_json
@@ -59,13 +59,29 @@ def test_each_level_says_what_it_became(level: str, asked: str, device: torch.de
         assert "a CPU has no fast fp16" in precision.why
 
 
-def test_a_processor_with_bf16_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Full precision stays what is taken; the person is told what else there is."""
-    for found, told in (({"amx_bf16": True}, True), ({"amx_bf16": False, "avx2": True}, False)):
+def test_a_processor_with_bf16_trains_wide_models_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And scores them in full precision; prediction names no width."""
+    for found, width, name in (
+        ({"amx_bf16": True}, 384, "bf16"),
+        ({"avx512_bf16": True}, 256, "bf16"),
+        ({"avx512_bf16": True}, 128, "fp32"),
+        ({"avx512_bf16": True}, 0, "fp32"),
+        ({"amx_bf16": False, "avx2": True}, 768, "fp32"),
+    ):
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda found=found: found, raising=False)
-        precision = choose_precision("auto", CPU)
-        assert precision.half is None
-        assert ("--bf16" in precision.why) is told
+        precision = choose_precision("auto", CPU, train_width=width)
+        assert precision.name == name
+        found_types = []
+        for training in (True, False):
+            with precision.autocast(training):
+                found_types.append((torch.ones(2, 2) @ torch.ones(2, 2)).dtype)
+        assert found_types == [torch.bfloat16 if name == "bf16" else torch.float32, torch.float32]
+
+
+def test_processes_on_unlike_processors_take_full_precision() -> None:
+    bf16 = choose_precision("bf16", CPU)
+    assert agreed(bf16, ["bf16", "bf16"]) is bf16
+    assert agreed(bf16, ["bf16", "fp32"]).half is None
 
 
 @pytest.mark.parametrize("training", [True, False])
