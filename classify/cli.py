@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from classify import __version__, devices, launch, nproc
+from classify import __version__, allocation, devices, launch, nproc
 from classify.arguments import Parser, parse_training, training_parser, unknown_words
 from classify.config import DEFAULT_BATCH_SIZE, TrainingConfig
 from classify.errors import ClassifyError, InputError
@@ -42,6 +42,7 @@ def main(argv: Sequence[str] | None = None, program: str = "classify") -> int:
     # This process is ours alone. Loading the libraries makes a million objects that stay: looking through them for
     # garbage time and again, and once more before leaving, takes a quarter of a short command's time.
     gc.set_threshold(100_000, 50, 100)
+    allocation.keep_freed_memory(os.environ)
     devices.share_cores(os.environ, lambda: devices.others_busy(launch.available_cores()))
     try:
         return _run(sys.argv[1:], program)
