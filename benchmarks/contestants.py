@@ -24,8 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 OURS = {
     "classify": [],
     "classify, random head": ["--head", "random"],
-    "classify, bf16": ["--precision", "bf16"],
-    "classify, bf16, random head": ["--precision", "bf16", "--head", "random"],
+    "classify, fp32": ["--precision", "fp32"],
+    "classify, fp32, random head": ["--precision", "fp32", "--head", "random"],
     "classify, CUDA graphs": ["--config", str(ROOT / "benchmarks" / "cuda-graphs.yaml")],
 }
 # As run_classification.py sets Trainer up (every text padded to 128), and as an expert would.
@@ -63,7 +63,7 @@ class Race:
 
 
 def run(name: str, race: Race) -> dict[str, float]:
-    """One contestant, from its command to its folder: rows/s, accuracy, seconds, peak memory."""
+    """One contestant, from its command to its folder: rows/s, accuracy, seconds, peak memory; `half`: 1 in bf16."""
     launch = [sys.executable]
     if race.processes > 1:
         launch += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={race.processes}"]
@@ -85,7 +85,7 @@ def run(name: str, race: Race) -> dict[str, float]:
     wall = time.perf_counter() - begin
     if process.returncode:
         raise SystemExit(f"{name}: exit {process.returncode}\n{errors[-2000:]}")
-    found = _our_figures(out) if ours else json.loads(output.splitlines()[-1])
+    found = _our_figures(out) if ours else {**json.loads(output.splitlines()[-1]), "half": float("bf16" in name)}
     return {**found, "wall": wall, "memory": memory.peak()}
 
 
@@ -142,6 +142,7 @@ def _our_figures(out: Path) -> dict[str, float]:
         "tokens/s": found["train"]["tokens_per_second"],
         "accuracy": found["test"]["accuracy"],
         "start": found["start_seconds"],
+        "half": float("bf16" in json.loads((out / "run.json").read_text())["precision"]),
     }
 
 

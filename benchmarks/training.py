@@ -87,19 +87,17 @@ def useful_gflops(tokens_per_second: float, tokens_per_row: float, config: dict[
 
 
 def contestants(gpu: bool) -> list[str]:
-    """All but the compiled one, those in bf16 where it would be emulated, and CUDA graphs where none can be had."""
+    """All but the compiled one, Trainer in bf16 where it would be emulated, and CUDA graphs where none can be had.
+
+    This program takes bf16 by itself where it is fast; elsewhere it need not take part in fp32 twice.
+    """
     import torch
 
     flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     fast = gpu or "avx512_bf16" in flags or "amx_bf16" in flags
     graphs = gpu and torch.cuda.is_bf16_supported(including_emulation=False)
-    left_out = {"compiled", *(() if fast else ("bf16",)), *(() if graphs else ("CUDA",))}
+    left_out = ["compiled", *([] if fast else ["bf16", "classify, fp32"]), *([] if graphs else ["CUDA"])]
     return [name for name in [*OURS, *THEIRS] if not any(word in name for word in left_out)]
-
-
-def _dtype(name: str, race: Race) -> str:
-    """The type of a contestant's products: on GPUs this program takes bf16 by itself."""
-    return "bfloat16" if "bf16" in name or (race.gpu and name in OURS) else "float32"
 
 
 def report(found: dict[str, list[dict[str, float]]], race: Race, data: str) -> dict[str, Any]:
@@ -107,8 +105,9 @@ def report(found: dict[str, list[dict[str, float]]], race: Race, data: str) -> d
     config = json.loads((Path(race.model) / "config.json").read_text())
     first = next(iter(found.values()))
     per_row = first[0]["tokens/s"] / first[0]["rows/s"]
-    types = {"float32", *("bfloat16" for name in found if _dtype(name, race) == "bfloat16")}
-    peaks = {name: peak(name, int(per_row * race.batch_size), config, race.gpu) for name in sorted(types)}
+    types = {name: "bfloat16" if runs[0]["half"] else "float32" for name, runs in found.items()}
+    tokens = int(per_row * race.batch_size)
+    peaks = {kind: peak(kind, tokens, config, race.gpu) for kind in sorted({"float32", *types.values()})}
     print(f"{data}: batch {race.batch_size}, {per_row:.1f} tokens a row, {race.processes} process(es)")
     print("peak: " + ", ".join(f"{name} {value:.0f} GFLOP/s" for name, value in peaks.items()))
     print(f"{'':32}  rows/s  of the first  share of peak  accuracy   wall s  first step s  memory MiB")
@@ -116,7 +115,7 @@ def report(found: dict[str, list[dict[str, float]]], race: Race, data: str) -> d
     figures: dict[str, Any] = {"peaks": peaks, "tokens_per_row": per_row}
     for name, runs in found.items():
         middle = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
-        share = useful_gflops(middle["tokens/s"], per_row, config) / peaks[_dtype(name, race)]
+        share = useful_gflops(middle["tokens/s"], per_row, config) / peaks[types[name]]
         figures[name] = {**middle, "share_of_peak": share}
         print(
             f"{name:32}  {middle['rows/s']:6.1f}  {middle['rows/s'] / base:12.2f}  {share:13.1%}  "

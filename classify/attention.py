@@ -185,8 +185,8 @@ class _Attend(torch.autograd.Function):
         saved: list[torch.Tensor] = []
         for bucket in buckets:
             looking = bucket.first if first_only and bucket.first is not None else bucket
-            kind = wide if bucket.shape[2] <= _SHORT else q.dtype
-            queries, keys, values = (some.gather(x).to(kind) for some, x in ((looking, q), (bucket, k), (bucket, v)))
+            dtype = wide if bucket.shape[2] <= _SHORT else q.dtype
+            queries, keys, values = (some.gather(x).to(dtype) for some, x in ((looking, q), (bucket, k), (bucket, v)))
             scores = _product(queries, keys.transpose(-1, -2), scale).to(wide)
             hidden = _hidden(bucket, reach, first_only)
             if hidden is not None:
@@ -198,7 +198,7 @@ class _Attend(torch.autograd.Function):
             if dropout:
                 mask = kept(scores.shape, dropout, wide)
                 dropped = probabilities * mask
-            looking.scatter(out, _product(dropped.to(kind), values))
+            looking.scatter(out, _product(dropped.to(dtype), values))
             saved += [queries, keys, values, probabilities, mask]
         ctx.save_for_backward(*saved)
         ctx.rest = (buckets, scale, dropout, first_only, q.shape)

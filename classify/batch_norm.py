@@ -89,9 +89,14 @@ def synchronise(model: nn.Module) -> int:
     return len(layers)
 
 
+def count(model: nn.Module) -> int:
+    """How many BatchNorm layers a model has, of any kind."""
+    return sum(isinstance(layer, _BatchNorm) for layer in model.modules())
+
+
 def told(model: nn.Module, processes: int, replicas: int) -> str:
     """What --sync-batch-norm does for a model on so many processes, or on replicas in one process: a line."""
-    layers = sum(isinstance(layer, _BatchNorm) for layer in model.modules())
+    layers = count(model)
     if layers == 0:
         return "this model has no BatchNorm layer (BERT's norms look at one token each); --sync-batch-norm does nothing"
     if processes > 1:

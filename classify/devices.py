@@ -257,16 +257,16 @@ def share_cores(environment: MutableMapping[str, str], busy: Callable[[], bool])
 def others_busy(cores: int, read: Callable[[], str] = lambda: Path("/proc/stat").read_text()) -> bool:
     """Whether other processes leave less than `cores` of the machine's idle: the middle of five looks in 20 ms.
 
-    False where the kernel does not tell. A container sees all of its host's processes, and processors, here.
+    False where the kernel does not tell, as on other systems. A container sees its host's processes and processors.
     """
     seen = []
     for look in range(5):
         time.sleep(0.005 if look else 0)
         try:
-            lines = read().splitlines()
-        except OSError:
+            lines = [line.split() for line in read().splitlines()]
+            running = next(int(value) for name, value in (line[:2] for line in lines) if name == "procs_running")
+        except (OSError, ValueError, StopIteration):
             return False
-        processors = sum(line.startswith("cpu") for line in lines) - 1  # the first line is that of all together
-        running = next((int(line.split()[1]) for line in lines if line.startswith("procs_running")), 1)
-        seen.append(running - 1 + cores > processors)
+        processors = sum(line[0].startswith("cpu") for line in lines) - 1  # the first line is that of all together
+        seen.append(running - 1 + cores > max(processors, cores))
     return sorted(seen)[2]

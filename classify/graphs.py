@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from classify import batch_norm
 from classify.config import TrainingConfig
 from classify.errors import ClassifyError, InputError
 from classify.memory import out_of_memory
@@ -102,7 +102,7 @@ def check(model: LoadedModel, precision: Precision, runtime: Runtime, config: Tr
         ("packed texts and the kernel for them", packed),
         ("no gradient checkpointing", not config.gradient_checkpointing),
         ("a model that reads first tokens", getattr(model.stock.config, "classifier_pooling", "") != "mean"),
-        ("a model without BatchNorm", not any(isinstance(layer, _BatchNorm) for layer in model.stock.modules())),
+        ("a model without BatchNorm", batch_norm.count(model.stock) == 0),
     ):
         if not true:
             raise InputError(f"cuda_graphs: true in --config needs {expected}; leave it out.")

@@ -30,7 +30,7 @@ from classify.model import LoadedModel, quiet_libraries
 from classify.optimization import Objective, make_objective
 from classify.outputs import TrainLog
 from classify.placement import Placement
-from classify.precision import HALF, Precision, agreed, choose_precision
+from classify.precision import HALF, Precision, choose_precision, faster_on_cpu, multiplies_bf16
 from classify.runtime import Runtime
 from classify.tracking import Tracker
 from classify.vocabulary import Vocabulary
@@ -187,13 +187,14 @@ def _prepare(
     check_alike(checked, runtime)
     check_enough(checked, runtime)
     name = checked.deepspeed_precision
-    loaded = load(checked, tokenizer, tokens, runtime.device.type)
     if name is not None:
         precision = Precision(name, HALF.get(name), f"{training.deepspeed} says so", runtime.device.type, level=0)
     else:
-        width = loaded.model.hidden_size
-        precision = choose_precision(training.asked_precision, runtime.device, training.opt_level, width)
-        precision = agreed(precision, runtime.gather_texts(precision.name))
+        precision = choose_precision(training.asked_precision, runtime.device, training.opt_level)
+    loaded = load(checked, tokenizer, tokens, runtime.device.type)
+    free = precision.automatic and runtime.device.type == "cpu" and loaded.model.packed
+    if free and not runtime.any(not multiplies_bf16()):  # all processes compute alike
+        precision = faster_on_cpu(loaded.model.hidden_size)
     loaded.model.compute_in(precision)
     graphs.check(loaded.model, precision, runtime, training)
     spread = places(checked, loaded, runtime)

@@ -12,9 +12,8 @@ import numpy.typing as npt
 import torch
 import transformers
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from classify import xla
+from classify import batch_norm, xla
 from classify.data.tokens import Tokens
 from classify.errors import InputError
 from classify.hub import ModelFolder
@@ -38,7 +37,7 @@ class LoadedModel:
         self.first_position = first_position
         self.packed = False
         self.few_shapes = False
-        self.multiple = 1
+        self.token_multiple = 1
 
     @property
     def stock(self) -> Any:
@@ -61,7 +60,7 @@ class LoadedModel:
         if self.packed:
             packed = pack(tokens, rows, self.first_position)
             bounds = packed.boundaries
-            filling = -bounds.tokens % self.multiple
+            filling = -bounds.tokens % self.token_multiple
             return fill_up(packed, bounds.tokens + filling, max(bounds.longest, filling)) if filling else packed
         if self.few_shapes:
             longest = int(tokens.lengths_of(rows).max())
@@ -78,8 +77,8 @@ class LoadedModel:
         A BatchNorm would count the filling.
         """
         self.classifier.precision = precision
-        counts = any(isinstance(layer, _BatchNorm) for layer in self.stock.modules())
-        self.multiple = _MULTIPLE if precision.device_type == "cpu" and precision.half is not None and not counts else 1
+        fills = precision.device_type == "cpu" and precision.half is not None and batch_norm.count(self.stock) == 0
+        self.token_multiple = _MULTIPLE if fills else 1
 
     def use_packing(self, packed: bool) -> None:
         """Switch between packed and padded batches; the weights stay as they are."""

@@ -31,7 +31,7 @@ class Precision:
 
     `level` is 1 for autocast, 2 for half weights with fp32 masters, 3 for half precision throughout; 0 where somebody
     else (DeepSpeed) turns the weights to half and keeps masters of them. With `training_only` scores are computed in
-    full precision, as any program computes them from the folder that comes out.
+    full precision, as any program computes them from the folder that comes out. `automatic`: nobody asked for it.
     """
 
     name: str
@@ -40,6 +40,7 @@ class Precision:
     device_type: str
     level: int = 1
     training_only: bool = False
+    automatic: bool = False
 
     def autocast(self, training: bool) -> contextlib.AbstractContextManager[Any]:
         """The context of a forward pass with weights in fp32."""
@@ -132,9 +133,8 @@ def _narrow(module: Any, args: tuple[Any, ...], output: torch.Tensor) -> torch.T
 
 
 def choose_precision(name: str, device: torch.device, opt_level: str | None = None, train_width: int = 0) -> Precision:
-    """The precision asked for, or for "auto" the fastest that keeps accuracy.
+    """The precision asked for, or for "auto" bf16 on GPUs that have it, else fp32; see `for_training`, too.
 
-    That is bf16 on GPUs that have it, and on CPUs that have it to train a model of hidden states that wide; else fp32.
     Raises InputError where the device cannot do what was asked. Sets torch's float32 matmul mode for tf32.
     """
     kind = device.type
@@ -149,11 +149,8 @@ def choose_precision(name: str, device: torch.device, opt_level: str | None = No
         return _of_level(opt_level, name, kind)
     if name == "auto":
         if kind == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
-            return Precision("bf16", torch.bfloat16, "this GPU computes in bfloat16", kind)
-        if kind == "cpu" and train_width >= _WIDE and _multiplies_bf16():
-            why = "this processor multiplies bfloat16 faster; scores are computed in fp32"
-            return Precision("bf16", torch.bfloat16, why, kind, training_only=True)
-        return Precision("fp32", None, f"full precision, the safe choice on {kind}", kind)
+            return Precision("bf16", torch.bfloat16, "this GPU computes in bfloat16", kind, automatic=True)
+        return Precision("fp32", None, f"full precision, the safe choice on {kind}", kind, automatic=True)
     if name == "tf32":
         if kind != "cuda":
             raise InputError(
@@ -163,17 +160,22 @@ def choose_precision(name: str, device: torch.device, opt_level: str | None = No
     return Precision(name, HALF.get(name), "asked for", kind)
 
 
-def _multiplies_bf16() -> bool:
+def multiplies_bf16() -> bool:
     """Whether this x86 processor has instructions for products in bf16; False where an older torch cannot tell."""
     capabilities: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16"))
 
 
-def agreed(own: Precision, names: list[str]) -> Precision:
-    """The precision of all processes, whose `names` for it these are: fp32 where their processors differ."""
-    if len(set(names)) == 1:
-        return own
-    return Precision("fp32", None, "not every process's device is at its best in bf16", own.device_type)
+def for_training(name: str, why: str) -> Precision:
+    """The precision, "bf16" or "fp32", that a CPU trains in where none was asked for; scores are in fp32 with both."""
+    return Precision(name, HALF.get(name), why, "cpu", training_only=True, automatic=True)
+
+
+def faster_on_cpu(width: int) -> Precision:
+    """What a processor that multiplies bf16 trains packed texts in, with hidden states that wide."""
+    if width >= _WIDE:
+        return for_training("bf16", "this processor multiplies bfloat16 faster; scores are computed in fp32")
+    return for_training("fp32", "full precision, as fast in a model this narrow")
 
 
 def _of_level(opt_level: str, name: str, kind: str) -> Precision:

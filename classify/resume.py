@@ -15,6 +15,7 @@ from classify.checkpoint import Checkpoint
 from classify.destination import CHECKPOINTS
 from classify.errors import CheckpointError, InputError
 from classify.job import Job
+from classify.precision import for_training
 
 # Name of the id map among the weights of a checkpoint with a compact embedding table.
 VOCABULARY = "vocabulary"
@@ -30,7 +31,9 @@ def find_checkpoint(job: Job) -> Checkpoint | None:
     if told is None:
         return None
     found = Checkpoint(Path(told["path"]), told["state"])
-    before, now = found.state["identity"], job.identity()
+    before = found.state["identity"]
+    _keep_precision(job, before.get("precision"))
+    now = job.identity()
     changed = [f"{key} was {before.get(key)!r} and is {now[key]!r}" for key in now if before.get(key) != now[key]]
     if before.get("data") != now["data"]:  # hashes say nothing to a person
         changed[0] = "the tables, their columns or the rows chosen from them (--max-train-samples, --seed) differ"
@@ -40,6 +43,15 @@ def find_checkpoint(job: Job) -> Checkpoint | None:
             "start another run without --resume."
         )
     return found
+
+
+def _keep_precision(job: Job, before: str | None) -> None:
+    """Go on in the precision that a run on a CPU began in, where nobody asks for one: processors choose differently."""
+    chosen = job.precision
+    if chosen.automatic and chosen.device_type == "cpu" and before in ("bf16", "fp32") and before != chosen.name:
+        job.precision = for_training(before, "the run began in it")
+        job.model.compute_in(job.precision)
+        job.say(f"precision: {before} after all - {job.precision.why} (--precision to change)")
 
 
 def _look(job: Job) -> Checkpoint | None:

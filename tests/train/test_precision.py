@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import classify.run as run
 from classify import train_state, trainer
 from classify.config import RunConfig, TrainingConfig
-from classify.errors import InputError
+from classify.errors import InputError, Interrupted
 from classify.packing import PackedBatch
-from classify.precision import FP32, agreed, choose_precision, give_weights, take_gradients
+from classify.precision import FP32, choose_precision, faster_on_cpu, give_weights, take_gradients
+from classify.predict import load_classifier
+from tests import tiny
 from tests.distributed.exact_worker import data_and_model
 from tests.train.test_resume import stop_at
 from tests.train.test_run import make_config, read_json
@@ -59,34 +63,60 @@ def test_each_level_says_what_it_became(level: str, asked: str, device: torch.de
         assert "a CPU has no fast fp16" in precision.why
 
 
-def test_a_processor_with_bf16_trains_wide_models_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And scores them in full precision; prediction names no width."""
-    for found, width, name in (
-        ({"amx_bf16": True}, 384, "bf16"),
-        ({"avx512_bf16": True}, 256, "bf16"),
-        ({"avx512_bf16": True}, 128, "fp32"),
-        ({"avx512_bf16": True}, 0, "fp32"),
-        ({"amx_bf16": False, "avx2": True}, 768, "fp32"),
-    ):
-        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda found=found: found, raising=False)
-        precision = choose_precision("auto", CPU, train_width=width)
+def test_wide_models_train_in_bf16_and_are_scored_in_full_precision() -> None:
+    for width, name in ((384, "bf16"), (256, "bf16"), (128, "fp32")):
+        precision = faster_on_cpu(width)
         assert precision.name == name
-        found_types = []
+        found = []
         for training in (True, False):
             with precision.autocast(training):
-                found_types.append((torch.ones(2, 2) @ torch.ones(2, 2)).dtype)
-        assert found_types == [torch.bfloat16 if name == "bf16" else torch.float32, torch.float32]
+                found.append((torch.ones(2, 2) @ torch.ones(2, 2)).dtype)
+        assert found == [torch.bfloat16 if name == "bf16" else torch.float32, torch.float32]
 
 
-def test_processes_on_unlike_processors_take_full_precision() -> None:
-    bf16 = choose_precision("bf16", CPU)
-    assert agreed(bf16, ["bf16", "bf16"]) is bf16
-    assert agreed(bf16, ["bf16", "fp32"]).half is None
+@pytest.mark.parametrize("processor", ["avx512_bf16", "amx_bf16", "avx2"])
+def test_a_run_begun_on_one_processor_goes_on_on_another(
+    model_folder: Path,
+    table: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    processor: str,
+) -> None:
+    """In the precision it began in; and what stands in its files is what the folder gives in full precision."""
+    out, begun = tmp_path / "out", "fp32" if processor == "avx2" else "bf16"
+    monkeypatch.setattr("classify.precision._WIDE", 1)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {processor: True}, raising=False)
+    with monkeypatch.context() as patch:
+        stop_at(3, patch)
+        with pytest.raises(Interrupted):
+            run.train(make_config(model_folder, table, out))
+    assert read_json(out / "run.json")["precision"] == begun
+    capsys.readouterr()
+    other = "avx512_bf16" if processor == "avx2" else "avx2"
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {other: True}, raising=False)
+    run.train(make_config(model_folder, table, out, resume_from_checkpoint=True))
+    assert read_json(out / "run.json")["precision"] == begun
+    assert f"precision: {begun} after all - the run began in it" in capsys.readouterr().out
+    with (out / "predictions.csv").open(encoding="utf-8") as file:
+        said = list(csv.DictReader(file))
+    given = load_classifier(str(out), use_cpu=True).probabilities([row["text"] for row in said])
+    assert np.abs(given.max(axis=1) - [float(row["confidence"]) for row in said]).max() < 1e-5
+
+
+def test_padded_texts_train_in_full_precision_unless_asked(
+    model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("classify.precision._WIDE", 1)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True}, raising=False)
+    run.train(make_config(model_folder, table, tmp_path / "out", max_steps=1, packing="padded"))
+    assert read_json(tmp_path / "out" / "run.json")["precision"] == "fp32"
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_half_precision_fills_batches_up_and_changes_no_logit(model_folder: Path, training: bool) -> None:
-    data, model = data_and_model(model_folder)
+@pytest.mark.parametrize("kind", ["bert", "modernbert", "modernbert-mean"])
+def test_half_precision_fills_batches_up_and_changes_no_logit(tmp_path: Path, kind: str, training: bool) -> None:
+    data, model = data_and_model(tiny.make_model(tmp_path / "model", kind))
     model.use_packing(True)
     model.classifier.train(training)
     plain = model.batch(data.tokens, data.rows[:19])
@@ -97,7 +127,15 @@ def test_half_precision_fills_batches_up_and_changes_no_logit(model_folder: Path
     assert plain.boundaries.tokens % 16
     assert filled.input_ids.shape[1] == filled.boundaries.tokens == -(-plain.boundaries.tokens // 16) * 16
     model.classifier.precision = FP32  # as exact as the comparison
-    torch.testing.assert_close(model.classifier(filled), model.classifier(plain))
+    with torch.set_grad_enabled(training):
+        torch.testing.assert_close(model.classifier(filled), model.classifier(plain))
+
+
+def test_a_batch_norm_sees_no_filling(model_folder: Path) -> None:
+    _, model = data_and_model(model_folder)
+    model.stock.norm = torch.nn.BatchNorm1d(2)
+    model.compute_in(choose_precision("bf16", CPU))
+    assert model.token_multiple == 1
 
 
 def test_half_precision_of_a_cpu_is_not_fp16() -> None:
