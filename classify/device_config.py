@@ -56,7 +56,9 @@ class DeviceConfig:
     ddp_timeout: int = option(1800, "seconds a rank waits for the others before it gives up", check=above(0))
 
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = option(
-        "auto", "arithmetic of the model; auto: bf16 on GPUs that have it and to train on CPUs that have it, else fp32", "--precision"
+        "auto",
+        "arithmetic of the model; auto: bf16 on GPUs that have it and to train on CPUs that have it, else fp32",
+        "--precision",
     )
     fp16: bool = option(False, "same as --precision fp16", "--fp16")
     bf16: bool = option(False, "same as --precision bf16", "--bf16")

@@ -192,8 +192,8 @@ def _prepare(
     else:
         precision = choose_precision(training.asked_precision, runtime.device, training.opt_level)
     loaded = load(checked, tokenizer, tokens, runtime.device.type)
-    free = precision.automatic and runtime.device.type == "cpu" and loaded.model.packed
-    if free and not runtime.any(not multiplies_bf16()):  # all processes compute alike
+    undecided = precision.automatic and runtime.device.type == "cpu" and loaded.model.packed
+    if undecided and not runtime.any(not multiplies_bf16()):  # all processes compute alike
         precision = faster_on_cpu(loaded.model.hidden_size)
     loaded.model.compute_in(precision)
     graphs.check(loaded.model, precision, runtime, training)

@@ -12,6 +12,7 @@ import torch
 
 from classify import checkpoint, train_state
 from classify.checkpoint import Checkpoint
+from classify.data.infer import Guess
 from classify.destination import CHECKPOINTS
 from classify.errors import CheckpointError, InputError
 from classify.job import Job
@@ -51,7 +52,9 @@ def _keep_precision(job: Job, before: str | None) -> None:
     if chosen.automatic and chosen.device_type == "cpu" and before in ("bf16", "fp32") and before != chosen.name:
         job.precision = for_training(before, "the run began in it")
         job.model.compute_in(job.precision)
-        job.say(f"precision: {before} after all - {job.precision.why} (--precision to change)")
+        guess = Guess("precision", before, job.precision.why, "--precision")
+        job.guesses = [guess if one.what == guess.what else one for one in job.guesses]
+        job.say(guess.line())
 
 
 def _look(job: Job) -> Checkpoint | None:
