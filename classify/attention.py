@@ -42,10 +42,10 @@ class Bucket:
     real: torch.Tensor | None
     first: Bucket | None = None
 
-    def gather(self, tensor: torch.Tensor) -> torch.Tensor:
-        """(T, heads, d) to (n * heads, L, d)."""
+    def gather(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """(T, heads, d) to (n * heads, L, d) of a type."""
         n, heads, longest = self.shape
-        return tensor.flatten(0, 1).index_select(0, self.sources).view(n * heads, longest, -1)
+        return tensor.flatten(0, 1).index_select(0, self.sources).view(n * heads, longest, -1).to(dtype)
 
     def scatter(self, into: torch.Tensor, values: torch.Tensor) -> None:
         """(n * heads, L, d) back to their places in (T * heads + 1, d), of whatever type."""
@@ -186,7 +186,7 @@ class _Attend(torch.autograd.Function):
         for bucket in buckets:
             looking = bucket.first if first_only and bucket.first is not None else bucket
             dtype = wide if bucket.shape[2] <= _SHORT else q.dtype
-            queries, keys, values = (some.gather(x).to(dtype) for some, x in ((looking, q), (bucket, k), (bucket, v)))
+            queries, keys, values = looking.gather(q, dtype), bucket.gather(k, dtype), bucket.gather(v, dtype)
             scores = _product(queries, keys.transpose(-1, -2), scale).to(wide)
             hidden = _hidden(bucket, reach, first_only)
             if hidden is not None:
@@ -214,7 +214,7 @@ class _Attend(torch.autograd.Function):
         for number, bucket in enumerate(buckets):
             queries, keys, values, probabilities, mask = saved[5 * number : 5 * number + 5]
             looking = bucket.first if first_only and bucket.first is not None else bucket
-            own = looking.gather(grad).to(queries.dtype)
+            own = looking.gather(grad, queries.dtype)
             if looking.real is not None:
                 own.unflatten(0, bucket.shape[:2]).mul_(looking.real)
             dropped = (probabilities * mask if dropout else probabilities).to(values.dtype)

@@ -132,9 +132,10 @@ def _narrow(module: Any, args: tuple[Any, ...], output: torch.Tensor) -> torch.T
     return output if module.half is None else output.to(module.half)
 
 
-def choose_precision(name: str, device: torch.device, opt_level: str | None = None, train_width: int = 0) -> Precision:
-    """The precision asked for, or for "auto" bf16 on GPUs that have it, else fp32; see `for_training`, too.
+def choose_precision(name: str, device: torch.device, opt_level: str | None = None) -> Precision:
+    """The precision asked for, or for "auto" bf16 on GPUs that have it, else fp32.
 
+    A CPU may train in another one, see `faster_on_cpu`, which wants to know the model.
     Raises InputError where the device cannot do what was asked. Sets torch's float32 matmul mode for tf32.
     """
     kind = device.type
