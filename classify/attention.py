@@ -1,55 +1,119 @@
-"""Attention within the texts of a packed row, for training on CPUs: one autograd node a layer instead of hundreds.
+"""Attention of packed texts in training on a CPU, where it is a matter of few and large calls.
 
-torch's `scaled_dot_product_attention` has no fused CPU kernel with dropout: it takes apart into a dozen operations for
-every group of texts of one length, and autograd keeps a node for each. Here texts of like length share one batched
-product, padded to the longest of them; a few score entries more cost less than another dozen calls. Nothing but these
-scores is ever padded.
+torch's own kernel works through texts of one length at a time; a step of 32 short texts has a dozen lengths, and the
+layers' calls add up. Here texts of like length share batched matrix products, in buckets, the shorter filled up; and
+what is not a product is done for all buckets in one call. The backward pass works from the same pieces, which autograd
+would make anew one by one.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
 from classify.dropout import kept
 from classify.transfer import send
 
-# Seconds of one bucket's calls, and of one score entry, forward and backward together (2-core CPU; the ratio matters).
-_CALLS = 1.5e-4
-_ENTRY = 6e-9
+# Seconds of a bucket's calls, of an entry (a text's token, filling too, for a head) and of a score, forward and
+# backward together (2-core CPU with AVX512; the ratios matter, and they are not critical).
+_CALLS = 2.2e-4
+_ENTRY = 3.2e-7
+_SCORE = 9e-9
+# torch computes the softmax of a row shorter than a vector register entry by entry, four times slower: fill up to it.
+_NARROWEST = 16 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 8
 # Up to this length of texts, products in fp32 whatever the type of q, k and v: oneDNN, which computes those in bf16,
 # makes code for each shape it has not met, and nearly every step brings new ones; that takes longer than the products.
 _SHORT = 64
+# Added to the score of what a token may not see. Not infinity: filling may see nothing, and that must be a number.
+_HIDDEN = -1e30
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """n texts that share a batched product, padded to the longest of them, of L tokens.
+    """n texts that share a batched product, each filled up to L tokens.
 
-    `shape` is (n, heads, L). `sources` are its entries' rows in (T * heads, d), where filling reads the first row, and
-    `targets` the rows they go back to, where filling goes to one row more. `real` (n, 1, L, 1) tells tokens from
-    filling; None where nothing is filled. `first` holds each text's first token alone: who looks, where the other
-    tokens' outputs are not needed.
+    `shape` is (n, heads, L). `filling` (n, 1, 1, L) is added to scores: 0, or `_HIDDEN` at filling; None where nothing
+    is filled.
     """
 
     shape: tuple[int, int, int]
+    filling: torch.Tensor | None
+
+    def hidden(self, reach: int, first_only: bool) -> torch.Tensor | None:
+        """What to add to scores, (n or 1, 1, L or 1, L), to hide filling and what lies beyond a token's reach."""
+        longest = self.shape[2]
+        if not 0 <= reach < longest - 1:
+            return self.filling
+        along = torch.arange(longest)
+        asking = along[:1] if first_only else along
+        far = ((asking[:, None] - along).abs() > reach)[None, None] * _HIDDEN
+        return far if self.filling is None else self.filling + far
+
+    def product_type(self, dtype: torch.dtype) -> torch.dtype:
+        """The type in which products of queries, keys and values of `dtype` are computed."""
+        return torch.promote_types(dtype, torch.float32) if self.shape[2] <= _SHORT else dtype
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The texts of a packed row in buckets, whose entries (text, head, token) lie one bucket behind the other: E rows.
+
+    `sources` (E,) are the entries' rows in (T * heads, d), where filling reads the first row; `places` (T * heads,)
+    say which entry is a row's own. `real` (E, 1) is 1, or 0 at filling; None where nothing is filled. `firsts`
+    (N * heads,) are the rows of each text's first token: who asks, where the other tokens' outputs are not needed.
+    """
+
+    buckets: tuple[Bucket, ...]
     sources: torch.Tensor
-    targets: torch.Tensor
+    places: torch.Tensor
     real: torch.Tensor | None
-    first: Bucket | None = None
+    firsts: torch.Tensor
 
-    def gather(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """(T, heads, d) to (n * heads, L, d) of a type."""
-        n, heads, longest = self.shape
-        return tensor.flatten(0, 1).index_select(0, self.sources).view(n * heads, longest, -1).to(dtype)
+    def product_type(self, dtype: torch.dtype) -> torch.dtype:
+        """The type that entries are held in; products of short texts may want a wider one."""
+        return max(self.buckets, key=lambda bucket: bucket.shape[2]).product_type(dtype)
 
-    def scatter(self, into: torch.Tensor, values: torch.Tensor) -> None:
-        """(n * heads, L, d) back to their places in (T * heads + 1, d), of whatever type."""
-        into.index_copy_(0, self.targets, values.flatten(0, 1).to(into.dtype))
+    def gather(self, tensor: torch.Tensor, dtype: torch.dtype, first_only: bool = False) -> torch.Tensor:
+        """(T, heads, d) to the entries (E, d) or, of each text's first token, (N * heads, d), of a type."""
+        return tensor.flatten(0, 1).index_select(0, self.firsts if first_only else self.sources).to(dtype)
+
+    def scatter(self, entries: torch.Tensor, like: torch.Tensor, first_only: bool = False) -> torch.Tensor:
+        """The reverse of `gather`, in the shape and type of `like`; zero where no entry goes."""
+        if not first_only:
+            return entries.index_select(0, self.places).to(like.dtype).view(like.shape)
+        rows = like.new_zeros(like.shape).flatten(0, 1)
+        return rows.index_copy_(0, self.firsts, entries.to(like.dtype)).view(like.shape)
+
+    def entries(self, joined: torch.Tensor, first_only: bool = False) -> list[torch.Tensor]:
+        """What `gather` gave as (n * heads, L or 1, d) a bucket, in the same memory."""
+        shapes = [(b.shape[0] * b.shape[1], 1 if first_only else b.shape[2], joined.shape[1]) for b in self.buckets]
+        return _divided(joined, shapes)
+
+    def count_scores(self, first_only: bool) -> int:
+        """How many pairs there are of an entry that asks and one that answers."""
+        return sum(math.prod(b.shape) * (1 if first_only else b.shape[2]) for b in self.buckets)
+
+    def scores(self, joined: torch.Tensor, first_only: bool) -> list[torch.Tensor]:
+        """All scores, a vector, as (n * heads, L or 1, L) a bucket, in the same memory."""
+        shapes = [(b.shape[0] * b.shape[1], 1 if first_only else b.shape[2], b.shape[2]) for b in self.buckets]
+        return _divided(joined, shapes)
+
+
+def _divided(joined: torch.Tensor, shapes: Sequence[tuple[int, int, int]]) -> list[torch.Tensor]:
+    """A contiguous tensor's memory as tensors of these shapes, one behind the other."""
+    # In one call each: slicing and giving it a shape are two, and there are hundreds in a step.
+    views, start = [], 0
+    for shape in shapes:
+        count, rows, columns = shape
+        views.append(joined.as_strided(shape, (rows * columns, columns, 1), start))
+        start += count * rows * columns
+    return views
 
 
 @dataclass(frozen=True)
@@ -65,13 +129,13 @@ class Boundaries:
     cumulative: torch.Tensor
     longest: int
     tokens: int
-    _buckets: dict[int, list[Bucket]] = field(default_factory=dict, compare=False, repr=False)
+    _layouts: dict[int, Layout] = field(default_factory=dict, compare=False, repr=False)
 
-    def buckets(self, heads: int) -> list[Bucket]:
+    def layout(self, heads: int) -> Layout:
         """How the texts are joined for training on a CPU; the same for all layers."""
-        if heads not in self._buckets:
-            self._buckets[heads] = make_buckets(self.groups, heads)
-        return self._buckets[heads]
+        if heads not in self._layouts:
+            self._layouts[heads] = make_layout(self.groups, heads)
+        return self._layouts[heads]
 
     def to(self, device: torch.device | str) -> Boundaries:
         """The same boundaries with their tensors on `device`; these themselves where they are there."""
@@ -83,49 +147,61 @@ class Boundaries:
         )
 
 
-def make_buckets(runs: Sequence[tuple[int, int, int]], heads: int) -> list[Bucket]:
+def make_layout(runs: Sequence[tuple[int, int, int]], heads: int) -> Layout:
     """Join neighbouring runs (start token, n texts, length L) where that saves more calls than it adds entries.
 
     The best division into consecutive buckets, by dynamic programming over the runs.
     """
     best: list[tuple[float, int]] = [(0.0, 0)]
     for end in range(1, len(runs) + 1):
-        texts, longest, found = 0, 0, (float("inf"), 0)
+        texts, longest, found = 0, _NARROWEST, (float("inf"), 0)
         for begin in range(end - 1, -1, -1):
             texts += runs[begin][1]
             longest = max(longest, runs[begin][2])
-            seconds = best[begin][0] + _CALLS + _ENTRY * heads * texts * longest * longest
+            seconds = best[begin][0] + _CALLS + heads * texts * longest * (_ENTRY + _SCORE * longest)
             found = min(found, (seconds, begin))
         best.append(found)
-    tokens = sum(count * length for _, count, length in runs)
     cuts = [len(runs)]
     while cuts[-1] > 0:
         cuts.append(best[cuts[-1]][1])
-    return [_bucket(runs[begin:end], heads, tokens) for end, begin in itertools.pairwise(cuts)]
+    return _layout([runs[begin:end] for begin, end in itertools.pairwise(reversed(cuts))], heads)
 
 
-def _bucket(runs: Sequence[tuple[int, int, int]], heads: int, tokens: int) -> Bucket:
-    starts = torch.cat([start + length * torch.arange(count) for start, count, length in runs])
-    lengths = torch.cat([torch.full((count,), length) for _, count, length in runs])
-    along = torch.arange(int(lengths.max()))
-    real = along[None, :] < lengths[:, None]
-    head = torch.arange(heads)[None, :, None]
-    rows = (starts[:, None] + along[None, :])[:, None, :] * heads + head
-    firsts = rows[:, :, 0].flatten()
-    first = Bucket((len(starts), heads, 1), firsts, firsts, None)
-    shape = (len(starts), heads, len(along))
-    if bool(real.all()):
-        return Bucket(shape, rows.flatten(), rows.flatten(), None, first)
-    among = real[:, None, :]
-    sources, targets = torch.where(among, rows, 0), torch.where(among, rows, tokens * heads)
-    return Bucket(shape, sources.flatten(), targets.flatten(), among[..., None], first)
+def _layout(divided: Sequence[Sequence[tuple[int, int, int]]], heads: int) -> Layout:
+    tokens = sum(count * length for runs in divided for _, count, length in runs)
+    places = np.empty(tokens * heads, dtype=np.int64)
+    buckets: list[Bucket] = []
+    sources, real, firsts = [], [], []
+    entries = 0
+    for runs in divided:
+        starts = np.concatenate([start + length * np.arange(count) for start, count, length in runs])
+        lengths = np.repeat([length for *_, length in runs], [count for _, count, _ in runs])
+        along = np.arange(max(_NARROWEST, int(lengths.max())))
+        n, longest = len(starts), len(along)
+        there = np.broadcast_to((along < lengths[:, None])[:, None], (n, heads, longest))
+        rows = (starts[:, None, None] + along) * heads + np.arange(heads)[:, None]
+        places[rows[there]] = entries + np.flatnonzero(there)
+        filling = None if there.all() else torch.from_numpy(np.where(there[:, :1, None], 0, np.float32(_HIDDEN)))
+        buckets.append(Bucket((n, heads, longest), filling))
+        sources.append(np.where(there, rows, 0).ravel())
+        real.append(there.ravel())
+        firsts.append(rows[:, :, 0].ravel())
+        entries += there.size
+    filled = any(bucket.filling is not None for bucket in buckets)
+    return Layout(
+        tuple(buckets),
+        torch.from_numpy(np.concatenate(sources)),
+        torch.from_numpy(places),
+        torch.from_numpy(np.concatenate(real).astype(np.float32))[:, None] if filled else None,
+        torch.from_numpy(np.concatenate(firsts)),
+    )
 
 
 def attend(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    buckets: Sequence[Bucket],
+    layout: Layout,
     *,
     scale: float,
     dropout: float,
@@ -137,31 +213,16 @@ def attend(
     With `first_only` of each text's first token alone; the others' rows are zero.
     """
     with torch.autocast(q.device.type, enabled=False):
-        attended: torch.Tensor = _Attend.apply(q, k, v, buckets, scale, dropout, reach, first_only)
+        attended: torch.Tensor = _Attend.apply(q, k, v, layout, scale, dropout, reach, first_only)
     return attended
 
 
-def _hidden(bucket: Bucket, reach: int, first_only: bool) -> torch.Tensor | None:
-    """Entries (n or 1, 1, L or 1, L) that a token may not see: filling, and what lies beyond its reach."""
-    longest = bucket.shape[2]
-    hidden = None if bucket.real is None else ~bucket.real.transpose(-1, -2)
-    if 0 <= reach < longest - 1:
-        along = torch.arange(longest)
-        queries = along[:1] if first_only else along
-        far = ((queries[:, None] - along[None, :]).abs() > reach)[None, None]
-        hidden = far if hidden is None else hidden | far
-    return hidden
-
-
-def _rows_like(tensor: torch.Tensor, zero: bool = False) -> torch.Tensor:
-    """(T * heads + 1, d) for a tensor (T, heads, d): a row an entry, and one that takes the filling."""
-    shape = (tensor.shape[0] * tensor.shape[1] + 1, tensor.shape[2])
-    return tensor.new_zeros(shape) if zero else tensor.new_empty(shape)
-
-
-def _product(a: torch.Tensor, b: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
-    """Batched a @ b, scaled within the product: (N, i, j), (N, j, k) to (N, i, k)."""
-    return torch.baddbmm(a.new_empty(()), a, b, beta=0, alpha=scale)
+def _multiply(into: torch.Tensor, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, scale: float = 1.0) -> None:
+    """Batched a @ b, scaled within the product: (N, i, j), (N, j, k) to (N, i, k). Computed in `dtype`."""
+    if into.dtype == dtype:
+        into.baddbmm_(a.to(dtype), b.to(dtype), beta=0, alpha=scale)
+    else:
+        into.copy_(torch.baddbmm(a.new_empty((), dtype=dtype), a.to(dtype), b.to(dtype), beta=0, alpha=scale))
 
 
 class _Attend(torch.autograd.Function):
@@ -173,57 +234,60 @@ class _Attend(torch.autograd.Function):
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
-        buckets: Sequence[Bucket],
+        layout: Layout,
         scale: float,
         dropout: float,
         reach: int,
         first_only: bool,
     ) -> torch.Tensor:
-        """Keeps each bucket's queries, keys, values and probabilities, and which of them dropout kept."""
-        out = _rows_like(q, zero=first_only)
-        wide = torch.promote_types(q.dtype, torch.float32)
-        saved: list[torch.Tensor] = []
-        for bucket in buckets:
-            looking = bucket.first if first_only and bucket.first is not None else bucket
-            dtype = wide if bucket.shape[2] <= _SHORT else q.dtype
-            queries, keys, values = looking.gather(q, dtype), bucket.gather(k, dtype), bucket.gather(v, dtype)
-            scores = _product(queries, keys.transpose(-1, -2), scale).to(wide)
-            hidden = _hidden(bucket, reach, first_only)
+        """Keeps the entries' queries, keys, values and probabilities, and which of them dropout kept."""
+        dtype = layout.product_type(q.dtype)
+        queries, keys, values = layout.gather(q, dtype, first_only), layout.gather(k, dtype), layout.gather(v, dtype)
+        scores = q.new_empty(layout.count_scores(first_only), dtype=torch.promote_types(q.dtype, torch.float32))
+        probabilities, out = torch.empty_like(scores), torch.empty_like(queries)
+        asking, answering = layout.entries(queries, first_only), layout.entries(keys)
+        score, probability = layout.scores(scores, first_only), layout.scores(probabilities, first_only)
+        for i, bucket in enumerate(layout.buckets):
+            _multiply(score[i], asking[i], answering[i].mT, bucket.product_type(q.dtype), scale)
+            hidden = bucket.hidden(reach, first_only)
             if hidden is not None:
-                scores.unflatten(0, bucket.shape[:2]).masked_fill_(hidden, float("-inf"))
-            probabilities = torch.softmax(scores, dim=-1)
-            if hidden is not None and reach >= 0:  # filling that sees no token at all
-                probabilities.nan_to_num_(0.0)
-            dropped, mask = probabilities, scores.new_empty(0)
-            if dropout:
-                mask = kept(scores.shape, dropout, wide)
-                dropped = probabilities * mask
-            looking.scatter(out, _product(dropped.to(dtype), values))
-            saved += [queries, keys, values, probabilities, mask]
-        ctx.save_for_backward(*saved)
-        ctx.rest = (buckets, scale, dropout, first_only, q.shape)
-        return out[:-1].view(q.shape)
+                score[i].unflatten(0, bucket.shape[:2]).add_(hidden)
+            torch.softmax(score[i], -1, out=probability[i])
+        mask, dropped = scores.new_empty(0), probabilities
+        if dropout:
+            mask = kept(scores.shape, dropout, scores.dtype)
+            dropped = torch.mul(probabilities, mask, out=scores)
+        share, value, into = layout.scores(dropped, first_only), layout.entries(values), layout.entries(out, first_only)
+        for i, bucket in enumerate(layout.buckets):
+            _multiply(into[i], share[i], value[i], bucket.product_type(q.dtype))
+        ctx.save_for_backward(queries, keys, values, probabilities, mask)
+        ctx.rest = (layout, scale, first_only)
+        return layout.scatter(out, q, first_only)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         """Gradients of q, k and v."""
-        saved = ctx.saved_tensors
-        buckets, scale, dropout, first_only, shape = ctx.rest
-        grad = grads[0].contiguous()
-        dq, dk, dv = _rows_like(grad, zero=first_only), _rows_like(grad), _rows_like(grad)
-        for number, bucket in enumerate(buckets):
-            queries, keys, values, probabilities, mask = saved[5 * number : 5 * number + 5]
-            looking = bucket.first if first_only and bucket.first is not None else bucket
-            own = looking.gather(grad, queries.dtype)
-            if looking.real is not None:
-                own.unflatten(0, bucket.shape[:2]).mul_(looking.real)
-            dropped = (probabilities * mask if dropout else probabilities).to(values.dtype)
-            bucket.scatter(dv, _product(dropped.transpose(-1, -2), own))
-            through = _product(own, values.transpose(-1, -2)).to(probabilities.dtype)
-            if dropout:
-                through.mul_(mask)
-            through = torch.ops.aten._softmax_backward_data(through, probabilities, -1, probabilities.dtype)
-            scores = through.to(queries.dtype)
-            looking.scatter(dq, _product(scores, keys, scale))
-            bucket.scatter(dk, _product(scores.transpose(-1, -2), queries, scale))
-        return *(d[:-1].view(shape) for d in (dq, dk, dv)), None, None, None, None, None
+        queries, keys, values, probabilities, mask = ctx.saved_tensors
+        layout, scale, first_only = ctx.rest
+        (grad,) = grads
+        grads_out = layout.gather(grad, queries.dtype, first_only)
+        if layout.real is not None and not first_only:
+            grads_out.mul_(layout.real)
+        dropped = probabilities * mask if len(mask) else probabilities
+        found = [torch.empty_like(x) for x in (queries, keys, values)]
+        q, dq, own = (layout.entries(x, first_only) for x in (queries, found[0], grads_out))
+        k, dk, v, dv = (layout.entries(x) for x in (keys, found[1], values, found[2]))
+        probability, share = (layout.scores(x, first_only) for x in (probabilities, dropped))
+        through = layout.scores(torch.empty_like(probabilities), first_only)
+        keep = layout.scores(mask, first_only) if len(mask) else []
+        for i, bucket in enumerate(layout.buckets):
+            dtype = bucket.product_type(grad.dtype)
+            _multiply(dv[i], share[i].mT, own[i], dtype)
+            _multiply(through[i], own[i], v[i].mT, dtype)
+            if keep:
+                through[i].mul_(keep[i])
+            score = torch.ops.aten._softmax_backward_data(through[i], probability[i], -1, through[i].dtype).to(dtype)
+            _multiply(dq[i], score, k[i], dtype, scale)
+            _multiply(dk[i], score.mT, q[i], dtype, scale)
+        scattered = layout.scatter(found[0], grad, first_only), *(layout.scatter(x, grad) for x in found[1:])
+        return *scattered, None, None, None, None, None

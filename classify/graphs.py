@@ -222,5 +222,5 @@ def _tensors(batch: PackedBatch) -> tuple[torch.Tensor, ...]:
 def _copied(batch: PackedBatch) -> PackedBatch:
     """The batch in memory of its own."""
     ids, positions, starts, cumulative = (tensor.clone() for tensor in _tensors(batch))
-    bounds = dataclasses.replace(batch.boundaries, starts=starts, cumulative=cumulative, _buckets={})
+    bounds = dataclasses.replace(batch.boundaries, starts=starts, cumulative=cumulative, _layouts={})
     return PackedBatch(ids, positions, bounds)

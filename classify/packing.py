@@ -144,8 +144,8 @@ def packed_attention(
     first = looks_from_first_tokens(module)
     if q.device.type == "cpu" and q.requires_grad:
         scale = q.shape[-1] ** -0.5 if scaling is None else scaling
-        buckets = boundaries.buckets(q.shape[1])
-        return attend(q, k, v, buckets, scale=scale, dropout=dropout, reach=reach, first_only=first)[None], None
+        layout = boundaries.layout(q.shape[1])
+        return attend(q, k, v, layout, scale=scale, dropout=dropout, reach=reach, first_only=first)[None], None
     return _text_by_text(q, k, v, boundaries, dropout, scaling, reach, first)[None], None
 
 

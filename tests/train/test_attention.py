@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from classify.attention import attend, make_buckets
+from classify.attention import attend, make_layout
 
 Runs = list[tuple[int, int, int]]
 
@@ -53,7 +53,7 @@ LENGTHS = {
 def test_the_same_as_torchs_attention_and_gradients(name: str, reach: int) -> None:
     lengths = LENGTHS[name]
     own, theirs = (inputs(sum(lengths), 2, 4, torch.float32) for _ in range(2))
-    got = attend(*own, make_buckets(runs_of(lengths), 2), scale=0.5, dropout=0.0, reach=reach)
+    got = attend(*own, make_layout(runs_of(lengths), 2), scale=0.5, dropout=0.0, reach=reach)
     want = text_by_text(*theirs, lengths, reach)
     torch.testing.assert_close(got, want)
     weight = torch.randn(got.shape, generator=torch.Generator().manual_seed(2))
@@ -72,8 +72,8 @@ def test_first_tokens_alone_get_the_same_attention_and_gradients(name: str, reac
     found = []
     for first_only in (False, True):
         own = inputs(sum(lengths), 2, 4, torch.float32)
-        buckets = make_buckets(runs_of(lengths), 2)
-        got = attend(*own, buckets, scale=0.5, dropout=0.0, reach=reach, first_only=first_only)
+        layout = make_layout(runs_of(lengths), 2)
+        got = attend(*own, layout, scale=0.5, dropout=0.0, reach=reach, first_only=first_only)
         (got[starts] * weight).sum().backward()
         found.append([got[starts], *(tensor.grad for tensor in own)])
     for whole, first in zip(*found, strict=True):
@@ -89,7 +89,7 @@ def test_half_precision_computes_short_texts_in_full(lengths: list[int], exact: 
     for dtype in (torch.bfloat16, torch.float32):
         drawn = inputs(sum(lengths), 2, 8, torch.float32)
         own = [tensor.detach().bfloat16().to(dtype).requires_grad_() for tensor in drawn]
-        got = attend(*own, make_buckets(runs_of(lengths), 2), scale=0.4, dropout=0.0, reach=-1)
+        got = attend(*own, make_layout(runs_of(lengths), 2), scale=0.4, dropout=0.0, reach=-1)
         got.sum().backward()
         found.append([one.bfloat16() for one in (got.detach(), *(tensor.grad for tensor in own))])
     assert all(torch.equal(half, full) for half, full in zip(*found, strict=True)) == exact
@@ -101,11 +101,11 @@ def test_half_precision_computes_short_texts_in_full(lengths: list[int], exact: 
 def test_gradients_are_those_of_finite_differences(dropout: float) -> None:
     """With dropout too: the same entries are dropped in the backward pass."""
     lengths = [4, 3, 3, 1]
-    buckets = make_buckets(runs_of(lengths), 2)
+    layout = make_layout(runs_of(lengths), 2)
 
     def seeded(*tensors: torch.Tensor) -> torch.Tensor:
         torch.manual_seed(0)
-        return attend(*tensors, buckets, scale=0.7, dropout=dropout, reach=-1)
+        return attend(*tensors, layout, scale=0.7, dropout=dropout, reach=-1)
 
     assert torch.autograd.gradcheck(seeded, tuple(inputs(sum(lengths), 2, 3, torch.float64)))
 
@@ -113,19 +113,19 @@ def test_gradients_are_those_of_finite_differences(dropout: float) -> None:
 def test_dropout_drops_its_share_and_keeps_the_mean() -> None:
     lengths = [12, 7, 7]
     q, k, v = inputs(sum(lengths), 4, 8, torch.float32)
-    buckets = make_buckets(runs_of(lengths), 4)
+    layout = make_layout(runs_of(lengths), 4)
     with torch.no_grad():
-        whole = attend(q, k, v, buckets, scale=0.3, dropout=0.0, reach=-1)
+        whole = attend(q, k, v, layout, scale=0.3, dropout=0.0, reach=-1)
         torch.manual_seed(0)
-        draws = torch.stack([attend(q, k, v, buckets, scale=0.3, dropout=0.25, reach=-1) for _ in range(2000)])
+        draws = torch.stack([attend(q, k, v, layout, scale=0.3, dropout=0.25, reach=-1) for _ in range(2000)])
     assert not torch.equal(draws[0], draws[1])
     torch.testing.assert_close(draws.mean(dim=0), whole, rtol=0, atol=0.06)
 
 
 def test_buckets_hold_every_token_once_and_join_what_is_alike() -> None:
     lengths = sorted(torch.randint(3, 40, (32,), generator=torch.Generator().manual_seed(0)).tolist(), reverse=True)
-    buckets = make_buckets(runs_of(lengths), 12)
-    entries = [target for bucket in buckets for target in bucket.targets.tolist() if target < 12 * sum(lengths)]
-    assert sorted(entries) == list(range(12 * sum(lengths)))
-    assert 1 < len(buckets) < len(set(lengths)) / 2
-    assert len(make_buckets(runs_of(LENGTHS["very unequal"]), 12)) == 2
+    layout = make_layout(runs_of(lengths), 12)
+    assert layout.sources[layout.places].tolist() == list(range(12 * sum(lengths)))
+    assert int(layout.real.sum()) == 12 * sum(lengths)
+    assert 1 < len(layout.buckets) < len(set(lengths)) / 2
+    assert len(make_layout(runs_of(LENGTHS["very unequal"]), 12).buckets) == 2
