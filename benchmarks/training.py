@@ -17,6 +17,7 @@ import argparse
 import csv
 import json
 import os
+import random
 import statistics
 import sys
 import tempfile
@@ -31,15 +32,17 @@ from benchmarks.contestants import OURS, THEIRS, Race, run
 RANDOM_BERT = "random-bert-base"
 
 
-def write_rows(source: Path, target: Path, first: int, last: int | None) -> None:
-    """Rows `first` to `last` of a table as text,label."""
+def write_rows(source: Path, target: Path, first: int, last: int | None, shuffled: bool) -> None:
+    """Rows `first` to `last` of a table as text,label; of all rows in an order by chance, always the same."""
     from classify.data import infer, read
 
     table = read.read_table(str(source))
     columns = infer.find_columns(table, None, None)
-    taken = list(zip(table.column(columns.text), table.column(columns.label), strict=True))[first:last]
+    rows = list(zip(table.column(columns.text), table.column(columns.label), strict=True))
+    if shuffled:  # a table may be sorted by class
+        random.Random(0).shuffle(rows)
     with target.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([("text", "label"), *taken])
+        csv.writer(file).writerows([("text", "label"), *rows[first:last]])
 
 
 def model_folder(name: str, folder: Path) -> str:
@@ -128,7 +131,7 @@ def main() -> None:
     """Run every contestant in turn; print and store medians and ratios."""
     parser = argparse.ArgumentParser(description="Training speed beside transformers' Trainer.")
     parser.add_argument("--data", required=True)
-    parser.add_argument("--test-data", help="rows to score on; the first 200 of --data otherwise, left out of training")
+    parser.add_argument("--test-data", help="rows to score on; otherwise 200 of --data, left out of training")
     parser.add_argument("--model", default="", help=f"a folder or {RANDOM_BERT} (default: this program's)")
     parser.add_argument("--rows", type=int, help="train on the first so many rows")
     parser.add_argument("--test-rows", type=int, help="score on so many rows only")
@@ -148,9 +151,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         table, rest = Path(options.data).resolve(), Path(options.test_data or options.data).resolve()
-        first = 0 if options.test_data else options.test_rows or 200
-        write_rows(table, folder / "train.csv", first, options.rows and first + options.rows)
-        write_rows(rest, folder / "test.csv", 0, options.test_rows or (None if options.test_data else 200))
+        cut = not options.test_data
+        first = (options.test_rows or 200) if cut else 0
+        write_rows(table, folder / "train.csv", first, options.rows and first + options.rows, shuffled=cut)
+        write_rows(rest, folder / "test.csv", 0, first or options.test_rows, shuffled=cut)
         race = Race(
             folder, model_folder(options.model, folder), options.epochs, options.max_steps, options.batch_size,
             options.max_length, options.processes, options.gpu,

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,11 +18,7 @@ from classify.config import DEFAULT_BATCH_SIZE, TrainingConfig
 from classify.errors import ClassifyError, InputError
 
 if TYPE_CHECKING:
-    from classify.checks import Checked
-    from classify.devices import DevicePlan
-
-# A rule of thumb for BERT's vocabularies and European languages, good enough to estimate memory by.
-_CHARACTERS_A_TOKEN = 4
+    from classify.runtime import Runtime
 
 _USAGE = """usage: classify COMMAND [flags]
 
@@ -105,18 +101,12 @@ def _train(arguments: list[str], program: str) -> int:
     try:
         checked = check_inputs(config)
     except InputError as error:
-        if not launch.several_machines():
-            raise
-        # Here is a table missing, say, and not on the other machines: they would wait for this one.
-        code = _fail(str(error), error.exit_code, config.debug)
-        config.training.runtime.share_faults(str(error))
-        config.training.runtime.close()
-        return code
+        return _tell_other_machines(error, config.debug, lambda: config.training.runtime)
     if config.training.nproc is not None and not launch.started_here():
         count = devices.one_per_device() if config.training.nproc == "gpu" else config.training.nproc
         return nproc.run_processes(["train", *arguments], count)
     if config.plan:
-        from classify import explain
+        from classify import explain, forecast
 
         runtime = config.training.runtime
         runtime.share_faults(None)
@@ -124,7 +114,7 @@ def _train(arguments: list[str], program: str) -> int:
             each = config.training.save_on_each_node
             explain.show(runtime.topology, runtime.plan, config.training.train_batch_size, os.environ, each)
             print()
-            print(_memory(checked, runtime.plan, runtime.world_size))
+            print(forecast.memory(checked, runtime))
         runtime.close()
         return 0
     import psutil
@@ -133,44 +123,6 @@ def _train(arguments: list[str], program: str) -> int:
 
     train(config, checked, begun=psutil.Process().create_time())
     return 0
-
-
-# What --strategy and --deepspeed cut over the devices.
-_CUT = {
-    "fsdp": ("weights", "gradients", "optimizer"),
-    "deepspeed": ("optimizer",),
-    "model": ("weights", "gradients", "optimizer", "activations"),
-}
-
-
-def _memory(checked: Checked, plan: DevicePlan, world_size: int) -> str:
-    """What a device will hold, estimated before anything is tokenised or loaded."""
-    from classify import estimate
-
-    config, part = checked.config, checked.corpus.train
-    texts = part.texts(checked.corpus.text_column)
-    characters = sum(map(len, texts)) / len(texts)
-    length = min(characters / _CHARACTERS_A_TOKEN + 2, config.data.max_length or checked.model.max_length)
-    devices = world_size * max(1, plan.n_gpu if plan.strategy in ("dp", "model") else 1)
-    training, model = config.training, config.model
-    asked = checked.deepspeed_precision or training.asked_precision
-    rows = training.train_batch_size / training.gradient_accumulation_steps
-    lora = (lambda _: True) if model.lora else None  # what LoRA adds is small beside the rest
-    need = estimate.training_need(
-        checked.model.config,
-        estimate.count_weights(
-            checked.model.path, lora or estimate.frozen_names(model.freeze_embeddings, model.freeze_layers)
-        ),
-        rows if plan.strategy == "model" else rows / devices,
-        length,
-        half=asked in ("bf16", "fp16")
-        or training.opt_level == "O1"
-        or (asked == "auto" and plan.device.startswith("cuda")),
-        level=training.opt_level,
-        frozen_layers=model.freeze_layers,
-        checkpointing=training.gradient_checkpointing,
-    ).divided(devices, *_CUT.get(plan.strategy, ()))
-    return f"memory: {need.words()}, for texts of about {length:.0f} tokens; a vocabulary cut to what occurs takes less"
 
 
 def _predict(arguments: list[str], program: str) -> int:
@@ -191,7 +143,10 @@ def _predict(arguments: list[str], program: str) -> int:
         raise InputError(*faults)
     from classify.checks import check_prediction
 
-    table, column = check_prediction(options.model, options.data, options.out, options.text_column)
+    try:
+        table, column = check_prediction(options.model, options.data, options.out, options.text_column)
+    except InputError as error:
+        return _tell_other_machines(error, options.debug, lambda: _begin_prediction(options.cpu))
     from classify.predict import load_classifier, predict_table
 
     classifier = load_classifier(options.model, use_cpu=options.cpu, precision=options.precision)
@@ -204,6 +159,12 @@ def _predict(arguments: list[str], program: str) -> int:
     if classifier.runtime.is_main:
         print(f"{options.out}: {len(table)} rows, column {column!r}, {len(table) / seconds:.0f} rows/s")
     return 0
+
+
+def _begin_prediction(use_cpu: bool) -> Runtime:
+    from classify.predict import begin
+
+    return begin(use_cpu)
 
 
 def _devices(arguments: list[str], program: str) -> int:
@@ -265,6 +226,20 @@ def _fail(message: str, code: int, debug: bool, everywhere: bool = True) -> int:
     for line in message.splitlines():
         print(f"error: {line}", file=sys.stderr)
     sys.stderr.flush()
+    return code
+
+
+def _tell_other_machines(error: InputError, debug: bool, start: Callable[[], Runtime]) -> int:
+    """Say what is wrong with this machine's files, and to the others, too: they would wait for this one.
+
+    There the table may be in its place. `start` makes the process group that the others wait in.
+    """
+    if not launch.several_machines():
+        raise error
+    code = _fail(str(error), error.exit_code, debug)
+    runtime = start()
+    runtime.share_faults(str(error))
+    runtime.close()
     return code
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from classify import launch
 from classify.data.read import Table
 from classify.data.tokens import Tokens, load_tokenizer, tokenize
+from classify.errors import InputError
 from classify.inference import logits_of
 from classify.metrics import softmax
 from classify.model import LoadedModel, decide_packing, load_trained, quiet_libraries
@@ -53,6 +54,11 @@ class Classifier:
         return softmax(logits / self.settings["temperature"])
 
 
+def begin(use_cpu: bool) -> Runtime:
+    """The device of this process; behind a launcher the processes share the work, and meet here."""
+    return start(use_cpu=use_cpu, local_rank=-1, strategy="auto" if launch.is_launched() else "none")
+
+
 def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "auto") -> Classifier:
     """Load a result folder, e.g. `classify.load_classifier("runs/my-1").probabilities(["..."])`.
 
@@ -61,7 +67,8 @@ def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "aut
     settings = read_settings(folder)
     quiet_libraries()
     tokenizer = load_tokenizer(folder)
-    runtime = start(use_cpu=use_cpu, local_rank=-1, strategy="auto" if launch.is_launched() else "none")
+    runtime = begin(use_cpu)
+    runtime.share_faults(None)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
     model = load_trained(Path(folder), pad_token_id=pad)
     model.compute_in(choose_precision(precision, runtime.device))
@@ -71,8 +78,10 @@ def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "aut
 def predict_table(classifier: Classifier, table: Table, text_column: str, out: Path) -> None:
     """Write a table that `check_prediction` let pass with its predictions, every row once, in the file's order.
 
-    A collective; the main process writes.
+    A collective; the main process writes. Raises InputError where another process was given another table.
     """
+    if len(set(classifier.runtime.gather_texts(table.sha256))) > 1:
+        raise InputError(f"{table.path}: the machines hold different tables of this name; give all of them the same.")
     texts = list(table.as_dataset()[text_column])
     probabilities = classifier.probabilities(texts, identity=f"{table.sha256}/{text_column}")
     if classifier.runtime.is_main:

@@ -30,8 +30,6 @@ from classify.runtime import Runtime
 from classify.train_state import PADDED_ROWS, Progress, TrainState, micro_batches
 from classify.transfer import send
 
-_LESS_MEMORY = "take --gradient-checkpointing, a smaller --max-length or --precision bf16"
-
 
 @dataclass(frozen=True)
 class StepDone:
@@ -74,7 +72,7 @@ def train_step(
             raise RankError(
                 f"step {state.progress.step + 1}: rank {runtime.rank} is out of memory ({told}); go on with --resume "
                 f"and --gradient-accumulation-steps {finer(state, len(step.rows), runtime)}, which changes nothing but "
-                f"dropout's draws; or {_LESS_MEMORY}."
+                f"dropout's draws; or {_less_memory(state)}."
             )
         make_room(state, len(step.rows), runtime, told)
     norm = _update(state, config)
@@ -151,11 +149,18 @@ def make_room(state: TrainState, rows: int, runtime: Runtime, told: str) -> None
     if state.graphs is None or not state.graphs.stop():
         if state.parts * runtime.replicas * runtime.world_size >= rows:
             raise ClassifyError(
-                f"step {state.progress.step + 1}: out of memory with a single text ({told}); {_LESS_MEMORY}."
+                f"step {state.progress.step + 1}: out of memory with a single text ({told}); {_less_memory(state)}."
             )
         state.parts = finer(state, rows, runtime)
     state.clear_gradients()
     release_cache(runtime.device)
+
+
+def _less_memory(state: TrainState) -> str:
+    """What a person can do, where halving micro-batches does not help or cannot be done."""
+    if state.model.classifier.precision.half is not None:
+        return "take --gradient-checkpointing or a smaller --max-length"
+    return "take --gradient-checkpointing, a smaller --max-length or --precision bf16"
 
 
 def _update(state: TrainState, config: TrainingConfig) -> torch.Tensor:

@@ -13,8 +13,9 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,7 +113,7 @@ def words_for(table: Path, model: Path) -> list[str]:
 
 
 def start_on_both(
-    machines: tuple[str, str], folder: Path, lines: list[str], environments: list[dict[str, str]]
+    machines: tuple[str, str], folder: Path, lines: list[str], environments: list[dict[str, str]], code: int = 0
 ) -> list[str]:
     """Type one line on each machine; returns what each printed."""
     processes = [
@@ -122,7 +123,7 @@ def start_on_both(
         )
         for name, line, environment in zip(machines, lines, environments, strict=True)
     ]  # fmt: skip
-    return _finished(processes, 0)
+    return _finished(processes, code)
 
 
 @pytest.mark.parametrize(
@@ -241,6 +242,40 @@ def test_a_table_missing_on_one_machine_ends_the_other(
     assert outputs[0].count("error: rank 2 on machine 1 stopped: --data my.csv: no such file") == 1
     assert outputs[0].count("error: ") == 1
     assert not (homes[0] / "out").exists()
+
+
+def test_predictions_of_two_machines(
+    machines: tuple[str, str], model_folder: Path, tmp_path: Path, command: Callable[..., Any]
+) -> None:
+    """They share the work. Where one lacks the table, or has another one, the other is told and does not wait."""
+    rows = tiny.table_rows(60)
+    tables = [tiny.write_table(tmp_path / f"{name}.csv", rows) for name in ("first", "second")]
+    command("-m", "classify", "train", *words_for(tables[0], model_folder))
+
+    def predict(code: int) -> list[str]:
+        port = str(free_port())
+        lines = [
+            shlex.join([
+                f"{sys.prefix}/bin/torchrun", "--nnodes", "2", "--node-rank", str(number), "--nproc-per-node", "1",
+                "--master-addr", ADDRESSES[0], "--master-port", port, "-m", "classify", "predict", "--cpu",
+                "--model", "out", "--data", str(table), "--out", "predictions.csv",
+            ])
+            for number, table in enumerate(tables)
+        ]  # fmt: skip
+        begin = time.monotonic()
+        shown = start_on_both(machines, tmp_path, lines, [unlaunched(), unlaunched()], code)
+        assert time.monotonic() - begin < 60
+        return shown
+
+    assert "predictions.csv: 60 rows" in predict(0)[0]
+    assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 61
+    tiny.write_table(tables[1], tiny.table_rows(30))
+    shown = predict(1)
+    assert "the machines hold different tables" in "".join(shown)
+    tables[1].unlink()
+    shown = predict(1)
+    assert shown[1].count(f"error: --data {tables[1]}: no such file") == 1
+    assert shown[0].count(f"error: rank 1 on machine 1 stopped: --data {tables[1]}: no such file") == 1
 
 
 @pytest.fixture

@@ -1,0 +1,52 @@
+"""What a run will hold in memory, for --plan: before anything is tokenised or loaded."""
+
+from __future__ import annotations
+
+from classify import estimate
+from classify.checks import Checked
+from classify.precision import HALF, choose_precision, faster_on_cpu, multiplies_bf16
+from classify.runtime import Runtime
+
+# A rule of thumb for BERT's vocabularies and European languages, good enough to estimate memory by.
+_CHARACTERS_A_TOKEN = 4
+# What --strategy and --deepspeed cut over the devices.
+_CUT = {
+    "fsdp": ("weights", "gradients", "optimizer"),
+    "deepspeed": ("optimizer",),
+    "model": ("weights", "gradients", "optimizer", "activations"),
+}
+
+
+def memory(checked: Checked, runtime: Runtime) -> str:
+    """A line on what each device will hold."""
+    config, part, plan = checked.config, checked.corpus.train, runtime.plan
+    training, model = config.training, config.model
+    texts = part.texts(checked.corpus.text_column)
+    characters = sum(map(len, texts)) / len(texts)
+    length = min(characters / _CHARACTERS_A_TOKEN + 2, config.data.max_length or checked.model.max_length)
+    devices = runtime.world_size * max(1, plan.n_gpu if plan.strategy in ("dp", "model") else 1)
+    rows = training.train_batch_size / training.gradient_accumulation_steps
+    lora = (lambda _: True) if model.lora else None  # what LoRA adds is small beside the rest
+    is_frozen = lora or estimate.frozen_names(model.freeze_embeddings, model.freeze_layers)
+    need = estimate.training_need(
+        checked.model.config,
+        estimate.count_weights(checked.model.path, is_frozen),
+        rows if plan.strategy == "model" else rows / devices,
+        length,
+        half=_in_half(checked, runtime),
+        level=training.opt_level,
+        frozen_layers=model.freeze_layers,
+        checkpointing=training.gradient_checkpointing,
+    ).divided(devices, *_CUT.get(plan.strategy, ()))
+    return f"memory: {need.words()}, for texts of about {length:.0f} tokens; a vocabulary cut to what occurs takes less"
+
+
+def _in_half(checked: Checked, runtime: Runtime) -> bool:
+    """Whether products will be in half precision; of a CPU as this machine's is."""
+    training = checked.config.training
+    if checked.deepspeed_precision is not None:
+        return checked.deepspeed_precision in HALF
+    precision = choose_precision(training.asked_precision, runtime.device, training.opt_level)
+    if precision.automatic and runtime.device.type == "cpu" and multiplies_bf16():
+        precision = faster_on_cpu(estimate.width(checked.model.config))
+    return precision.half is not None
