@@ -25,8 +25,9 @@ from classify.transfer import send
 _CALLS = 2.2e-4
 _ENTRY = 3.2e-7
 _SCORE = 9e-9
-# torch computes the softmax of a row shorter than a vector register entry by entry, four times slower: fill up to it.
-_NARROWEST = 16 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 8
+# With AVX512 torch computes the softmax of rows shorter than a register's 16 numbers entry by entry, five times slower.
+# Filled up to 16 on any processor: dropout's draws depend on the filling, and a run goes on alike wherever it does.
+_NARROWEST = 16
 # Up to this length of texts, products in fp32 whatever the type of q, k and v: oneDNN, which computes those in bf16,
 # makes code for each shape it has not met, and nearly every step brings new ones; that takes longer than the products.
 _SHORT = 64
@@ -108,7 +109,7 @@ class Layout:
 def _divided(joined: torch.Tensor, shapes: Sequence[tuple[int, int, int]]) -> list[torch.Tensor]:
     """A contiguous tensor's memory as tensors of these shapes, one behind the other."""
     # In one call each: slicing and giving it a shape are two, and there are hundreds in a step.
-    views, start = [], 0
+    views, start = [], joined.storage_offset()
     for shape in shapes:
         count, rows, columns = shape
         views.append(joined.as_strided(shape, (rows * columns, columns, 1), start))

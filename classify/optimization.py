@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +11,6 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from classify import sharding
 from classify.config import TrainingConfig
 from classify.model import depths
 from classify.precision import Masters
@@ -100,30 +98,6 @@ def make_optimizer(
         eps=config.adam_epsilon,
         fused=device.type in ("cpu", "cuda", "xpu"),
     )
-
-
-def clip(optimizer: torch.optim.Optimizer, limit: float) -> torch.Tensor:
-    """See to it that the optimizer's next step sees gradients with a norm of `limit` at most; returns the norm it was.
-
-    As `torch.nn.utils.clip_grad_norm_`, but torch's fused AdamW divides by its `grad_scale` while it reads the
-    gradients, which saves a pass over all of them. A collective where parameters are cut over ranks.
-    """
-    trained = [p for group in optimizer.param_groups for p in group["params"]]
-    if not optimizer.defaults["fused"] or any(sharding.is_part(p) for p in trained):
-        return sharding.whole(nn.utils.clip_grad_norm_(trained, limit))
-    norm = _norm([p.grad for p in trained if p.grad is not None])
-    scaled: Any = optimizer
-    scaled.grad_scale = ((norm + 1e-6) / limit).clamp(min=1.0)
-    return norm
-
-
-def _norm(gradients: list[torch.Tensor]) -> torch.Tensor:
-    """The norm of all gradients together, in fp32 on the first one's device."""
-    if any(gradient.device.type != "cpu" or gradient.dtype != torch.float32 for gradient in gradients):
-        return nn.utils.get_total_norm(gradients).float()
-    # A product of a vector with itself, on all cores: torch's own norm takes twice as long.
-    vectors = [gradient.flatten() for gradient in gradients]
-    return torch.stack([torch.dot(vector, vector) for vector in vectors]).sum().sqrt()
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

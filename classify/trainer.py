@@ -15,15 +15,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import nn
 
-from classify import xla
+from classify import sharding, xla
 from classify.batch_norm import counted
 from classify.config import TrainingConfig
 from classify.data import plan
 from classify.data.tokens import TrainingSet
 from classify.errors import ClassifyError, RankError
 from classify.memory import out_of_memory, release_cache
-from classify.optimization import NO_LABEL, clip, learning_rate_factor, set_learning_rate
+from classify.optimization import NO_LABEL, learning_rate_factor, set_learning_rate
 from classify.packing import Batch, PackedBatch
 from classify.precision import give_weights, take_gradients
 from classify.runtime import Runtime
@@ -168,7 +169,9 @@ def _update(state: TrainState, config: TrainingConfig) -> torch.Tensor:
     if state.zero is not None:
         return state.zero.step()
     state.scaler.unscale_(state.optimizer)
-    norm = clip(state.optimizer, config.max_grad_norm or math.inf)
+    limit = config.max_grad_norm or math.inf
+    trained = [p for group in state.optimizer.param_groups for p in group["params"]]
+    norm = sharding.whole(nn.utils.clip_grad_norm_(trained, limit))
     state.scaler.step(state.optimizer)
     state.scaler.update()
     give_weights(state.masters)

@@ -14,7 +14,7 @@ from classify import train_state, trainer
 from classify.config import TrainingConfig
 from classify.errors import InputError
 from classify.model import LoadedModel, checkpoint_activations, depths, freeze
-from classify.optimization import clip, learning_rate_factor, make_objective, make_optimizer
+from classify.optimization import learning_rate_factor, make_objective, make_optimizer
 from tests.distributed.exact_worker import data_and_model
 
 BATCH = 19  # three steps an epoch of the 57 rows
@@ -152,33 +152,6 @@ def test_vectors_are_not_decayed(model_folder: Path) -> None:
         (True, 0.01),
         (False, 0.0),
     }
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("limit", [0.5, 1e6, float("inf")])
-def test_gradients_are_clipped_as_torch_clips_them(limit: float, fused: bool, dtype: torch.dtype) -> None:
-    own, theirs = (
-        [
-            torch.nn.Parameter(torch.linspace(-1, 1, 12).view(3, 4).to(dtype)),
-            torch.nn.Parameter(torch.ones(5).to(dtype)),
-        ]
-        for _ in range(2)
-    )
-    norms = []
-    for parameters in (own, theirs):
-        optimizer = torch.optim.AdamW(parameters, lr=0.1, fused=fused)
-        for step in range(3):
-            for number, parameter in enumerate(parameters):
-                parameter.grad = torch.full_like(parameter, 1.0 + number) * (step + 1)
-            if parameters is own:
-                norms.append(float(clip(optimizer, limit)))
-            else:
-                norms.append(float(torch.nn.utils.clip_grad_norm_(parameters, limit)))
-            optimizer.step()
-    assert norms[:3] == pytest.approx(norms[3:], rel=1e-6 if dtype is torch.float32 else 1e-2)
-    for one, other in zip(own, theirs, strict=True):
-        torch.testing.assert_close(one, other)
 
 
 def test_schedules() -> None:
