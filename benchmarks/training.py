@@ -33,7 +33,7 @@ RANDOM_BERT = "random-bert-base"
 
 
 def write_rows(source: Path, target: Path, first: int, last: int | None, shuffled: bool) -> None:
-    """Rows `first` to `last` of a table as text,label; of all rows in an order by chance, always the same."""
+    """Rows `first` to `last` of a table as text,label; `shuffled` first, by a fixed seed."""
     from classify.data import infer, read
 
     table = read.read_table(str(source))
@@ -133,7 +133,9 @@ def main() -> None:
     parser.add_argument("--data", required=True)
     parser.add_argument("--test-data", help="rows to score on; otherwise 200 of --data, left out of training")
     parser.add_argument("--model", default="", help=f"a folder or {RANDOM_BERT} (default: this program's)")
-    parser.add_argument("--rows", type=int, help="train on the first so many rows")
+    parser.add_argument(
+        "--rows", type=int, help="train on so many rows: the first ones, or some by chance without --test-data"
+    )
     parser.add_argument("--test-rows", type=int, help="score on so many rows only")
     parser.add_argument("--epochs", type=float, default=1.0)
     parser.add_argument("--max-steps", type=int, default=-1)
@@ -152,9 +154,9 @@ def main() -> None:
         folder = Path(temporary)
         table, rest = Path(options.data).resolve(), Path(options.test_data or options.data).resolve()
         cut = not options.test_data
-        first = (options.test_rows or 200) if cut else 0
-        write_rows(table, folder / "train.csv", first, options.rows and first + options.rows, shuffled=cut)
-        write_rows(rest, folder / "test.csv", 0, first or options.test_rows, shuffled=cut)
+        held_out = (options.test_rows or 200) if cut else 0
+        write_rows(table, folder / "train.csv", held_out, options.rows and held_out + options.rows, shuffled=cut)
+        write_rows(rest, folder / "test.csv", 0, held_out if cut else options.test_rows, shuffled=cut)
         race = Race(
             folder, model_folder(options.model, folder), options.epochs, options.max_steps, options.batch_size,
             options.max_length, options.processes, options.gpu,

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
-
-import torch
 
 from classify.checks import Checked
 from classify.errors import InputError
@@ -30,13 +27,4 @@ def check_alike(checked: Checked, runtime: Runtime) -> None:
         arguments["training"].pop(own)
     if arguments["training"]["deepspeed"] is not None:  # the file may differ under one name
         arguments["training"]["deepspeed"] = Path(arguments["training"]["deepspeed"]).read_text(encoding="utf-8")
-    kinds = {"arguments": json.dumps(arguments, sort_keys=True), "data": checked.corpus.fingerprint}
-    hashes = torch.tensor([[int(hashlib.sha256(text.encode()).hexdigest()[:15], 16) for text in kinds.values()]])
-    everywhere = runtime.gather(hashes.to(runtime.device)).cpu()
-    for column, kind in enumerate(kinds):
-        others = [place for place, value in enumerate(everywhere[:, column].tolist()) if value != everywhere[0, column]]
-        if others:
-            raise InputError(
-                f"rank {', '.join(map(str, others))} was started with other {kind} than rank 0; start all processes "
-                "with the same command on the same tables."
-            )
+    runtime.check_same({"arguments": json.dumps(arguments, sort_keys=True), "data": checked.corpus.fingerprint})

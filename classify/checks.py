@@ -89,7 +89,12 @@ def check_prediction(model: str, data: str, out: str, text_column: str | None) -
     table = read_table(data)
     column = find_text_column(table, text_column, settings["text_column"])
     check_columns_free(table, labels_of(model))
-    path = Path(out)
+    if launch.looks_at_folders():  # on another machine the folder may be missing: nobody writes there
+        _check_out(Path(out), out, data)
+    return table, column
+
+
+def _check_out(path: Path, out: str, data: str) -> None:
     if path.is_dir():
         raise InputError(f"--out {out}: expected a file name. Got a folder instead.")
     if path.exists() and not path.is_file():
@@ -100,7 +105,6 @@ def check_prediction(model: str, data: str, out: str, text_column: str | None) -
         raise InputError(f"--out {out}: the folder {path.parent} does not exist; make it first.")
     if not os.access(path.absolute().parent, os.W_OK | os.X_OK):
         raise InputError(f"--out {out}: the folder {path.parent} is not writable; name a file in another.")
-    return table, column
 
 
 def _check_lora(wanted: bool) -> None:

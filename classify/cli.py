@@ -109,13 +109,15 @@ def _train(arguments: list[str], program: str) -> int:
         from classify import explain, forecast
 
         runtime = config.training.runtime
-        runtime.share_faults(None)
-        if runtime.is_main:
-            each = config.training.save_on_each_node
-            explain.show(runtime.topology, runtime.plan, config.training.train_batch_size, os.environ, each)
-            print()
-            print(forecast.memory(checked, runtime))
-        runtime.close()
+        try:
+            runtime.share_faults(None)
+            memory = forecast.memory(checked, runtime)
+            if runtime.is_main:
+                each = config.training.save_on_each_node
+                explain.show(runtime.topology, runtime.plan, config.training.train_batch_size, os.environ, each)
+                print(f"\n{memory}")
+        finally:
+            runtime.close()
         return 0
     import psutil
 
@@ -146,7 +148,13 @@ def _predict(arguments: list[str], program: str) -> int:
     try:
         table, column = check_prediction(options.model, options.data, options.out, options.text_column)
     except InputError as error:
-        return _tell_other_machines(error, options.debug, lambda: _begin_prediction(options.cpu))
+
+        def start() -> Runtime:
+            from classify.predict import start_runtime
+
+            return start_runtime(options.cpu)
+
+        return _tell_other_machines(error, options.debug, start)
     from classify.predict import load_classifier, predict_table
 
     classifier = load_classifier(options.model, use_cpu=options.cpu, precision=options.precision)
@@ -159,12 +167,6 @@ def _predict(arguments: list[str], program: str) -> int:
     if classifier.runtime.is_main:
         print(f"{options.out}: {len(table)} rows, column {column!r}, {len(table) / seconds:.0f} rows/s")
     return 0
-
-
-def _begin_prediction(use_cpu: bool) -> Runtime:
-    from classify.predict import begin
-
-    return begin(use_cpu)
 
 
 def _devices(arguments: list[str], program: str) -> int:
@@ -232,7 +234,8 @@ def _fail(message: str, code: int, debug: bool, everywhere: bool = True) -> int:
 def _tell_other_machines(error: InputError, debug: bool, start: Callable[[], Runtime]) -> int:
     """Say what is wrong with this machine's files, and to the others, too: they would wait for this one.
 
-    There the table may be in its place. `start` makes the process group that the others wait in.
+    There the table may be in its place. `start` makes the process group that the others wait in. On a single machine
+    all processes see the same, and the error goes its way.
     """
     if not launch.several_machines():
         raise error

@@ -90,7 +90,7 @@ def layer_activations(config: Mapping[str, Any], tokens: float, length: float, h
     Korthikanti et al., 2022, "Reducing Activation Recomputation in Large Transformer Models", section 4.1: s b h (34 +
     5 a s / h) in half precision; in fp32 all but the dropout masks takes twice that.
     """
-    wide, heads = width(config), _number(config, _HEADS)
+    wide, heads = _number(config, _WIDTH), _number(config, _HEADS)
     linear, scores = (34, 5) if half else (66, 9)
     return tokens * wide * (linear + scores * heads * length / wide)
 
@@ -117,11 +117,6 @@ def training_need(
     kept = layers * layer_activations(config, rows * length, length, half or level in _OF_LEVEL)
     kept *= KEPT_INPUT if checkpointing else 1.0
     return Need(own * (trained + frozen), gradient * trained, moments * trained, int(kept))
-
-
-def width(config: Mapping[str, Any]) -> int:
-    """How wide a model's hidden states are."""
-    return int(_number(config, _WIDTH))
 
 
 def _number(config: Mapping[str, Any], names: tuple[str, ...]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from classify import estimate
 from classify.checks import Checked
-from classify.precision import HALF, choose_precision, faster_on_cpu, multiplies_bf16
+from classify.precision import HALF, choose_precision
 from classify.runtime import Runtime
 
 # A rule of thumb for BERT's vocabularies and European languages, good enough to estimate memory by.
@@ -18,7 +18,10 @@ _CUT = {
 
 
 def memory(checked: Checked, runtime: Runtime) -> str:
-    """A line on what each device will hold."""
+    """A line on what each device will hold, rather too much: a CPU may train in bf16 where nobody asks for it.
+
+    Raises InputError where the device cannot compute as asked.
+    """
     config, part, plan = checked.config, checked.corpus.train, runtime.plan
     training, model = config.training, config.model
     texts = part.texts(checked.corpus.text_column)
@@ -26,6 +29,9 @@ def memory(checked: Checked, runtime: Runtime) -> str:
     length = min(characters / _CHARACTERS_A_TOKEN + 2, config.data.max_length or checked.model.max_length)
     devices = runtime.world_size * max(1, plan.n_gpu if plan.strategy in ("dp", "model") else 1)
     rows = training.train_batch_size / training.gradient_accumulation_steps
+    half = checked.deepspeed_precision in HALF
+    if checked.deepspeed_precision is None:
+        half = choose_precision(training.asked_precision, runtime.device, training.opt_level).half is not None
     lora = (lambda _: True) if model.lora else None  # what LoRA adds is small beside the rest
     is_frozen = lora or estimate.frozen_names(model.freeze_embeddings, model.freeze_layers)
     need = estimate.training_need(
@@ -33,20 +39,9 @@ def memory(checked: Checked, runtime: Runtime) -> str:
         estimate.count_weights(checked.model.path, is_frozen),
         rows if plan.strategy == "model" else rows / devices,
         length,
-        half=_in_half(checked, runtime),
+        half=half,
         level=training.opt_level,
         frozen_layers=model.freeze_layers,
         checkpointing=training.gradient_checkpointing,
     ).divided(devices, *_CUT.get(plan.strategy, ()))
     return f"memory: {need.words()}, for texts of about {length:.0f} tokens; a vocabulary cut to what occurs takes less"
-
-
-def _in_half(checked: Checked, runtime: Runtime) -> bool:
-    """Whether products will be in half precision; of a CPU as this machine's is."""
-    training = checked.config.training
-    if checked.deepspeed_precision is not None:
-        return checked.deepspeed_precision in HALF
-    precision = choose_precision(training.asked_precision, runtime.device, training.opt_level)
-    if precision.automatic and runtime.device.type == "cpu" and multiplies_bf16():
-        precision = faster_on_cpu(estimate.width(checked.model.config))
-    return precision.half is not None

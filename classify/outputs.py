@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -129,6 +130,16 @@ def read_settings(folder: str) -> dict[str, Any]:
     if not (path / "model.safetensors").exists():
         raise InputError(f"--model {folder}: no model.safetensors in it; the run did not finish.")
     return settings
+
+
+def fingerprint(folder: str) -> str:
+    """A text that differs between result folders whose predictions may."""
+    digests = []
+    for name in ("classify.json", "config.json", "tokenizer.json", "model.safetensors"):
+        if (Path(folder) / name).exists():
+            with (Path(folder) / name).open("rb") as file:
+                digests.append(hashlib.file_digest(file, "sha256").hexdigest())
+    return " ".join(digests)
 
 
 def labels_of(folder: str) -> list[str]:

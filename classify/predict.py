@@ -12,11 +12,10 @@ import numpy.typing as npt
 from classify import launch
 from classify.data.read import Table
 from classify.data.tokens import Tokens, load_tokenizer, tokenize
-from classify.errors import InputError
 from classify.inference import logits_of
 from classify.metrics import softmax
 from classify.model import LoadedModel, decide_packing, load_trained, quiet_libraries
-from classify.outputs import read_settings, write_predictions
+from classify.outputs import fingerprint, read_settings, write_predictions
 from classify.precision import choose_precision
 from classify.process_group import start
 from classify.runtime import Runtime
@@ -54,7 +53,7 @@ class Classifier:
         return softmax(logits / self.settings["temperature"])
 
 
-def begin(use_cpu: bool) -> Runtime:
+def start_runtime(use_cpu: bool) -> Runtime:
     """The device of this process; behind a launcher the processes share the work, and meet here."""
     return start(use_cpu=use_cpu, local_rank=-1, strategy="auto" if launch.is_launched() else "none")
 
@@ -66,24 +65,37 @@ def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "aut
     """
     settings = read_settings(folder)
     quiet_libraries()
-    tokenizer = load_tokenizer(folder)
-    runtime = begin(use_cpu)
-    runtime.share_faults(None)
-    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
-    model = load_trained(Path(folder), pad_token_id=pad)
-    model.compute_in(choose_precision(precision, runtime.device))
+    try:
+        tokenizer = load_tokenizer(folder)
+        pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
+        model = load_trained(Path(folder), pad_token_id=pad)
+    except Exception as error:
+        if launch.several_machines():  # ranks on the others would wait for this one
+            runtime = start_runtime(use_cpu)
+            runtime.share_faults(f"{type(error).__name__}: {error}")
+            runtime.close()
+        raise
+    runtime = start_runtime(use_cpu)
+    try:
+        runtime.share_faults(None)
+        if runtime.distributed:
+            runtime.check_same({"model": fingerprint(folder), "precision": precision})
+        model.compute_in(choose_precision(precision, runtime.device))
+    except BaseException:
+        runtime.close()
+        raise
     return Classifier(model, tokenizer, settings, runtime)
 
 
 def predict_table(classifier: Classifier, table: Table, text_column: str, out: Path) -> None:
     """Write a table that `check_prediction` let pass with its predictions, every row once, in the file's order.
 
-    A collective; the main process writes. Raises InputError where another process was given another table.
+    A collective; the main process writes. Raises InputError where the processes were given different tables.
     """
-    if len(set(classifier.runtime.gather_texts(table.sha256))) > 1:
-        raise InputError(f"{table.path}: the machines hold different tables of this name; give all of them the same.")
+    identity = f"{table.sha256}/{text_column}"
+    classifier.runtime.check_same({"data": identity})
     texts = list(table.as_dataset()[text_column])
-    probabilities = classifier.probabilities(texts, identity=f"{table.sha256}/{text_column}")
+    probabilities = classifier.probabilities(texts, identity=identity)
     if classifier.runtime.is_main:
         write_predictions(out, table, np.arange(len(table)), classifier.labels, probabilities)
     classifier.runtime.barrier()

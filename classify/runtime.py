@@ -6,8 +6,10 @@ Everything works the same in a single process, so that no caller needs to test f
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
@@ -162,6 +164,17 @@ class Runtime:
         for rank, message in enumerate(self.gather_texts(fault or "")):
             if message and fault is None:
                 raise InputError(f"rank {rank} on machine {self.topology[rank]['machine']} stopped: {message}")
+
+    def check_same(self, kinds: Mapping[str, str]) -> None:
+        """Raise InputError where a rank has another text of some kind than rank 0; `kinds` names them. A collective."""
+        for kind, text in kinds.items():
+            everywhere = self.gather_texts(hashlib.sha256(text.encode()).hexdigest())
+            others = [str(rank) for rank, one in enumerate(everywhere) if one != everywhere[0]]
+            if others:
+                raise InputError(
+                    f"rank {', '.join(others)} was started with other {kind} than rank 0; start all processes with the "
+                    "same command on the same files."
+                )
 
     def broadcast_tensors(self, tensors: dict[str, torch.Tensor] | None) -> dict[str, torch.Tensor]:
         """The main process's named tensors on every rank, bit for bit; the others pass None."""

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from classify import attention
 from classify.attention import attend, make_layout
 
 Runs = list[tuple[int, int, int]]
@@ -97,15 +98,22 @@ def test_half_precision_computes_short_texts_in_full(lengths: list[int], exact: 
         torch.testing.assert_close(half, full, rtol=0.05, atol=0.05)
 
 
+@pytest.mark.parametrize("first_only", [False, True])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_gradients_are_those_of_finite_differences(dropout: float) -> None:
-    """With dropout too: the same entries are dropped in the backward pass."""
+@pytest.mark.parametrize("narrowest", [1, 16])
+def test_gradients_are_those_of_finite_differences(
+    narrowest: int, dropout: float, first_only: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In several buckets, and with dropout, too: the same entries are dropped in the backward pass."""
+    monkeypatch.setattr(attention, "_CALLS", 0.0)
+    monkeypatch.setattr(attention, "_NARROWEST", narrowest)
     lengths = [4, 3, 3, 1]
     layout = make_layout(runs_of(lengths), 2)
+    assert len(layout.buckets) == (3 if narrowest == 1 else 1)
 
     def seeded(*tensors: torch.Tensor) -> torch.Tensor:
         torch.manual_seed(0)
-        return attend(*tensors, layout, scale=0.7, dropout=dropout, reach=-1)
+        return attend(*tensors, layout, scale=0.7, dropout=dropout, reach=-1, first_only=first_only)
 
     assert torch.autograd.gradcheck(seeded, tuple(inputs(sum(lengths), 2, 3, torch.float64)))
 
