@@ -67,7 +67,7 @@ def test_prediction_by_two_processes_is_that_of_one(
     for start, out in (([], "one.csv"), ([*TORCHRUN, "2"], "two.csv")):
         done = run_command(tmp_path, *start, *words, out)
         assert done.returncode == 0, done.stderr
-        assert done.stdout.count("31 rows") == 1
+        assert done.stdout.count(f"{out}: 31 rows,") == 1
     one, two = (list(csv.DictReader((tmp_path / name).open(encoding="utf-8"))) for name in ("one.csv", "two.csv"))
     assert [row["predicted_label"] for row in one] == [row["predicted_label"] for row in two]
     for a, b in zip(one, two, strict=True):
