@@ -240,9 +240,7 @@ def _tell_other_machines(error: InputError, debug: bool, start: Callable[[], Run
     if not launch.several_machines():
         raise error
     code = _fail(str(error), error.exit_code, debug)
-    runtime = start()
-    runtime.share_faults(str(error))
-    runtime.close()
+    start().leave(str(error))
     return code
 
 

@@ -169,7 +169,7 @@ def prepare(checked: Checked) -> Job:
         tokenizer, tokens, max_length, cut = _tokenize(checked)
     except Exception as error:
         if launch.several_machines():  # ranks on the others would wait for this one
-            checked.config.training.runtime.share_faults(f"{type(error).__name__}: {error}")
+            checked.config.training.runtime.leave(f"{type(error).__name__}: {error}")
         raise
     runtime = checked.config.training.runtime
     try:

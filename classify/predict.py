@@ -71,14 +71,12 @@ def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "aut
         model = load_trained(Path(folder), pad_token_id=pad)
     except Exception as error:
         if launch.several_machines():  # ranks on the others would wait for this one
-            runtime = start_runtime(use_cpu)
-            runtime.share_faults(f"{type(error).__name__}: {error}")
-            runtime.close()
+            start_runtime(use_cpu).leave(f"{type(error).__name__}: {error}")
         raise
     runtime = start_runtime(use_cpu)
     try:
         runtime.share_faults(None)
-        if runtime.distributed:
+        if runtime.distributed:  # or reading the model once more would serve nobody
             runtime.check_same({"model": fingerprint(folder), "precision": precision})
         model.compute_in(choose_precision(precision, runtime.device))
     except BaseException:

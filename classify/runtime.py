@@ -165,6 +165,11 @@ class Runtime:
             if message and fault is None:
                 raise InputError(f"rank {rank} on machine {self.topology[rank]['machine']} stopped: {message}")
 
+    def leave(self, fault: str) -> None:
+        """Tell the others, who are in `share_faults`, why this process cannot begin, and close. A collective."""
+        self.share_faults(fault)
+        self.close()
+
     def check_same(self, kinds: Mapping[str, str]) -> None:
         """Raise InputError where a rank has another text of some kind than rank 0; `kinds` names them. A collective."""
         for kind, text in kinds.items():
