@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
 from classify import train_state, trainer
 from classify.config import TrainingConfig
+from classify.data.plan import BatchPlan
 from classify.errors import InputError
 from classify.model import LoadedModel, checkpoint_activations, depths, freeze
 from classify.optimization import learning_rate_factor, make_objective, make_optimizer
@@ -32,6 +36,7 @@ def after_one_step(folder: Path, **settings: Any) -> tuple[dict[str, torch.Tenso
     data, model = fresh(folder)
     prepare = settings.pop("prepare", lambda _: None)
     prepare(model)
+    data = dataclasses.replace(data, labels=settings.pop("labels", data.labels))
     config = TrainingConfig(use_cpu=True, max_steps=1, seed=SEED, logging_steps=1, max_grad_norm=0.0, **settings)
     state = train_state.make_state(model, config, config.runtime, make_objective(config, data.labels, 3))
     caught: dict[str, torch.Tensor] = {}
@@ -45,15 +50,16 @@ def after_one_step(folder: Path, **settings: Any) -> tuple[dict[str, torch.Tenso
     return caught, event.loss
 
 
-def plain(folder: Path, **loss: Any) -> tuple[dict[str, torch.Tensor], float]:
+def plain(
+    folder: Path, labels: npt.NDArray[np.int64] | None = None, **loss: Any
+) -> tuple[dict[str, torch.Tensor], float]:
     """The same from the textbook: padded rows, torch's own mean."""
-    from classify.data.plan import BatchPlan
-
     data, model = data_and_model(folder)
     model.use_packing(False)
     rows = BatchPlan(57, BATCH, SEED).step_at(0).rows
     logits = model.classifier(model.batch(data.tokens, rows))
-    mean = cross_entropy(logits, torch.from_numpy(data.labels[rows]), **loss)
+    truth = data.labels if labels is None else labels
+    mean = cross_entropy(logits, torch.from_numpy(truth[rows]), **loss)
     mean.backward()
     found = {n: p.grad for n, p in model.stock.named_parameters() if p.grad is not None}
     return found, mean.item()
@@ -85,18 +91,19 @@ def test_smoothed_labels(model_folder: Path, micro: int) -> None:
 def test_class_weights_stand_in_numerator_and_denominator(model_folder: Path, micro: int) -> None:
     """torch divides its weighted mean by the sum of weights; so does a batch that is cut into micro-batches."""
     data, _ = data_and_model(model_folder)
-    labels = np.where(data.labels == 0, 1, data.labels)  # unbalanced, and one class without a row
+    labels: npt.NDArray[np.int64] = np.where(data.labels == 0, 1, data.labels)  # unbalanced, and a class without a row
     counts = np.bincount(labels, minlength=3)
     config = TrainingConfig(use_cpu=True, class_weights="balanced")
     weights = make_objective(config, labels, 3).class_weights
     assert weights is not None
     np.testing.assert_allclose(weights, [1.0, 57 / (2 * counts[1]), 57 / (2 * counts[2])], rtol=1e-6)
-    got, loss = after_one_step(model_folder, class_weights="balanced", gradient_accumulation_steps=micro)
-    own = make_objective(config, data.labels, 3).class_weights
-    assert own is not None
-    want, mean = plain(model_folder, weight=torch.from_numpy(own))
+    got, loss = after_one_step(model_folder, class_weights="balanced", gradient_accumulation_steps=micro, labels=labels)
+    want, mean = plain(model_folder, labels, weight=torch.from_numpy(weights))
     assert loss == pytest.approx(mean, rel=1e-5)
     assert_same(got, want)
+    unweighted, _ = plain(model_folder, labels)
+    gap = max(float((want[name] - unweighted[name]).abs().max()) for name in want)
+    assert gap > 1e-3, "weights that change nothing would show nothing"
 
 
 def test_gradient_checkpointing_changes_nothing(model_folder: Path) -> None:
@@ -171,3 +178,50 @@ def test_schedules() -> None:
     assert shapes["linear"][12] == pytest.approx(0.5)
     assert shapes["inverse_sqrt"][15] == pytest.approx(0.5)
     assert 0 < shapes["cosine"][19] < shapes["linear"][19] < 0.07
+
+
+# The rates of eight steps, two of them warm-up, as their names are understood everywhere; written out, not computed by
+# the function under test.
+RATES = {
+    "linear": [1 / 2, 1, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6],
+    "cosine": [1 / 2, 1, *(0.5 * (1 + math.cos(math.pi * n / 6)) for n in range(6))],
+    "inverse_sqrt": [1 / 2, 1, *(math.sqrt(2 / n) for n in range(3, 9))],
+    "constant_with_warmup": [1 / 2, 1, 1, 1, 1, 1, 1, 1],
+    "constant": [1.0] * 8,
+}
+
+
+@pytest.mark.parametrize("schedule", RATES)
+def test_schedules_move_the_weights_as_a_plain_loop_does(model_folder: Path, schedule: str) -> None:
+    """Eight steps, over the end of the second epoch, beside torch's AdamW with the rates written out above."""
+    data, model = fresh(model_folder)
+    config = TrainingConfig(
+        use_cpu=True, max_steps=8, seed=SEED, learning_rate=1e-3, weight_decay=0.0, max_grad_norm=0.0, warmup_steps=2.0,
+        lr_scheduler_type=schedule,
+    )  # fmt: skip
+    state = train_state.make_state(model, config, config.runtime)
+    list(trainer.fit(state, data, config, config.runtime, batch_size=BATCH))
+
+    other, stock = data_and_model(model_folder)
+    stock.use_packing(False)
+    optimizer = torch.optim.AdamW(stock.stock.parameters(), weight_decay=0.0)
+    plan = BatchPlan(57, BATCH, SEED)
+    for number, rate in enumerate(RATES[schedule]):
+        rows = plan.step_at(number * BATCH).rows
+        optimizer.param_groups[0]["lr"] = 1e-3 * rate
+        optimizer.zero_grad()
+        cross_entropy(
+            stock.classifier(stock.batch(other.tokens, rows)), torch.from_numpy(other.labels[rows])
+        ).backward()
+        optimizer.step()
+    moved = 0.0
+    for (name, got), want, start in zip(
+        model.stock.named_parameters(),
+        stock.stock.parameters(),
+        data_and_model(model_folder)[1].stock.parameters(),
+        strict=True,
+    ):
+        if not name.endswith("key.bias"):  # attention does not depend on them; Adam steps along their rounding
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+            moved = max(moved, float((want.detach() - start.detach()).abs().max()))
+    assert moved > 2e-3
