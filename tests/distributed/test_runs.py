@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from tests import tiny
-from tests.conftest import ROOT, run_command
+from tests.conftest import ROOT, run_command, unlaunched
+from tests.distributed.processes import free_port
 
 pytestmark = pytest.mark.distributed
 
@@ -208,3 +209,48 @@ def test_ctrl_c_saves_and_leaves_no_process(uneven: dict[str, Path], model_folde
     assert json.loads((tmp_path / "out" / "run.json").read_text())["status"] == "interrupted"
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
+
+
+def test_tables_are_tokenised_before_the_processes_meet_and_once_for_all(
+    tmp_path: Path, uneven: dict[str, Path], model_folder: Path
+) -> None:
+    """A rank that waits for the other has its tokens in the cache; the other reads the same files."""
+    words = flags(uneven, model_folder, "--max-steps", "1", "--head", "random", "--output-dir", "out")
+    environment = {
+        **unlaunched(), "HF_HUB_OFFLINE": "1", "XDG_CACHE_HOME": str(tmp_path), "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
+    }  # fmt: skip
+    ranks: list[subprocess.Popen[str]] = []
+
+    def start() -> subprocess.Popen[str]:
+        place = {"RANK": str(len(ranks)), "LOCAL_RANK": str(len(ranks))}
+        command = [sys.executable, str(ROOT / "run_classify.py"), *words]
+        ranks.append(
+            subprocess.Popen(
+                command, cwd=tmp_path, env=environment | place, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, text=True,
+            )
+        )  # fmt: skip
+        return ranks[-1]
+
+    def entries() -> dict[str, tuple[int, int]]:
+        found = {path: path.stat() for path in (tmp_path / "classify" / "tokens").glob("[!.]*/*.npy")}
+        return {str(path): (about.st_ino, about.st_mtime_ns) for path, about in found.items()}
+
+    try:
+        first = start()
+        deadline = time.monotonic() + 90
+        while len(entries()) < 6 and first.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        made = entries()
+        assert len(made) == 6, "ids and offsets of three tables"
+        assert first.poll() is None, "it waits for the other"
+        start()
+        told = [rank.communicate(timeout=90)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            if rank.poll() is None:
+                rank.kill()
+                rank.communicate()
+    assert [rank.returncode for rank in ranks] == [0, 0], told
+    assert entries() == made

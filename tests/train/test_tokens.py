@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from classify.config import DEFAULT_MODEL
 from classify.data import tokens as module
 from classify.data.tokens import default_max_length, load_tokenizer, tokenize
+from classify.hub import resolve_model
 from tests import tiny
 
 TEXTS = [text for text, _ in tiny.table_rows(50)] + ["", "qqq zzz", "card " * 40]
@@ -28,9 +30,6 @@ def test_ids_are_those_of_transformers(model_folder: Path, max_length: int) -> N
 
 
 def test_truncation_and_padding_of_the_embedded_tokenizer_are_off() -> None:
-    from classify.config import DEFAULT_MODEL
-    from classify.hub import resolve_model
-
     folder = resolve_model(DEFAULT_MODEL).path
     tokenizer = load_tokenizer(str(folder))
     assert len(tokenizer("word " * 300)["input_ids"]) == 302
@@ -50,6 +49,8 @@ def test_the_cache_is_used_and_mapped(model_folder: Path, tmp_path: Path, monkey
     assert again.ids.tolist() == first.ids.tolist()
     with pytest.raises(pytest.fail.Exception):
         tokenize(tokenizer, TEXTS, 64, identity="table-2")
+    with pytest.raises(pytest.fail.Exception):  # the same table, read by another tokenizer
+        tokenize(load_tokenizer(str(resolve_model(DEFAULT_MODEL).path)), TEXTS, 64, identity="table-1")
 
 
 def test_a_damaged_cache_is_made_anew(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
