@@ -55,15 +55,25 @@ lint: $(VENV)/installed-lint
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-# Training speed beside transformers' Trainer. Another table: make bench BENCH="--data my.csv --test-data mine-too.csv"
+# Training speed beside transformers' Trainer. Another table: make bench BENCH="--data my.csv --test-data mine-too.csv";
+# the public sets of benchmarks/RESULTS.md, alone and in two processes: make bench SETS=folder (see benchmarks/sets.py).
 BENCH ?= --data data/tickets.csv
+SETS ?=
 
 bench: $(VENV)/installed
+ifeq ($(SETS),)
 	$(BIN)/python benchmarks/training.py $(BENCH)
+else
+	$(BIN)/python benchmarks/sets.py $(SETS)
+endif
 
-# The same on a GPU, with bert-base's configuration and random weights, which serve for speed.
+# The same on a GPU, with bert-base's configuration and random weights, which serve for speed: a table of short texts in
+# batches of 32, and long texts in batches of 256.
+GPU_RACE := $(BIN)/python benchmarks/training.py --gpu --model random-bert-base
+
 bench-gpu: $(VENV)/installed
-	$(BIN)/python benchmarks/training.py --gpu --model random-bert-base --epochs 3 $(BENCH)
+	$(GPU_RACE) --epochs 3 $(BENCH)
+	$(GPU_RACE) --generate 8192 --max-length 512 --batch-size 256 --test-rows 256 --store runs/benchmark-long.json
 
 # Everything that must hold before a change lands.
 check: lint test

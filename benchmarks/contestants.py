@@ -29,8 +29,9 @@ OURS = {
     "classify, CUDA graphs": ["--config", str(ROOT / "benchmarks" / "cuda-graphs.yaml")],
 }
 # As run_classification.py sets Trainer up (every text padded to 128), and as an expert would.
+UNTUNED = "Trainer, padded to 128"
 THEIRS: dict[str, dict[str, Any]] = {
-    "Trainer, padded to 128": {"pad_to": 128},
+    UNTUNED: {"pad_to": 128},
     "Trainer, dynamic padding": {},
     "Trainer, grouped": {"train_sampling_strategy": "group_by_length"},
     "Trainer, grouped, bf16": {"train_sampling_strategy": "group_by_length", "bf16": True},
@@ -63,7 +64,10 @@ class Race:
 
 
 def run(name: str, race: Race) -> dict[str, float]:
-    """One contestant, from its command to its folder: rows/s, accuracy, seconds, peak memory; `half`: 1 in bf16."""
+    """One contestant, from its command to its folder: rows/s, accuracy, seconds, peak memory; `half`: 1 in bf16.
+
+    Memory is that of the processes or, on a GPU, of the first GPU.
+    """
     launch = [sys.executable]
     if race.processes > 1:
         launch += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={race.processes}"]
@@ -80,7 +84,7 @@ def run(name: str, race: Race) -> dict[str, float]:
     process = subprocess.Popen(
         [*launch, *words], cwd=race.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    memory = _Memory(process.pid)
+    memory = _GpuMemory(process.pid) if race.gpu else _Memory(process.pid)
     output, errors = process.communicate()
     wall = time.perf_counter() - begin
     if process.returncode:
@@ -99,27 +103,47 @@ def _resident(process: psutil.Process) -> int:
 class _Memory(threading.Thread):
     """Watches the resident memory of a process and its children, all together."""
 
+    seconds = 0.1
+
     def __init__(self, pid: int):
         super().__init__(daemon=True)
-        self._pid, self._peak = pid, 0
+        self._pid, self._peak = pid, 0.0
         self.start()
 
     def run(self) -> None:
-        """Look ten times a second until the process is gone."""
-        while True:
-            try:
-                parent = psutil.Process(self._pid)
-                if parent.status() == psutil.STATUS_ZOMBIE:
-                    return
-                family = [parent, *parent.children(recursive=True)]
-                self._peak = max(self._peak, sum(map(_resident, family)))
-            except psutil.NoSuchProcess:
-                return
-            time.sleep(0.1)
+        """Look again and again until the process is gone."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            parent = psutil.Process(self._pid)
+            while parent.status() != psutil.STATUS_ZOMBIE:
+                self._peak = max(self._peak, self.taken(parent))
+                time.sleep(self.seconds)
+
+    def taken(self, parent: psutil.Process) -> float:
+        """MiB at this moment."""
+        return sum(map(_resident, [parent, *parent.children(recursive=True)])) / (1 << 20)
 
     def peak(self) -> float:
         """MiB at the highest."""
-        return self._peak / (1 << 20)
+        return self._peak
+
+
+class _GpuMemory(_Memory):
+    """Watches the first GPU's memory, beyond what was taken before the process came to it."""
+
+    seconds = 0.5
+
+    def __init__(self, pid: int):
+        self._before = self._used()
+        super().__init__(pid)
+
+    @staticmethod
+    def _used() -> float:
+        command = ["nvidia-smi", "--id=0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+        return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    def taken(self, parent: psutil.Process) -> float:
+        """MiB at this moment."""
+        return self._used() - self._before
 
 
 def _our_words(name: str, race: Race, out: Path) -> list[str]:

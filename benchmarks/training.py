@@ -3,12 +3,14 @@
     python benchmarks/training.py --data sst2/train.tsv --test-data sst2/dev.tsv --rows 6000
     python benchmarks/training.py --data banking77/train.csv --processes 2 --batch-size 128
     python benchmarks/training.py --gpu --model random-bert-base --data sst2/train.tsv --test-data sst2/dev.tsv
+    python benchmarks/training.py --gpu --model random-bert-base --generate 4096 --max-length 512 --batch-size 256
 
 Every contestant trains the same rows with the same model, global batch, number of epochs, learning rate and seed,
 evaluates after each epoch, keeps the best and writes a folder. Each runs in a process of its own, in turn
 (A B C A B C), so that a noisy neighbour hits all alike. Read the ratios, not the rows/s. `share of peak` is the
 useful arithmetic of the real tokens (six times the encoder's parameters and attention, as if each layer computed each
-token; padding is not) over the matrix-product peak measured in the same run and type.
+token; padding is not) over the matrix-product peak measured in the same run and type. "Tuned" is the fastest Trainer
+that took part. With --generate the texts are random words, as many as reviews of films have (IMDB): enough for speed.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 import os
 import random
 import statistics
@@ -27,7 +30,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.contestants import OURS, THEIRS, Race, run
+from benchmarks.contestants import OURS, THEIRS, UNTUNED, Race, run
 
 RANDOM_BERT = "random-bert-base"
 
@@ -45,8 +48,26 @@ def write_rows(source: Path, target: Path, first: int, last: int | None, shuffle
         csv.writer(file).writerows([("text", "label"), *rows[first:last]])
 
 
-def model_folder(name: str, folder: Path) -> str:
-    """The model's folder; "random-bert-base" is made on the spot, with the default model's tokenizer."""
+def write_generated(target: Path, rows: int, tokenizer_folder: str, seed: int) -> None:
+    """Rows of two classes whose texts are words of a vocabulary drawn by chance.
+
+    Their number is log-normal, with a median of 174 and a mean of 234 words as in IMDB's 50,000 reviews.
+    """
+    import transformers
+
+    draw = random.Random(seed)
+    vocabulary = transformers.AutoTokenizer.from_pretrained(tokenizer_folder).get_vocab()
+    words = sorted(word for word in vocabulary if word.isascii() and word.isalpha())
+    with target.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(("text", "label"))
+        for _ in range(rows):
+            count = max(1, round(draw.lognormvariate(math.log(174), math.sqrt(2 * math.log(234 / 174)))))
+            writer.writerow((" ".join(draw.choices(words, k=count)), draw.choice(("up", "down"))))
+
+
+def model_folder(name: str, tokenizer_folder: str, folder: Path) -> str:
+    """The model's folder; "random-bert-base" is made on the spot, with a tokenizer from elsewhere."""
     from classify.config import DEFAULT_MODEL
     from classify.hub import resolve_model
 
@@ -55,7 +76,7 @@ def model_folder(name: str, folder: Path) -> str:
     import transformers
 
     made = folder / RANDOM_BERT
-    tokenizer = transformers.AutoTokenizer.from_pretrained(str(resolve_model(DEFAULT_MODEL).path))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tokenizer_folder or str(resolve_model(DEFAULT_MODEL).path))
     transformers.BertModel(transformers.BertConfig(vocab_size=len(tokenizer))).save_pretrained(made)
     tokenizer.save_pretrained(made)
     return str(made)
@@ -90,7 +111,7 @@ def useful_gflops(tokens_per_second: float, tokens_per_row: float, config: dict[
 
 
 def contestants(gpu: bool) -> list[str]:
-    """All but the compiled one, Trainer in bf16 where it would be emulated, and CUDA graphs where none can be had.
+    """All but the compiled one on CPUs, Trainer in bf16 where it would be emulated, CUDA graphs where none can be had.
 
     This program takes bf16 by itself where it is fast; elsewhere it need not take part in fp32 twice.
     """
@@ -99,12 +120,16 @@ def contestants(gpu: bool) -> list[str]:
     flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     fast = gpu or "avx512_bf16" in flags or "amx_bf16" in flags
     graphs = gpu and torch.cuda.is_bf16_supported(including_emulation=False)
-    left_out = ["compiled", *([] if fast else ["bf16", "classify, fp32"]), *([] if graphs else ["CUDA"])]
+    left_out = [
+        *([] if gpu else ["compiled"]),
+        *([] if fast else ["bf16", "classify, fp32"]),
+        *([] if graphs else ["CUDA"]),
+    ]
     return [name for name in [*OURS, *THEIRS] if not any(word in name for word in left_out)]
 
 
 def report(found: dict[str, list[dict[str, float]]], race: Race, data: str) -> dict[str, Any]:
-    """One line a contestant: medians over the repeats, and the ratio to the first. Returns all figures."""
+    """One line a contestant: medians over the repeats; then ratios. Returns all figures."""
     config = json.loads((Path(race.model) / "config.json").read_text())
     first = next(iter(found.values()))
     per_row = first[0]["tokens/s"] / first[0]["rows/s"]
@@ -113,26 +138,46 @@ def report(found: dict[str, list[dict[str, float]]], race: Race, data: str) -> d
     peaks = {kind: peak(kind, tokens, config, race.gpu) for kind in sorted({"float32", *types.values()})}
     print(f"{data}: batch {race.batch_size}, {per_row:.1f} tokens a row, {race.processes} process(es)")
     print("peak: " + ", ".join(f"{name} {value:.0f} GFLOP/s" for name, value in peaks.items()))
-    print(f"{'':32}  rows/s  of the first  share of peak  accuracy   wall s  first step s  memory MiB")
-    base = statistics.median(run["rows/s"] for run in first)
+    print(f"{'':32}  rows/s  tokens/s  GFLOP/s  of peak  accuracy  wall s  first step s  memory MiB")
     figures: dict[str, Any] = {"peaks": peaks, "tokens_per_row": per_row}
     for name, runs in found.items():
         middle = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
-        share = useful_gflops(middle["tokens/s"], per_row, config) / peaks[types[name]]
-        figures[name] = {**middle, "share_of_peak": share}
+        useful = useful_gflops(middle["tokens/s"], per_row, config)
+        figures[name] = {**middle, "gflops": useful, "share_of_peak": useful / peaks[types[name]]}
         print(
-            f"{name:32}  {middle['rows/s']:6.1f}  {middle['rows/s'] / base:12.2f}  {share:13.1%}  "
-            f"{middle['accuracy']:8.4f}  {middle['wall']:7.1f}  {middle['start']:12.1f}  {middle['memory']:10.0f}"
+            f"{name:32}  {middle['rows/s']:6.1f}  {middle['tokens/s']:8.0f}  {useful:7.0f}  "
+            f"{useful / peaks[types[name]]:7.1%}  {middle['accuracy']:8.4f}  {middle['wall']:6.1f}  "
+            f"{middle['start']:12.1f}  {middle['memory']:10.0f}"
         )
+    compare(figures, [name for name in found if name in OURS], [name for name in found if name in THEIRS])
     return figures
+
+
+def compare(figures: dict[str, Any], ours: list[str], theirs: list[str]) -> None:
+    """Print and add to the figures, for each of this program's runs, its rate and wall time over each Trainer's."""
+    tuned = max(
+        (name for name in theirs if name not in UNTUNED), key=lambda name: figures[name]["rows/s"], default=None
+    )
+    for mine in ours:
+        for other in theirs:
+            rate = figures[mine]["rows/s"] / figures[other]["rows/s"]
+            wall = figures[mine]["wall"] / figures[other]["wall"]
+            figures[mine][f"over {other}"] = {"rows/s": rate, "wall": wall}
+            mark = " (tuned)" if other == tuned else ""
+            print(f"{mine} over {other}{mark}: {rate:.2f} x the rows/s, {wall:.2f} x the wall time")
 
 
 def main() -> None:
     """Run every contestant in turn; print and store medians and ratios."""
     parser = argparse.ArgumentParser(description="Training speed beside transformers' Trainer.")
-    parser.add_argument("--data", required=True)
-    parser.add_argument("--test-data", help="rows to score on; otherwise 200 of --data, left out of training")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--data", type=Path)
+    source.add_argument("--generate", type=int, metavar="N", help="N long texts of random words instead of a table")
+    parser.add_argument(
+        "--test-data", type=Path, help="rows to score on; otherwise 200 of --data, left out of training"
+    )
     parser.add_argument("--model", default="", help=f"a folder or {RANDOM_BERT} (default: this program's)")
+    parser.add_argument("--tokenizer", default="", help=f"a folder, for {RANDOM_BERT} (default: the default model's)")
     parser.add_argument(
         "--rows", type=int, help="train on so many rows: the first ones, or some by chance without --test-data"
     )
@@ -145,28 +190,32 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--gpu", action="store_true")
     parser.add_argument("--only", nargs="+", help="contestants", choices=[*OURS, *THEIRS])
-    parser.add_argument("--store", type=Path, help="write all figures there, as JSON")
+    parser.add_argument("--store", type=Path, default=Path("runs/benchmark.json"), help="all figures (%(default)s)")
     options = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
     names = options.only or contestants(options.gpu)
     found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        table, rest = Path(options.data).resolve(), Path(options.test_data or options.data).resolve()
-        cut = not options.test_data
+        model = model_folder(options.model, options.tokenizer, folder)
+        table = options.data and options.data.resolve()
+        if table is None:
+            table = folder / "generated.csv"
+            write_generated(table, options.generate, model, seed=0)
+        rest, cut = (options.test_data or table).resolve(), not options.test_data
         held_out = (options.test_rows or 200) if cut else 0
         write_rows(table, folder / "train.csv", held_out, options.rows and held_out + options.rows, shuffled=cut)
         write_rows(rest, folder / "test.csv", 0, held_out if cut else options.test_rows, shuffled=cut)
         race = Race(
-            folder, model_folder(options.model, folder), options.epochs, options.max_steps, options.batch_size,
-            options.max_length, options.processes, options.gpu,
+            folder, model, options.epochs, options.max_steps, options.batch_size, options.max_length,
+            options.processes, options.gpu,
         )  # fmt: skip
         for _ in range(options.repeats):
             for name in names:
                 found[name].append(run(name, race))
-        figures = report(found, race, options.data)
-    if options.store:
-        options.store.write_text(json.dumps({"arguments": sys.argv[1:], "figures": figures, "runs": found}, indent=1))
+        figures = report(found, race, str(options.data or f"{options.generate} texts of random words"))
+    options.store.parent.mkdir(parents=True, exist_ok=True)
+    options.store.write_text(json.dumps({"arguments": sys.argv[1:], "figures": figures, "runs": found}, indent=1))
 
 
 if __name__ == "__main__":
