@@ -53,6 +53,7 @@ class Race:
     max_length: int
     processes: int
     gpu: bool
+    seed: int
 
     def words(self) -> list[str]:
         """The race for a worker's command line."""
@@ -152,7 +153,7 @@ def _our_words(name: str, race: Race, out: Path) -> list[str]:
         "--eval-data", str(race.folder / "test.csv"), "--test-data", str(race.folder / "test.csv"),
         "--model", race.model, "--epochs", str(race.epochs), "--batch-size", str(race.batch_size),
         "--max-length", str(race.max_length), "--learning-rate", "5e-5", "--report-to", "none",
-        "--output-dir", str(out),
+        "--output-dir", str(out), "--seed", str(race.seed),
     ]  # fmt: skip
     words += [] if race.gpu else ["--cpu"]
     words += ["--max-steps", str(race.max_steps)] if race.max_steps > 0 else []
@@ -207,12 +208,12 @@ def worker(name: str, race: Race, out: Path) -> None:
         batched=True,
         remove_columns=["text", "label"],
     )
-    transformers.set_seed(42)
+    transformers.set_seed(race.seed)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(race.model, num_labels=len(labels))
     arguments = transformers.TrainingArguments(
         output_dir=str(out), num_train_epochs=race.epochs, max_steps=race.max_steps,
         per_device_train_batch_size=race.batch_size // race.processes, per_device_eval_batch_size=64,
-        learning_rate=5e-5, weight_decay=0.01, warmup_steps=0.1, use_cpu=not race.gpu, report_to="none", seed=42,
+        learning_rate=5e-5, weight_decay=0.01, warmup_steps=0.1, use_cpu=not race.gpu, report_to="none", seed=race.seed,
         save_strategy="epoch", eval_strategy="epoch", load_best_model_at_end=True, metric_for_best_model="accuracy",
         save_total_limit=2, disable_tqdm=True, logging_strategy="no", **settings,
     )  # fmt: skip
@@ -247,7 +248,7 @@ def main() -> None:
         parser.add_argument(name, type=Path, required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--epochs", type=float, required=True)
-    for name in ("--max-steps", "--batch-size", "--max-length", "--processes"):
+    for name in ("--max-steps", "--batch-size", "--max-length", "--processes", "--seed"):
         parser.add_argument(name, type=int, required=True)
     parser.add_argument("--gpu", action="store_true")
     options = vars(parser.parse_args())

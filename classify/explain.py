@@ -146,7 +146,8 @@ def words(topology: Sequence[Entry], plan: DevicePlan, each_node: bool = False) 
         where = f"{plan.n_gpu} devices, which take turns" if plan.n_gpu > 1 else "its device, main memory and disk"
         return (
             f"No launcher started this process, so its local rank is -1, and it spreads the layers of one model over "
-            f"{where}. Where several processes can be started, --strategy fsdp keeps all devices at work."
+            f"{where}. Where several processes can be started, --strategy fsdp keeps all devices at work: each computes "
+            "every layer on its own rows."
         )
     if world == 1 and plan.n_gpu > 1:
         return (
@@ -159,17 +160,22 @@ def words(topology: Sequence[Entry], plan: DevicePlan, each_node: bool = False) 
             f"No launcher started this process, so its local rank is -1: there is one process, it computes on "
             f"{plan.device} ({plan.reason}), draws all rows in random order and writes all files."
         )
+    if world == 1:
+        return (
+            f"A launcher started this process and no other: its rank and local rank are 0. It computes on {plan.device} "
+            "like a process that nothing launched, draws all rows in random order and writes all files."
+        )
     use = "it chooses the device" if plan.device != "cpu" else "on CPUs it chooses nothing, all share them"
     ways = {
         "fsdp": "FSDP2, each keeps a part of the weights,",
         "deepspeed": "DeepSpeed's ZeRO, each keeps a part of the optimizer's state,",
     }
     way = ways.get(plan.strategy, "DistributedDataParallel")
+    whole = "together they hold one model" if plan.strategy == "fsdp" else "every process ends with the same weights"
     return (
         f"{world} processes on {machines} machine{'s' if machines > 1 else ''} train together "
         f"({way} over {plan.backend}). The rank counts processes over all machines, the local rank "
-        f"on one machine, where {use}. The rows of a step are divided by token count, none is repeated, and every "
-        "process ends with the same weights. "
+        f"on one machine, where {use}. The rows of a step are divided by token count, none is repeated, and {whole}. "
         + (
             "Local rank 0 of each machine writes all files there (--save-on-each-node), unless they share the folder."
             if each_node

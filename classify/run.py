@@ -189,7 +189,10 @@ def _rehearse(job: Job, state: train_state.TrainState, plan: BatchPlan, end: int
 def _open_logs(job: Job, step: int) -> None:
     if job.writes:
         job.log = TrainLog(job.folder / "train_log.jsonl", step)
-        job.tracker = Tracker(job.checked.trackers, job.folder, job.config.flat(), step)
+        names = job.checked.trackers
+        if not job.runtime.is_main:  # with --save-on-each-node: files lie on each machine, a server hears of one run
+            names = tuple(name for name in names if name == "tensorboard")
+        job.tracker = Tracker(names, job.folder, job.config.flat(), step)
 
 
 def _loop(job: Job, state: train_state.TrainState, plan: BatchPlan, end: int) -> None:

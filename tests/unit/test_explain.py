@@ -64,6 +64,20 @@ def test_one_process_says_what_minus_one_means() -> None:
     assert "random" in table(topology, plan, 32, {})
 
 
+def test_a_launched_process_that_is_alone() -> None:
+    topology, plan = planned_cluster([1], "cuda")
+    assert "A launcher started this process and no other: its rank and local rank are 0." in words(topology, plan)
+    assert "random" in table(topology, plan, 32, {})
+
+
+def test_sharded_processes_hold_one_model() -> None:
+    from dataclasses import replace
+
+    topology, plan = planned_cluster([2], "cuda")
+    assert "every process ends with the same weights" in words(topology, plan)
+    assert "together they hold one model" in words(topology, replace(plan, strategy="fsdp"))
+
+
 def test_data_parallel_names_all_devices_and_the_faster_way() -> None:
     plan = plan_devices(use_cpu=False, local_rank=-1, environment={}, hardware=Hardware("cuda", 4))
     topology = [{"machine": 0, "rank": 0, "local_rank": -1, "device": "cuda:0"}]
