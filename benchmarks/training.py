@@ -5,12 +5,12 @@
     python benchmarks/training.py --gpu --model random-bert-base --data sst2/train.tsv --test-data sst2/dev.tsv
     python benchmarks/training.py --gpu --model random-bert-base --generate 4096 --max-length 512 --batch-size 256
 
-Every contestant trains the same rows with the same model, global batch, number of epochs, learning rate and seed (another
-in each repeat), evaluates after each epoch, keeps the best and writes a folder. Each runs in a process of its own, in
-turn (A B C A B C), so that a noisy neighbour hits all alike. Read the ratios, not the rows/s. `of peak` is the useful
-arithmetic of the real tokens (six times the encoder's parameters and attention, as if each layer computed each token;
-padding is not) over the matrix-product peak measured in the same run and type. "Tuned" is the fastest Trainer that took
-part. With --generate the texts are random words, as many as reviews of films have: enough for speed.
+Every contestant trains the same rows with the same model, global batch, number of epochs, learning rate and seed
+(another in each repeat), evaluates after each epoch, keeps the best and writes a folder. Each runs in a process of its
+own, in turn (A B C A B C), so that a noisy neighbour hits all alike. Read the ratios, not the rows/s. `of peak` is the
+useful arithmetic of the real tokens (six times the encoder's parameters and attention, as if each layer computed each
+token; padding is not) over the matrix-product peak measured in the same run and type. "Tuned" is the fastest Trainer
+that took part. With --generate the texts are random words, as many as reviews of films have: enough for speed.
 """
 
 from __future__ import annotations

@@ -62,6 +62,26 @@ GROUPS = {
 }
 
 
+# Names of Hugging Face's scripts that are no flags here, and what stands in their place.
+_ALWAYS = "every run trains, evaluates and tests; drop it"
+_EACH_EPOCH = "a run evaluates and saves after each epoch; drop it, or give --save-steps to save more often"
+_BEST = "the epoch with the best macro F1 on the evaluation part is kept; drop it"
+_UNPADDED = "texts are packed, not padded; drop it"
+ELSEWHERE = {
+    **dict.fromkeys(("do_train", "do_eval", "do_predict"), _ALWAYS),
+    **dict.fromkeys(("task_name", "dataset_name", "dataset_config_name"), "give a table with --data"),
+    **dict.fromkeys(("eval_strategy", "evaluation_strategy", "save_strategy"), _EACH_EPOCH),
+    **dict.fromkeys(("load_best_model_at_end", "metric_for_best_model", "greater_is_better"), _BEST),
+    **dict.fromkeys(("pad_to_max_length", "group_by_length", "train_sampling_strategy"), _UNPADDED),
+    "per_device_eval_batch_size": "the size of evaluation's batches is chosen for the device; drop it",
+    "dataloader_num_workers": "no worker processes are needed; drop it",
+    "warmup_ratio": "write 'warmup_steps: 0.1' in a YAML file (below 1 it is a share) and give --config FILE",
+    "optim": "the optimizer is AdamW; drop it",
+    "push_to_hub": "drop it, and upload the output folder with 'hf upload'",
+    "hub_model_id": "drop it, and upload the output folder with 'hf upload'",
+}
+
+
 class Parser(argparse.ArgumentParser):
     """argparse without its usage text, its abbreviations and its exit."""
 
@@ -242,7 +262,9 @@ def unknown_name(word: str, known: Sequence[str]) -> str:
     field = flag.removeprefix("--").replace("-", "_")
     if flag.startswith("--") and field in FIELDS:
         return f"unknown flag {flag}. It is a key of a YAML file: write '{field}: ...' there and give --config FILE."
+    if field in ELSEWHERE:
+        return f"unknown {'flag' if flag.startswith('--') else 'key'} {flag}: {ELSEWHERE[field]}."
     form = flag if not flag.startswith("--") else "--" + flag[2:].replace("_", "-")
-    near = difflib.get_close_matches(form if form.startswith("--") else form.replace("-", "_"), known, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(form if form.startswith("--") else form.replace("-", "_"), known, n=1, cutoff=0.6)
     hint = f"Did you mean {near[0]}?" if near else "See --help."
     return f"unknown {'flag' if flag.startswith('--') else 'key'} {flag}. {hint}"

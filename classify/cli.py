@@ -157,12 +157,9 @@ def _predict(arguments: list[str], program: str) -> int:
         return _tell_other_machines(error, options.debug, start)
     from classify.predict import load_classifier, predict_table
 
-    classifier = load_classifier(options.model, use_cpu=options.cpu, precision=options.precision)
-    begin = time.perf_counter()
-    try:
+    with load_classifier(options.model, use_cpu=options.cpu, precision=options.precision) as classifier:
+        begin = time.perf_counter()
         predict_table(classifier, table, column, Path(options.out).resolve())  # what a link points to
-    finally:
-        classifier.runtime.close()
     seconds = time.perf_counter() - begin
     if classifier.runtime.is_main:
         print(f"{options.out}: {len(table)} rows, column {column!r}, {len(table) / seconds:.0f} rows/s")

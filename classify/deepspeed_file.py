@@ -27,7 +27,8 @@ def check_file(path: str) -> str:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         zero = content.get("zero_optimization", {})
         stage = int(zero.get("stage", 0))
-        halves = [kind for key, kind in _HALVES.items() if content.get(key, {}).get("enabled")]
+        # "auto" means what DeepSpeed takes unless told: off.
+        halves = [kind for key, kind in _HALVES.items() if content.get(key, {}).get("enabled") is True]
         offloaded = [key for key in _OFFLOADED if zero.get(key, {}).get("device", "none") != "none"]
     except OSError as error:
         raise InputError(

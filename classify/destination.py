@@ -57,7 +57,8 @@ def check_destination(config: RunConfig) -> Destination:
         named = earlier[-1] if earlier else None
     destination = Destination(named, stem, checkpoint, training.overwrite_output_dir, bool(resume))
     if named is None:
-        _check_usable(Path("runs") / stem, may_hold_files=True)
+        if launch.looks_at_folders():
+            _check_usable(Path("runs"), may_hold_files=True)
     elif launch.looks_at_folders() and begun_before(destination) is None:
         data = config.data
         check_folder(destination, named, [data.data, data.eval_data, data.test_data, config.model.model])

@@ -223,20 +223,22 @@ def one_per_device() -> int:
     return hardware.count
 
 
-def free_threads(environment: Mapping[str, str], local_world_size: int, cores: int) -> int | None:
+def free_threads(environment: Mapping[str, str], launch: Launch, cores: int) -> int | None:
     """Threads for this process, or None to leave them alone.
 
     torchrun sets OMP_NUM_THREADS=1 when it starts several processes, whatever the machine has. Only that setting
     (known by TORCHELASTIC_RUN_ID) is overridden, and only where cores would stay idle. Where nothing is set and
     several processes share the machine, each takes its share instead of all taking everything.
     """
-    share = max(1, cores // local_world_size)
-    by_srun = environment.get("SLURM_CPUS_PER_TASK", "")  # srun binds a task to its cores: `cores` counts them alone
-    if by_srun.isdecimal() and local_world_size > 1:
+    several = launch.local_world_size > 1
+    share = max(1, cores // launch.local_world_size)
+    by_srun = environment.get("SLURM_CPUS_PER_TASK", "")
+    # srun binds a task to its cores: `cores` counts them alone. Torchrun's processes share those of one task.
+    if several and launch.launcher == "srun" and by_srun.isdecimal():
         share = max(1, min(cores, int(by_srun)))
     setting = environment.get("OMP_NUM_THREADS")
     if setting is None:
-        return share if local_world_size > 1 else None
+        return share if several else None
     by_torchrun = setting == "1" and "TORCHELASTIC_RUN_ID" in environment
     return share if by_torchrun and share > 1 else None
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import re
-import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from classify import safetensors_file
 
 MIB = 1 << 20
 # Bytes a trained weight takes in fp32: itself, its gradient, AdamW's two moments.
@@ -57,18 +57,11 @@ class Need:
 
 
 def count_weights(folder: Path, is_frozen: Callable[[str], bool] = lambda _: False) -> tuple[int, int]:
-    """(trained, frozen) parameters in a folder's safetensors files; `is_frozen` tells by name.
-
-    Read from the files' headers alone (https://github.com/huggingface/safetensors).
-    """
+    """(trained, frozen) parameters in a folder's safetensors files, by their headers; `is_frozen` tells by name."""
     counts = {False: 0, True: 0}
     for path in folder.glob("*.safetensors"):
-        with path.open("rb") as file:
-            (size,) = struct.unpack("<Q", file.read(8))
-            header: dict[str, Any] = json.loads(file.read(size))
-        for name, one in header.items():
-            if name != "__metadata__":
-                counts[is_frozen(name)] += math.prod(one["shape"])
+        for name, one in safetensors_file.header(path).items():
+            counts[is_frozen(name)] += math.prod(one["shape"])
     return counts[False], counts[True]
 
 

@@ -85,14 +85,13 @@ def table(
         device = _device(entry, topology, environment)
         if plan.n_gpu > 1:
             device = f"{device} to {entry['device'].partition(':')[0]}:{plan.n_gpu - 1}"
-        rows = entry.get("rows_per_step")
         lines.append(
             (
                 str(entry["machine"]),
                 str(entry["rank"]),
                 str(entry["local_rank"]),
                 device,
-                str(rows) if rows is not None else _rows(batch_size, world),
+                _rows(batch_size, world),
                 f"{100 / world:.3g} %",
                 "random" if world == 1 else "distributed",
                 "yes" if _writes(entry, each_node) else "no",
@@ -146,8 +145,8 @@ def words(topology: Sequence[Entry], plan: DevicePlan, each_node: bool = False) 
         where = f"{plan.n_gpu} devices, which take turns" if plan.n_gpu > 1 else "its device, main memory and disk"
         return (
             f"No launcher started this process, so its local rank is -1, and it spreads the layers of one model over "
-            f"{where}. Where several processes can be started, --strategy fsdp keeps all devices at work: each computes "
-            "every layer on its own rows."
+            f"{where}. Where several processes can be started, --strategy fsdp keeps all devices at work: each "
+            "computes every layer on its own rows."
         )
     if world == 1 and plan.n_gpu > 1:
         return (
@@ -162,8 +161,8 @@ def words(topology: Sequence[Entry], plan: DevicePlan, each_node: bool = False) 
         )
     if world == 1:
         return (
-            f"A launcher started this process and no other: its rank and local rank are 0. It computes on {plan.device} "
-            "like a process that nothing launched, draws all rows in random order and writes all files."
+            "A launcher started this process and no other: its rank and local rank are 0. Like a process that nothing "
+            f"launched it computes on {plan.device}, draws all rows in random order and writes all files."
         )
     use = "it chooses the device" if plan.device != "cpu" else "on CPUs it chooses nothing, all share them"
     ways = {

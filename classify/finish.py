@@ -11,7 +11,7 @@ from classify import baseline, metrics, sharding, train_state
 from classify.adapters import merge_adapters
 from classify.data.parts import Part
 from classify.job import Job
-from classify.outputs import RunRecord, save_model, write_json, write_predictions
+from classify.outputs import FORMAT, RunRecord, save_model, write_json, write_predictions
 from classify.resume import take_best
 
 
@@ -93,12 +93,11 @@ def _baseline(job: Job, part: Part) -> baseline.BaselineResult | None:
 def _settings(job: Job) -> dict[str, Any]:
     """classify.json: what prediction must repeat."""
     return {
-        "format": 1,
+        "format": FORMAT,
         "text_column": job.checked.corpus.text_column,
         "max_length": job.max_length,
         "long_text": "truncate",
         "temperature": 1.0,
-        "packed": job.model.packed,
     }
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from classify import safetensors_file
 from classify.config import DEFAULT_MODEL
 from classify.errors import InputError
 
@@ -117,6 +118,11 @@ def _checked(name: str, path: Path, found: str) -> ModelFolder:
         missing = sorted(shard for shard in shards if not (path / shard).exists())
         if missing:
             raise InputError(f"--model {name}: {missing[0]}, which {index} names, is not there; copy it there too.")
+    for weights in path.glob("*.safetensors"):
+        try:
+            safetensors_file.header(weights)
+        except ValueError as error:
+            raise InputError(f"--model {name}: {weights} {error}; copy or download it again.") from None
     if not any(any(path.glob(pattern)) for pattern in _VOCABULARIES):
         raise InputError(
             f"--model {name}: no tokenizer in {path} (expected one of {', '.join(_VOCABULARIES)}); save it there too, "

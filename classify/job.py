@@ -31,6 +31,7 @@ from classify.optimization import Objective, make_objective
 from classify.outputs import TrainLog
 from classify.placement import Placement
 from classify.precision import HALF, Precision, choose_precision, faster_on_cpu, multiplies_bf16
+from classify.process_group import telling_other_machines
 from classify.runtime import Runtime
 from classify.tracking import Tracker
 from classify.vocabulary import Vocabulary
@@ -165,12 +166,8 @@ def prepare(checked: Checked) -> Job:
     if launch.decides_alone():  # at once: a long table takes its time to tokenise
         for guess in checked.guesses:
             _print(guess.line())
-    try:
+    with telling_other_machines(lambda: checked.config.training.runtime):
         tokenizer, tokens, max_length, cut = _tokenize(checked)
-    except Exception as error:
-        if launch.several_machines():  # ranks on the others would wait for this one
-            checked.config.training.runtime.leave(f"{type(error).__name__}: {error}")
-        raise
     runtime = checked.config.training.runtime
     try:
         runtime.share_faults(None)

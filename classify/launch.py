@@ -198,10 +198,11 @@ def export(launch: Launch) -> None:
         "RANK": launch.rank,
         "LOCAL_RANK": launch.local_rank,
         "WORLD_SIZE": launch.world_size,
-        "LOCAL_WORLD_SIZE": launch.local_world_size,
         "MASTER_ADDR": launch.address,
         "MASTER_PORT": launch.port,
     }
+    if launch.launcher != "environment":  # which may not have said it
+        values["LOCAL_WORLD_SIZE"] = launch.local_world_size
     for name, value in values.items():
         if value is not None:
             os.environ.setdefault(name, str(value))
@@ -230,15 +231,25 @@ def enter(rank: int, world_size: int, init_method: str, local_rank: int = -1) ->
     """Take a place among processes that the caller started, e.g. with `torch.multiprocessing.spawn`.
 
     `init_method` is tcp://address:port of the first process. Without a `local_rank` all processes are taken to be
-    on one machine, where it equals the rank. Raises DeviceError for what cannot be a place.
+    on one machine, where it equals the rank; with one they may sit on several. What the environment said before, of
+    the caller's own place or of an earlier training, is replaced. Raises DeviceError for what cannot be a place.
     """
     match = re.fullmatch(r"tcp://(.+):(\d+)", init_method)
     if match is None:
         raise DeviceError(f"init_method must be tcp://address:port. Got {init_method!r} instead.")
     if not 0 <= rank < world_size:
         raise DeviceError(f"rank must be from 0 to below world_size {world_size}. Got {rank} instead.")
-    own = local_rank if local_rank >= 0 else rank
-    export(Launch("api", rank, own, world_size, world_size, None, match[1].strip("[]"), int(match[2])))
+    for name in ("LOCAL_WORLD_SIZE", "GROUP_RANK"):
+        os.environ.pop(name, None)
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local_rank if local_rank >= 0 else rank),
+        "WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": match[1].strip("[]"),
+        "MASTER_PORT": match[2],
+    }
+    if local_rank < 0:
+        os.environ["LOCAL_WORLD_SIZE"] = str(world_size)
 
 
 def _place() -> Launch | None:

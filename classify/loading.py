@@ -8,7 +8,7 @@ from typing import Any
 from classify.adapters import add_adapters
 from classify.checks import Checked
 from classify.data.infer import Guess
-from classify.data.tokens import Tokens
+from classify.data.tokens import Tokens, padding_id
 from classify.estimate import KEPT_INPUT
 from classify.model import (
     LoadedModel,
@@ -40,9 +40,12 @@ class Loaded:
 def load(checked: Checked, tokenizer: Any, tokens: dict[str, Tokens], device: str) -> Loaded:
     """The model as the configuration wants it, still on the CPU, for a device of that type."""
     config, part = checked.config, checked.corpus.train
-    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
     model = load_model(
-        checked.model, checked.corpus.labels, seed=config.training.seed, pad_token_id=pad, dropout=config.model.dropout
+        checked.model,
+        checked.corpus.labels,
+        seed=config.training.seed,
+        pad_token_id=padding_id(tokenizer),
+        dropout=config.model.dropout,
     )
     vocabulary, tokens = make_compact(model, tokens, tokenizer.all_special_ids, wish=config.model.compact_vocabulary)
     packing = decide_packing(model, tokens[part.table.path], part.rows, config.model.packing, device)

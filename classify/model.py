@@ -140,8 +140,7 @@ def load_model(
             "last token, as decoders do; take a BERT-like model, which reads the first."
         )
     _renew_head(stock, {*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])})
-    offset = int(config.pad_token_id or 0) + 1 if _counts_from_padding(stock) else 0
-    return LoadedModel(TextClassifier(stock), pad_token_id, offset)
+    return LoadedModel(TextClassifier(stock), pad_token_id, _first_position(stock))
 
 
 @torch.no_grad()
@@ -160,8 +159,7 @@ def load_trained(path: Path, *, pad_token_id: int) -> LoadedModel:
     stock = transformers.AutoModelForSequenceClassification.from_pretrained(
         path, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
     )
-    offset = int(stock.config.pad_token_id or 0) + 1 if _counts_from_padding(stock) else 0
-    return LoadedModel(TextClassifier(stock), pad_token_id, offset)
+    return LoadedModel(TextClassifier(stock), pad_token_id, _first_position(stock))
 
 
 def decide_packing(
@@ -280,10 +278,11 @@ def output_layer(stock: Any) -> nn.Linear:
     return found[-1]
 
 
-def _counts_from_padding(stock: Any) -> bool:
-    """RoBERTa and its kin give the first token the position pad_token_id + 1."""
+def _first_position(stock: Any) -> int:
+    """The position of a text's first token: 0, but pad_token_id + 1 in RoBERTa and its kin."""
     embeddings = getattr(stock.base_model, "embeddings", None)
-    return hasattr(embeddings, "create_position_ids_from_input_ids")
+    counts_from_padding = hasattr(embeddings, "create_position_ids_from_input_ids")
+    return int(stock.config.pad_token_id or 0) + 1 if counts_from_padding else 0
 
 
 def _set_dropout(config: Any, rate: float) -> None:

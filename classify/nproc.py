@@ -20,6 +20,8 @@ def run_processes(arguments: Sequence[str], count: int) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    # How long workers may take to save once they were told to stop, before they are killed; torch would give 30 s.
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "600")
     logging.disable(logging.CRITICAL)  # in this process, which does nothing but wait
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, launch.available_cores() // count)))
     os.environ[launch.STARTED_HERE] = str(count)

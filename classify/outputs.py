@@ -8,6 +8,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,12 +20,15 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from classify import safetensors_file
 from classify.config import RunConfig
 from classify.data.infer import Guess
 from classify.data.parts import Corpus
 from classify.data.read import Table
 from classify.errors import InputError
 
+# Of classify.json; a higher one may ask prediction for what this version does not know.
+FORMAT = 1
 _LIBRARIES = ("classify", "torch", "transformers", "datasets", "scikit-learn", "accelerate", "safetensors", "numpy")
 
 
@@ -102,6 +106,8 @@ def save_model(folder: Path, stock: Any, weights: dict[str, Any], tokenizer: Any
 
     `weights` is the state dict in full: a sharded model holds a part of it only.
     """
+    for leftover in folder.glob(".model-*"):  # of a process that was killed here: one writes at a time
+        shutil.rmtree(leftover, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".model-") as temporary:
         tokenizer.model_max_length = settings["max_length"]
         tokenizer.save_pretrained(temporary)
@@ -127,8 +133,20 @@ def read_settings(folder: str) -> dict[str, Any]:
         ) from None
     except ValueError as error:
         raise InputError(f"--model {folder}: classify.json is not valid JSON ({error}).") from None
-    if not (path / "model.safetensors").exists():
-        raise InputError(f"--model {folder}: no model.safetensors in it; the run did not finish.")
+    settings = settings if isinstance(settings, dict) else {}
+    missing = sorted({"text_column", "max_length", "temperature"} - set(settings))
+    if settings.get("format") != FORMAT or missing:
+        raise InputError(
+            f"--model {folder}: classify.json must be of format {FORMAT}. Got "
+            + (f"one without {missing[0]!r}" if missing else f"format {settings.get('format')!r}")
+            + " instead; predict with the version of this program that trained it (run.json names it)."
+        )
+    try:
+        safetensors_file.header(path / "model.safetensors")
+    except FileNotFoundError:
+        raise InputError(f"--model {folder}: no model.safetensors in it; the run did not finish.") from None
+    except ValueError as error:
+        raise InputError(f"--model {folder}: model.safetensors {error}; copy the folder again.") from None
     return settings
 
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from classify import launch
 from classify.data.read import Table
-from classify.data.tokens import Tokens, load_tokenizer, tokenize
+from classify.data.tokens import Tokens, load_tokenizer, padding_id, tokenize
 from classify.inference import logits_of
 from classify.metrics import softmax
 from classify.model import LoadedModel, decide_packing, load_trained, quiet_libraries
 from classify.outputs import fingerprint, read_settings, write_predictions
 from classify.precision import choose_precision
-from classify.process_group import start
+from classify.process_group import start, telling_other_machines
 from classify.runtime import Runtime
 
 
@@ -30,6 +30,17 @@ class Classifier:
     settings: dict[str, Any]
     runtime: Runtime
     ready: bool = False
+
+    def __enter__(self) -> Self:
+        """For `with`: what several processes share is given back behind it."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the other processes, where there are some; ask nothing any more then."""
+        self.runtime.close()
 
     @property
     def labels(self) -> list[str]:
@@ -61,18 +72,14 @@ def start_runtime(use_cpu: bool) -> Runtime:
 def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "auto") -> Classifier:
     """Load a result folder, e.g. `classify.load_classifier("runs/my-1").probabilities(["..."])`.
 
-    Behind a launcher all processes share the work: each calls `probabilities` with the same texts and gets all results.
+    Behind a launcher all processes share the work: each calls `probabilities` with the same texts, gets all results,
+    and closes the classifier, or uses it as a context manager.
     """
-    settings = read_settings(folder)
     quiet_libraries()
-    try:
+    with telling_other_machines(lambda: start_runtime(use_cpu)):
+        settings = read_settings(folder)
         tokenizer = load_tokenizer(folder)
-        pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
-        model = load_trained(Path(folder), pad_token_id=pad)
-    except Exception as error:
-        if launch.several_machines():  # ranks on the others would wait for this one
-            start_runtime(use_cpu).leave(f"{type(error).__name__}: {error}")
-        raise
+        model = load_trained(Path(folder), pad_token_id=padding_id(tokenizer))
     runtime = start_runtime(use_cpu)
     try:
         runtime.share_faults(None)

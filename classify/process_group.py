@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -41,7 +41,7 @@ def start(
     )
     if plan.parallel_mode is ParallelMode.DISTRIBUTED:
         export(plan.launch)  # before the device is touched: some vendors' software finds its own there
-    threads = free_threads(os.environ, plan.launch.local_world_size, available_cores())
+    threads = free_threads(os.environ, plan.launch, available_cores())
     if threads is not None:
         torch.set_num_threads(threads)
         os.environ["OMP_NUM_THREADS"] = str(threads)
@@ -97,6 +97,21 @@ def _start_smddp(timeout: datetime.timedelta) -> None:
             f"({error}); take an image that has it, or give --ddp-backend nccl."
         ) from None
     torch.distributed.init_process_group("smddp", timeout=timeout)
+
+
+@contextlib.contextmanager
+def telling_other_machines(start_runtime: Callable[[], Runtime]) -> Iterator[None]:
+    """While a process prepares by itself: what stops it is told on the other machines, whose processes wait for it.
+
+    They wait in the process group that `start_runtime` makes. On one machine all processes meet the same.
+    """
+    try:
+        yield
+    except Exception as error:
+        if several_machines():
+            told = str(error) if isinstance(error, ClassifyError) else f"{type(error).__name__}: {error}"
+            start_runtime().leave(told)
+        raise
 
 
 @contextlib.contextmanager

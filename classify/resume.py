@@ -35,9 +35,13 @@ def find_checkpoint(job: Job) -> Checkpoint | None:
     before = found.state["identity"]
     _keep_precision(job, before.get("precision"))
     now = job.identity()
-    changed = [f"{key} was {before.get(key)!r} and is {now[key]!r}" for key in now if before.get(key) != now[key]]
-    if before.get("data") != now["data"]:  # hashes say nothing to a person
-        changed[0] = "the tables, their columns or the rows chosen from them (--max-train-samples, --seed) differ"
+    changed = [
+        f"{key} was {before.get(key)!r} and is {now[key]!r}"
+        if key != "data"  # whose hashes say nothing to a person
+        else "the tables, their columns or the rows chosen from them (--max-train-samples, --seed) differ"
+        for key in now
+        if before.get(key) != now[key]
+    ]
     if changed:
         raise InputError(
             f"--resume {job.folder}: the run was started with other settings: {'; '.join(changed)}. Give the same, or "

@@ -6,6 +6,7 @@ Every step that involves several processes is called by all of them; who writes 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import signal
@@ -21,12 +22,13 @@ from classify.checkpoint import Checkpoint
 from classify.checks import Checked, check
 from classify.config import RunConfig
 from classify.data.infer import Guess
-from classify.data.plan import BatchPlan, end_in_time
+from classify.data.plan import BatchPlan, divide, end_in_time, token_cost
 from classify.destination import CHECKPOINTS
 from classify.errors import InputError, Interrupted
 from classify.finish import finish
 from classify.job import Job, prepare
 from classify.outputs import RunRecord, TrainLog
+from classify.process_group import telling_other_machines
 from classify.signals import stop_signals
 from classify.tracking import Tracker
 
@@ -63,7 +65,9 @@ def train(
             "start several with torchrun, or call it in each with rank, world_size and init_method."
         )
     begun = begun or time.time()
-    checked = checked or check(config)
+    if checked is None:
+        with telling_other_machines(lambda: config.training.runtime):
+            checked = check(config)
     job = prepare(checked)
     job.begun = begun
     try:
@@ -100,7 +104,8 @@ def _run(job: Job) -> Path:
         raise
     except BaseException:
         if job.writes:
-            record.write("failed")
+            with contextlib.suppress(OSError):  # a full disk, say: what went wrong first is the error to tell
+                record.write("failed")
         raise
     finally:
         job.tracker.close()
@@ -136,11 +141,7 @@ def _rows_per_step(job: Job) -> list[int]:
     data = job.training_set
     rows = data.rows[BatchPlan(len(data.rows), job.batch_size, job.config.training.seed).step_at(0).rows]
     lengths = data.tokens.lengths_of(rows)
-    world = job.runtime.world_size
-    return [
-        sum(len(piece) for micro in train_state.micro_batches(job.model, lengths, rank, world, 1, 1) for piece in micro)
-        for rank in range(world)
-    ]
+    return [len(share) for share in divide(token_cost(lengths, job.model.hidden_size), job.runtime.world_size)]
 
 
 def _begin(job: Job, found: Checkpoint | None) -> train_state.TrainState:

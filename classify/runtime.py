@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any
 
 import torch
 from torch import nn
@@ -23,13 +23,6 @@ from classify.errors import InputError
 
 # How long the GIL is left to gloo's threads before the end; they need microseconds, on a loaded machine more.
 _GLOO_SECONDS = 0.1
-
-
-class Movable(Protocol):
-    """A batch that can go to a device."""
-
-    def to(self, device: torch.device) -> Self:
-        """The same batch there."""
 
 
 class BatchDataParallel(DataParallel):
@@ -102,7 +95,7 @@ class Runtime:
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
-        self.broadcast(None)
+        self.any(False)
 
     def sum(self, values: list[float]) -> list[float]:
         """Element-wise sum over all ranks, in double precision."""

@@ -31,6 +31,9 @@ from classify.runtime import Runtime
 from classify.train_state import PADDED_ROWS, Progress, TrainState, micro_batches
 from classify.transfer import send
 
+# At least so often, in steps, the ranks of a run on devices ask each other whether to stop.
+_ASK_STEPS = 10
+
 
 @dataclass(frozen=True)
 class StepDone:
@@ -227,7 +230,8 @@ def fit(
 
         epoch_ended = step.end % batches.rows == 0
         # Asking all ranks costs a small exchange; on devices it would also make the host wait, so it is done less.
-        ask = runtime.device.type == "cpu" or progress.step % config.logging_steps == 0
+        often = not runtime.distributed or runtime.device.type == "cpu"
+        ask = often or progress.step % min(config.logging_steps, _ASK_STEPS) == 0
         votes = runtime.sum([float(stop()), float(late())]) if ask else [0.0, 0.0]
         stopped = votes[0] > 0
         last = step.end >= end or votes[1] > 0

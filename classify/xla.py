@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
-from typing import Any
 
 # The smallest batch: shorter texts and fewer rows are filled up to it.
 _TOKENS = 16
@@ -40,14 +39,6 @@ def seed(value: int) -> None:
     import torch_xla
 
     torch_xla.manual_seed(value)
-
-
-def compilations() -> int:
-    """Programs compiled so far in this process."""
-    import torch_xla.debug.metrics
-
-    found: Any = torch_xla.debug.metrics.counter_value("UncachedCompile")
-    return int(found or 0)
 
 
 def padded_length(tokens: int) -> int:

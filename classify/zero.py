@@ -129,5 +129,6 @@ class Zero:
 
     def _link(self) -> None:
         """Tell the parameters where their state lies: DeepSpeed does so once, when the first group has some."""
+        assert hasattr(self.optimizer, "_hp_optimizer_states_linked"), "this DeepSpeed keeps it elsewhere"
         self.optimizer._hp_optimizer_states_linked = False
         self.optimizer._lazy_init_hp_params_optimizer_state()

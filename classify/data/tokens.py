@@ -14,6 +14,7 @@ import itertools
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ Ids = npt.NDArray[np.int64]
 _FORMAT = 1
 _CACHE_BYTES = 4 << 30
 _BATCH = 4096
+# Entries that are being made; one that is older than a day is of a process that was killed.
+_MAKING = ".making-"
+_LEFT_SECONDS = 24 * 3600
 
 
 @dataclass(frozen=True)
@@ -174,6 +178,11 @@ def _block_encoder(tokenizer: Any) -> Callable[[Sequence[str], int], list[list[i
     ]
 
 
+def padding_id(tokenizer: Any) -> int:
+    """The id that padded places hold; any will do where the tokenizer has none, since nothing looks at them."""
+    return 0 if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
+
+
 def cache_folder() -> Path:
     """Where tokenised tables are kept: `$XDG_CACHE_HOME/classify`, `~/.cache/classify` without it."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
@@ -201,7 +210,7 @@ def _through_cache(
                 offsets = np.load(folder / "offsets.npy")
                 if len(offsets) == len(texts) + 1 and offsets[-1] == len(ids):
                     return ids, offsets
-            except (ValueError, EOFError):  # not an array any more
+            except (OSError, ValueError, EOFError):  # not there, or not an array any more
                 pass
             shutil.rmtree(folder, ignore_errors=True)
     except OSError:  # read-only, or no room to keep them
@@ -212,7 +221,7 @@ def _through_cache(
 def _store(folder: Path, arrays: tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]) -> None:
     """Write both arrays under a temporary name, then rename: a cache entry exists whole or not at all."""
     _make_room(folder.parent, sum(array.nbytes for array in arrays))
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".making-"))
+    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=_MAKING))
     try:
         for name, array in (("ids.npy", arrays[0]), ("offsets.npy", arrays[1])):
             with (temporary / name).open("wb") as file:
@@ -225,7 +234,10 @@ def _store(folder: Path, arrays: tuple[npt.NDArray[np.int32], npt.NDArray[np.int
 
 
 def _make_room(cache: Path, needed: int) -> None:
-    """Drop the entries used longest ago until `needed` bytes fit into the cache's size."""
+    """Drop what killed processes left, and the entries used longest ago until `needed` bytes fit into the cache."""
+    for leftover in cache.glob(f"{_MAKING}*"):
+        if time.time() - leftover.stat().st_mtime > _LEFT_SECONDS:
+            shutil.rmtree(leftover, ignore_errors=True)
     entries = sorted((p for p in cache.iterdir() if p.is_dir() and p.name[0] != "."), key=lambda p: p.stat().st_mtime)
     sizes = {entry: sum(file.stat().st_size for file in entry.iterdir()) for entry in entries}
     total = sum(sizes.values())

@@ -244,6 +244,36 @@ def test_a_table_missing_on_one_machine_ends_the_other(
     assert not (homes[0] / "out").exists()
 
 
+def test_a_script_whose_table_is_missing_on_one_machine_ends_the_other(
+    machines: tuple[str, str], model_folder: Path, tmp_path: Path
+) -> None:
+    """The same through the Python interface, where an exception says it."""
+    homes = two_homes(tmp_path)
+    (homes[1] / "my.csv").unlink()
+    (tmp_path / "mine.py").write_text(
+        "import classify\n"
+        "from classify.config import DataConfig, ModelConfig, RunConfig, TrainingConfig\n"
+        f"model = ModelConfig(model={str(model_folder)!r}, head='random')\n"
+        "training = TrainingConfig(use_cpu=True, max_steps=1, report_to='none')\n"
+        "classify.train(RunConfig(DataConfig(data='my.csv'), model, training))\n"
+    )
+    port = str(free_port())
+    begin = time.monotonic()
+    processes = [
+        subprocess.Popen(
+            ["ip", "netns", "exec", name, f"{sys.prefix}/bin/torchrun", "--nnodes", "2", "--node-rank", str(number),
+             "--nproc-per-node", "1", "--master-addr", ADDRESSES[0], "--master-port", port, str(tmp_path / "mine.py")],
+            cwd=home, env={**unlaunched(), "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True,
+        )
+        for number, (name, home) in enumerate(zip(machines, homes, strict=True))
+    ]  # fmt: skip
+    outputs = _finished(processes, code=1)
+    assert time.monotonic() - begin < 60
+    assert "InputError: --data my.csv: no such file" in outputs[1]
+    assert "InputError: rank 1 on machine 1 stopped: --data my.csv: no such file" in outputs[0]
+
+
 def test_predictions_of_two_machines(
     machines: tuple[str, str], model_folder: Path, tmp_path: Path, command: Callable[..., Any]
 ) -> None:

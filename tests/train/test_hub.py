@@ -92,6 +92,16 @@ def test_a_missing_shard_is_named(model_folder: Path, tmp_path: Path) -> None:
         resolve_model(str(tmp_path / "m"))
 
 
+@pytest.mark.parametrize("kept", [0, 4, 1000, -1])
+def test_weights_that_were_cut_off_are_refused(model_folder: Path, tmp_path: Path, kept: int) -> None:
+    """A copy that ended early; loading it would be a fault deep within safetensors."""
+    folder = shutil.copytree(model_folder, tmp_path / "copied")
+    weights = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(weights[:kept])
+    with pytest.raises(InputError, match=r"model\.safetensors .*was cut off.*; copy or download it again"):
+        resolve_model(str(folder))
+
+
 def test_weights_that_could_carry_code_are_refused(model_folder: Path, tmp_path: Path) -> None:
     shutil.copytree(model_folder, tmp_path / "m")
     (tmp_path / "m" / "model.safetensors").rename(tmp_path / "m" / "pytorch_model.bin")

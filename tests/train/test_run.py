@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+import classify
 from classify import probe
 from classify.checks import check_prediction
 from classify.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
@@ -146,6 +148,30 @@ def test_transformers_loads_the_folder_with_the_same_probabilities(finished: Pat
     for row, scores in zip(rows, classify([row["text"] for row in rows]), strict=True):
         for score in scores:
             assert score["score"] == pytest.approx(float(row[f"prob_{score['label']}"]), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "part"),
+    [
+        ("model.safetensors", b"\x00\x01", "model.safetensors is no safetensors file, or was cut off; copy"),
+        ("classify.json", b"{}", "must be of format 1. Got one without 'max_length' instead"),
+        ("classify.json", b'{"format": 2, "text_column": "a", "max_length": 9, "temperature": 1}', "Got format 2"),
+    ],
+)
+def test_a_damaged_result_folder_is_told_in_a_line(
+    finished: Path, table: Path, tmp_path: Path, command: Callable[..., Any], file: str, content: bytes, part: str
+) -> None:
+    folder = shutil.copytree(finished, tmp_path / "copied", ignore=shutil.ignore_patterns("checkpoints"))
+    (folder / file).write_bytes(content)
+    done = command("-m", "classify", "predict", "--model", "copied", "--data", str(table), "--cpu")
+    assert done.returncode == 2
+    assert part in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_classifier_gives_its_place_among_processes_back(finished: Path) -> None:
+    with classify.load_classifier(str(finished), use_cpu=True) as classifier:
+        assert classifier.probabilities(["card"]).shape == (1, 3)
 
 
 def test_predict_gives_every_row_its_line(finished: Path, tmp_path: Path, command: Callable[..., Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -60,6 +61,25 @@ def test_a_damaged_cache_is_made_anew(model_folder: Path, tmp_path: Path, monkey
     (folder,) = [path for path in module.cache_folder().iterdir() if path.is_dir()]
     (folder / "ids.npy").write_bytes(b"garbage")
     assert tokenize(tokenizer, TEXTS, 64, identity="t").ids.tolist() == wanted
+
+
+def test_what_killed_processes_left_in_the_cache_goes(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An entry without its ids, once; and entries that were being made, once they are a day old."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    tokenizer = load_tokenizer(str(model_folder))
+    wanted = tokenize(tokenizer, TEXTS, 64, identity="t").ids.tolist()
+    (folder,) = [path for path in module.cache_folder().iterdir() if path.is_dir()]
+    (folder / "ids.npy").unlink()
+    old, new = folder.parent / ".making-old", folder.parent / ".making-new"
+    for leftover in (old, new):
+        leftover.mkdir()
+    os.utime(old, (0, 0))
+    for _ in range(2):
+        assert tokenize(tokenizer, TEXTS, 64, identity="t").ids.tolist() == wanted
+    assert (folder / "ids.npy").exists()
+    assert (old.exists(), new.exists()) == (False, True)
 
 
 def test_without_a_writable_cache_it_works_in_memory(

@@ -189,22 +189,31 @@ def test_contradictions_of_a_single_process(arguments: dict[str, object], parts:
 
 
 @pytest.mark.parametrize(
-    ("environment", "local_world", "cores", "threads"),
+    ("environment", "launcher", "local_world", "cores", "threads"),
     [
-        ({"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "x"}, 2, 8, 4),
-        ({"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "x"}, 2, 2, None),  # no core is free
-        ({"OMP_NUM_THREADS": "1"}, 2, 8, None),  # the person set it
-        ({"OMP_NUM_THREADS": "2", "TORCHELASTIC_RUN_ID": "x"}, 2, 8, None),
-        ({}, 1, 8, None),
-        ({}, 2, 8, 4),  # nothing is set: each takes its share
-        ({}, 4, 2, 1),
-        ({"SLURM_CPUS_PER_TASK": "8"}, 4, 8, 8),  # srun binds a task: the cores seen are its own
+        ({"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "x"}, "torchrun", 2, 8, 4),
+        ({"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "x"}, "torchrun", 2, 2, None),  # no core is free
+        ({"OMP_NUM_THREADS": "1"}, "environment", 2, 8, None),  # the person set it
+        ({"OMP_NUM_THREADS": "2", "TORCHELASTIC_RUN_ID": "x"}, "torchrun", 2, 8, None),
+        ({}, "none", 1, 8, None),
+        ({}, "environment", 2, 8, 4),  # nothing is set: each takes its share
+        ({}, "environment", 4, 2, 1),
+        ({"SLURM_CPUS_PER_TASK": "8"}, "srun", 4, 8, 8),  # srun binds a task: the cores seen are its own
+        # One task of sbatch with all cores, in which torchrun starts processes that share them.
+        (
+            {"SLURM_CPUS_PER_TASK": "16", "OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "x"},
+            "torchrun",
+            4,
+            16,
+            4,
+        ),
     ],
 )
 def test_threads_are_freed_only_from_torchrun(
-    environment: dict[str, str], local_world: int, cores: int, threads: int | None
+    environment: dict[str, str], launcher: str, local_world: int, cores: int, threads: int | None
 ) -> None:
-    assert free_threads(environment, local_world, cores) == threads
+    launch = Launch(launcher, local_rank=0, world_size=local_world, local_world_size=local_world)
+    assert free_threads(environment, launch, cores) == threads
 
 
 SRUN = {

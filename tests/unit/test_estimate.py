@@ -20,9 +20,13 @@ def pieces(count: int, needs: int = 16, frozen: int = 0) -> list[Piece]:
 
 
 def test_weights_are_counted_by_the_headers_alone(tmp_path: Path) -> None:
-    header = {"__metadata__": {"format": "pt"}, "a": {"dtype": "F32", "shape": [3, 4]}, "b": {"shape": []}}
+    header = {
+        "__metadata__": {"format": "pt"},
+        "a": {"dtype": "F32", "shape": [3, 4], "data_offsets": [0, 48]},
+        "b": {"dtype": "F32", "shape": [], "data_offsets": [48, 52]},
+    }
     text = json.dumps(header).encode()
-    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(52))
     assert count_weights(tmp_path) == (13, 0)
     assert count_weights(tmp_path, lambda name: name == "a") == (1, 12)
 

@@ -54,6 +54,18 @@ def test_a_folder_of_its_own_where_it_began_none(here: Path) -> None:
     assert begun_before(wanted()) is None
 
 
+def test_a_run_without_a_name_needs_no_more_than_its_folders_folder(here: Path) -> None:
+    """Its own folder is runs/my-<n>; whatever is called runs/my does not matter."""
+    (here / "runs").mkdir()
+    (here / "runs" / "my").write_text("a table, say")
+    assert wanted().folder is None
+    (here / "runs" / "my").unlink()
+    (here / "runs").rmdir()
+    (here / "runs").write_text("a file")
+    with pytest.raises(InputError, match=r"runs: expected a folder\. Got a file instead"):
+        wanted()
+
+
 def test_an_own_folder_is_not_emptied_again(here: Path) -> None:
     begun(here / "out", job_name())
     found = begun_before(wanted(output_dir="out", overwrite_output_dir=True))
