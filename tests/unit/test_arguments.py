@@ -77,7 +77,10 @@ def test_resume_takes_a_folder_or_nothing() -> None:
     [
         (["--dta", "x"], "unknown flag --dta. Did you mean --data?"),
         (["--data", "x", "--do_train"], "unknown flag --do_train: every run trains, evaluates and tests; drop it."),
-        (["--data", "x", "--push-to-hub", "1"], "and upload the output folder with 'hf upload'."),
+        (
+            ["--data", "x", "--push-to-hub", "1"],
+            "unknown flag --push-to-hub: drop it, and upload the output folder with 'hf upload'.",
+        ),
         (["--data", "x", "--learning_rat=1"], "unknown flag --learning_rat. Did you mean --learning-rate?"),
         (["--data", "x", "--qqqq"], "unknown flag --qqqq. See --help."),
         (["my.csv"], "unexpected argument 'my.csv'; every value follows a flag, e.g. --data my.csv."),
