@@ -67,10 +67,7 @@ def check_inputs(config: RunConfig) -> Checked:
 def check_start(training: TrainingConfig) -> None:
     """Raise InputError where the flags contradict how this process was started."""
     place = launch.read_launch(os.environ, training.local_rank)
-    if (
-        training.local_rank >= 0
-    ):  # of an old launcher: whoever asks for this process's place later reads variables alone
-        os.environ.setdefault("LOCAL_RANK", str(training.local_rank))
+    launch.remember(training.local_rank)
     if training.nproc is not None and not launch.started_here():
         if place.local_rank >= 0:
             raise InputError(

@@ -208,6 +208,12 @@ def export(launch: Launch) -> None:
             os.environ.setdefault(name, str(value))
 
 
+def remember(local_rank: int) -> None:
+    """Keep what an old launcher's flag says for those who ask for this process's place later, by the variables alone."""
+    if local_rank >= 0:
+        os.environ.setdefault("LOCAL_RANK", str(local_rank))
+
+
 def torchrun_environments(per_machine: Sequence[int]) -> list[dict[str, str]]:
     """What torchrun would set for each process of machines with so many processes each, by rank."""
     found: list[dict[str, str]] = []
