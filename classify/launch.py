@@ -209,7 +209,7 @@ def export(launch: Launch) -> None:
 
 
 def remember(local_rank: int) -> None:
-    """Keep what an old launcher's flag says for those who ask for this process's place later, by the variables alone."""
+    """Keep what an old launcher's flag says, for those who ask later for this process's place by the variables."""
     if local_rank >= 0:
         os.environ.setdefault("LOCAL_RANK", str(local_rank))
 
