@@ -88,6 +88,12 @@ class DeviceConfig:
         """Decide device and parallel mode once, as `transformers.TrainingArguments._setup_devices` does."""
         return self.runtime.device
 
+    def renew_runtime(self) -> None:
+        """Forget a process group that a training has closed: the next question about devices starts one anew."""
+        if "runtime" in vars(self) and self.runtime.closed:
+            del self.runtime
+            vars(self).pop("_setup_devices", None)
+
     @property
     def device(self) -> torch.device:
         """The device of this process."""

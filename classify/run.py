@@ -65,6 +65,7 @@ def train(
             "start several with torchrun, or call it in each with rank, world_size and init_method."
         )
     begun = begun or time.time()
+    config.training.renew_runtime()
     if checked is None:
         with telling_other_machines(lambda: config.training.runtime):
             checked = check(config)
@@ -74,6 +75,7 @@ def train(
         return _run(job)
     finally:
         job.runtime.close()
+        launch.end_training()
 
 
 def _run(job: Job) -> Path:

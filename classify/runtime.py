@@ -48,6 +48,7 @@ class Runtime:
     plan: DevicePlan
     device: torch.device
     topology: list[dict[str, Any]] = field(default_factory=list)
+    closed: bool = False
     _wrapped: list[Any] = field(default_factory=list, repr=False)
     _norms: int = field(default=0, repr=False)
 
@@ -253,6 +254,7 @@ class Runtime:
 
     def close(self) -> None:
         """Take the process group down; safe to call twice and after an error."""
+        self.closed = True
         # A reducer that outlives the group would destroy it while holding the GIL, which gloo's thread may be waiting
         # for: a deadlock at exit. So reducers go first; the wrapped models cannot be used any more.
         for model in self._wrapped:

@@ -133,6 +133,29 @@ def test_the_flag_of_old_launchers_alone(model_folder: Path, tmp_path: Path) -> 
     assert places(tmp_path / "out") == [(0, 0, 0), (0, 1, 1)]
 
 
+def test_a_script_that_trains_twice(
+    command: Callable[..., Any], table: Path, model_folder: Path, tmp_path: Path
+) -> None:
+    """One configuration, two seeds, behind torchrun: two folders, and the processes meet anew for the second."""
+    (tmp_path / "mine.py").write_text(
+        "import classify\n"
+        "from classify.config import DataConfig, ModelConfig, RunConfig, TrainingConfig\n"
+        "training = TrainingConfig(use_cpu=True, max_steps=2, report_to='none')\n"
+        f"model = ModelConfig(model={str(model_folder)!r}, head='random')\n"
+        f"config = RunConfig(DataConfig(data={str(table)!r}), model, training)\n"
+        "for seed in (1, 2):\n"
+        "    training.seed = seed\n"
+        "    classify.train(config)\n"
+    )
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    done = command(*torchrun, "mine.py", PYTHONPATH=str(ROOT))
+    assert done.returncode == 0, done.stderr
+    runs = [json.loads((tmp_path / "runs" / f"my-{n}" / "run.json").read_text()) for n in (1, 2)]
+    assert [run["seed"] for run in runs] == [1, 2]
+    assert [run["status"] for run in runs] == ["finished", "finished"]
+    assert [len(run["topology"]) for run in runs] == [2, 2]
+
+
 def test_spawned_processes_through_the_api(command: Callable[..., Any], model_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "spawn.py").write_text(SPAWN.format(root=str(ROOT)))
     done = command("spawn.py", str(free_port()), str(TICKETS), str(model_folder))
