@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from classify import launch
+from classify import attempts, launch
 from classify.config import RunConfig
 from classify.errors import InputError
 
@@ -89,7 +89,7 @@ def begun_before(destination: Destination) -> Destination | None:
 
 def is_of_this_job(folder: Path) -> bool:
     """Whether the run in a folder was begun by this job of the launcher."""
-    job = launch.job_name()
+    job = attempts.job_name()
     if job is None:
         return False
     try:

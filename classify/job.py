@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from classify import explain, graphs, launch, metrics
+from classify import attempts, explain, graphs, launch, metrics
 from classify.agreement import check_alike, check_enough
 from classify.batch_norm import told
 from classify.checks import Checked
@@ -220,7 +220,7 @@ def _prepare(
         guesses=[*checked.guesses, cut, *found],
         writes=writes,
         destination=destination,
-        names=sorted({name for name in runtime.gather_texts(launch.job_name() or "") if name}),
+        names=sorted({name for name in runtime.gather_texts(attempts.job_name() or "") if name}),
         vocabulary=vocabulary if writes or vocabulary is None else vocabulary.without_table(),
         adapted=loaded.adapted,
         placement=placement,

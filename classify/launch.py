@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +15,6 @@ from dataclasses import dataclass
 from classify import sagemaker
 from classify.errors import DeviceError
 
-# Trainings that this process has ended: a script may call `train` more than once.
-_ended = 0
 # Set for the processes that --nproc starts, so that they do not start processes themselves.
 STARTED_HERE = "CLASSIFY_NPROC"
 
@@ -314,31 +311,6 @@ def looks_at_folders() -> bool:
     Then none waits for one that has left. The folder is made once all have met.
     """
     return decides_alone() or not several_machines()
-
-
-def restarts() -> int:
-    """How often the launcher has started this job anew (`torchrun --max-restarts`)."""
-    return _number(os.environ, "TORCHELASTIC_RESTART_COUNT", 0)
-
-
-def end_training() -> None:
-    """Note that a training has ended in this process; the next one is another job to `job_name`."""
-    global _ended
-    _ended += 1
-
-
-def job_name() -> str | None:
-    """A name that a job keeps when its launcher starts it anew, and that no other has; None behind other launchers.
-
-    Of several trainings of a script each has its own, by its number: a script that is started anew repeats them.
-
-    torchrun's --rdzv-id is "none", or whatever a person gives to job after job. What is unique is the folder that its
-    agent makes for the errors of its processes: <random>/<id>_<random>/attempt_<n>/<local rank>/error.json.
-    """
-    parts = os.environ.get("TORCHELASTIC_ERROR_FILE", "").split(os.sep)
-    if len(parts) < 5:
-        return None
-    return f"{socket.gethostname()}:{parts[-5]}/{parts[-4]}" + (f"#{_ended}" if _ended else "")
 
 
 def started_here() -> bool:

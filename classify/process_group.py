@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 
+from classify.attempts import restarts, trainings_ended
 from classify.devices import DevicePlan, Hardware, ParallelMode, detect_hardware, free_threads, plan_devices
 from classify.errors import ClassifyError, DeviceError
-from classify.launch import available_cores, export, hosts_the_store, restarts, several_machines
+from classify.launch import available_cores, export, hosts_the_store, several_machines
 from classify.network import check_meeting_place, interface_towards
 from classify.runtime import Runtime
 
@@ -131,18 +132,22 @@ def _patience(what: str) -> Iterator[None]:
 
 
 def _meeting_place(timeout: datetime.timedelta) -> dict[str, Any]:
-    """Arguments of `init_process_group`: none but in a restarted job.
+    """Arguments of `init_process_group`: none but in a restarted job, and in the later trainings of a script.
 
-    torchrun with a fixed address serves all attempts from one store, where the addresses of processes that are gone
-    still stand (torch 2.13 names them alike in every attempt). On several machines the agents count restarts each for
+    torchrun with a fixed address serves them all from one store, where the addresses of groups that are gone still
+    stand (torch 2.13 names them alike in every attempt). On several machines the agents count restarts each for
     itself, so the number cannot keep attempts apart; there torchrun must be given --rdzv-backend c10d, which meets at
     a new store each time.
     """
-    if not restarts() or several_machines():
+    names = []
+    if restarts() and not several_machines():
+        names.append(f"attempt-{restarts()}")
+    if trainings_ended():
+        names.append(f"training-{trainings_ended()}")
+    if not names:
         return {}
     store, rank, world_size = next(torch.distributed.rendezvous("env://", timeout=timeout))
-    store = torch.distributed.PrefixStore(f"attempt-{restarts()}", store)
-    return {"store": store, "rank": rank, "world_size": world_size}
+    return {"store": torch.distributed.PrefixStore("/".join(names), store), "rank": rank, "world_size": world_size}
 
 
 def _topology(runtime: Runtime) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from classify import checkpoint, launch, probe, rehearsal, resume, train_state, trainer
+from classify import attempts, checkpoint, launch, probe, rehearsal, resume, train_state, trainer
 from classify.checkpoint import Checkpoint
 from classify.checks import Checked, check
 from classify.config import RunConfig
@@ -75,7 +75,7 @@ def train(
         return _run(job)
     finally:
         job.runtime.close()
-        launch.end_training()
+        attempts.end_training()
 
 
 def _run(job: Job) -> Path:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from classify.attempts import job_name
 from classify.config import DataConfig, RunConfig, TrainingConfig
 from classify.destination import Destination, begun_before, check_destination
 from classify.errors import InputError
-from classify.launch import job_name
 
 
 @pytest.fixture
