@@ -2,15 +2,13 @@
 
     python benchmarks/large_table.py [--rows 1000000]
 
-The texts are 2 to 20 words drawn by chance from the default model's vocabulary, the labels follow from one of them.
+The texts are 2 to 20 words drawn by chance from the default model's vocabulary.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import os
-import random
 import resource
 import subprocess
 import sys
@@ -18,34 +16,18 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.generated import write_texts
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
 
 
-def write(path: Path, rows: int, seed: int) -> None:
-    """A table of so many rows."""
-    from classify.config import DEFAULT_MODEL
-    from classify.data.tokens import load_tokenizer
-    from classify.hub import resolve_model
-
-    vocabulary = load_tokenizer(str(resolve_model(DEFAULT_MODEL).path)).get_vocab()
-    words = sorted(word for word in vocabulary if word.isascii() and word.isalpha())
-    draw = random.Random(seed)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(("text", "label"))
-        for _ in range(rows):
-            label = draw.choice(("up", "down"))
-            writer.writerow((" ".join([label, *draw.choices(words, k=draw.randint(1, 19))]), label))
-
-
-def tokenising_rate(texts: list[str]) -> tuple[float, float]:
+def tokenising_rate(texts: list[str], model: str) -> tuple[float, float]:
     """Texts a second: this program's, without a cache; and the tokenizers library's alone, which makes no arrays."""
-    from classify.config import DEFAULT_MODEL
     from classify.data.tokens import load_tokenizer, tokenize
-    from classify.hub import resolve_model
 
-    tokenizer = load_tokenizer(str(resolve_model(DEFAULT_MODEL).path))
+    tokenizer = load_tokenizer(model)
     begin = time.perf_counter()
     tokenize(tokenizer, texts, 512)
     middle = time.perf_counter()
@@ -75,23 +57,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="A large table: memory and tokenising rate.")
     parser.add_argument("--rows", type=int, default=1_000_000)
     options = parser.parse_args()
+    from classify.config import DEFAULT_MODEL
     from classify.data.read import read_table
+    from classify.hub import resolve_model
 
+    model = str(resolve_model(DEFAULT_MODEL).path)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         os.environ["XDG_CACHE_HOME"] = temporary
         small, large, held_out = folder / "small.csv", folder / "large.csv", folder / "held-out.csv"
-        write(small, 2_000, seed=0)
-        write(large, options.rows, seed=1)
-        write(held_out, 500, seed=2)
+        for seed, (path, rows) in enumerate({small: 2_000, large: options.rows, held_out: 500}.items()):
+            write_texts(path, rows, model, lambda draw: draw.randint(2, 20), seed)
         print(f"{options.rows} rows, {large.stat().st_size / 1e6:.0f} MB")
         for table, name in ((small, "2,000 rows"), (large, "all rows")):
             memory, seconds = train(table, held_out, folder / table.stem)
             print(f"training, {name}: peak memory {memory:.0f} MiB, {seconds:.0f} s")
         texts = list(read_table(str(large)).column("text"))
-        tokenising_rate(texts[:1_000])
+        tokenising_rate(texts[:1_000], model)
         for count in (10_000, 100_000, options.rows):
-            own, library = tokenising_rate(texts[:count])
+            own, library = tokenising_rate(texts[:count], model)
             print(f"tokenising {count} texts: {own:.0f} texts/s, the library alone {library:.0f} ({own / library:.0%})")
 
 

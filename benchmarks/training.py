@@ -32,6 +32,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.contestants import OURS, THEIRS, UNTUNED, Race, run
+from benchmarks.generated import write_texts
 
 RANDOM_BERT = "random-bert-base"
 
@@ -49,22 +50,9 @@ def write_rows(source: Path, target: Path, first: int, last: int | None, shuffle
         csv.writer(file).writerows([("text", "label"), *rows[first:last]])
 
 
-def write_generated(target: Path, rows: int, tokenizer_folder: str, seed: int) -> None:
-    """Rows of two classes whose texts are words of a vocabulary drawn by chance.
-
-    Their number is log-normal, with a median of 174 and a mean of 234 words as in IMDB's 50,000 reviews.
-    """
-    import transformers
-
-    draw = random.Random(seed)
-    vocabulary = transformers.AutoTokenizer.from_pretrained(tokenizer_folder).get_vocab()
-    words = sorted(word for word in vocabulary if word.isascii() and word.isalpha())
-    with target.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(("text", "label"))
-        for _ in range(rows):
-            count = max(1, round(draw.lognormvariate(math.log(174), math.sqrt(2 * math.log(234 / 174)))))
-            writer.writerow((" ".join(draw.choices(words, k=count)), draw.choice(("up", "down"))))
+def review_words(draw: random.Random) -> int:
+    """Words of a review: log-normal, with a median of 174 and a mean of 234 as in IMDB's 50,000."""
+    return max(1, round(draw.lognormvariate(math.log(174), math.sqrt(2 * math.log(234 / 174)))))
 
 
 def model_folder(name: str, tokenizer_folder: str, folder: Path) -> str:
@@ -156,9 +144,7 @@ def report(found: dict[str, list[dict[str, float]]], race: Race, data: str) -> d
 
 def compare(figures: dict[str, Any], ours: list[str], theirs: list[str]) -> None:
     """Print and add to the figures, for each of this program's runs, its rate and wall time over each Trainer's."""
-    tuned = max(
-        (name for name in theirs if name not in UNTUNED), key=lambda name: figures[name]["rows/s"], default=None
-    )
+    tuned = max((name for name in theirs if name != UNTUNED), key=lambda name: figures[name]["rows/s"], default=None)
     for mine in ours:
         for other in theirs:
             rate = figures[mine]["rows/s"] / figures[other]["rows/s"]
@@ -202,7 +188,7 @@ def main() -> None:
         table = options.data and options.data.resolve()
         if table is None:
             table = folder / "generated.csv"
-            write_generated(table, options.generate, model, seed=0)
+            write_texts(table, options.generate, model, review_words, seed=0)
         rest, cut = (options.test_data or table).resolve(), not options.test_data
         held_out = (options.test_rows or 200) if cut else 0
         write_rows(table, folder / "train.csv", held_out, options.rows and held_out + options.rows, shuffled=cut)

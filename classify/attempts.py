@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 
+from classify.launch import whole_number
+
 # Trainings that have ended in this process.
 _ended = 0
 
@@ -15,14 +17,9 @@ def end_training() -> None:
     _ended += 1
 
 
-def trainings_ended() -> int:
-    """How many trainings have ended in this process; all processes of a script count alike."""
-    return _ended
-
-
 def restarts() -> int:
     """How often the launcher has started this job anew (`torchrun --max-restarts`)."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    return whole_number(os.environ, "TORCHELASTIC_RESTART_COUNT", 0)
 
 
 def job_name() -> str | None:

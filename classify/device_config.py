@@ -83,7 +83,7 @@ class DeviceConfig:
             timeout_seconds=self.ddp_timeout,
         )
 
-    @functools.cached_property
+    @property
     def _setup_devices(self) -> torch.device:
         """Decide device and parallel mode once, as `transformers.TrainingArguments._setup_devices` does."""
         return self.runtime.device
@@ -92,7 +92,6 @@ class DeviceConfig:
         """Forget a process group that a training has closed: the next question about devices starts one anew."""
         if "runtime" in vars(self) and self.runtime.closed:
             del self.runtime
-            vars(self).pop("_setup_devices", None)
 
     @property
     def device(self) -> torch.device:

@@ -66,11 +66,11 @@ def read_launch(environment: Mapping[str, str], local_rank: int = -1) -> Launch:
             "start with torchrun or --nproc, or leave it at -1."
         )
     # Inside sbatch, but not behind srun, there is one process, whatever the job's number of tasks.
-    if _number(environment, "SLURM_STEP_NUM_TASKS", 1) > 1:
+    if whole_number(environment, "SLURM_STEP_NUM_TASKS", 1) > 1:
         return _read_slurm(environment)
-    if _number(environment, "OMPI_COMM_WORLD_SIZE", 1) > 1:
+    if whole_number(environment, "OMPI_COMM_WORLD_SIZE", 1) > 1:
         return _read_open_mpi(environment)
-    if _number(environment, "PMI_SIZE", 1) > 1:
+    if whole_number(environment, "PMI_SIZE", 1) > 1:
         raise DeviceError(
             f"mpiexec started {environment['PMI_SIZE']} tasks (PMI_SIZE), but RANK and WORLD_SIZE are not set, so each "
             "would train alone; let mpiexec start one task a machine that runs torchrun."
@@ -78,7 +78,8 @@ def read_launch(environment: Mapping[str, str], local_rank: int = -1) -> Launch:
     return Launch()
 
 
-def _number(environment: Mapping[str, str], name: str, default: int) -> int:
+def whole_number(environment: Mapping[str, str], name: str, default: int) -> int:
+    """A launcher's variable, or the default where it is not set. Raises DeviceError where it is no whole number."""
     text = environment.get(name)
     if text is None:
         return default
@@ -95,10 +96,10 @@ def _read_torch(environment: Mapping[str, str], local_rank: int) -> Launch:
                 f"{other}={environment[other]} is set but {name} is not; a launcher sets both. "
                 f"Start with torchrun or --nproc, or unset {other}."
             )
-    rank, world_size = _number(environment, "RANK", 0), _number(environment, "WORLD_SIZE", 1)
+    rank, world_size = whole_number(environment, "RANK", 0), whole_number(environment, "WORLD_SIZE", 1)
     if not rank < world_size:
         raise DeviceError(f"RANK={rank} must be below WORLD_SIZE={world_size}; start with torchrun, or correct them.")
-    own = _number(environment, "LOCAL_RANK", -1)
+    own = whole_number(environment, "LOCAL_RANK", -1)
     if local_rank >= 0 and own >= 0 and local_rank != own:
         raise DeviceError(f"--local-rank {local_rank} and LOCAL_RANK={own} of the launcher differ; drop the flag.")
     if max(own, local_rank) < 0:
@@ -118,37 +119,37 @@ def _read_torch(environment: Mapping[str, str], local_rank: int) -> Launch:
         rank=rank,
         local_rank=max(own, local_rank),
         world_size=world_size,
-        local_world_size=_number(environment, "LOCAL_WORLD_SIZE", world_size),
-        machine=_number(environment, "GROUP_RANK", 0) if "GROUP_RANK" in environment else None,
+        local_world_size=whole_number(environment, "LOCAL_WORLD_SIZE", world_size),
+        machine=whole_number(environment, "GROUP_RANK", 0) if "GROUP_RANK" in environment else None,
         address=environment["MASTER_ADDR"],
-        port=_number(environment, "MASTER_PORT", 0),
+        port=whole_number(environment, "MASTER_PORT", 0),
     )
 
 
 def _read_slurm(environment: Mapping[str, str]) -> Launch:
     """A task of srun. https://slurm.schedmd.com/srun.html, section OUTPUT ENVIRONMENT VARIABLES."""
-    machine = _number(environment, "SLURM_NODEID", 0)
-    machines = _number(environment, "SLURM_STEP_NUM_NODES", 1)
+    machine = whole_number(environment, "SLURM_NODEID", 0)
+    machines = whole_number(environment, "SLURM_STEP_NUM_NODES", 1)
     tasks = expand_tasks(environment.get("SLURM_STEP_TASKS_PER_NODE", "1"))
     address = environment.get("MASTER_ADDR")
     if address is None:
         address = "127.0.0.1" if machines == 1 else first_host(environment.get("SLURM_STEP_NODELIST", ""))
     return Launch(
         launcher="srun",
-        rank=_number(environment, "SLURM_PROCID", 0),
-        local_rank=_number(environment, "SLURM_LOCALID", 0),
-        world_size=_number(environment, "SLURM_STEP_NUM_TASKS", 1),
+        rank=whole_number(environment, "SLURM_PROCID", 0),
+        local_rank=whole_number(environment, "SLURM_LOCALID", 0),
+        world_size=whole_number(environment, "SLURM_STEP_NUM_TASKS", 1),
         local_world_size=tasks[machine] if machine < len(tasks) else 1,
         machine=machine,
         address=address,
-        port=_number(environment, "MASTER_PORT", _port_of(environment.get("SLURM_JOB_ID", ""))),
+        port=whole_number(environment, "MASTER_PORT", _port_of(environment.get("SLURM_JOB_ID", ""))),
     )
 
 
 def _read_open_mpi(environment: Mapping[str, str]) -> Launch:
     """A task of Open MPI's mpirun. https://docs.open-mpi.org, "Environment variables set by mpirun"."""
-    world_size = _number(environment, "OMPI_COMM_WORLD_SIZE", 1)
-    local_world_size = _number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE", world_size)
+    world_size = whole_number(environment, "OMPI_COMM_WORLD_SIZE", 1)
+    local_world_size = whole_number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE", world_size)
     address = environment.get("MASTER_ADDR") or sagemaker.first_host(environment)
     if address is None and local_world_size < world_size:
         raise DeviceError(
@@ -158,15 +159,15 @@ def _read_open_mpi(environment: Mapping[str, str]) -> Launch:
     job = environment.get("PMIX_NAMESPACE") or environment.get("OMPI_MCA_ess_base_jobid") or ""
     return Launch(
         launcher="smddprun" if sagemaker.is_data_parallel(environment) else "mpirun",
-        rank=_number(environment, "OMPI_COMM_WORLD_RANK", 0),
-        local_rank=_number(environment, "OMPI_COMM_WORLD_LOCAL_RANK", 0),
+        rank=whole_number(environment, "OMPI_COMM_WORLD_RANK", 0),
+        local_rank=whole_number(environment, "OMPI_COMM_WORLD_LOCAL_RANK", 0),
         world_size=world_size,
         local_world_size=local_world_size,
         # Not by SageMaker's SM_CURRENT_HOST either: mpirun gives all tasks that of the machine it was started on
         # (https://github.com/aws/sagemaker-training-toolkit/issues/158).
         machine=0 if local_world_size == world_size else None,
         address=address or "127.0.0.1",
-        port=_number(environment, "MASTER_PORT", _port_of(job)),
+        port=whole_number(environment, "MASTER_PORT", _port_of(job)),
     )
 
 

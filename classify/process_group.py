@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from classify.attempts import restarts, trainings_ended
+from classify.attempts import restarts
 from classify.devices import DevicePlan, Hardware, ParallelMode, detect_hardware, free_threads, plan_devices
 from classify.errors import ClassifyError, DeviceError
 from classify.launch import available_cores, export, hosts_the_store, several_machines
@@ -23,6 +23,8 @@ from classify.network import check_meeting_place, interface_towards
 from classify.runtime import Runtime
 
 _PATIENCE_SECONDS = 20.0
+# Process groups that this process has formed: a script may train, or load a classifier, more than once.
+_formed = 0
 # An address that is nobody's (RFC 5737); the route to it is the one to other machines. Nothing is sent there.
 _OUTSIDE = "192.0.2.1"
 
@@ -58,6 +60,7 @@ def start(
 
 def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> None:
     """Meet the other ranks; Accelerate knows how on every backend."""
+    global _formed
     os.environ["USE_TORCH_XLA"] = "0"  # where torch_xla is installed, Accelerate would take it, wanted or not
     from accelerate.state import PartialState
 
@@ -77,6 +80,7 @@ def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> None:
             _start_smddp(timeout)  # before Accelerate, which then finds the group; it would look for CUDA devices
             backend = None
         state = PartialState(cpu=on_cpu, backend=backend, timeout=timeout, **_meeting_place(timeout))
+    _formed += 1
     found = (state.process_index, state.num_processes)
     if found != (launch.rank, launch.world_size):
         raise ClassifyError(
@@ -132,7 +136,7 @@ def _patience(what: str) -> Iterator[None]:
 
 
 def _meeting_place(timeout: datetime.timedelta) -> dict[str, Any]:
-    """Arguments of `init_process_group`: none but in a restarted job, and in the later trainings of a script.
+    """Arguments of `init_process_group`: none but in a restarted job, and when a script's processes meet again.
 
     torchrun with a fixed address serves them all from one store, where the addresses of groups that are gone still
     stand (torch 2.13 names them alike in every attempt). On several machines the agents count restarts each for
@@ -142,8 +146,8 @@ def _meeting_place(timeout: datetime.timedelta) -> dict[str, Any]:
     names = []
     if restarts() and not several_machines():
         names.append(f"attempt-{restarts()}")
-    if trainings_ended():
-        names.append(f"training-{trainings_ended()}")
+    if _formed:  # the same number in all processes: forming one is a collective
+        names.append(f"group-{_formed}")
     if not names:
         return {}
     store, rank, world_size = next(torch.distributed.rendezvous("env://", timeout=timeout))

@@ -136,7 +136,7 @@ def test_the_flag_of_old_launchers_alone(model_folder: Path, tmp_path: Path) -> 
 def test_a_script_that_trains_twice(
     command: Callable[..., Any], table: Path, model_folder: Path, tmp_path: Path
 ) -> None:
-    """One configuration, two seeds, behind torchrun: two folders, and the processes meet anew for the second."""
+    """One configuration, two seeds, behind torchrun: two folders; the processes meet anew each time, to predict too."""
     (tmp_path / "mine.py").write_text(
         "import classify\n"
         "from classify.config import DataConfig, ModelConfig, RunConfig, TrainingConfig\n"
@@ -146,6 +146,9 @@ def test_a_script_that_trains_twice(
         "for seed in (1, 2):\n"
         "    training.seed = seed\n"
         "    classify.train(config)\n"
+        "for _ in range(2):\n"
+        "    with classify.load_classifier('runs/my-1', use_cpu=True) as classifier:\n"
+        "        assert classifier.probabilities(['card']).shape == (1, 3)\n"
     )
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     done = command(*torchrun, "mine.py", PYTHONPATH=str(ROOT))
