@@ -72,19 +72,23 @@ def model_folder(name: str, tokenizer_folder: str, folder: Path) -> str:
 
 
 def peak(dtype_name: str, tokens: int, config: dict[str, Any], gpu: bool) -> float:
-    """Matrix-product peak in GFLOP/s, for products of the model's shapes."""
+    """Matrix-product peak in GFLOP/s, for products of the model's shapes, by whichever library this program takes."""
     import torch
 
+    from classify.products import capabilities, multiply, onednn_is_faster
+
+    by_onednn = not gpu and dtype_name == "float32" and onednn_is_faster(capabilities())
+    product = multiply if by_onednn else torch.nn.functional.linear
     device, dtype = "cuda" if gpu else "cpu", getattr(torch, dtype_name)
     wide, inner = config["hidden_size"], config["intermediate_size"]
     best = 0.0
     for rows, a, b in ((tokens, wide, wide), (tokens, wide, inner), (tokens, inner, wide), (4096, wide, inner)):
-        left, right = (torch.randn(*shape, device=device).to(dtype) for shape in ((rows, a), (a, b)))
+        left, right = (torch.randn(*shape, device=device).to(dtype) for shape in ((rows, a), (b, a)))
         count, begin = -5, 0.0
         while count < 10 or time.perf_counter() - begin < 0.4:
             if count == 0:
                 begin = time.perf_counter()
-            left @ right
+            product(left, right)
             count += 1
             if gpu and count % 10 == 0:
                 torch.cuda.synchronize()

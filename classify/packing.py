@@ -22,6 +22,7 @@ from classify.data.tokens import Tokens
 from classify.dropout import replace_dropout
 from classify.first_tokens import encoder_of, keep_first_tokens, looks_from_first_tokens
 from classify.precision import FP32, Masters, make_whole
+from classify.products import capabilities, onednn_is_faster, replace_linear
 from classify.transfer import send
 
 varlen_attn: Any = None
@@ -222,6 +223,9 @@ class TextClassifier(nn.Module):
         self.halved = False
         keep_first_tokens(model)
         replace_dropout(model)
+        self.by_onednn = onednn_is_faster(capabilities())
+        if self.by_onednn:
+            replace_linear(model)
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Logits (N, classes) of the batch's N texts, in its order.

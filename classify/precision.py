@@ -9,7 +9,6 @@ section 3.1). O3 is half precision throughout.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +16,7 @@ import torch
 from torch import nn
 
 from classify.errors import InputError
+from classify.products import capabilities
 
 # Width of hidden states from which a CPU's bf16 products save more than rounding to bf16 takes.
 _WIDE = 256
@@ -163,8 +163,7 @@ def choose_precision(name: str, device: torch.device, opt_level: str | None = No
 
 def multiplies_bf16() -> bool:
     """Whether this x86 processor has instructions for products in bf16; False where an older torch cannot tell."""
-    capabilities: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16"))
+    return any(capabilities().get(name) for name in ("avx512_bf16", "amx_bf16"))
 
 
 def for_training(name: str, why: str) -> Precision:
