@@ -6,6 +6,7 @@ bits come from torch's generator: seeding it seeds this, and recomputing a layer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -14,17 +15,27 @@ from torch import nn
 _LEVELS = 1 << 16
 
 
-def kept(shape: Sequence[int], rate: float, dtype: torch.dtype) -> torch.Tensor:
-    """A mask on the CPU: 0 with probability `rate` (from 0 to below 1), else 1 / (1 - rate)."""
-    dropped = min(round(rate * _LEVELS), _LEVELS - 1)
-    count = 1
-    for size in shape:
-        count *= size
+def _dropped(rate: float) -> int:
+    return min(round(rate * _LEVELS), _LEVELS - 1)
+
+
+def scale_of(rate: float) -> float:
+    """What is kept is multiplied by this."""
+    return _LEVELS / (_LEVELS - _dropped(rate))
+
+
+def drawn(shape: Sequence[int], rate: float, dtype: torch.dtype) -> torch.Tensor:
+    """A mask on the CPU: 0 with probability `rate` (from 0 to below 1), else 1."""
+    count = math.prod(shape)
     bits = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
     sixteen = bits.view(torch.int16)[:count].view(*shape)
     # Straight into `dtype`: a comparison into bools, and bools into numbers, take six times as long.
-    mask = torch.ge(sixteen, dropped - _LEVELS // 2, out=torch.empty(shape, dtype=dtype))
-    return mask.mul_(_LEVELS / (_LEVELS - dropped))
+    return torch.ge(sixteen, _dropped(rate) - _LEVELS // 2, out=torch.empty(shape, dtype=dtype))
+
+
+def kept(shape: Sequence[int], rate: float, dtype: torch.dtype) -> torch.Tensor:
+    """The mask times its scale: 0 with probability `rate` (from 0 to below 1), else 1 / (1 - rate)."""
+    return drawn(shape, rate, dtype).mul_(scale_of(rate))
 
 
 class Dropout(nn.Dropout):

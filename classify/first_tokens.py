@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from classify.attention import Boundaries
+from classify.layout import Boundaries
 from classify.sharding import repeated_layers
 
 # In a layer: the module that first sees the attention's output, with the residual beside it or already added.

@@ -17,10 +17,11 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from classify.attention import Boundaries, attend
+from classify.attention import attend
 from classify.data.tokens import Tokens
 from classify.dropout import replace_dropout
 from classify.first_tokens import encoder_of, keep_first_tokens, looks_from_first_tokens
+from classify.layout import Boundaries
 from classify.precision import FP32, Masters, make_whole
 from classify.products import capabilities, onednn_is_faster, replace_linear
 from classify.transfer import send

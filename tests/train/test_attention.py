@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from classify import attention
-from classify.attention import attend, make_layout
+from classify import layout as rooms
+from classify.attention import attend
+from classify.layout import make_layout
 
 Runs = list[tuple[int, int, int]]
 
@@ -46,7 +48,14 @@ LENGTHS = {
     "equal": [6, 6, 6],
     "one": [5],
     "very unequal": [200, 2, 2, 2, 2],
+    "several sweeps": [80, 80, 80, 70, 40, 40, 9],
 }
+
+
+@pytest.fixture(autouse=True)
+def small_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that these few texts make several sweeps where they are long."""
+    monkeypatch.setattr(rooms, "_CACHED", 30_000)
 
 
 @pytest.mark.parametrize("reach", [-1, 2])
@@ -105,11 +114,12 @@ def test_gradients_are_those_of_finite_differences(
     narrowest: int, dropout: float, first_only: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In several buckets, and with dropout, too: the same entries are dropped in the backward pass."""
-    monkeypatch.setattr(attention, "_CALLS", 0.0)
-    monkeypatch.setattr(attention, "_NARROWEST", narrowest)
+    monkeypatch.setattr(rooms, "_CALLS", 0.0)
+    monkeypatch.setattr(rooms, "_NARROWEST", narrowest)
+    monkeypatch.setattr(rooms, "_CACHED", 40 if narrowest == 1 else 30_000)
     lengths = [4, 3, 3, 1]
     layout = make_layout(runs_of(lengths), 2)
-    assert len(layout.buckets) == (3 if narrowest == 1 else 1)
+    assert [len(sweep.buckets) for sweep in layout.sweeps] == ([1, 2] if narrowest == 1 else [1])
 
     def seeded(*tensors: torch.Tensor) -> torch.Tensor:
         torch.manual_seed(0)
@@ -130,7 +140,26 @@ def test_dropout_drops_its_share_and_keeps_the_mean() -> None:
     torch.testing.assert_close(draws.mean(dim=0), whole, rtol=0, atol=0.06)
 
 
-def test_buckets_hold_every_token_once_and_join_what_is_alike() -> None:
+def test_sweeps_hold_every_text_once_and_end_where_the_caches_do() -> None:
+    lengths = LENGTHS["several sweeps"]
+    layout = make_layout(runs_of(lengths), 2)
+    assert layout.sources[layout.places].tolist() == list(range(2 * sum(lengths)))
+    assert sum(bucket.shape[0] for bucket in layout.buckets) == len(lengths)
+    assert len(layout.sweeps) > 2
+    entries = texts = 0
+    for sweep in layout.sweeps:
+        assert (sweep.entry, sweep.text) == (entries, texts)
+        entries += sum(math.prod(bucket.shape) for bucket in sweep.buckets)
+        texts += sum(math.prod(bucket.shape[:2]) for bucket in sweep.buckets)
+        assert sweep.count_scores(first_only=False) <= 30_000
+    assert entries == len(layout.sources)
+    assert texts == len(layout.firsts)
+    alone = make_layout([(0, 3, 200)], 2)
+    assert [sweep.count_scores(first_only=False) for sweep in alone.sweeps] == [2 * 208 * 208] * 3
+
+
+def test_buckets_hold_every_token_once_and_join_what_is_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rooms, "_CACHED", 1 << 20)
     lengths = sorted(torch.randint(3, 40, (32,), generator=torch.Generator().manual_seed(0)).tolist(), reverse=True)
     layout = make_layout(runs_of(lengths), 12)
     assert layout.sources[layout.places].tolist() == list(range(12 * sum(lengths)))
