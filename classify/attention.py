@@ -7,13 +7,12 @@ works from the same pieces, which autograd would make anew one by one.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from classify.dropout import drawn, scale_of
+from classify.dropout import drawn
 from classify.layout import Layout, Sweep
 
 
@@ -74,22 +73,23 @@ class _Attend(torch.autograd.Function):
         keys, values = layout.gather(k, dtype), layout.gather(v, dtype)
         out = torch.empty_like(queries)
         seen = [_look(sweep, case, queries, keys, values, out) for sweep in layout.sweeps]
-        ctx.save_for_backward(queries, keys, values, *itertools.chain.from_iterable(seen))
-        ctx.rest = (layout, case)
+        ctx.save_for_backward(queries, keys, values, *(tensor for *pair, _ in seen for tensor in pair))
+        ctx.rest = (layout, case, [factor for *_, factor in seen])
         return layout.scatter(out, q, case.first_only)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         """Gradients of q, k and v."""
         queries, keys, values, *seen = ctx.saved_tensors
-        layout, case = ctx.rest
+        layout, case, factors = ctx.rest
         (grad,) = grads
         own = layout.gather(grad, queries.dtype, case.first_only)
         if layout.real is not None and not case.first_only:
             own.mul_(layout.real)
-        found = [torch.empty_like(x) for x in (queries, keys, values)]
-        for sweep, probabilities, mask in zip(layout.sweeps, seen[::2], seen[1::2], strict=True):
-            _look_back(sweep, case, (queries, keys, values), probabilities, mask, own, found)
+        given = (queries, keys, values)
+        found = [torch.empty_like(x) for x in given]
+        for sweep, probabilities, mask, factor in zip(layout.sweeps, seen[::2], seen[1::2], factors, strict=True):
+            _look_back(sweep, case, given, probabilities, mask, factor, own, found)
         scattered = layout.scatter(found[0], grad, case.first_only), *(layout.scatter(x, grad) for x in found[1:])
         return *scattered, None, None
 
@@ -101,8 +101,11 @@ def _look(
     keys: torch.Tensor,
     values: torch.Tensor,
     out: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """A sweep's attention into its part of `out`; returns what the backward pass wants: probabilities and the mask."""
+) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """A sweep's attention into its part of `out`.
+
+    Returns what the backward pass wants: probabilities, dropout's mask and what scales the entries kept.
+    """
     first_only = case.first_only
     asking, into = sweep.entries(queries, first_only), sweep.entries(out, first_only)
     answering, value = sweep.entries(keys), sweep.entries(values)
@@ -115,15 +118,15 @@ def _look(
         if hidden is not None:
             score[i].unflatten(0, bucket.shape[:2]).add_(hidden)
         torch.softmax(score[i], -1, out=probability[i])
-    mask, dropped = scores.new_empty(0), probabilities
+    mask, factor, dropped = scores.new_empty(0), 1.0, probabilities
     if case.dropout:
-        mask = drawn(scores.shape, case.dropout, case.wide)
+        mask, factor = drawn(scores.shape, case.dropout, case.wide)
         dropped = torch.mul(probabilities, mask, out=scores)
-    share, factor = sweep.scores(dropped, first_only), scale_of(case.dropout)
+    share = sweep.scores(dropped, first_only)
     for i, bucket in enumerate(sweep.buckets):
         _multiply(into[i], share[i], value[i], bucket.product_type(case.dtype), factor)
     held = sweep.product_type(case.dtype)
-    return probabilities.to(held), mask.to(held)
+    return probabilities.to(held), mask.to(held), factor
 
 
 def _look_back(
@@ -132,6 +135,7 @@ def _look_back(
     given: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     probabilities: torch.Tensor,
     mask: torch.Tensor,
+    factor: float,
     own: torch.Tensor,
     found: list[torch.Tensor],
 ) -> None:
@@ -139,7 +143,7 @@ def _look_back(
 
     `given` and `found` are queries, keys and values.
     """
-    first_only, factor = case.first_only, scale_of(case.dropout)
+    first_only = case.first_only
     (q, dq), grad = (sweep.entries(x, first_only) for x in (given[0], found[0])), sweep.entries(own, first_only)
     k, v, dk, dv = (sweep.entries(x) for x in (*given[1:], *found[1:]))
     share = sweep.scores(probabilities * mask if len(mask) else probabilities, first_only)

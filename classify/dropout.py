@@ -1,7 +1,8 @@
-"""Dropout on CPUs, where torch draws a double-precision number for every entry: here 64 random bits serve four.
+"""Dropout on CPUs, where torch draws a double-precision number for every entry: here 64 random bits serve eight.
 
-The share dropped is rounded to a 65,536th and what is kept is scaled by exactly that share, so the mean stays. The
-bits come from torch's generator: seeding it seeds this, and recomputing a layer for its backward pass repeats it.
+The share dropped is a 256th below or above the rate, by chance, so that each entry is dropped with a probability of
+exactly the rate; what is kept is scaled by the share that was drawn, so the mean stays. The bits come from torch's
+generator: seeding it seeds this, and recomputing a layer for its backward pass repeats it.
 """
 
 from __future__ import annotations
@@ -12,30 +13,25 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-_LEVELS = 1 << 16
+_LEVELS = 1 << 8
 
 
-def _dropped(rate: float) -> int:
-    return min(round(rate * _LEVELS), _LEVELS - 1)
-
-
-def scale_of(rate: float) -> float:
-    """What is kept is multiplied by this."""
-    return _LEVELS / (_LEVELS - _dropped(rate))
-
-
-def drawn(shape: Sequence[int], rate: float, dtype: torch.dtype) -> torch.Tensor:
-    """A mask on the CPU: 0 with probability `rate` (from 0 to below 1), else 1."""
+def drawn(shape: Sequence[int], rate: float, dtype: torch.dtype) -> tuple[torch.Tensor, float]:
+    """A mask on the CPU, 0 with probability `rate` (from 0 to below 1), else 1; and what scales the entries kept."""
     count = math.prod(shape)
-    bits = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
-    sixteen = bits.view(torch.int16)[:count].view(*shape)
+    words = torch.empty((count + 7) // 8 + 1, dtype=torch.int64).random_(-(1 << 63), None)
+    chance = int(words[-1]) / (1 << 64) + 0.5
+    dropped = min(math.floor(rate * _LEVELS + chance), _LEVELS - 1)
+    eight = words.view(torch.int8)[:count].view(*shape)
     # Straight into `dtype`: a comparison into bools, and bools into numbers, take six times as long.
-    return torch.ge(sixteen, _dropped(rate) - _LEVELS // 2, out=torch.empty(shape, dtype=dtype))
+    mask = torch.ge(eight, dropped - _LEVELS // 2, out=torch.empty(shape, dtype=dtype))
+    return mask, _LEVELS / (_LEVELS - dropped)
 
 
 def kept(shape: Sequence[int], rate: float, dtype: torch.dtype) -> torch.Tensor:
-    """The mask times its scale: 0 with probability `rate` (from 0 to below 1), else 1 / (1 - rate)."""
-    return drawn(shape, rate, dtype).mul_(scale_of(rate))
+    """The mask times its scale, on average 1."""
+    mask, scale = drawn(shape, rate, dtype)
+    return mask.mul_(scale)
 
 
 class Dropout(nn.Dropout):
