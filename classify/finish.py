@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from classify import baseline, metrics, sharding, train_state
 from classify.adapters import merge_adapters
@@ -42,9 +47,42 @@ def finish(job: Job, state: train_state.TrainState, record: RunRecord) -> None:
         job.placement.undo()
     weights = sharding.gathered(job.model.stock.state_dict(), keep=job.writes)
     job.tracker.close()
-    job.runtime.close()  # nothing is left to exchange; and transformers saves on rank 0 alone while there is a group
-    if not job.writes:
-        return
+    if job.config.training.save_on_each_node:
+        job.runtime.close()  # while there is a group transformers saves on rank 0 alone
+    with _awaited(job):
+        if job.writes:
+            _write(job, state, record, weights, logits, (eval_score, score), best_epoch)
+
+
+@contextlib.contextmanager
+def _awaited(job: Job) -> Iterator[None]:
+    """Nobody leaves before the files are written, or before what kept them from being written is told. A collective.
+
+    So a script that goes on to load the folder finds it, on whatever rank. Where one process of each machine writes,
+    there is no group any more to wait in.
+    """
+    try:
+        yield
+    except Exception as error:  # not Ctrl-C, which all get
+        if not job.runtime.closed:
+            job.runtime.share_faults(str(error) or type(error).__name__)
+        raise
+    if not job.runtime.closed:
+        job.runtime.share_faults(None)
+
+
+def _write(
+    job: Job,
+    state: train_state.TrainState,
+    record: RunRecord,
+    weights: dict[str, Any],
+    logits: npt.NDArray[np.float32],
+    scores: tuple[metrics.Score, metrics.Score],
+    best_epoch: float,
+) -> None:
+    """Every file of the output folder, from the logits of the scored part and the scores of evaluation and test."""
+    progress, corpus = state.progress, job.checked.corpus
+    part, (eval_score, score) = corpus.test or corpus.eval, scores
     if job.vocabulary is not None:
         weights = job.vocabulary.expand(weights)
     save_model(job.folder, job.model.stock, weights, job.tokenizer, _settings(job))

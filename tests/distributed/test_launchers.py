@@ -136,8 +136,12 @@ def test_the_flag_of_old_launchers_alone(model_folder: Path, tmp_path: Path) -> 
 def test_a_script_that_trains_twice(
     command: Callable[..., Any], table: Path, model_folder: Path, tmp_path: Path
 ) -> None:
-    """One configuration, two seeds, behind torchrun: two folders; the processes meet anew each time, to predict too."""
+    """One configuration, two seeds, behind torchrun: two folders, whole on every rank when `train` returns.
+
+    The processes meet anew each time, to predict too.
+    """
     (tmp_path / "mine.py").write_text(
+        "import json\n"
         "import classify\n"
         "from classify.config import DataConfig, ModelConfig, RunConfig, TrainingConfig\n"
         "training = TrainingConfig(use_cpu=True, max_steps=2, report_to='none')\n"
@@ -145,7 +149,8 @@ def test_a_script_that_trains_twice(
         f"config = RunConfig(DataConfig(data={str(table)!r}), model, training)\n"
         "for seed in (1, 2):\n"
         "    training.seed = seed\n"
-        "    classify.train(config)\n"
+        "    folder = classify.train(config)\n"
+        "    assert json.loads((folder / 'run.json').read_text())['status'] == 'finished', 'not yet written'\n"
         "for _ in range(2):\n"
         "    with classify.load_classifier('runs/my-1', use_cpu=True) as classifier:\n"
         "        assert classifier.probabilities(['card']).shape == (1, 3)\n"
