@@ -70,7 +70,7 @@ class Sweep:
     text: int
 
     def product_type(self, dtype: torch.dtype) -> torch.dtype:
-        """The widest bucket's, in which what the backward pass wants is held."""
+        """The longest bucket's, in which what the backward pass wants is held."""
         return max(self.buckets, key=lambda bucket: bucket.shape[2]).product_type(dtype)
 
     def entries(self, joined: torch.Tensor, first_only: bool = False) -> list[torch.Tensor]:

@@ -94,6 +94,7 @@ def trained(
     steps = {"max_steps": STEPS, "learning_rate": 1e-3, "adam_epsilon": 1e-3, "logging_steps": 1}
     config = TrainingConfig(**{"use_cpu": True, **steps, **settings}, cuda_graphs=capture is not None)
     model.compute_in(choose_precision(config.asked_precision, config.runtime.device))
+    model.token_multiple = 1  # as on a GPU, whatever this CPU wants: recorded passes have a filling of their own
     model.classifier.to(config.runtime.device)
     state = train_state.make_state(model, config, config.runtime)
     if state.graphs is not None:
