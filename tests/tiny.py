@@ -39,6 +39,13 @@ def table_rows(count: int, seed: int = 0, classes: tuple[str, ...] = ("card", "m
     return rows
 
 
+def crossed_rows(count: int, seed: int = 0) -> list[tuple[str, str]]:
+    """Rows whose labels are each another class's: who learns `table_rows` gets worse and worse on them."""
+    classes = tuple(CLASS_WORDS)
+    other = dict(zip(classes, (*classes[1:], classes[0]), strict=True))
+    return [(text, other[label]) for text, label in table_rows(count, seed)]
+
+
 def write_table(path: Path, rows: list[tuple[str, str]], header: tuple[str, str] = ("text", "label")) -> Path:
     """A CSV with a header."""
     with path.open("w", newline="", encoding="utf-8") as file:

@@ -15,7 +15,7 @@ import classify.run as run
 from classify.checkpoint import newest
 from classify.destination import check_destination
 from classify.errors import CheckpointError, InputError, Interrupted
-from tests.train.test_run import make_config, read_json
+from tests.train.test_run import EPOCHS, make_config, read_json, worse_in_the_end
 
 STEPS = 9  # three epochs of three
 
@@ -255,19 +255,22 @@ def test_nothing_left_to_train_is_still_finished(
 def test_a_lost_best_epoch_is_sought_anew(
     model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A learning rate at which scores go up and down, so the last epoch is hardly the best; and the best is damaged."""
+    """The last epoch is not the best; and the best is damaged."""
 
-    def config(epochs: float) -> Any:
-        changes = {"num_train_epochs": epochs, "learning_rate": 0.01, "lr_scheduler_type": "constant"}
-        return make_config(model_folder, table, tmp_path / "out", resume_from_checkpoint=epochs > 12, **changes)
+    def config(epochs: int) -> Any:
+        changes = {**worse_in_the_end(tmp_path), "num_train_epochs": float(epochs)}
+        return make_config(model_folder, table, tmp_path / "out", resume_from_checkpoint=epochs > EPOCHS, **changes)
 
-    out = run.train(config(12.0))
-    best = round(read_json(out / "metrics.json")["best_epoch"] * 3)
-    assert best < 36, "the test needs a run that gets worse"
-    harm(out / "checkpoints" / f"step-{best:08d}", "flip")
-    run.train(config(13.0))
+    out = run.train(config(EPOCHS))
+    kept = sorted((out / "checkpoints").iterdir())
+    found = read_json(out / "metrics.json")
+    best = round(found["best_epoch"] * found["train"]["steps"] / found["train"]["epochs"])
+    assert found["best_epoch"] < EPOCHS, "the test needs a run that gets worse"
+    assert kept[0].name == f"step-{best:08d}"
+    harm(kept[0], "flip")
+    run.train(config(EPOCHS + 1))
     assert "the best is sought anew" in capsys.readouterr().out
-    assert read_json(out / "metrics.json")["best_epoch"] == 13
+    assert read_json(out / "metrics.json")["best_epoch"] == EPOCHS + 1
 
 
 def test_a_finished_run_without_checkpoints_is_left_as_it_is(
