@@ -18,6 +18,7 @@ from classify.data.parts import Part
 from classify.job import Job
 from classify.outputs import FORMAT, RunRecord, save_model, write_json, write_predictions
 from classify.resume import take_best
+from classify.runtime import Runtime
 
 
 def finish(job: Job, state: train_state.TrainState, record: RunRecord) -> None:
@@ -49,13 +50,13 @@ def finish(job: Job, state: train_state.TrainState, record: RunRecord) -> None:
     job.tracker.close()
     if job.config.training.save_on_each_node:
         job.runtime.close()  # while there is a group transformers saves on rank 0 alone
-    with _awaited(job):
+    with contextlib.nullcontext() if job.runtime.closed else _awaited(job.runtime):
         if job.writes:
             _write(job, state, record, weights, logits, (eval_score, score), best_epoch)
 
 
 @contextlib.contextmanager
-def _awaited(job: Job) -> Iterator[None]:
+def _awaited(runtime: Runtime) -> Iterator[None]:
     """Nobody leaves before the files are written, or before what kept them from being written is told. A collective.
 
     So a script that goes on to load the folder finds it, on whatever rank. Where one process of each machine writes,
@@ -64,11 +65,9 @@ def _awaited(job: Job) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # not Ctrl-C, which all get
-        if not job.runtime.closed:
-            job.runtime.share_faults(str(error) or type(error).__name__)
+        runtime.share_faults(str(error) or type(error).__name__)
         raise
-    if not job.runtime.closed:
-        job.runtime.share_faults(None)
+    runtime.share_faults(None)
 
 
 def _write(

@@ -56,9 +56,23 @@ class Bucket:
         far = ((asking[:, None] - along).abs() > reach)[None, None] * _HIDDEN
         return far if self.filling is None else self.filling + far
 
+    @property
+    def entries(self) -> int:
+        """How many entries it has, with the filling."""
+        return math.prod(self.shape)
+
+    def count_scores(self, first_only: bool = False) -> int:
+        """How many pairs there are of an entry that asks and one that answers."""
+        return self.entries if first_only else self.entries * self.shape[2]
+
     def product_type(self, dtype: torch.dtype) -> torch.dtype:
         """The type in which products of queries, keys and values of `dtype` are computed."""
         return torch.promote_types(dtype, torch.float32) if self.shape[2] <= _SHORT else dtype
+
+
+def _held_in(buckets: Sequence[Bucket], dtype: torch.dtype) -> torch.dtype:
+    """The type for what belongs to all of these buckets: the longest one's; others may want a wider one."""
+    return max(buckets, key=lambda bucket: bucket.shape[2]).product_type(dtype)
 
 
 @dataclass(frozen=True)
@@ -70,8 +84,8 @@ class Sweep:
     text: int
 
     def product_type(self, dtype: torch.dtype) -> torch.dtype:
-        """The longest bucket's, in which what the backward pass wants is held."""
-        return max(self.buckets, key=lambda bucket: bucket.shape[2]).product_type(dtype)
+        """The type in which what the backward pass wants is held."""
+        return _held_in(self.buckets, dtype)
 
     def entries(self, joined: torch.Tensor, first_only: bool = False) -> list[torch.Tensor]:
         """What `Layout.gather` gave as (n * heads, L or 1, d) a bucket, in the same memory."""
@@ -79,8 +93,8 @@ class Sweep:
         return _divided(joined, shapes, (self.text if first_only else self.entry) * joined.shape[1])
 
     def count_scores(self, first_only: bool) -> int:
-        """How many pairs there are of an entry that asks and one that answers."""
-        return sum(math.prod(b.shape) * (1 if first_only else b.shape[2]) for b in self.buckets)
+        """Those of all its buckets."""
+        return sum(bucket.count_scores(first_only) for bucket in self.buckets)
 
     def scores(self, joined: torch.Tensor, first_only: bool) -> list[torch.Tensor]:
         """The sweep's scores, a vector, as (n * heads, L or 1, L) a bucket, in the same memory."""
@@ -121,8 +135,8 @@ class Layout:
         return [bucket for sweep in self.sweeps for bucket in sweep.buckets]
 
     def product_type(self, dtype: torch.dtype) -> torch.dtype:
-        """The type that entries are held in; products of short texts may want a wider one."""
-        return max(self.buckets, key=lambda bucket: bucket.shape[2]).product_type(dtype)
+        """The type that entries are held in."""
+        return _held_in(self.buckets, dtype)
 
     def gather(self, tensor: torch.Tensor, dtype: torch.dtype, first_only: bool = False) -> torch.Tensor:
         """(T, heads, d) to the entries (E, d) or, of each text's first token, (N * heads, d), of a type."""
@@ -238,13 +252,11 @@ def _sweeps(buckets: Sequence[Bucket]) -> Iterator[Sweep]:
     sweep: list[Bucket] = []
     scores = entry = text = 0
     for bucket in buckets:
-        n, heads, longest = bucket.shape
-        own = n * heads * longest**2
-        if sweep and scores + own > _CACHED:
+        if sweep and scores + bucket.count_scores() > _CACHED:
             yield Sweep(tuple(sweep), entry, text)
-            entry += sum(math.prod(one.shape) for one in sweep)
-            text += sum(one.shape[0] * one.shape[1] for one in sweep)
+            entry += sum(one.entries for one in sweep)
+            text += sum(one.entries // one.shape[2] for one in sweep)
             sweep, scores = [], 0
         sweep.append(bucket)
-        scores += own
+        scores += bucket.count_scores()
     yield Sweep(tuple(sweep), entry, text)
