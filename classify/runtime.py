@@ -20,6 +20,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from classify import batch_norm, sharding, xla
 from classify.devices import DevicePlan, ParallelMode
 from classify.errors import InputError
+from classify.exchange import exchange_in_memory
 
 # How long the GIL is left to gloo's threads before the end; they need microseconds, on a loaded machine more.
 _GLOO_SECONDS = 0.1
@@ -219,6 +220,9 @@ class Runtime:
             wrapped = DistributedDataParallel(
                 model, device_ids=devices, output_device=devices and devices[0], gradient_as_bucket_view=True
             )
+            one_machine = len({entry["machine"] for entry in self.topology}) == 1
+            if one_machine and self.world_size > 1 and (self.device.type, self.plan.backend) == ("cpu", "gloo"):
+                exchange_in_memory(wrapped, self)
             self._wrapped.append(wrapped)
             return wrapped
         if self.replicas > 1:

@@ -5,10 +5,12 @@ Arguments: model folder, folder for the results, strategy. The ranks' environmen
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -52,25 +54,42 @@ def count_exchanges(model_folder: Path, runtime: Runtime, micro: int) -> tuple[i
     model.stock.spare = torch.nn.Linear(3, 3)
     unused = freeze_unused(model, data.tokens, 0)
     config = TrainingConfig(use_cpu=True, max_steps=3, gradient_accumulation_steps=micro, seed=SEED)
-    state = train_state.make_state(model, config, runtime)
     exchanges: list[int] = []
+    register = DistributedDataParallel.register_comm_hook
 
-    def hook(group, bucket):  # type: ignore[no-untyped-def]  # torch compares annotations with its own, not as text
-        exchanges.append(bucket.index())
-        return allreduce_hook(group, bucket)
+    def register_counted(self: Any, state: Any, hook: Any) -> None:
+        def counted(state, bucket):  # type: ignore[no-untyped-def]  # torch wants its own annotations, or none
+            exchanges.append(bucket.index())
+            return hook(state, bucket)
 
-    assert isinstance(state.wrapped, DistributedDataParallel)
-    state.wrapped.register_comm_hook(None, hook)
+        register(self, state, counted)
+
+    with patch.object(DistributedDataParallel, "register_comm_hook", register_counted):
+        state = train_state.make_state(model, config, runtime)
+        assert isinstance(state.wrapped, DistributedDataParallel)
+        if apart(runtime):  # DistributedDataParallel does it by itself, as this hook of torch's does
+            state.wrapped.register_comm_hook(None, allreduce_hook)
     list(trainer.fit(state, data, config, runtime, batch_size=BATCH))
     return len(exchanges), unused
+
+
+def apart(runtime: Runtime) -> bool:
+    """Whether the ranks were told that they sit on several machines."""
+    return len({entry["machine"] for entry in runtime.topology}) > 1
+
+
+def _digest(model: LoadedModel) -> str:
+    """Of the weights' bits."""
+    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.stock.parameters())).hexdigest()
 
 
 def main(model_folder: Path, results: Path, strategy: Any = "auto") -> None:
     """Run every case of this world size in one process group."""
     first = TrainingConfig(use_cpu=True, strategy=strategy)
     runtime = first.runtime
+    where = "apart-" if apart(runtime) else ""
     place = (first.parallel_mode.value, first.world_size, first.process_index, first.local_process_index, first.n_gpu)
-    (results / f"place-{runtime.world_size}-{runtime.rank}.txt").write_text(repr(place))
+    (results / f"place-{where}{runtime.world_size}-{runtime.rank}.txt").write_text(repr(place))
     for packed in (True, False):
         for micro in (1, 2, 4):
             data, model = data_and_model(model_folder)
@@ -87,9 +106,11 @@ def main(model_folder: Path, results: Path, strategy: Any = "auto") -> None:
             events = list(trainer.fit(state, data, config, runtime, batch_size=BATCH))
             logits = logits_of(model, data.tokens, data.rows, runtime)
             tensors = gathered(dict(model.stock.named_parameters()), keep=runtime.is_main)
+            digests = runtime.gather_texts(_digest(model) if strategy != "fsdp" else "")
+            assert len(set(digests)) == 1, "the ranks hold other weights"
             if runtime.is_main:
                 weights = {f"w/{name}": tensor.numpy() for name, tensor in tensors.items()}
-                way = ("sharded-" if strategy == "fsdp" else "") + ("packed" if packed else "padded")
+                way = ("sharded-" if strategy == "fsdp" else where) + ("packed" if packed else "padded")
                 np.savez(
                     results / f"{runtime.world_size}-{micro}-{way}.npz",
                     logits=logits,
@@ -98,7 +119,7 @@ def main(model_folder: Path, results: Path, strategy: Any = "auto") -> None:
                 )
     if runtime.world_size == 2 and strategy == "auto":
         found = {micro: count_exchanges(model_folder, runtime, micro) for micro in (1, 4)}
-        (results / f"exchanges-{runtime.rank}.json").write_text(json.dumps(found))
+        (results / f"exchanges-{where}{runtime.rank}.json").write_text(json.dumps(found))
     runtime.close()
 
 

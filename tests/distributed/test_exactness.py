@@ -1,6 +1,7 @@
 """Law 1: 1, 2 or 3 processes, 1, 2 or 4 micro-batches, packed or padded - the same weights after 20 AdamW steps.
 
-So too where each of two processes holds a part of the weights (FSDP2).
+So too on two machines, which exchange gradients by gloo and not in main memory, and where each of two processes holds a
+part of the weights (FSDP2).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tests.distributed.processes import run_group
 pytestmark = pytest.mark.distributed
 
 CASES = [f"{world}-{micro}-{way}" for world in (1, 2, 3) for micro in (1, 2, 4) for way in ("packed", "padded")]
+APART = [f"2-{micro}-apart-{way}" for micro in (1, 2, 4) for way in ("packed", "padded")]
 SHARDED = [f"2-{micro}-sharded-{way}" for micro in (1, 2, 4) for way in ("packed", "padded")]
 
 
@@ -27,9 +29,11 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     """Weights, logits and losses of every case, and of the plain run."""
     folder = tmp_path_factory.mktemp("exact")
     model = tiny.make_model(folder / "model", spread=0.1)
+    worker = ["-m", "tests.distributed.exact_worker", str(model), str(folder)]
     for world in (1, 2, 3):
-        run_group(world, ["-m", "tests.distributed.exact_worker", str(model), str(folder)], cwd=folder)
-    run_group(2, ["-m", "tests.distributed.exact_worker", str(model), str(folder), "fsdp"], cwd=folder)
+        run_group(world, worker, cwd=folder)
+    run_group(2, worker, cwd=folder, machines=2)
+    run_group(2, [*worker, "fsdp"], cwd=folder)
     found = {path.stem: dict(np.load(path)) for path in folder.glob("*.npz")}
     found["plain"] = plain_run(model)
     found["exchanges"] = {path.stem: json.loads(path.read_text()) for path in folder.glob("exchanges-*.json")}
@@ -97,7 +101,7 @@ def relative(a: Any, b: Any) -> float:
     return float(np.linalg.norm(a - b) / np.linalg.norm(b))
 
 
-@pytest.mark.parametrize("case", CASES + SHARDED)
+@pytest.mark.parametrize("case", CASES + APART + SHARDED)
 def test_same_weights_as_the_plain_run(results: dict[str, dict[str, Any]], case: str) -> None:
     got, plain = tensors(results[case]), tensors(results["plain"])
     assert got.keys() == plain.keys()
@@ -110,7 +114,7 @@ def test_same_weights_as_the_plain_run(results: dict[str, dict[str, Any]], case:
     assert np.abs(results[case]["logits"] - results["plain"]["logits"]).max() <= 1e-4
 
 
-@pytest.mark.parametrize("case", CASES + SHARDED)
+@pytest.mark.parametrize("case", CASES + APART + SHARDED)
 def test_logged_loss_is_the_mean_over_all_rows_of_all_ranks(results: dict[str, dict[str, Any]], case: str) -> None:
     """Also in the steps whose ranks hold unequal numbers of rows, and in those of a single row."""
     np.testing.assert_allclose(results[case]["losses"], results["plain"]["losses"], rtol=2e-5, atol=2e-6)
@@ -127,7 +131,7 @@ def test_the_runs_went_somewhere(results: dict[str, dict[str, Any]]) -> None:
 
 def test_gradients_are_exchanged_once_a_step_and_not_for_unused_parameters(results: dict[str, dict[str, Any]]) -> None:
     """Four micro-batches cost as many exchanges as one; DistributedDataParallel would fail on the unused layer."""
-    assert set(results["exchanges"]) == {"exchanges-0", "exchanges-1"}
+    assert set(results["exchanges"]) == {"exchanges-0", "exchanges-1", "exchanges-apart-0", "exchanges-apart-1"}
     for found in results["exchanges"].values():
         (one, unused), (four, _) = found["1"], found["4"]
         assert one == four
@@ -141,5 +145,5 @@ def test_each_process_knows_its_place(results: dict[str, dict[str, Any]]) -> Non
         f"place-{world}-{rank}": repr(("distributed", world, rank, rank, 0))
         for world in (1, 2, 3)
         for rank in range(world)
-    }
+    } | {f"place-apart-2-{rank}": repr(("distributed", 2, rank, 0, 0)) for rank in range(2)}
     assert results["places"] == wanted
