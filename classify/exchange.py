@@ -20,8 +20,9 @@ from torch.nn.parallel import DistributedDataParallel
 # Buckets begin at multiples of so many bytes: a cache line, and whole numbers of any type.
 _ALIGNED = 64
 _NAME = "classify-gradients"
-# At most one part in so many is taken of the memory that is free.
-_SHARE = 8
+# At most one part in so many is taken of the machine's memory; not of what is free, so that a run resumed there adds up
+# in the same order.
+_SHARE = 16
 # Bytes by which a process knows the memory to be that of its own run.
 _TOKEN = 16
 
@@ -49,8 +50,8 @@ def exchange_in_memory(wrapped: DistributedDataParallel, group: Group) -> bool:
     """Have the processes average a wrapped model's gradients in memory that all of them see. A collective.
 
     False, and nothing changed, where they do not: in containers of their own, say, or on another system than Linux,
-    and where memory is short. It takes as much as the trained weights, once a process and once more, has no name in
-    any folder, and is given back when the last process has ended, however that was.
+    and where it would be much of the machine's. It takes as much as the trained weights, once a process and once more,
+    has no name in any folder, and is given back when the last process has ended, however that was.
     """
     row = sum(_aligned(parameter.nbytes) for parameter in wrapped.parameters() if parameter.requires_grad)
     memory = common_memory(group, (group.world_size + 1) * row)
@@ -68,12 +69,12 @@ def exchange_in_memory(wrapped: DistributedDataParallel, group: Group) -> bool:
 def common_memory(group: Group, size: int) -> torch.Tensor | None:
     """`size` bytes, zero at first, that all processes of the group see. A collective.
 
-    None where one of them cannot, or where that much would be a large part of what is free.
+    None where one of them cannot, or where that much would be a large part of the machine's memory.
     """
     memory: torch.Tensor | None = None
     place: Any = None
     with contextlib.ExitStack() as opened:
-        affordable = size < psutil.virtual_memory().available / _SHARE
+        affordable = size < psutil.virtual_memory().total / _SHARE
         if group.is_main and affordable and hasattr(os, "memfd_create"):
             with contextlib.suppress(OSError):
                 number = os.memfd_create(_NAME)
