@@ -117,3 +117,17 @@ def counted(model: nn.Module, yes: bool) -> Iterator[None]:
     finally:
         for layer in layers:
             layer.counted = True
+
+
+@contextlib.contextmanager
+def statistics_kept(model: nn.Module, *, after_errors_only: bool = False) -> Iterator[None]:
+    """Give a model's buffers, a BatchNorm's running statistics, the values back that they had before."""
+    before = [buffer.clone() for buffer in model.buffers()]
+    done = False
+    try:
+        yield
+        done = True
+    finally:
+        if not (done and after_errors_only):
+            for buffer, value in zip(model.buffers(), before, strict=True):
+                buffer.copy_(value)

@@ -13,9 +13,10 @@ import mmap
 import os
 from typing import Any, Protocol
 
-import psutil
 import torch
 from torch.nn.parallel import DistributedDataParallel
+
+from classify.memory import main_memory
 
 # Buckets begin at multiples of so many bytes: a cache line, and whole numbers of any type.
 _ALIGNED = 64
@@ -54,10 +55,10 @@ def exchange_in_memory(wrapped: DistributedDataParallel, group: Group) -> bool:
     has no name in any folder, and is given back when the last process has ended, however that was.
     """
     row = sum(_aligned(parameter.nbytes) for parameter in wrapped.parameters() if parameter.requires_grad)
-    memory = common_memory(group, (group.world_size + 1) * row)
+    memory = common_memory(group, row)
     if memory is None:
         return False
-    exchange = _Exchange(memory.view(group.world_size + 1, -1), group)
+    exchange = _Exchange(memory, group)
 
     def hook(_: None, bucket):  # type: ignore[no-untyped-def]  # torch compares annotations with its own, not as text
         return exchange.take(bucket)
@@ -66,56 +67,54 @@ def exchange_in_memory(wrapped: DistributedDataParallel, group: Group) -> bool:
     return True
 
 
-def common_memory(group: Group, size: int) -> torch.Tensor | None:
-    """`size` bytes, zero at first, that all processes of the group see. A collective.
+def common_memory(group: Group, row: int) -> torch.Tensor | None:
+    """(ranks + 1, `row`) bytes that all processes of the group see, the first row for all, then one each. A collective.
 
-    None where one of them cannot, or where that much would be a large part of the machine's memory.
+    None where one of them cannot, or where that much would be a large part of the machine's memory. Each process
+    reserves its own row: what is missing shows here and not in a step, and lies near the cores that write it.
     """
+    rows = group.world_size + 1
     memory: torch.Tensor | None = None
     place: Any = None
     with contextlib.ExitStack() as opened:
-        affordable = size < psutil.virtual_memory().total / _SHARE
-        if group.is_main and affordable and hasattr(os, "memfd_create"):
+        if group.is_main and rows * row < main_memory() / _SHARE and hasattr(os, "memfd_create"):
             with contextlib.suppress(OSError):
                 number = os.memfd_create(_NAME)
                 opened.callback(os.close, number)
-                os.ftruncate(number, size + _TOKEN)
-                memory = _mapped(number)
+                os.ftruncate(number, rows * row + _TOKEN)
                 token = os.urandom(_TOKEN)
-                memory[size:] = _bytes(token)
+                os.pwrite(number, token, rows * row)
+                memory = _mapped(number, 0, 2 * row)
                 place = [os.getpid(), number, token.hex()]
         place = group.broadcast(place)
         if place is not None and not group.is_main:
             process, number, token = place
-            memory = _found(f"/proc/{process}/fd/{number}", bytes.fromhex(token), size)
+            own = (group.rank + 1) * row
+            memory = _found(f"/proc/{process}/fd/{number}", bytes.fromhex(token), rows * row, own, row)
         missing = group.any(memory is None)  # once all have answered, nobody needs the number any more
-    return None if memory is None or missing else memory[:size]
+    return None if memory is None or missing else memory[:-_TOKEN].view(rows, row)
 
 
-def _found(path: str, token: bytes, size: int) -> torch.Tensor | None:
-    """The memory that the main process has open, by its path; None where it cannot be seen.
+def _found(path: str, token: bytes, size: int, start: int, length: int) -> torch.Tensor | None:
+    """The memory that the main process has open, by its path; None where it cannot be seen, or not be had.
 
     In another container the path may be that of another process and its file, which is left alone.
     """
     with contextlib.suppress(OSError):
-        if os.readlink(path).startswith(f"/memfd:{_NAME}") and os.stat(path).st_size == size + _TOKEN:
-            opened = os.open(path, os.O_RDWR)
+        if os.readlink(path).startswith(f"/memfd:{_NAME}") and os.stat(path).st_size == size + len(token):
+            number = os.open(path, os.O_RDWR)
             try:
-                memory = _mapped(opened)
+                if os.pread(number, len(token), size) == token:
+                    return _mapped(number, start, length)
             finally:
-                os.close(opened)
-            if torch.equal(memory[size:], _bytes(token)):
-                return memory
+                os.close(number)
     return None
 
 
-def _mapped(number: int) -> torch.Tensor:
-    """All bytes of an open file as a tensor; what is written there is what every other process reads."""
+def _mapped(number: int, start: int, length: int) -> torch.Tensor:
+    """All bytes of an open file as a tensor, `length` of them from `start` on reserved; raises OSError if not there."""
+    os.posix_fallocate(number, start, length)
     return torch.frombuffer(mmap.mmap(number, 0), dtype=torch.uint8)
-
-
-def _bytes(text: bytes) -> torch.Tensor:
-    return torch.frombuffer(bytearray(text), dtype=torch.uint8)
 
 
 def _aligned(size: int) -> int:
@@ -132,7 +131,7 @@ class _Exchange:
     """
 
     def __init__(self, memory: torch.Tensor, group: Group) -> None:
-        """`memory`: (ranks + 1, bytes). Each rank writes its row, and its share of the last, which holds the sums."""
+        """`memory`: (ranks + 1, bytes). Each rank writes its share of the first row, the sums, and a row of its own."""
         self._memory = memory
         self._group = group
         self._end = 0
@@ -143,7 +142,7 @@ class _Exchange:
         own = bucket.buffer()
         rows = self._memory[:, self._end : self._end + own.nbytes].view(own.dtype)
         self._end += _aligned(own.nbytes)
-        rows[self._group.rank].copy_(own)
+        rows[1 + self._group.rank].copy_(own)
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         self._taken.append((own, rows, future))
         if bucket.is_last():
@@ -154,12 +153,12 @@ class _Exchange:
         rank, ranks = self._group.rank, self._group.world_size
         self._group.barrier()
         for _, rows, _ in self._taken:
-            *parts, total = (row.tensor_split(ranks)[rank] for row in rows)
+            total, *parts = (row.tensor_split(ranks)[rank] for row in rows)
             torch.add(parts[0], parts[1], out=total)
             for part in parts[2:]:
                 total.add_(part)
         self._group.barrier()
         for own, rows, future in self._taken:
-            future.set_result(torch.div(rows[-1], ranks, out=own))
+            future.set_result(torch.div(rows[0], ranks, out=own))
         self._taken.clear()
         self._end = 0

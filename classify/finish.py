@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from classify.data.parts import Part
 from classify.job import Job
 from classify.outputs import FORMAT, RunRecord, save_model, write_json, write_predictions
 from classify.resume import take_best
-from classify.runtime import Runtime
 
 
 def finish(job: Job, state: train_state.TrainState, record: RunRecord) -> None:
@@ -50,24 +48,11 @@ def finish(job: Job, state: train_state.TrainState, record: RunRecord) -> None:
     job.tracker.close()
     if job.config.training.save_on_each_node:
         job.runtime.close()  # while there is a group transformers saves on rank 0 alone
-    with contextlib.nullcontext() if job.runtime.closed else _awaited(job.runtime):
+    # Nobody leaves before the files are written, so that a script that goes on to load the folder finds it. Where one
+    # process of each machine writes, there is no group any more to wait in.
+    with contextlib.nullcontext() if job.runtime.closed else job.runtime.awaited():
         if job.writes:
             _write(job, state, record, weights, logits, (eval_score, score), best_epoch)
-
-
-@contextlib.contextmanager
-def _awaited(runtime: Runtime) -> Iterator[None]:
-    """Nobody leaves before the files are written, or before what kept them from being written is told. A collective.
-
-    So a script that goes on to load the folder finds it, on whatever rank. Where one process of each machine writes,
-    there is no group any more to wait in.
-    """
-    try:
-        yield
-    except Exception as error:  # not Ctrl-C, which all get
-        runtime.share_faults(str(error) or type(error).__name__)
-        raise
-    runtime.share_faults(None)
 
 
 def _write(

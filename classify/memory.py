@@ -1,8 +1,14 @@
-"""Memory: how a device, or the machine, says that it has no more."""
+"""Memory: how much of it the machine has for this process, and how it, or a device, says that there is no more."""
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path, PurePosixPath
+
+import psutil
 import torch
+
+_CONTROL_GROUPS = Path("/sys/fs/cgroup")
 
 # How torch, C++, oneDNN and CUDA's libraries say so, besides torch's own error class for devices.
 _NO_ROOM = (
@@ -18,6 +24,29 @@ _NO_ROOM = (
 def out_of_memory(error: BaseException) -> bool:
     """Whether a device's memory, or the machine's, could not hold what was asked for."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(sign in str(error) for sign in _NO_ROOM)
+
+
+def main_memory(own: Path = Path("/proc/self/cgroup"), groups: Path = _CONTROL_GROUPS) -> int:
+    """Bytes of main memory that this process may use: the machine's, or less where a container or a job is limited.
+
+    Linux keeps such limits for groups of processes, `own` names this one's (cgroups(7), both versions); a limit of a
+    group above counts too.
+    """
+    found = [int(psutil.virtual_memory().total)]
+    lines: list[str] = []
+    with contextlib.suppress(OSError):
+        lines = own.read_text(encoding="utf-8").splitlines()
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        root, name = (groups / "memory", "memory.limit_in_bytes") if controllers else (groups, "memory.max")
+        group = PurePosixPath(path)
+        for one in (group, *group.parents):
+            with contextlib.suppress(OSError, ValueError):  # no such group here, or no limit ("max")
+                found.append(int((root / one.relative_to("/") / name).read_text(encoding="ascii")))
+    return min(found)
 
 
 def release_cache(device: torch.device) -> None:

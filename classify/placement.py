@@ -18,6 +18,7 @@ from torch import nn
 
 from classify.errors import InputError
 from classify.estimate import FROZEN, MIB, TRAINED, Piece, layer_activations, spread
+from classify.memory import main_memory
 from classify.sharding import repeated_layers
 
 # Of the memory that is free, the share to plan with; fragments and libraries take the rest.
@@ -102,7 +103,7 @@ def choose_places(model: Any, devices: list[str], tokens: float, length: float, 
 def _free(device: str) -> int:
     """Bytes that are free on a device."""
     if device == "cpu":
-        return int(psutil.virtual_memory().available)
+        return min(int(psutil.virtual_memory().available), main_memory())
     look = getattr(torch.get_device_module(torch.device(device)), "mem_get_info", None)
     if look is None:
         raise InputError(f"--strategy model: {device} does not tell how much memory is free; give --device-memory.")

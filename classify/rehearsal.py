@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import statistics
@@ -11,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from classify.batch_norm import statistics_kept
 from classify.config import TrainingConfig
 from classify.data import plan
 from classify.data.tokens import TrainingSet
@@ -41,7 +41,7 @@ def rehearse(
         try:
             ballast.extend(_moments(state, runtime))
             bare = state.model.classifier if runtime.distributed else state.wrapped
-            with _buffers_kept(bare):
+            with statistics_kept(bare):
                 backward(dataclasses.replace(state, wrapped=bare), data, heaviest, config, runtime)
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
@@ -64,17 +64,6 @@ def _moments(state: TrainState, runtime: Runtime) -> Iterator[torch.Tensor]:
     return (torch.empty_like(weight) for weight in weights for _ in range(each))
 
 
-@contextlib.contextmanager
-def _buffers_kept(model: torch.nn.Module) -> Iterator[None]:
-    """Give a model's buffers (a BatchNorm's running statistics) their values back in the end."""
-    before = [buffer.clone() for buffer in model.buffers()]
-    try:
-        yield
-    finally:
-        for buffer, value in zip(model.buffers(), before, strict=True):
-            buffer.copy_(value)
-
-
 def measure(state: TrainState, data: TrainingSet, config: TrainingConfig, runtime: Runtime, batch_size: int) -> float:
     """Rows per second of training, from a few steps that change nothing. A collective.
 
@@ -84,7 +73,7 @@ def measure(state: TrainState, data: TrainingSet, config: TrainingConfig, runtim
     seconds = []
     for step, _ in zip(itertools.cycle(batches.steps(0, batches.rows)), range(_MEASURED), strict=False):
         begin = time.perf_counter()
-        with _buffers_kept(state.model.classifier):
+        with statistics_kept(state.model.classifier):
             total, _ = backward(state, data, step, config, runtime)
         state.clear_gradients()
         float(total)  # waits for a device

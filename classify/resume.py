@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -27,10 +28,11 @@ def find_checkpoint(job: Job) -> Checkpoint | None:
 
     Raises CheckpointError where none can be trusted, and InputError where the run was started with other settings.
     """
-    found = _look(job) if job.runtime.is_main else None
-    told = job.runtime.broadcast(None if found is None else {"path": str(found.path), "state": found.state})
+    told = job.runtime.broadcast(_told(job) if job.runtime.is_main else None)
     if told is None:
         return None
+    if "fault" in told:
+        raise CheckpointError(told["fault"])
     found = Checkpoint(Path(told["path"]), told["state"])
     before = found.state["identity"]
     _keep_precision(job, before.get("precision"))
@@ -59,6 +61,15 @@ def _keep_precision(job: Job, before: str | None) -> None:
         guess = Guess("precision", before, job.precision.why, "--precision")
         job.guesses = [guess if one.what == guess.what else one for one in job.guesses]
         job.say(guess.line())
+
+
+def _told(job: Job) -> dict[str, Any] | None:
+    """What the main process tells the others: the checkpoint that it has found, or why none can be trusted."""
+    try:
+        found = _look(job)
+    except CheckpointError as error:
+        return {"fault": str(error)}
+    return None if found is None else {"path": str(found.path), "state": found.state}
 
 
 def _look(job: Job) -> Checkpoint | None:

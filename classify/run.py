@@ -94,6 +94,7 @@ def _run(job: Job) -> Path:
         record.write("interrupted")
     try:
         state = _begin(job, found)
+        record.extra["exchange"] = job.runtime.exchange
         end = _rehearse(job, state, plan, end)
         _open_logs(job, state.progress.step)
         job.start_seconds = job.elapsed
@@ -313,20 +314,20 @@ def _save(job: Job, state: train_state.TrainState) -> None:
         elsewhere=job.placement.left_out() if job.placement is not None else None,
         zero=state.zero,
     )
-    if job.writes:
-        if job.vocabulary is not None and job.vocabulary.compacted:
-            weights[resume.VOCABULARY] = job.vocabulary.as_tensor()
-        checkpoint.save(
-            job.folder / CHECKPOINTS,
-            progress.step,
-            weights,
-            moments,
-            {
-                "progress": dataclasses.asdict(progress),
-                "identity": job.identity(),
-                "scaler": state.zero.scale() if state.zero is not None else state.scaler.state_dict(),
-                "probe": job.probe,
-            },
-            keep=keep,
-        )
-    job.runtime.barrier()
+    if job.writes and job.vocabulary is not None and job.vocabulary.compacted:
+        weights[resume.VOCABULARY] = job.vocabulary.as_tensor()
+    with job.runtime.awaited():
+        if job.writes:
+            checkpoint.save(
+                job.folder / CHECKPOINTS,
+                progress.step,
+                weights,
+                moments,
+                {
+                    "progress": dataclasses.asdict(progress),
+                    "identity": job.identity(),
+                    "scaler": state.zero.scale() if state.zero is not None else state.scaler.state_dict(),
+                    "probe": job.probe,
+                },
+                keep=keep,
+            )

@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +50,7 @@ class Runtime:
     device: torch.device
     topology: list[dict[str, Any]] = field(default_factory=list)
     closed: bool = False
+    exchange: str | None = None  # what carries gradients from process to process, once a model is wrapped
     _wrapped: list[Any] = field(default_factory=list, repr=False)
     _norms: int = field(default=0, repr=False)
 
@@ -94,6 +95,13 @@ class Runtime:
     def distributed(self) -> bool:
         """Whether a process group is up."""
         return self.plan.parallel_mode is ParallelMode.DISTRIBUTED
+
+    @property
+    def may_share_memory(self) -> bool:
+        """Whether several processes exchange gradients by gloo that sit on the CPUs of one machine."""
+        places = {entry["machine"] for entry in self.topology}
+        by_gloo = (self.device.type, self.plan.backend, self.plan.strategy) == ("cpu", "gloo", "ddp")
+        return by_gloo and self.world_size > 1 and len(places) == 1
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
@@ -160,6 +168,19 @@ class Runtime:
             if message and fault is None:
                 raise InputError(f"rank {rank} on machine {self.topology[rank]['machine']} stopped: {message}")
 
+    @contextlib.contextmanager
+    def awaited(self) -> Iterator[None]:
+        """Nobody goes on before all have done what is in this block, or have been told what stopped one. A collective.
+
+        Raises InputError with what stopped another rank.
+        """
+        try:
+            yield
+        except Exception as error:  # not Ctrl-C, which all get
+            self.share_faults(str(error) or type(error).__name__)
+            raise
+        self.share_faults(None)
+
     def leave(self, fault: str) -> None:
         """Tell the others, who are in `share_faults`, why this process cannot begin, and close. A collective."""
         self.share_faults(fault)
@@ -220,9 +241,8 @@ class Runtime:
             wrapped = DistributedDataParallel(
                 model, device_ids=devices, output_device=devices and devices[0], gradient_as_bucket_view=True
             )
-            one_machine = len({entry["machine"] for entry in self.topology}) == 1
-            if one_machine and self.world_size > 1 and (self.device.type, self.plan.backend) == ("cpu", "gloo"):
-                exchange_in_memory(wrapped, self)
+            in_memory = self.may_share_memory and exchange_in_memory(wrapped, self)
+            self.exchange = "shared memory" if in_memory else self.plan.backend
             self._wrapped.append(wrapped)
             return wrapped
         if self.replicas > 1:

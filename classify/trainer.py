@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from classify import sharding, xla
-from classify.batch_norm import counted
+from classify.batch_norm import counted, statistics_kept
 from classify.config import TrainingConfig
 from classify.data import plan
 from classify.data.tokens import TrainingSet
@@ -65,7 +65,8 @@ def train_step(
     """
     while True:
         try:
-            total, weight_sum = backward(state, data, step, config, runtime)
+            with statistics_kept(state.model.classifier, after_errors_only=True):
+                total, weight_sum = backward(state, data, step, config, runtime)
             break
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):

@@ -1,16 +1,17 @@
 """Worker of test_exchange: averages the gradients of a small model and stores them, beside each rank's own.
 
-Arguments: folder for the results, "all" or "blind", where the last rank cannot see the others' memory.
+Arguments: folder for the results, and a way: "all" share memory, the last rank is "blind" and cannot see it, there is
+"little" of it, or the system has "none" without a name.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from classify import exchange
 from classify.config import TrainingConfig
@@ -37,11 +38,14 @@ def main(results: Path, way: str) -> None:
     """Steps whose gradients are drawn, so that everybody can tell what the mean is."""
     runtime = TrainingConfig(use_cpu=True).runtime
     model = Odd()
-    wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True)
     if way == "blind" and runtime.rank == runtime.world_size - 1:
         exchange._found = lambda *_: None
-    shared = exchange.exchange_in_memory(wrapped, runtime)
-    stored = {"shared": shared, "steps": []}
+    if way == "little":
+        exchange.main_memory = lambda: 1 << 20
+    if way == "none" and hasattr(os, "memfd_create"):
+        del os.memfd_create
+    wrapped = runtime.wrap(model)
+    stored = {"exchange": runtime.exchange, "steps": []}
     for step in range(STEPS):
         torch.manual_seed(10 * step + runtime.rank)
         factors = {name: torch.randn(p.shape).to(p.dtype) for name, p in model.named_parameters()}

@@ -27,10 +27,12 @@ def run_group(
     cwd: Path,
     timeout: float = 180,
     machines: int = 1,
-    code: int = 0,
+    code: int | Sequence[int] = 0,
     **changes: str,
 ) -> list[str]:
     """Run `python <arguments>` as `count` ranks; returns each rank's output. Raises where one hangs or ends otherwise.
+
+    `code` is how all have to end, or how each has to.
 
     With several `machines` the ranks are told that they sit on so many, as torchrun would tell them. `changes` are set
     in their environment.
@@ -75,5 +77,6 @@ def run_group(
                 process.kill()
                 process.wait()
     codes = [process.returncode for process in processes]
-    assert codes == [code] * count, f"exit codes {codes}\n" + "\n".join(outputs)
+    wanted = [code] * count if isinstance(code, int) else list(code)
+    assert codes == wanted, f"exit codes {codes}\n" + "\n".join(outputs)
     return outputs

@@ -113,6 +113,17 @@ def test_ranks_that_nobody_ends_meet_the_same_fault(table: Path, model_folder: P
     assert told[1] == ""
 
 
+def test_a_checkpoint_that_cannot_be_trusted_ends_all(table: Path, model_folder: Path, tmp_path: Path) -> None:
+    """Rank 0 alone looks at it; nobody ends the others for it here."""
+    command = [SCRIPT, *words(table, model_folder, "--max-steps", "2")]
+    run_group(2, command, cwd=tmp_path)
+    (weights,) = (tmp_path / "out" / "checkpoints").glob("*/model.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-1])
+    told = run_group(2, [*command, "--resume"], cwd=tmp_path, timeout=60, code=3)
+    assert told[0].splitlines()[-1].startswith("error: ")
+    assert told[1] == ""
+
+
 def descendants(process: subprocess.Popen[str], rank: str) -> list[psutil.Process]:
     """Processes below this one that are the given rank."""
     found = []

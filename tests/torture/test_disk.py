@@ -18,6 +18,7 @@ from torch import nn
 
 from classify import checkpoint
 from tests.conftest import ROOT
+from tests.distributed.processes import run_group
 
 
 def small() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -162,3 +163,19 @@ def test_a_full_disk_is_told_in_one_line(
     assert not list((small_disk / "out").glob("checkpoints/*"))
     run = json.loads((small_disk / "out" / "run.json").read_text())
     assert run["status"] in ("failed", "interrupted")
+
+
+@pytest.mark.distributed
+def test_a_disk_that_is_full_for_one_rank_is_told_to_all(
+    small_disk: Path, model_folder: Path, table: Path, tmp_path: Path
+) -> None:
+    """Also where no launcher ends the others, who wait for the checkpoint to be whole."""
+    (small_disk / "ballast").write_bytes(bytes(800_000))
+    words = [
+        "--data", str(table), "--model", str(model_folder), "--cpu", "--epochs", "1", "--report-to", "none",
+        "--output-dir", str(small_disk / "out"),
+    ]  # fmt: skip
+    told = run_group(2, [str(ROOT / "run_classify.py"), *words], cwd=tmp_path, timeout=60, code=[1, 2])
+    assert told[0].splitlines()[-1].startswith("error: ")
+    assert "No space left on device" in told[0]
+    assert told[1] == "", "rank 0 has told it"

@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
 from classify import train_state, trainer
 from classify.config import TrainingConfig
 from classify.errors import ClassifyError
+from classify.memory import main_memory
 from tests import tiny
 from tests.conftest import ROOT, run_command
 from tests.distributed.exact_worker import data_and_model
@@ -89,3 +91,60 @@ def test_a_single_text_that_does_not_fit_ends_the_run(model_folder: Path) -> Non
 )
 def test_what_counts_as_out_of_memory(error: Exception, memory: bool) -> None:
     assert trainer.out_of_memory(error) is memory
+
+
+def test_a_step_that_is_tried_again_counts_once_for_batch_norm(
+    model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Running statistics are those of a run that was cut into two micro-batches from the start."""
+    honest = trainer._pass
+    passes = 0
+
+    def short_of_memory(*given: Any) -> torch.Tensor:
+        nonlocal passes
+        passes += 1
+        total = honest(*given)
+        if passes == 1:
+            raise MemoryError("no room")
+        return total
+
+    found = []
+    for parts in (1, 2):
+        data, model = data_and_model(model_folder)
+        torch.manual_seed(0)
+        model.stock.classifier = torch.nn.Sequential(torch.nn.BatchNorm1d(model.hidden_size), model.stock.classifier)
+        config = TrainingConfig(use_cpu=True, max_steps=1, gradient_accumulation_steps=parts)
+        state = train_state.make_state(model, config, config.runtime)
+        if parts == 1:
+            monkeypatch.setattr(trainer, "_pass", short_of_memory)
+        (event,) = trainer.fit(state, data, config, config.runtime, batch_size=8)
+        monkeypatch.undo()
+        assert event.cut_into == (2 if parts == 1 else None)
+        norm = model.stock.classifier[0]
+        found.append((int(norm.num_batches_tracked), norm.running_mean, norm.running_var))
+    assert passes == 3
+    assert found[0][0] == found[1][0] == 2
+    torch.testing.assert_close(found[0], found[1])
+
+
+@pytest.mark.parametrize(
+    ("line", "limits", "wanted"),
+    [
+        ("0::/jobs/mine", {"jobs/mine/memory.max": "3000000", "jobs/memory.max": "2000000"}, 2_000_000),
+        ("0::/jobs/mine", {"jobs/mine/memory.max": "max"}, None),
+        ("0::/../elsewhere", {"memory.max": "4000000"}, 4_000_000),
+        ("4:cpu,memory:/mine", {"memory/mine/memory.limit_in_bytes": "5000000"}, 5_000_000),
+        ("4:cpu:/mine", {"memory/mine/memory.limit_in_bytes": "5000000"}, None),
+        (None, {}, None),
+    ],
+)
+def test_main_memory_is_what_a_container_or_a_job_leaves(
+    tmp_path: Path, line: str | None, limits: dict[str, str], wanted: int | None
+) -> None:
+    for name, text in limits.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    own = tmp_path / "cgroup"
+    if line is not None:
+        own.write_text(line + "\n")
+    assert main_memory(own, tmp_path) == (wanted or psutil.virtual_memory().total)
