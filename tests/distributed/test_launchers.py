@@ -15,7 +15,7 @@ import pytest
 
 from tests import tiny
 from tests.conftest import ROOT
-from tests.distributed.processes import free_port
+from tests.distributed.processes import free_port, run_group
 from tests.documents import DISTRIBUTED, commands, make_place, type_in
 
 pytestmark = pytest.mark.distributed
@@ -168,6 +168,23 @@ def test_spawned_processes_through_the_api(command: Callable[..., Any], model_fo
     (tmp_path / "spawn.py").write_text(SPAWN.format(root=str(ROOT)))
     done = command("spawn.py", str(free_port()), str(TICKETS), str(model_folder))
     assert done.returncode == 0, done.stderr
+    assert places(tmp_path / "out") == [(0, 0, 0), (0, 1, 1)]
+
+
+def test_a_device_asked_for_before_training(table: Path, model_folder: Path, tmp_path: Path) -> None:
+    """The group that this makes gives its port back to the next, also where rank 0 itself listens there."""
+    (tmp_path / "early.py").write_text(
+        "from classify.config import DataConfig, ModelConfig, RunConfig, TrainingConfig\n"
+        "training = TrainingConfig(output_dir='out', use_cpu=True, max_steps=2, report_to='none')\n"
+        "assert training.device.type == 'cpu' and training.world_size == 2\n"
+        "import classify\n"
+        f"model = ModelConfig(model={str(model_folder)!r}, head='random')\n"
+        f"config = RunConfig(DataConfig(data={str(table)!r}), model, training)\n"
+        "for _ in range(2):\n"
+        "    classify.train(config)\n"
+        "    training.overwrite_output_dir = True\n"
+    )
+    run_group(2, ["early.py"], cwd=tmp_path)
     assert places(tmp_path / "out") == [(0, 0, 0), (0, 1, 1)]
 
 
