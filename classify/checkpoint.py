@@ -130,7 +130,8 @@ def save(
         raise
     steps = [number for number, _ in _entries(folder)]
     for number in sorted(set(steps) - keep(steps) - {step}):
-        shutil.rmtree(folder / name_of(number))
+        # What stays (a file that somebody has open on a network's disk) is removed with the next checkpoint.
+        shutil.rmtree(folder / name_of(number), ignore_errors=True)
     return final
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 
 
 def capabilities() -> Mapping[str, Any]:
@@ -47,13 +48,14 @@ class _Linear(torch.autograd.Function):
         return multiply(input, weight, bias)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Gradients of input, weight and bias, where they are wanted."""
         (grad,), (input, weight) = grads, ctx.saved_tensors
-        rows = grad.flatten(0, -2)
+        rows = grad.reshape(-1, grad.shape[-1])
         return (
             multiply(grad, weight.t()) if ctx.needs_input_grad[0] else None,
-            multiply(rows.t(), input.flatten(0, -2).t()) if ctx.needs_input_grad[1] else None,
+            multiply(rows.t(), input.reshape(-1, input.shape[-1]).t()) if ctx.needs_input_grad[1] else None,
             rows.sum(0) if ctx.needs_input_grad[2] else None,
         )
 

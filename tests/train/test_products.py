@@ -30,7 +30,7 @@ def layers(bias: bool = True) -> tuple[nn.Linear, nn.Linear]:
 
 
 @needs_onednn
-@pytest.mark.parametrize("shape", [(1, 24), (7, 24), (1, 33, 24), (2, 3, 24), (0, 24)])
+@pytest.mark.parametrize("shape", [(24,), (1, 24), (7, 24), (1, 33, 24), (2, 3, 24), (0, 24)])
 @pytest.mark.parametrize("bias", [True, False])
 def test_values_and_gradients_are_torchs(shape: tuple[int, ...], bias: bool) -> None:
     x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
