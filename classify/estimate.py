@@ -16,6 +16,10 @@ MIB = 1 << 20
 # Bytes a trained weight takes in fp32: itself, its gradient, AdamW's two moments.
 TRAINED = 16
 FROZEN = 4
+# Numbers in a hidden state of a micro-batch on a CPU. Steps of two to four times as many took up to 1.7 times as long
+# as in micro-batches of that size, and twice the memory: what a backward pass needs then outgrows what the C library
+# keeps of one step's memory for the next.
+STATE = 3 << 20
 # With checkpointing a layer keeps little more than its input: one of some dozens of such tensors.
 KEPT_INPUT = 1 / 16
 # What architectures call the width of a layer, its attention heads, and how many layers there are.
@@ -77,13 +81,23 @@ def frozen_names(embeddings: bool, layers: int) -> Callable[[str], bool]:
     return is_frozen
 
 
+def tokens_at_once(width: int) -> int:
+    """Tokens that a micro-batch holds on a CPU, at most, in an encoder of that width: 8,192 at 384."""
+    return STATE // width
+
+
+def width_of(config: Mapping[str, Any]) -> int:
+    """Width of an encoder's hidden states."""
+    return int(_number(config, _WIDTH))
+
+
 def layer_activations(config: Mapping[str, Any], tokens: float, length: float, half: bool) -> float:
     """Bytes one layer keeps for the backward pass of `tokens` tokens in texts of `length` tokens.
 
     Korthikanti et al., 2022, "Reducing Activation Recomputation in Large Transformer Models", section 4.1: s b h (34 +
     5 a s / h) in half precision; in fp32 all but the dropout masks takes twice that.
     """
-    wide, heads = _number(config, _WIDTH), _number(config, _HEADS)
+    wide, heads = width_of(config), _number(config, _HEADS)
     linear, scores = (34, 5) if half else (66, 9)
     return tokens * wide * (linear + scores * heads * length / wide)
 

@@ -13,7 +13,7 @@ import torch
 import transformers
 from torch import nn
 
-from classify import batch_norm, xla
+from classify import batch_norm, estimate, xla
 from classify.data.tokens import Tokens
 from classify.errors import InputError
 from classify.hub import ModelFolder
@@ -39,6 +39,7 @@ class LoadedModel:
         self.packed = False
         self.few_shapes = False
         self.token_multiple = 1
+        self.tokens_at_once: int | None = None
 
     @property
     def stock(self) -> Any:
@@ -73,14 +74,16 @@ class LoadedModel:
         return xla.padded_rows(rows) if self.few_shapes else rows
 
     def compute_in(self, precision: Precision) -> None:
-        """Compute in this precision from here on, and fill packed batches up where that makes it faster.
+        """Compute in this precision from here on, with packed batches filled up and cut where that makes it faster.
 
-        A BatchNorm would count the filling.
+        A BatchNorm would count the filling, and take the rows of a micro-batch for all. Gradients in half precision
+        are not added up more often than need be.
         """
         self.classifier.precision = precision
+        on_cpu = precision.device_type == "cpu" and batch_norm.count(self.stock) == 0
         by_onednn = precision.half is not None or self.classifier.by_onednn
-        fills = precision.device_type == "cpu" and by_onednn and batch_norm.count(self.stock) == 0
-        self.token_multiple = _MULTIPLE if fills else 1
+        self.token_multiple = _MULTIPLE if on_cpu and by_onednn else 1
+        self.tokens_at_once = estimate.tokens_at_once(self.hidden_size) if on_cpu and precision.level <= 1 else None
 
     def use_packing(self, packed: bool) -> None:
         """Switch between packed and padded batches; the weights stay as they are."""

@@ -264,6 +264,11 @@ class Runtime:
         """Whether a forward pass in training waits for the other ranks."""
         return self.plan.strategy in ("fsdp", "deepspeed") or self._norms > 0
 
+    @property
+    def may_cut(self) -> bool:
+        """Whether more micro-batches cost little: the weights are at hand, and no rank waits for another's pass."""
+        return self.plan.strategy in ("none", "ddp") and not self.forward_is_collective
+
     def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:
         """Inside this context a backward pass adds to the local gradients without exchanging them.
 

@@ -48,7 +48,10 @@ class Progress:
 
 @dataclass
 class TrainState:
-    """What a step changes. `parts` is the micro-batches that a rank cuts its share of a step into."""
+    """What a step changes. `parts` is the micro-batches that a rank cuts its share of a step into, at least.
+
+    `micros` is how many they were the last time.
+    """
 
     model: LoadedModel
     wrapped: nn.Module
@@ -60,6 +63,7 @@ class TrainState:
     zero: Zero | None = None
     graphs: Graphs | None = None
     progress: Progress = field(default_factory=Progress)
+    micros: int = 1
 
     def clear_gradients(self) -> None:
         """Forget the gradients of the optimizer's weights, and of the half ones whose masters they are."""
@@ -98,18 +102,26 @@ def make_state(
 
 
 def micro_batches(
-    model: LoadedModel, lengths: Rows, rank: int, world_size: int, parts: int, replicas: int
+    model: LoadedModel,
+    lengths: Rows,
+    rank: int,
+    world_size: int,
+    parts: int,
+    replicas: int,
+    tokens_at_once: int | None = None,
 ) -> list[list[Rows]]:
     """The micro-batches of one rank: each holds, for up to `replicas` devices, indices into the step's rows.
 
-    Ranks share the step by token cost, largest first; a rank's share is cut again into `parts` micro-batches. With
-    fewer rows than ranks, some ranks have none.
+    Ranks share the step by token cost, largest first; a rank's share is cut again into `parts` micro-batches, packed
+    ones into as many as it takes to hold about `tokens_at_once`. With fewer rows than ranks, some ranks have none.
     """
     costs = plan.token_cost(lengths, model.hidden_size)
     share = plan.divide(costs, world_size)[rank]
     if not len(share):
         return []
     if model.packed:
+        if tokens_at_once is not None:
+            parts = max(parts, math.ceil(lengths[share].sum() / tokens_at_once))
         cuts = [share[part] for part in plan.divide(costs[share], parts)]
         return [[cut[piece] for piece in plan.divide(costs[cut], replicas) if len(piece)] for cut in cuts if len(cut)]
     if model.few_shapes:

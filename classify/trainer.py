@@ -95,7 +95,11 @@ def backward(
     """Gradients of a step, exchanged between ranks; (this rank's summed loss, the rows' weights on all ranks)."""
     rows = data.rows[step.rows]
     lengths = data.tokens.lengths_of(rows)
-    micros = micro_batches(state.model, lengths, runtime.rank, runtime.world_size, state.parts, runtime.replicas)
+    at_once = state.model.tokens_at_once if runtime.may_cut else None
+    micros = micro_batches(
+        state.model, lengths, runtime.rank, runtime.world_size, state.parts, runtime.replicas, at_once
+    )
+    state.micros = len(micros)
     # A rank without rows still takes part in the exchange of gradients: one row, counted zero times.
     weights = [1.0] * len(micros)
     for _ in range(max(1, runtime.passes(len(micros))) - len(micros)):
@@ -140,7 +144,7 @@ def _pass(
 
 def finer(state: TrainState, rows: int, runtime: Runtime) -> int:
     """Into how many micro-batches to cut a step of `rows` rows so that each is half of what it is."""
-    parts = state.parts
+    parts = max(state.parts, state.micros)
     if not state.model.packed:  # padded micro-batches are small as they are
         parts = max(parts, math.ceil(rows / (runtime.world_size * runtime.replicas * PADDED_ROWS)))
     return 2 * parts

@@ -16,8 +16,10 @@ from classify.devices import ParallelMode
 from classify.hub import resolve_model
 from classify.model import load_model
 from classify.runtime import BatchDataParallel
-from classify.train_state import micro_batches
+from classify.train_state import make_state, micro_batches
+from classify.trainer import fit
 from tests import tiny
+from tests.distributed.exact_worker import data_and_model
 
 
 def test_a_single_process_on_the_cpu() -> None:
@@ -74,6 +76,58 @@ def test_data_parallel_gets_one_packed_batch_a_replica(model_folder: Path) -> No
         gathered = torch.cat([model.classifier(*one, **more) for one, more in zip(inputs, kwargs, strict=True)])
         whole = model.classifier(model.batch(tokens, rows))
     assert (gathered - whole[np.concatenate(pieces)]).abs().max() < 1e-6
+
+
+def test_large_steps_are_cut_on_a_cpu(model_folder: Path) -> None:
+    """Each micro-batch holds about as many tokens as fit; every row is in one; more parts, if asked for, are kept."""
+    texts = [text for text, _ in tiny.table_rows(40)]
+    tokens = tokenize(load_tokenizer(str(model_folder)), texts, 64)
+    model = load_model(resolve_model(str(model_folder)), ["a", "b"], seed=0, pad_token_id=0, dropout=0.0)
+    model.use_packing(True)
+    lengths = tokens.lengths
+    at_once = int(lengths.sum()) // 5 + 1
+    for rank, world_size, parts, wanted in ((0, 1, 1, 5), (0, 1, 9, 9), (1, 2, 1, 3)):
+        micros = micro_batches(model, lengths, rank, world_size, parts, 1, at_once)
+        assert len(micros) == wanted
+        assert max(int(lengths[pieces[0]].sum()) for pieces in micros) <= 1.2 * at_once
+        rows = np.concatenate([pieces[0] for pieces in micros])
+        assert len(rows) == len(set(rows.tolist()))
+        assert world_size > 1 or len(rows) == 40
+
+
+@pytest.mark.parametrize(
+    ("settings", "norm", "cut"),
+    [
+        ({}, False, True),
+        ({"precision": "bf16"}, False, True),
+        ({"opt_level": "O2"}, False, False),
+        ({}, True, False),
+    ],
+)
+def test_a_cut_step_changes_no_weight(
+    model_folder: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], norm: bool, cut: bool
+) -> None:
+    """Beyond the order of sums; and what it would change is not cut."""
+    from classify.precision import choose_precision
+
+    found = []
+    for state_size in (3 << 20, 40 * 32):
+        monkeypatch.setattr("classify.estimate.STATE", state_size)
+        data, model = data_and_model(model_folder)
+        model.use_packing(True)
+        if norm:
+            torch.manual_seed(0)
+            layers = (torch.nn.BatchNorm1d(model.hidden_size), model.stock.classifier)
+            model.stock.classifier = torch.nn.Sequential(*layers)
+        config = TrainingConfig(use_cpu=True, max_steps=3, learning_rate=1e-3, **settings)
+        model.compute_in(choose_precision(config.asked_precision, torch.device("cpu"), config.opt_level))
+        state = make_state(model, config, config.runtime)
+        list(fit(state, data, config, config.runtime, batch_size=16))
+        found.append((state.micros, [p.detach() for n, p in model.stock.named_parameters() if "key.bias" not in n]))
+    assert found[0][0] == 1
+    assert (found[1][0] > 1) is cut
+    same = {"rtol": 2e-2, "atol": 2e-3} if "precision" in settings else {"rtol": 1e-4, "atol": 1e-5}
+    torch.testing.assert_close(found[1][1], found[0][1], **same)
 
 
 @pytest.mark.gpu
