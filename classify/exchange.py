@@ -71,7 +71,7 @@ def common_memory(group: Group, row: int) -> torch.Tensor | None:
     """(ranks + 1, `row`) bytes that all processes of the group see, the first row for all, then one each. A collective.
 
     None where one of them cannot, or where that much would be a large part of the machine's memory. Each process
-    reserves its own row: what is missing shows here and not in a step, and lies near the cores that write it.
+    reserves its own row: a shortage shows here and not in a step, and the row lies near the cores that write it.
     """
     rows = group.world_size + 1
     memory: torch.Tensor | None = None

@@ -36,8 +36,9 @@ def memory(checked: Checked, runtime: Runtime) -> str:
     if checked.deepspeed_precision is None:
         half = choose_precision(training.asked_precision, runtime.device, training.opt_level).half is not None
     each = rows if plan.strategy == "model" else rows / devices
-    if runtime.device.type == "cpu" and runtime.may_cut and training.opt_level in (None, "O0", "O1"):
-        each = min(each, estimate.tokens_at_once(estimate.width_of(checked.model.config)) / length)
+    at_once = runtime.tokens_at_once(estimate.tokens_at_once(estimate.width_of(checked.model.config)))
+    if at_once is not None and runtime.device.type == "cpu" and training.opt_level in (None, "O0", "O1"):
+        each = min(each, at_once / length)
     lora = (lambda _: True) if model.lora else None  # what LoRA adds is small beside the rest
     is_frozen = lora or estimate.frozen_names(model.freeze_embeddings, model.freeze_layers)
     need = estimate.training_need(

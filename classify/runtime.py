@@ -24,6 +24,8 @@ from classify.exchange import exchange_in_memory
 
 # How long the GIL is left to gloo's threads before the end; they need microseconds, on a loaded machine more.
 _GLOO_SECONDS = 0.1
+# Of more processes on a machine, each takes as much of its caches as one of so many: passes get no shorter than that.
+_SHARERS = 4
 
 
 class BatchDataParallel(DataParallel):
@@ -264,10 +266,15 @@ class Runtime:
         """Whether a forward pass in training waits for the other ranks."""
         return self.plan.strategy in ("fsdp", "deepspeed") or self._norms > 0
 
-    @property
-    def may_cut(self) -> bool:
-        """Whether more micro-batches cost little: the weights are at hand, and no rank waits for another's pass."""
-        return self.plan.strategy in ("none", "ddp") and not self.forward_is_collective
+    def tokens_at_once(self, alone: int | None) -> int | None:
+        """Tokens of a micro-batch, at most, where a process by itself takes `alone`; None: as many as there are.
+
+        The processes of a machine share its caches. Where a pass waits for other ranks, or for weights from afar, more
+        micro-batches would cost more than they save.
+        """
+        if alone is None or self.plan.strategy not in ("none", "ddp") or self.forward_is_collective:
+            return None
+        return alone // min(_SHARERS, self.plan.launch.local_world_size)
 
     def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:
         """Inside this context a backward pass adds to the local gradients without exchanging them.

@@ -95,7 +95,7 @@ def backward(
     """Gradients of a step, exchanged between ranks; (this rank's summed loss, the rows' weights on all ranks)."""
     rows = data.rows[step.rows]
     lengths = data.tokens.lengths_of(rows)
-    at_once = state.model.tokens_at_once if runtime.may_cut else None
+    at_once = runtime.tokens_at_once(state.model.tokens_at_once)
     micros = micro_batches(
         state.model, lengths, runtime.rank, runtime.world_size, state.parts, runtime.replicas, at_once
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -93,6 +94,20 @@ def test_large_steps_are_cut_on_a_cpu(model_folder: Path) -> None:
         rows = np.concatenate([pieces[0] for pieces in micros])
         assert len(rows) == len(set(rows.tolist()))
         assert world_size > 1 or len(rows) == 40
+
+
+@pytest.mark.parametrize(
+    ("strategy", "processes", "alone", "wanted"),
+    [("none", 1, 90, 90), ("ddp", 2, 90, 45), ("ddp", 9, 90, 22), ("fsdp", 2, 90, None), ("model", 1, 90, None),
+     ("none", 1, None, None)],
+)  # fmt: skip
+def test_processes_of_a_machine_share_its_caches(
+    strategy: str, processes: int, alone: int | None, wanted: int | None
+) -> None:
+    runtime = TrainingConfig(use_cpu=True).runtime
+    launch = replace(runtime.plan.launch, world_size=processes, local_world_size=processes)
+    there = replace(runtime, plan=replace(runtime.plan, launch=launch, strategy=strategy))
+    assert there.tokens_at_once(alone) == wanted
 
 
 @pytest.mark.parametrize(
