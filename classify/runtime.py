@@ -100,10 +100,9 @@ class Runtime:
 
     @property
     def may_share_memory(self) -> bool:
-        """Whether several processes exchange gradients by gloo that sit on the CPUs of one machine."""
-        places = {entry["machine"] for entry in self.topology}
+        """Whether several processes exchange gradients by gloo that were started on the CPUs of one machine."""
         by_gloo = (self.device.type, self.plan.backend, self.plan.strategy) == ("cpu", "gloo", "ddp")
-        return by_gloo and self.world_size > 1 and len(places) == 1
+        return by_gloo and self.world_size > 1 and not self.plan.launch.spans_machines
 
     def barrier(self) -> None:
         """Wait until every rank is here."""

@@ -73,11 +73,6 @@ def count_exchanges(model_folder: Path, runtime: Runtime, micro: int) -> tuple[i
     return len(exchanges), unused
 
 
-def apart(runtime: Runtime) -> bool:
-    """Whether the ranks were told that they sit on several machines."""
-    return len({entry["machine"] for entry in runtime.topology}) > 1
-
-
 def _digest(model: LoadedModel) -> str:
     """Of the weights' bits."""
     return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.stock.parameters())).hexdigest()
@@ -87,7 +82,7 @@ def main(model_folder: Path, results: Path, strategy: Any = "auto") -> None:
     """Run every case of this world size in one process group."""
     first = TrainingConfig(use_cpu=True, strategy=strategy)
     runtime = first.runtime
-    where = "apart-" if apart(runtime) else ""
+    where = "apart-" if runtime.plan.launch.spans_machines else ""
     place = (first.parallel_mode.value, first.world_size, first.process_index, first.local_process_index, first.n_gpu)
     (results / f"place-{where}{runtime.world_size}-{runtime.rank}.txt").write_text(repr(place))
     for packed in (True, False):
