@@ -26,7 +26,6 @@ OURS = {
     "classify, random head": ["--head", "random"],
     "classify, fp32": ["--precision", "fp32"],
     "classify, fp32, random head": ["--precision", "fp32", "--head", "random"],
-    "classify, CUDA graphs": ["--config", str(ROOT / "benchmarks" / "cuda-graphs.yaml")],
 }
 # As run_classification.py sets Trainer up (every text padded to 128), and as an expert would.
 UNTUNED = "Trainer, padded to 128"

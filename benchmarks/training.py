@@ -104,19 +104,15 @@ def useful_gflops(tokens_per_second: float, tokens_per_row: float, config: dict[
 
 
 def contestants(gpu: bool) -> list[str]:
-    """All but the compiled one on CPUs, Trainer in bf16 where it would be emulated, CUDA graphs where none can be had.
+    """All but the compiled one on CPUs, Trainer in bf16 where it would be emulated.
 
     This program takes bf16 by itself where it is fast; elsewhere it need not take part in fp32 twice.
     """
-    import torch
-
     flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     fast = gpu or "avx512_bf16" in flags or "amx_bf16" in flags
-    graphs = gpu and torch.cuda.is_bf16_supported(including_emulation=False)
     left_out = [
         *([] if gpu else ["compiled"]),
         *([] if fast else ["bf16", "classify, fp32"]),
-        *([] if graphs else ["CUDA"]),
     ]
     return [name for name in [*OURS, *THEIRS] if not any(word in name for word in left_out)]
 

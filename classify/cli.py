@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None, program: str = "classify") -> int:
     # garbage time and again, and once more before leaving, takes a quarter of a short command's time.
     gc.set_threshold(100_000, 50, 100)
     allocation.keep_freed_memory(os.environ)
-    devices.share_cores(os.environ, lambda: devices.others_busy(launch.available_cores()))
+    devices.limit_spinning(os.environ)
     try:
         return _run(sys.argv[1:], program)
     finally:

@@ -161,9 +161,6 @@ class TrainingConfig(DeviceConfig):
     gradient_checkpointing: bool = option(
         False, "keep less for the backward pass and compute it again: less memory, slower", "--gradient-checkpointing"
     )
-    cuda_graphs: bool = option(
-        False, "record the passes of small steps on a GPU and replay them; filling takes them to a few sizes"
-    )
     max_grad_norm: float = option(1.0, "gradients are clipped to this norm; 0: never", check=at_least(0))
     warmup_steps: float = option(
         0.1, "steps over which the learning rate rises; below 1: share of all steps", check=at_least(0)

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import enum
 import os
-import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from classify import sagemaker, xla
 from classify.errors import DeviceError, InputError
@@ -243,32 +241,12 @@ def free_threads(environment: Mapping[str, str], launch: Launch, cores: int) -> 
     return share if by_torchrun and share > 1 else None
 
 
-def share_cores(environment: MutableMapping[str, str], busy: Callable[[], bool]) -> None:
-    """Let threads that wait for each other sleep before long, so that another busy process does not stop this one.
+def limit_spinning(environment: MutableMapping[str, str]) -> None:
+    """Lower GOMP_SPINCOUNT so that idle OpenMP threads yield soon; leave it alone where the person set it.
 
-    GNU's OpenMP, which torch uses on Linux, has them spin for milliseconds otherwise, which beside another training
-    costs a factor of ten. Where the cores are `busy` already they sleep almost at once. On an idle machine that would
-    make a step 7 % longer, and a tenth of the usual spinning does not; a training that is begun beside this one will
-    find it at work, and sleep. Call it before torch is imported.
+    GNU's OpenMP, which torch uses on Linux, spins for milliseconds by default, which slows two trainings on the same
+    cores by a factor of ten. 10,000 loops cost nothing on an idle machine. Call it before torch is imported.
     https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html
     """
-    if "OMP_WAIT_POLICY" not in environment and "GOMP_SPINCOUNT" not in environment:
-        environment["GOMP_SPINCOUNT"] = "1000" if busy() else "10000"
-
-
-def others_busy(cores: int, read: Callable[[], str] = lambda: Path("/proc/stat").read_text()) -> bool:
-    """Whether other processes leave less than `cores` of the machine's idle: the middle of five looks in 20 ms.
-
-    False where the kernel does not tell, as on other systems. A container sees its host's processes and processors.
-    """
-    seen = []
-    for look in range(5):
-        time.sleep(0.005 if look else 0)
-        try:
-            lines = [line.split() for line in read().splitlines()]
-            running = next(int(value) for name, value in (line[:2] for line in lines) if name == "procs_running")
-        except (OSError, ValueError, StopIteration):
-            return False
-        processors = sum(line[0].startswith("cpu") for line in lines) - 1  # the first line is that of all together
-        seen.append(running - 1 + cores > max(processors, cores))
-    return sorted(seen)[2]
+    if "OMP_WAIT_POLICY" not in environment:
+        environment.setdefault("GOMP_SPINCOUNT", "10000")

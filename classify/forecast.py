@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
-
 from classify import estimate
 from classify.checks import Checked
 from classify.precision import HALF, choose_precision
@@ -51,6 +48,4 @@ def memory(checked: Checked, runtime: Runtime) -> str:
         frozen_layers=model.freeze_layers,
         checkpointing=training.gradient_checkpointing,
     ).divided(devices, *_CUT.get(plan.strategy, ()))
-    if runtime.may_share_memory:  # where the gradients of each process lie once more, and their sums
-        need = dataclasses.replace(need, gradients=math.ceil(need.gradients * (2 + 1 / devices)))
     return f"memory: {need.words()}, for texts of about {length:.0f} tokens; a vocabulary cut to what occurs takes less"

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from classify import attempts, explain, graphs, launch, metrics
+from classify import attempts, explain, launch, metrics
 from classify.agreement import check_alike, check_enough
 from classify.batch_norm import told
 from classify.checks import Checked
@@ -193,7 +193,6 @@ def _prepare(
     if undecided and not runtime.any(not multiplies_bf16()):  # all processes compute alike
         precision = faster_on_cpu(loaded.model.hidden_size)
     loaded.model.compute_in(precision)
-    graphs.check(loaded.model, precision, runtime, training)
     spread = places(checked, loaded, runtime)
     destination = _settle(checked.destination, runtime)
     assert destination.folder is not None

@@ -43,7 +43,7 @@ class Objective:
         )
 
     def _weights_on(self, device: torch.device) -> torch.Tensor | None:
-        """The classes' weights, sent there once: a recorded pass finds them where they were."""
+        """The classes' weights, sent there once."""
         if self.class_weights is not None and device not in self._sent:
             self._sent[device] = send(torch.from_numpy(self.class_weights), device)
         return self._sent.get(device)

@@ -94,7 +94,6 @@ def _run(job: Job) -> Path:
         record.write("interrupted")
     try:
         state = _begin(job, found)
-        record.extra["exchange"] = job.runtime.exchange
         end = _rehearse(job, state, plan, end)
         _open_logs(job, state.progress.step)
         job.start_seconds = job.elapsed

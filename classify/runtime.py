@@ -20,7 +20,6 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from classify import batch_norm, sharding, xla
 from classify.devices import DevicePlan, ParallelMode
 from classify.errors import InputError
-from classify.exchange import exchange_in_memory
 
 # How long the GIL is left to gloo's threads before the end; they need microseconds, on a loaded machine more.
 _GLOO_SECONDS = 0.1
@@ -52,7 +51,6 @@ class Runtime:
     device: torch.device
     topology: list[dict[str, Any]] = field(default_factory=list)
     closed: bool = False
-    exchange: str | None = None  # what carries gradients from process to process, once a model is wrapped
     _wrapped: list[Any] = field(default_factory=list, repr=False)
     _norms: int = field(default=0, repr=False)
 
@@ -97,12 +95,6 @@ class Runtime:
     def distributed(self) -> bool:
         """Whether a process group is up."""
         return self.plan.parallel_mode is ParallelMode.DISTRIBUTED
-
-    @property
-    def may_share_memory(self) -> bool:
-        """Whether several processes exchange gradients by gloo that were started on the CPUs of one machine."""
-        by_gloo = (self.device.type, self.plan.backend, self.plan.strategy) == ("cpu", "gloo", "ddp")
-        return by_gloo and self.world_size > 1 and not self.plan.launch.spans_machines
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
@@ -242,8 +234,6 @@ class Runtime:
             wrapped = DistributedDataParallel(
                 model, device_ids=devices, output_device=devices and devices[0], gradient_as_bucket_view=True
             )
-            in_memory = self.may_share_memory and exchange_in_memory(wrapped, self)
-            self.exchange = "shared memory" if in_memory else self.plan.backend
             self._wrapped.append(wrapped)
             return wrapped
         if self.replicas > 1:

@@ -13,7 +13,6 @@ from torch import nn
 from classify import xla
 from classify.config import TrainingConfig
 from classify.data import plan
-from classify.graphs import Graphs
 from classify.model import LoadedModel
 from classify.optimization import Objective, make_optimizer
 from classify.precision import Masters
@@ -61,7 +60,6 @@ class TrainState:
     objective: Objective = field(default_factory=Objective)
     masters: Masters = field(default_factory=dict)
     zero: Zero | None = None
-    graphs: Graphs | None = None
     progress: Progress = field(default_factory=Progress)
     micros: int = 1
 
@@ -83,21 +81,15 @@ def make_state(
     if runtime.plan.strategy == "deepspeed":
         zero = Zero(wrapped, optimizer, config, runtime.world_size)
         wrapped, optimizer = zero.engine, zero.optimizer
-    objective = objective or Objective()
-    graphs = None
-    if config.cuda_graphs:
-        trained = [parameter for parameter in wrapped.parameters() if parameter.requires_grad]
-        graphs = Graphs(lambda batch, truth: objective.loss_sum(wrapped(batch), truth), trained)
     return TrainState(
         model,
         wrapped,
         optimizer,
         model.classifier.precision.scaler(),
         config.gradient_accumulation_steps,
-        objective,
+        objective or Objective(),
         masters,
         zero,
-        graphs,
     )
 
 

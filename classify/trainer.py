@@ -25,7 +25,7 @@ from classify.data.tokens import TrainingSet
 from classify.errors import ClassifyError, RankError
 from classify.memory import out_of_memory, release_cache
 from classify.optimization import NO_LABEL, learning_rate_factor, set_learning_rate
-from classify.packing import Batch, PackedBatch
+from classify.packing import Batch
 from classify.precision import give_weights, take_gradients
 from classify.runtime import Runtime
 from classify.train_state import PADDED_ROWS, Progress, TrainState, micro_batches
@@ -130,10 +130,6 @@ def _pass(
     state: TrainState, batches: list[Batch], truth: torch.Tensor, factor: float, runtime: Runtime, last: bool
 ) -> torch.Tensor:
     """Add the gradients of `factor` times a micro-batch's summed loss; returns that sum."""
-    if state.graphs is not None:
-        (batch,) = batches
-        assert isinstance(batch, PackedBatch)
-        return state.graphs.backward(batch, truth, factor)
     loss = state.objective.loss_sum(runtime.forward(state.wrapped, batches), truth)
     if state.zero is not None:
         state.zero.backward(loss * factor, last)
@@ -151,16 +147,15 @@ def finer(state: TrainState, rows: int, runtime: Runtime) -> int:
 
 
 def make_room(state: TrainState, rows: int, runtime: Runtime, told: str) -> None:
-    """Twice as many micro-batches from now on; but first, once, no recorded passes: they may hold what is missing.
+    """Twice as many micro-batches from now on.
 
     Raises ClassifyError where each micro-batch holds a single text already.
     """
-    if state.graphs is None or not state.graphs.stop():
-        if state.parts * runtime.replicas * runtime.world_size >= rows:
-            raise ClassifyError(
-                f"step {state.progress.step + 1}: out of memory with a single text ({told}); {_less_memory(state)}."
-            )
-        state.parts = finer(state, rows, runtime)
+    if state.parts * runtime.replicas * runtime.world_size >= rows:
+        raise ClassifyError(
+            f"step {state.progress.step + 1}: out of memory with a single text ({told}); {_less_memory(state)}."
+        )
+    state.parts = finer(state, rows, runtime)
     state.clear_gradients()
     release_cache(runtime.device)
 

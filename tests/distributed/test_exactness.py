@@ -1,7 +1,6 @@
 """Law 1: 1, 2 or 3 processes, 1, 2 or 4 micro-batches, packed or padded - the same weights after 20 AdamW steps.
 
-So too on two machines, which exchange gradients by gloo and not in main memory, and where each of two processes holds a
-part of the weights (FSDP2).
+So too on two machines, and where each of two processes holds a part of the weights (FSDP2).
 """
 
 from __future__ import annotations

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from classify.devices import Hardware, ParallelMode, free_threads, others_busy, plan_devices, share_cores
+from classify.devices import Hardware, ParallelMode, free_threads, limit_spinning, plan_devices
 from classify.errors import DeviceError, InputError
 from classify.launch import Launch, expand_tasks, first_host, read_launch
 from classify.network import interface_towards
@@ -280,30 +278,8 @@ def test_the_interface_is_that_of_the_route() -> None:
     assert interface_towards("no.such.host.invalid") is None
 
 
-def test_waiting_threads_sleep_unless_the_person_says_how_they_wait() -> None:
-    given: dict[str, str]
-    for given, busy, wanted in (
-        ({}, True, "1000"),
-        ({}, False, "10000"),
-        ({"GOMP_SPINCOUNT": "7"}, True, "7"),
-        ({"OMP_WAIT_POLICY": "ACTIVE"}, True, None),
-    ):
-        environment = dict(given)
-        share_cores(environment, lambda busy=busy: busy)
-        assert environment.get("GOMP_SPINCOUNT") == wanted
-
-
-def test_the_kernel_tells_whether_other_processes_leave_the_cores_idle() -> None:
-    def machine(processors: int, *running: int) -> Callable[[], str]:
-        lines = "cpu  1 2 3\n" + "".join(f"cpu{i} 1 2 3\n" for i in range(processors))
-        looks = iter(running)
-        return lambda: f"{lines}intr 1\nprocs_running {next(looks)}\nprocs_blocked 0\n"
-
-    def no_such_file() -> str:
-        raise FileNotFoundError
-
-    assert not others_busy(2, machine(2, 1, 1, 1, 1, 1))
-    assert others_busy(2, machine(2, 1, 3, 3, 2, 1))
-    assert not others_busy(2, machine(2, 9, 1, 1, 1, 9))  # passing by
-    assert not others_busy(2, machine(64, 30, 30, 30, 30, 30))
-    assert not others_busy(2, no_such_file)
+def test_idle_threads_yield_unless_the_person_says_how_they_wait() -> None:
+    for given, expected in (({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)):
+        environment: dict[str, str] = dict(given)
+        limit_spinning(environment)
+        assert environment.get("GOMP_SPINCOUNT") == expected
