@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test test-xla test-deepspeed lint check bench bench-gpu clean
+.PHONY: run test test-vendors test-xla test-deepspeed test-all lint check bench bench-gpu clean
 .DEFAULT_GOAL := run
 
 $(VENV)/installed: pyproject.toml constraints.txt
@@ -26,8 +26,18 @@ $(VENV)/installed-lint: $(VENV)/installed
 run: $(VENV)/installed
 	$(BIN)/python run_classify.py --data data/tickets.csv
 
+# A worker of pytest-xdist a core: WORKERS=1 to see one test after the other.
+WORKERS ?= logical
+PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup
+
 test: $(VENV)/installed-test
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q
+	$(PYTEST)
+
+# Stand-ins for the devices of other vendors than NVIDIA and Huawei, and SageMaker's container.
+test-vendors: $(VENV)/installed-test
+	$(PYTEST) -m vendors
+
+test-all: test test-vendors test-xla test-deepspeed
 
 # On XLA's own CPU device, as on a TPU. torch_xla wants the torch it was built with, so this is an environment of its
 # own; on Linux pip takes a build of that torch with CUDA libraries along, several gigabytes.
@@ -54,6 +64,10 @@ lint: $(VENV)/installed-lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	@# Launchers' variables and ranks are read where the process group is made and nowhere else.
+	@! grep -rnE 'LOCAL_RANK|get_rank|rank *[!=]= *|SLURM_|OMPI_|"RANK"|"WORLD_SIZE"' classify --include='*.py' \
+		--exclude=devices.py --exclude=launch.py --exclude=nproc.py
+	@! grep -rnE 'trust_remote_code=True|allow_pickle=True' classify --include='*.py'
 
 # Training speed beside transformers' Trainer. Another table: make bench BENCH="--data my.csv --test-data mine-too.csv";
 # the public sets of benchmarks/RESULTS.md, alone and in two processes: make bench SETS=folder (see benchmarks/sets.py).

@@ -40,6 +40,8 @@ def main(argv: Sequence[str] | None = None, program: str = "classify") -> int:
     gc.set_threshold(100_000, 50, 100)
     allocation.keep_freed_memory(os.environ)
     devices.limit_spinning(os.environ)
+    # c10d warns of each peer whose name a machine without DNS cannot look up.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         return _run(sys.argv[1:], program)
     finally:

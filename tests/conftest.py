@@ -5,15 +5,14 @@ from __future__ import annotations
 import functools
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests import tiny
-
-ROOT = Path(__file__).resolve().parent.parent
+from tests.support import tiny
+from tests.support.person import Person
+from tests.support.processes import run, run_python
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -36,29 +35,22 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny.write_table(tmp_path_factory.mktemp("tables") / "my.csv", tiny.table_rows(120))
 
 
-def unlaunched() -> dict[str, str]:
-    """The environment of a process that is nobody's child of a launcher, and that has to find the network itself."""
-    launched = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME")
-    return {key: value for key, value in os.environ.items() if key not in launched}
-
-
-def run_command(
-    folder: Path, *arguments: str, timeout: float = 120, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    """Run python with these arguments in a folder, as nobody's child of a launcher; output and code come back."""
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env={**unlaunched(), "HF_HUB_OFFLINE": "1", **environment},
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
+@pytest.fixture
+def person(tmp_path: Path) -> Person:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    someone = Person(folder)
+    tiny.write_table(folder / "my.csv", tiny.table_rows(30))
+    return someone
 
 
 @pytest.fixture
 def command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run a command of the program in an empty folder, as a person would."""
-    return functools.partial(run_command, tmp_path)
+    """Run the program in an empty folder, as a person would: `command("classify", "predict", ...)`."""
+    return functools.partial(run, tmp_path)
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run a real interpreter there: a launcher, or a script."""
+    return functools.partial(run_python, tmp_path)

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.comparison import SETTINGS, difference
-from tests.conftest import run_command
-from tests.distributed.processes import ROOT, run_group
-from tests.train.test_run import read_json
+from tests.support.comparison import SETTINGS, difference
+from tests.support.processes import SCRIPT, run, run_python_ranks
+from tests.support.runs import read_json
 
 pytestmark = pytest.mark.distributed
 needs_deepspeed = pytest.mark.skipif(
@@ -33,7 +32,7 @@ def train(model_folder: Path, table: Path, tmp_path: Path) -> Train:
         (tmp_path / "zero.json").write_text(json.dumps({"zero_optimization": {"stage": stage}, **file}))
         words = ["--config", "settings.yaml", "--data", str(table), "--model", str(model_folder), "--cpu"]
         words += ["--output-dir", name, *(["--deepspeed", "zero.json"] if stage is not None else []), *flags]
-        run_group(processes, [str(ROOT / "run_classify.py"), *words], cwd=tmp_path, TORCH_EXTENSIONS_DIR=str(tmp_path))
+        run_python_ranks(processes, SCRIPT, *words, folder=tmp_path, TORCH_EXTENSIONS_DIR=str(tmp_path))
         return tmp_path / name
 
     return run
@@ -71,13 +70,13 @@ def test_half_weights_by_the_file_end_in_full_precision(train: Train) -> None:
 
 
 def test_what_cannot_be_is_told(model_folder: Path, table: Path, tmp_path: Path) -> None:
-    words = [str(ROOT / "run_classify.py"), "--data", str(table), "--model", str(model_folder), "--nproc", "2"]
+    words = ["run_classify.py", "--data", str(table), "--model", str(model_folder), "--nproc", "2"]
     file = tmp_path / "zero.json"
 
     def told(content: str | None, *flags: str) -> str:
         if content is not None:
             file.write_text(content)
-        done = run_command(tmp_path, *words, "--deepspeed", str(file), *flags)
+        done = run(tmp_path, *words, "--deepspeed", str(file), *flags)
         assert done.returncode == 2
         return done.stderr
 
@@ -95,5 +94,5 @@ def test_what_cannot_be_is_told(model_folder: Path, table: Path, tmp_path: Path)
         assert "the package deepspeed is not installed; pip install deepspeed, or drop the flag" in said
     assert "--deepspeed and --strategy fsdp do not go together" in told("{}", "--strategy", "fsdp")
     alone = [word for word in words if word not in ("--nproc", "2")]
-    done = run_command(tmp_path, *alone, "--deepspeed", str(file))
+    done = run(tmp_path, *alone, "--deepspeed", str(file))
     assert "--deepspeed needs one process per device" in done.stderr

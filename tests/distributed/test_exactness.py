@@ -5,22 +5,102 @@ So too on two machines, and where each of two processes holds a part of the weig
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
 
-from tests import tiny
-from tests.distributed import exact_worker
-from tests.distributed.processes import run_group
+from classify import train_state, trainer
+from classify.config import TrainingConfig
+from classify.inference import logits_of
+from classify.model import LoadedModel, freeze_unused
+from classify.runtime import Runtime
+from classify.sharding import gathered
+from tests.support import tiny
+from tests.support.processes import run_distributed_test
+from tests.support.runs import LEARNING_RATE, ROWS, SEED, STEPS, data_and_model
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("exactness")]
+
+BATCH = 8
 
 CASES = [f"{world}-{micro}-{way}" for world in (1, 2, 3) for micro in (1, 2, 4) for way in ("packed", "padded")]
 APART = [f"2-{micro}-apart-{way}" for micro in (1, 2, 4) for way in ("packed", "padded")]
 SHARDED = [f"2-{micro}-sharded-{way}" for micro in (1, 2, 4) for way in ("packed", "padded")]
+
+
+def count_exchanges(model_folder: Path, runtime: Runtime, micro: int) -> tuple[int, list[str]]:
+    """Gradient exchanges of three DistributedDataParallel steps, of a model with a layer that its forward never uses.
+
+    Also the names of what was found unused.
+    """
+    data, model = data_and_model(model_folder)
+    model.use_packing(True)
+    model.stock.spare = torch.nn.Linear(3, 3)
+    unused = freeze_unused(model, data.tokens, 0)
+    config = TrainingConfig(use_cpu=True, max_steps=3, gradient_accumulation_steps=micro, seed=SEED)
+    exchanges: list[int] = []
+
+    def counted(state, bucket):  # type: ignore[no-untyped-def]  # torch wants its own annotations, or none
+        exchanges.append(bucket.index())
+        return allreduce_hook(state, bucket)
+
+    state = train_state.make_state(model, config, runtime)
+    assert isinstance(state.wrapped, DistributedDataParallel)
+    state.wrapped.register_comm_hook(None, counted)
+    list(trainer.fit(state, data, config, runtime, batch_size=BATCH))
+    return len(exchanges), unused
+
+
+def _digest(model: LoadedModel) -> str:
+    """Of the weights' bits."""
+    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.stock.parameters())).hexdigest()
+
+
+def train_every_case(model_folder: Path, results: Path, strategy: Any = "auto") -> None:
+    """Train 20 steps in every case of this world size, in one process group, and store weights, logits and losses."""
+    first = TrainingConfig(use_cpu=True, strategy=strategy)
+    runtime = first.runtime
+    where = "apart-" if runtime.plan.launch.spans_machines else ""
+    place = (first.parallel_mode.value, first.world_size, first.process_index, first.local_process_index, first.n_gpu)
+    (results / f"place-{where}{runtime.world_size}-{runtime.rank}.txt").write_text(repr(place))
+    for packed in (True, False):
+        for micro in (1, 2, 4):
+            data, model = data_and_model(model_folder)
+            model.use_packing(packed)
+            config = TrainingConfig(
+                use_cpu=True,
+                learning_rate=LEARNING_RATE,
+                max_steps=STEPS,
+                gradient_accumulation_steps=micro,
+                seed=SEED,
+                logging_steps=1,
+            )
+            state = train_state.make_state(model, config, runtime)
+            events = list(trainer.fit(state, data, config, runtime, batch_size=BATCH))
+            logits = logits_of(model, data.tokens, data.rows, runtime)
+            tensors = gathered(dict(model.stock.named_parameters()), keep=runtime.is_main)
+            digests = runtime.gather_texts(_digest(model) if strategy != "fsdp" else "")
+            assert len(set(digests)) == 1, "the ranks hold other weights"
+            if runtime.is_main:
+                weights = {f"w/{name}": tensor.numpy() for name, tensor in tensors.items()}
+                way = ("sharded-" if strategy == "fsdp" else where) + ("packed" if packed else "padded")
+                np.savez(
+                    results / f"{runtime.world_size}-{micro}-{way}.npz",
+                    logits=logits,
+                    losses=np.array([event.loss for event in events]),
+                    **weights,
+                )
+    if runtime.world_size == 2 and strategy == "auto":
+        found = {micro: count_exchanges(model_folder, runtime, micro) for micro in (1, 4)}
+        (results / f"exchanges-{where}{runtime.rank}.json").write_text(json.dumps(found))
+    runtime.close()
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +108,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     """Weights, logits and losses of every case, and of the plain run."""
     folder = tmp_path_factory.mktemp("exact")
     model = tiny.make_model(folder / "model", spread=0.1)
-    worker = ["-m", "tests.distributed.exact_worker", str(model), str(folder)]
     for world in (1, 2, 3):
-        run_group(world, worker, cwd=folder)
-    run_group(2, worker, cwd=folder, machines=2)
-    run_group(2, [*worker, "fsdp"], cwd=folder)
+        run_distributed_test(train_every_case, world, model, folder)
+    run_distributed_test(train_every_case, 2, model, folder, machines=2)
+    run_distributed_test(train_every_case, 2, model, folder, "fsdp")
     found = {path.stem: dict(np.load(path)) for path in folder.glob("*.npz")}
     found["plain"] = plain_run(model)
     found["exchanges"] = {path.stem: json.loads(path.read_text()) for path in folder.glob("exchanges-*.json")}
@@ -42,13 +121,12 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
 
 def plain_run(folder: Path) -> dict[str, Any]:
     """The textbook loop on the stock model: padded batches, mean loss, AdamW; nothing of the trainer is used."""
-    import torch
     from transformers import BertForSequenceClassification
 
     from classify.data.plan import BatchPlan
 
     torch.set_num_threads(1)
-    data, loaded = exact_worker.data_and_model(folder)
+    data, loaded = data_and_model(folder)
     loaded.use_packing(False)
     model = loaded.stock
     assert isinstance(model, BertForSequenceClassification)
@@ -60,16 +138,16 @@ def plain_run(folder: Path) -> dict[str, Any]:
         betas=(0.9, 0.999),
         eps=1e-8,
     )
-    plan = BatchPlan(exact_worker.ROWS, exact_worker.BATCH, exact_worker.SEED)
+    plan = BatchPlan(ROWS, BATCH, SEED)
     warmup = 2  # a tenth of the 20 steps
     losses = []
     position = 0
-    for number in range(exact_worker.STEPS):
+    for number in range(STEPS):
         step = plan.step_at(position)
         position = step.end
         rate = (number + 1) / warmup if number < warmup else (20 - number) / (20 - warmup)
         for group in optimizer.param_groups:
-            group["lr"] = exact_worker.LEARNING_RATE * rate
+            group["lr"] = LEARNING_RATE * rate
         texts = [data.tokens.collate(np.array([row]))[0].tolist() for row in step.rows]
         longest = max(map(len, texts))
         ids = torch.tensor([text + [0] * (longest - len(text)) for text in texts])
@@ -85,7 +163,7 @@ def plain_run(folder: Path) -> dict[str, Any]:
     with torch.no_grad():
         logits = [
             model(input_ids=torch.from_numpy(data.tokens.collate(np.array([row]))[0])[None]).logits[0].numpy()
-            for row in range(exact_worker.ROWS)
+            for row in range(ROWS)
         ]
     weights = {f"w/{name}": p.detach().numpy() for name, p in model.named_parameters()} | start
     return {"logits": np.stack(logits), "losses": np.array(losses), **weights}
@@ -141,7 +219,7 @@ def test_gradients_are_exchanged_once_a_step_and_not_for_unused_parameters(resul
 def test_each_process_knows_its_place(results: dict[str, dict[str, Any]]) -> None:
     """parallel_mode, world_size, process_index, local_process_index, n_gpu as in TrainingArguments."""
     wanted = {
-        f"place-{world}-{rank}": repr(("distributed", world, rank, rank, 0))
+        f"place-{world}-{rank}": repr(("distributed" if world > 1 else "not_parallel", world, rank, rank, 0))
         for world in (1, 2, 3)
         for rank in range(world)
     } | {f"place-apart-2-{rank}": repr(("distributed", 2, rank, 0, 0)) for rank in range(2)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -17,12 +16,11 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.conftest import ROOT, run_command
-from tests.distributed.processes import free_port, run_group
+from tests.support.processes import SCRIPT, free_port, run_python, run_ranks, unlaunched
+from tests.support.runs import read_json
 
 pytestmark = pytest.mark.distributed
 
-SCRIPT = str(ROOT / "run_classify.py")
 TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
 
 # One rank fails in the middle of a step, for good: the draw of its dropout raises. The others wait for its gradients.
@@ -80,7 +78,7 @@ def test_one_ranks_error_ends_all(
     process = subprocess.Popen(
         [sys.executable, *start, *words(table, model_folder, "--epochs", "500")],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path / "spy")},
+        env={**unlaunched(), "PYTHONPATH": str(tmp_path / "spy")},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -101,25 +99,25 @@ def test_one_ranks_error_ends_all(
     assert re.fullmatch(failure[1], told)
     if way == "nproc":
         assert err.count("\n") == 1, err
-    assert json.loads((tmp_path / "out" / "run.json").read_text())["status"] in ("failed", "interrupted")
+    assert read_json(tmp_path / "out" / "run.json")["status"] == "failed"
 
 
 def test_ranks_that_nobody_ends_meet_the_same_fault(table: Path, model_folder: Path, tmp_path: Path) -> None:
     """As srun starts them, which lets the others run when one has left: none may wait for rank 0."""
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("mine")
-    told = run_group(2, [SCRIPT, *words(table, model_folder)], cwd=tmp_path, timeout=60, code=2)
+    told = run_ranks(2, "run_classify.py", *words(table, model_folder), folder=tmp_path, timeout=60, code=2)
     assert "the folder exists and is not empty" in told[0]
     assert told[1] == ""
 
 
 def test_a_checkpoint_that_cannot_be_trusted_ends_all(table: Path, model_folder: Path, tmp_path: Path) -> None:
     """Rank 0 alone looks at it; nobody ends the others for it here."""
-    command = [SCRIPT, *words(table, model_folder, "--max-steps", "2")]
-    run_group(2, command, cwd=tmp_path)
+    command = ["run_classify.py", *words(table, model_folder, "--max-steps", "2")]
+    run_ranks(2, *command, folder=tmp_path)
     (weights,) = (tmp_path / "out" / "checkpoints").glob("*/model.safetensors")
     weights.write_bytes(weights.read_bytes()[:-1])
-    told = run_group(2, [*command, "--resume"], cwd=tmp_path, timeout=60, code=3)
+    told = run_ranks(2, *command, "--resume", folder=tmp_path, timeout=60, code=3)
     assert told[0].splitlines()[-1].startswith("error: ")
     assert told[1] == ""
 
@@ -143,12 +141,13 @@ RESTARTED = ("--epochs", "12", "--learning-rate", "1e-3", "--batch-size", "4")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, table: Path, model_folder: Path) -> Path:
     """The folder of a run on two processes that nobody disturbed; and it left no warning about its process group."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    done = run_command(folder, *TORCHRUN, "--standalone", SCRIPT, *words(table, model_folder, *RESTARTED))
+    done = run_python(folder, *TORCHRUN, "--standalone", SCRIPT, *words(table, model_folder, *RESTARTED))
     assert done.returncode == 0, done.stderr
     assert "destroy_process_group" not in done.stderr
     return folder / "out"
 
 
+@pytest.mark.xdist_group("restarted jobs")
 @pytest.mark.parametrize(("meeting", "named"), [("static", True), ("standalone", False)])
 def test_a_restarted_job_resumes_by_itself(
     undisturbed: Path, table: Path, model_folder: Path, tmp_path: Path, meeting: str, named: bool
@@ -209,7 +208,7 @@ def test_a_place_that_cannot_be_taken(
         place = {key: value for key, value in {**place, **change}.items() if value is not None}
         if place["MASTER_PORT"] == "taken":
             place["MASTER_PORT"] = str(other.getsockname()[1])
-        done = command(SCRIPT, *words(table, model_folder), **place)
+        done = command("run_classify.py", *words(table, model_folder), **place)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1, done.stderr
     for part in parts:
@@ -219,31 +218,43 @@ def test_a_place_that_cannot_be_taken(
 @pytest.mark.parametrize(
     ("start", "more", "line"),
     [
-        ([SCRIPT, "--nproc", "2"], ["--ddp-backend", "nccl"], "--ddp-backend nccl works on accelerators only"),
-        ([SCRIPT, "--nproc", "2"], ["--strategy", "dp"], "--strategy dp works in one process"),
-        ([SCRIPT], ["--strategy", "ddp"], "--strategy ddp needs one process per device"),
-        ([SCRIPT], ["--ddp-backend", "gloo"], "--ddp-backend gloo needs several processes"),
-        ([SCRIPT, "--local-rank", "0"], [], "--local-rank 0 says that a launcher started this process"),
-        ([*TORCHRUN, "--standalone", SCRIPT], ["--config", "two.yaml"], "--nproc 2 starts processes itself"),
-        ([*TORCHRUN, "--standalone", SCRIPT], ["--strategy", "dp"], "--strategy dp works in one process"),
-        ([*TORCHRUN, "--standalone", SCRIPT], ["--ddp-backend", "nccl"], "--ddp-backend nccl works on accelerators"),
+        (["--nproc", "2"], ["--ddp-backend", "nccl"], "--ddp-backend nccl works on accelerators only"),
+        (["--nproc", "2"], ["--strategy", "dp"], "--strategy dp works in one process"),
+        ([], ["--strategy", "ddp"], "--strategy ddp needs one process per device"),
+        ([], ["--ddp-backend", "gloo"], "--ddp-backend gloo needs several processes"),
+        (["--local-rank", "0"], [], "--local-rank 0 says that a launcher started this process"),
     ],
-    ids=lambda value: " ".join(value).replace(str(ROOT), "") if isinstance(value, list) else "",
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_contradictions_come_once(
     command: Callable[..., Any],
     table: Path,
     model_folder: Path,
-    tmp_path: Path,
     start: list[str],
     more: list[str],
     line: str,
 ) -> None:
-    (tmp_path / "two.yaml").write_text("nproc: 2\n")  # as a flag, torchrun would take it for its own
-    done = command(*start, *words(table, model_folder, *more))
-    assert done.returncode == (1 if start[0] == "-m" else 2)
-    assert done.stderr.count("error: ") == 1, done.stderr
-    assert f"error: {line}" in done.stderr
+    done = command("run_classify.py", *start, *words(table, model_folder, *more))
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith(f"error: {line}")
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        (["--nproc", "2"], "--nproc 2 starts processes itself"),
+        (["--strategy", "dp"], "--strategy dp works in one process"),
+        (["--ddp-backend", "nccl"], "--ddp-backend nccl works on accelerators"),
+    ],
+)
+def test_launched_ranks_tell_a_contradiction_once(
+    table: Path, model_folder: Path, tmp_path: Path, more: list[str], line: str
+) -> None:
+    first, second = run_ranks(2, "run_classify.py", *words(table, model_folder, *more), folder=tmp_path, code=2)
+    assert first.startswith(f"error: {line}")
+    assert first.count("\n") == 1
+    assert second == ""
 
 
 def test_nccl_is_refused_where_no_accelerator_is_found(
@@ -255,6 +266,6 @@ def test_nccl_is_refused_where_no_accelerator_is_found(
         pytest.skip("there is an accelerator here")
     own = [word for word in words(table, model_folder) if word != "--cpu"]
     for more in (["--nproc", "2", "--ddp-backend", "nccl"], ["--nproc", "gpu"]):
-        done = command(SCRIPT, *own, *more)
+        done = command("run_classify.py", *own, *more)
         assert done.returncode == 2
         assert done.stderr.count("\n") == 1, done.stderr

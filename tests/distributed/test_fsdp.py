@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT, run_command
+from tests.support.processes import run_ranks
+from tests.support.runs import read_json
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("fsdp")]
 
 STEPS = 12
 
@@ -22,18 +24,19 @@ def runs(tmp_path_factory: pytest.TempPathFactory, table: Path, model_folder: Pa
     folder = tmp_path_factory.mktemp("strategies")
     (folder / "c.yaml").write_text("dropout: 0.0\nsave_total_limit: 9\n")
     for strategy in ("ddp", "fsdp"):
-        done = train(folder, table, model_folder, strategy, strategy)
-        assert done.returncode == 0, done.stderr
-        assert done.stderr == ""
+        train(folder, table, model_folder, strategy, strategy)
     return folder
 
 
-def train(folder: Path, table: Path, model: Path, strategy: str, out: str, *more: str) -> Any:
-    return run_command(
-        folder, str(ROOT / "run_classify.py"), "--data", str(table), "--model", str(model), "--cpu", "--epochs", "2",
-        "--batch-size", "16", "--learning-rate", "1e-3", "--save-steps", "2", "--config", "c.yaml", "--report-to",
-        "none", "--nproc", "2", "--strategy", strategy, "--output-dir", out, *more,
+def train(folder: Path, table: Path, model: Path, strategy: str, out: str, *more: str) -> str:
+    """Train on two ranks; returns what the first printed. Neither says anything on stderr."""
+    printed = run_ranks(
+        2, "run_classify.py", "--data", str(table), "--model", str(model), "--cpu", "--epochs", "2", "--batch-size",
+        "16", "--learning-rate", "1e-3", "--save-steps", "2", "--config", "c.yaml", "--report-to", "none",
+        "--strategy", strategy, "--output-dir", out, *more, folder=folder,
     )  # fmt: skip
+    assert printed[1] == ""
+    return printed[0]
 
 
 def distance(one: Path, other: Path) -> float:
@@ -62,7 +65,7 @@ def test_the_same_weights_as_ddp(runs: Path, file: str) -> None:
 def test_the_same_folder_as_ddp(runs: Path) -> None:
     names = {way: sorted(str(p.relative_to(runs / way)) for p in (runs / way).rglob("*")) for way in ("ddp", "fsdp")}
     assert names["fsdp"] == names["ddp"]
-    assert json.loads((runs / "fsdp" / "run.json").read_text())["strategy"] == "fsdp"
+    assert read_json(runs / "fsdp" / "run.json")["strategy"] == "fsdp"
     from transformers import AutoModelForSequenceClassification
 
     AutoModelForSequenceClassification.from_pretrained(runs / "fsdp")
@@ -72,17 +75,14 @@ def test_the_same_folder_as_ddp(runs: Path) -> None:
 def test_a_run_goes_on_in_the_other_strategy(
     runs: Path, table: Path, model_folder: Path, before: str, after: str
 ) -> None:
-    import shutil
-
     copy = runs / f"{before}-{after}"
     shutil.copytree(runs / before, copy)
     for step in range(4, STEPS + 1, 2):
         shutil.rmtree(copy / "checkpoints" / f"step-{step:08d}")
-    record = json.loads((copy / "run.json").read_text())
+    record = read_json(copy / "run.json")
     (copy / "run.json").write_text(json.dumps({**record, "status": "interrupted"}))
-    done = train(runs, table, model_folder, after, copy.name, "--resume")
-    assert done.returncode == 0, done.stderr
-    assert "resuming from step-00000002" in done.stdout
+    printed = train(runs, table, model_folder, after, copy.name, "--resume")
+    assert "resuming from step-00000002" in printed
     assert distance(copy / "model.safetensors", runs / "ddp" / "model.safetensors") <= 1e-5
     last = f"checkpoints/step-{STEPS:08d}/model.safetensors"
     assert distance(copy / last, runs / "ddp" / last) <= 1e-5
@@ -91,9 +91,7 @@ def test_a_run_goes_on_in_the_other_strategy(
 def test_fsdp_needs_several_processes(
     command: Callable[..., Any], table: Path, model_folder: Path, tmp_path: Path
 ) -> None:
-    done = command(
-        str(ROOT / "run_classify.py"), "--data", str(table), "--model", str(model_folder), "--strategy", "fsdp"
-    )
+    done = command("run_classify.py", "--data", str(table), "--model", str(model_folder), "--strategy", "fsdp")
     assert done.returncode == 2
     assert done.stderr.startswith("error: --strategy fsdp needs one process per device")
     assert list(tmp_path.iterdir()) == []

@@ -4,40 +4,34 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests import tiny
-from tests.conftest import ROOT
-from tests.distributed.processes import free_port, run_group
-from tests.documents import DISTRIBUTED, commands, make_place, type_in
+import classify
+from classify.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
+from tests.support import tiny
+from tests.support.documents import DISTRIBUTED, commands, make_place, type_in
+from tests.support.processes import (
+    ROOT,
+    Process,
+    free_port,
+    rank_environments,
+    run_distributed_test,
+    run_python,
+    run_python_ranks,
+    start,
+    unlaunched,
+)
+from tests.support.runs import read_json
 
 pytestmark = pytest.mark.distributed
 
-SCRIPT = str(ROOT / "run_classify.py")
+# Commands of documents name ports, which one test after the other takes.
+fixed_ports = pytest.mark.xdist_group("fixed ports")
 TICKETS = ROOT / "data" / "tickets.csv"
-SPAWN = """
-import sys
-sys.path.insert(0, {root!r})
-import torch.multiprocessing as mp
-
-def work(rank, port, table, model):
-    import classify
-    from classify.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
-    training = TrainingConfig(output_dir="out", use_cpu=True, max_steps=2, report_to="none")
-    config = RunConfig(DataConfig(data=table), ModelConfig(model=model), training)
-    classify.train(config, rank=rank, world_size=2, init_method=f"tcp://127.0.0.1:{{port}}")
-    assert training.process_index == rank and training.world_size == 2
-
-if __name__ == "__main__":
-    mp.spawn(work, args=(int(sys.argv[1]), sys.argv[2], sys.argv[3]), nprocs=2)
-"""
 
 
 def words(table: Path, model: Path) -> list[str]:
@@ -55,43 +49,57 @@ def places(folder: Path) -> list[tuple[int, int, int]]:
 
 TWO = [(0, 0, 0), (0, 1, 1)]
 
-# Commands of docs/distributed.md that one machine runs: the launcher that run.json names, the places, the strategy.
-DOCUMENTED: dict[str, tuple[str, list[tuple[int, int, int]], str]] = {
-    "python run_classify.py --data my.csv": ("none", [(0, 0, -1)], "none"),
-    "python run_classify.py --data my.csv --nproc 2": ("nproc", TWO, "ddp"),
-    "python run_classify.py --data my.csv --nproc 2 --strategy fsdp": ("nproc", TWO, "fsdp"),
-    "torchrun --nproc-per-node 2 run_classify.py --data my.csv": ("torchrun", TWO, "ddp"),
-    "torchrun --standalone --nproc-per-node 2 --max-restarts 3 run_classify.py --data my.csv": ("torchrun", TWO, "ddp"),
+# Commands of docs/distributed.md that train for real: the launcher that run.json names, and the places.
+TRAINED: dict[str, tuple[str, list[tuple[int, int, int]]]] = {
+    "python run_classify.py --data my.csv": ("none", [(0, 0, -1)]),
+    "python run_classify.py --data my.csv --nproc 2": ("nproc", TWO),
+    "torchrun --nproc-per-node 2 run_classify.py --data my.csv": ("torchrun", TWO),
+}
+# Those of which each process prints how it reads its launch.
+READ = [
+    "torchrun --standalone --nproc-per-node 2 --max-restarts 3 run_classify.py --data my.csv",
     "torchrun --nnodes 1:1 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:29511 run_classify.py "
-    "--data my.csv": ("torchrun", TWO, "ddp"),
-    "python -m torch.distributed.launch --nproc-per-node 2 run_classify.py --data my.csv": ("torchrun", TWO, "ddp"),
-    "python -m torch.distributed.launch --use-env --nproc-per-node 2 run_classify.py --data my.csv": (
-        "torchrun", TWO, "ddp",
-    ),
-}  # fmt: skip
+    "--data my.csv",
+    "python -m torch.distributed.launch --nproc-per-node 2 run_classify.py --data my.csv",
+    "python -m torch.distributed.launch --use-env --nproc-per-node 2 run_classify.py --data my.csv",
+]
 EXPLAINING = {
     "classify devices": ["local rank is -1"],
     "classify devices --nnodes 2 --nproc-per-node 2 --device npu": ["1        3     1           npu:1", "hccl"],
     "classify devices --nproc-per-node 2,1": ["1        2     0           cuda:0", "3 processes on 2 machines"],
     "python run_classify.py --data my.csv --nproc 2 --plan": ["0        1     1           cpu", "2 processes"],
+    "python run_classify.py --data my.csv --nproc 2 --strategy fsdp": ["2 processes", "together they hold one model"],
 }
 
 
-@pytest.mark.parametrize("command_line", DOCUMENTED)
+@fixed_ports
+@pytest.mark.parametrize("command_line", TRAINED)
 def test_the_documented_commands(model_folder: Path, tmp_path: Path, command_line: str) -> None:
     """Typed as they stand: one folder, written once, and the places that were given."""
     assert command_line in commands(DISTRIBUTED)
-    launcher, wanted, strategy = DOCUMENTED[command_line]
+    launcher, expected = TRAINED[command_line]
     environment = make_place(tmp_path, model_folder)
     done = type_in(tmp_path, command_line, environment)
     assert done.returncode == 0, done.stderr
     assert "destroy_process_group" not in done.stderr
-    assert places(tmp_path / "runs" / "my-1") == wanted
-    run = json.loads((tmp_path / "runs" / "my-1" / "run.json").read_text())
-    assert (run["launcher"], run["strategy"]) == (launcher, strategy)
+    assert places(tmp_path / "runs" / "my-1") == expected
+    assert read_json(tmp_path / "runs" / "my-1" / "run.json")["launcher"] == launcher
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["my-1"]
     assert done.stdout.count("result: runs/my-1") == 1
     assert done.stdout.count("ranks: rank 0 = machine 0") == 1
+
+
+@fixed_ports
+@pytest.mark.parametrize("command_line", READ)
+def test_the_documented_launchers_are_read(tmp_path: Path, command_line: str) -> None:
+    """Typed as they stand; each process finds its place, and the others, in what the launcher set."""
+    assert command_line in commands(DISTRIBUTED)
+    done = type_in(tmp_path, command_line, make_place(tmp_path, None))
+    assert done.returncode == 0, done.stderr
+    launches = sorted((json.loads(line) for line in done.stdout.splitlines()), key=lambda one: one["rank"])
+    assert [(one["machine"], one["rank"], one["local_rank"]) for one in launches] == TWO
+    for one in launches:
+        assert (one["launcher"], one["world_size"], one["local_world_size"]) == ("torchrun", 2, 2)
 
 
 @pytest.mark.parametrize("command_line", EXPLAINING)
@@ -101,24 +109,23 @@ def test_the_documented_explanations(model_folder: Path, tmp_path: Path, command
     environment = make_place(tmp_path, model_folder)
     if command_line == "classify devices":
         environment["CUDA_VISIBLE_DEVICES"] = ""
-    done = type_in(tmp_path, command_line, environment)
+    stop = "" if command_line.startswith("classify") or "--plan" in command_line else " --plan"
+    done = type_in(tmp_path, command_line + stop, environment)
     assert done.returncode == 0, done.stderr
     for part in EXPLAINING[command_line]:
         assert part in done.stdout
     assert not (tmp_path / "runs").exists()
 
 
-def run_two(words_and_places: list[tuple[list[str], dict[str, str]]], folder: Path) -> None:
-    """Start one process a (command words behind python, variables) and wait for all; none is left behind."""
-    clean = {key: value for key, value in os.environ.items() if key != "LOCAL_RANK"}
-    processes = [
-        subprocess.Popen([sys.executable, *own], cwd=folder, env={**clean, **place}) for own, place in words_and_places
-    ]
+def run_each(folder: Path, words_and_places: list[tuple[list[str], dict[str, str]]]) -> None:
+    """Start the program once for each (words, variables), and wait for all to end well; none is left behind."""
+    processes = [start(folder, "run_classify.py", *own, **place) for own, place in words_and_places]
     try:
-        assert [process.wait(timeout=90) for process in processes] == [0] * len(processes)
+        done = [process.finish(90) for process in processes]
     finally:
         for process in processes:
             process.kill()
+    assert [one.returncode for one in done] == [0] * len(done), done
 
 
 def test_the_flag_of_old_launchers_alone(model_folder: Path, tmp_path: Path) -> None:
@@ -129,12 +136,12 @@ def test_the_flag_of_old_launchers_alone(model_folder: Path, tmp_path: Path) -> 
     place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     own = words(TICKETS, model_folder)
     flags = {"0": ["--local_rank", "0"], "1": ["--local_rank=1"]}
-    run_two([([SCRIPT, *own, *flags[rank]], {**place, "RANK": rank}) for rank in flags], tmp_path)
+    run_each(tmp_path, [([*own, *flags[rank]], {**place, "RANK": rank}) for rank in flags])
     assert places(tmp_path / "out") == [(0, 0, 0), (0, 1, 1)]
 
 
 def test_a_script_that_trains_twice(
-    command: Callable[..., Any], table: Path, model_folder: Path, tmp_path: Path
+    python: Callable[..., Any], table: Path, model_folder: Path, tmp_path: Path
 ) -> None:
     """One configuration, two seeds, behind torchrun: two folders, whole on every rank when `train` returns.
 
@@ -156,7 +163,7 @@ def test_a_script_that_trains_twice(
         "        assert classifier.probabilities(['card']).shape == (1, 3)\n"
     )
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    done = command(*torchrun, "mine.py", PYTHONPATH=str(ROOT))
+    done = python(*torchrun, "mine.py", PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stderr
     runs = [json.loads((tmp_path / "runs" / f"my-{n}" / "run.json").read_text()) for n in (1, 2)]
     assert [run["seed"] for run in runs] == [1, 2]
@@ -164,35 +171,44 @@ def test_a_script_that_trains_twice(
     assert [len(run["topology"]) for run in runs] == [2, 2]
 
 
-def test_spawned_processes_through_the_api(command: Callable[..., Any], model_folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "spawn.py").write_text(SPAWN.format(root=str(ROOT)))
-    done = command("spawn.py", str(free_port()), str(TICKETS), str(model_folder))
-    assert done.returncode == 0, done.stderr
+def train_in_a_spawned_process(rank: int, port: int, table: Path, model: Path) -> None:
+    """What a script hands to `torch.multiprocessing.spawn`."""
+    training = TrainingConfig(output_dir="out", use_cpu=True, max_steps=2, report_to="none")
+    config = RunConfig(DataConfig(data=str(table)), ModelConfig(model=str(model)), training)
+    classify.train(config, rank=rank, world_size=2, init_method=f"tcp://127.0.0.1:{port}")
+    assert (training.process_index, training.world_size) == (rank, 2)
+
+
+def test_spawned_processes_through_the_api(model_folder: Path, tmp_path: Path) -> None:
+    port = free_port()
+    processes = [
+        Process(train_in_a_spawned_process, (rank, port, TICKETS, model_folder), tmp_path, unlaunched())
+        for rank in (0, 1)
+    ]
+    done = [process.finish(90) for process in processes]
+    assert [one.returncode for one in done] == [0, 0], done
     assert places(tmp_path / "out") == [(0, 0, 0), (0, 1, 1)]
+
+
+def train_twice(folder: Path, table: Path, model: Path) -> None:
+    training = TrainingConfig(output_dir=str(folder / "out"), use_cpu=True, max_steps=2, report_to="none")
+    assert training.device.type == "cpu"
+    assert training.world_size == 2
+    config = RunConfig(DataConfig(data=str(table)), ModelConfig(model=str(model), head="random"), training)
+    for _ in range(2):
+        classify.train(config)
+        training.overwrite_output_dir = True
 
 
 def test_a_device_asked_for_before_training(table: Path, model_folder: Path, tmp_path: Path) -> None:
     """The group that this makes gives its port back to the next, also where rank 0 itself listens there."""
-    (tmp_path / "early.py").write_text(
-        "from classify.config import DataConfig, ModelConfig, RunConfig, TrainingConfig\n"
-        "training = TrainingConfig(output_dir='out', use_cpu=True, max_steps=2, report_to='none')\n"
-        "assert training.device.type == 'cpu' and training.world_size == 2\n"
-        "import classify\n"
-        f"model = ModelConfig(model={str(model_folder)!r}, head='random')\n"
-        f"config = RunConfig(DataConfig(data={str(table)!r}), model, training)\n"
-        "for _ in range(2):\n"
-        "    classify.train(config)\n"
-        "    training.overwrite_output_dir = True\n"
-    )
-    run_group(2, ["early.py"], cwd=tmp_path)
+    run_distributed_test(train_twice, 2, tmp_path, table, model_folder)
     assert places(tmp_path / "out") == [(0, 0, 0), (0, 1, 1)]
 
 
 @pytest.mark.parametrize("launcher", ["srun", "mpirun"])
 def test_the_variables_of_srun_and_open_mpi(table: Path, model_folder: Path, tmp_path: Path, launcher: str) -> None:
     """Two processes get the variables that the launcher would set; test_schedulers.py has the launchers themselves."""
-    if shutil.which(launcher) is not None and os.geteuid() == 0:
-        pytest.skip(f"{launcher} is here and runs for real in test_schedulers.py")
     job = str(os.getpid())
     variables = {
         "srun": lambda rank: {
@@ -205,25 +221,30 @@ def test_the_variables_of_srun_and_open_mpi(table: Path, model_folder: Path, tmp
             "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": job,
         },
     }[launcher]  # fmt: skip
-    run_two([([SCRIPT, *words(table, model_folder)], variables(rank)) for rank in ("0", "1")], tmp_path)
+    run_each(tmp_path, [(words(table, model_folder), variables(rank)) for rank in ("0", "1")])
     assert places(tmp_path / "out") == [(0, 0, 0), (0, 1, 1)]
     assert json.loads((tmp_path / "out" / "run.json").read_text())["launcher"] == launcher
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["one process", "several by the variables"])
-def test_accelerate_launch(model_folder: Path, tmp_path: Path, several: bool) -> None:
+def test_accelerate_launch(tmp_path: Path, several: bool) -> None:
     """On CPUs it starts one process, whatever --num_processes says; variables make it one of several."""
-    start = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1", "--num_machines", "1"]
-    start += ["--mixed_precision", "no", "--dynamo_backend", "no", SCRIPT, *words(TICKETS, model_folder)]
-    common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    ranks = [{**common, "RANK": rank, "LOCAL_RANK": rank} for rank in ("0", "1")] if several else [{}]
-    run_two([(start, place) for place in ranks], tmp_path)
-    assert places(tmp_path / "out") == (TWO if several else [(0, 0, -1)])
+    make_place(tmp_path, None)
+    command = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1", "--num_machines", "1"]
+    command += ["--mixed_precision", "no", "--dynamo_backend", "no", "run_classify.py", "--data", "my.csv"]
+    if several:
+        launches = [json.loads(output) for output in run_python_ranks(2, *command, folder=tmp_path)]
+    else:
+        launches = [json.loads(run_python(tmp_path, *command).stdout)]
+    assert [(one["machine"] or 0, one["rank"], one["local_rank"]) for one in launches] == (
+        TWO if several else [(0, 0, -1)]
+    )
+    assert {one["launcher"] for one in launches} == {"environment" if several else "none"}
 
 
 def test_fewer_rows_than_ranks(command: Callable[..., Any], table: Path, model_folder: Path) -> None:
     more = ["--max-train-samples", "2", "--nproc", "3"]
-    done = command(SCRIPT, *words(table, model_folder), *more)
+    done = command("run_classify.py", *words(table, model_folder), *more)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1, done.stderr
     assert "2 training rows are fewer than the 3 devices" in done.stderr
@@ -232,33 +253,20 @@ def test_fewer_rows_than_ranks(command: Callable[..., Any], table: Path, model_f
 @pytest.mark.parametrize("what", ["arguments", "data"])
 def test_ranks_that_were_started_differently_do_not_train(model_folder: Path, tmp_path: Path, what: str) -> None:
     """Hashes are compared before the first step; the main process says it once, and nothing is written."""
-    port = str(free_port())
     processes = []
-    for rank in (0, 1):
-        mine = tiny.write_table(tmp_path / f"my-{rank}.csv", tiny.table_rows(60, seed=rank if what == "data" else 0))
+    for rank, place in enumerate(rank_environments(2)):
         shared = tmp_path / f"here-{rank}"
         shared.mkdir()
-        mine.rename(shared / "my.csv")
-        place = {
-            "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
-        }  # fmt: skip
+        tiny.write_table(shared / "my.csv", tiny.table_rows(60, seed=rank if what == "data" else 0))
         more = ["--seed", str(rank)] if what == "arguments" else []
-        processes.append(
-            subprocess.Popen(
-                [sys.executable, SCRIPT, *words(Path("my.csv"), model_folder), *more],
-                cwd=shared,
-                env={**os.environ, **place},
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
+        processes.append(start(shared, "run_classify.py", *words(Path("my.csv"), model_folder), *more, **place))
     try:
-        errors = [process.communicate(timeout=90)[1] for process in processes]
+        done = [process.finish(90) for process in processes]
     finally:
         for process in processes:
             process.kill()
-    assert [process.returncode for process in processes] == [2, 2]
+    assert [one.returncode for one in done] == [2, 2]
+    errors = [one.stderr for one in done]
     assert errors[0].startswith(f"error: rank 1 was started with other {what} than rank 0")
     assert errors[0].count("\n") == 1
     assert errors[1] == ""

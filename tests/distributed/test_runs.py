@@ -5,19 +5,20 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from tests import tiny
-from tests.conftest import ROOT, run_command, unlaunched
-from tests.distributed.processes import free_port
+import classify
+from tests.support import tiny
+from tests.support.processes import SCRIPT, rank_environments, run, run_distributed_test, run_ranks, start
+from tests.support.runs import read_json
 
 pytestmark = pytest.mark.distributed
 
@@ -53,26 +54,51 @@ def run_all(tmp_path_factory: pytest.TempPathFactory, uneven: dict[str, Path], m
     (tmp_path / "c.yaml").write_text("dropout: 0.0\nhead: random\n")
     found = {}
     for count in (1, 2, 3):
-        start = ["-m", "classify", "train"] if count == 1 else [*TORCHRUN, str(count), str(ROOT / "run_classify.py")]
         words = flags(uneven, model_folder, "--config", "c.yaml", "--epochs", "1", "--output-dir", f"out-{count}")
-        done = run_command(tmp_path, *start, *words)
-        assert done.returncode == 0, done.stderr
+        if count == 1:
+            done = run(tmp_path, "classify", "train", *words)
+            assert done.returncode == 0, done.stderr
+        else:
+            run_ranks(count, "run_classify.py", *words, folder=tmp_path)
         found[count] = tmp_path / f"out-{count}"
     return found
 
 
-def test_prediction_by_two_processes_is_that_of_one(
-    run_all: dict[int, Path], uneven: dict[str, Path], tmp_path: Path
-) -> None:
-    words = ["-m", "classify", "predict", "--model", str(run_all[1]), "--data", str(uneven["test"]), "--cpu", "--out"]
-    for start, out in (([], "one.csv"), ([*TORCHRUN, "2"], "two.csv")):
-        done = run_command(tmp_path, *start, *words, out)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.count(f"{out}: 31 rows,") == 1
-    one, two = (list(csv.DictReader((tmp_path / name).open(encoding="utf-8"))) for name in ("one.csv", "two.csv"))
-    assert [row["predicted_label"] for row in one] == [row["predicted_label"] for row in two]
-    for a, b in zip(one, two, strict=True):
+def test_prediction_divided_over_three_processes_is_that_of_one(run_all: dict[int, Path], tmp_path: Path) -> None:
+    table = tiny.write_table(tmp_path / "many.csv", tiny.table_rows(1_500, seed=7))
+    words = ["classify", "predict", "--model", str(run_all[1]), "--data", str(table), "--cpu", "--out"]
+    done = run(tmp_path, *words, "one.csv")
+    assert done.returncode == 0, done.stderr
+    printed = run_ranks(3, *words, "three.csv", folder=tmp_path)
+    assert [output.count("three.csv: 1500 rows,") for output in printed] == [1, 0, 0]
+    one, three = (list(csv.DictReader((tmp_path / name).open(encoding="utf-8"))) for name in ("one.csv", "three.csv"))
+    assert [row["text"] for row in three] == [text for text, _ in tiny.table_rows(1_500, seed=7)]
+    for a, b in zip(one, three, strict=True):
+        assert a["predicted_label"] == b["predicted_label"]
         assert float(a["confidence"]) == pytest.approx(float(b["confidence"]), abs=1e-5)
+
+
+def count_own_rows(folder: Path, texts: list[str]) -> None:
+    """Each rank computes some of the texts, and all together each text once."""
+    with classify.load_classifier(str(folder), use_cpu=True) as classifier:
+        own: list[int] = []
+        collate = classifier.model.batch
+        classifier.probabilities(texts[:2])  # the check of packing computes texts on every rank
+
+        def counted(tokens: Any, rows: Any) -> Any:
+            own.extend(rows.tolist())
+            return collate(tokens, rows)
+
+        classifier.model.batch = counted  # type: ignore[method-assign]
+        assert classifier.probabilities(texts).shape == (len(texts), 3)
+        assert 0.2 * len(texts) < len(own) < 0.5 * len(texts)
+        everywhere = sorted(classifier.runtime.gather(torch.tensor(own)).tolist())
+        assert everywhere == list(range(len(texts)))
+
+
+def test_each_of_three_processes_computes_its_share(run_all: dict[int, Path]) -> None:
+    texts = [text for text, _ in tiny.table_rows(1_500, seed=7)]
+    run_distributed_test(count_own_rows, 3, run_all[1], texts)
 
 
 def test_the_same_predictions_on_any_number_of_processes(run_all: dict[int, Path], uneven: dict[str, Path]) -> None:
@@ -98,7 +124,7 @@ def test_topology_is_told_and_the_main_process_alone_wrote(run_all: dict[int, Pa
         assert [entry["local_rank"] for entry in run["topology"]] == ([-1] if count == 1 else list(range(count)))
         assert sum(entry["rows_per_step"] for entry in run["topology"]) == 16
         assert run["strategy"] == ("none" if count == 1 else "ddp")
-        assert run["launcher"] == ("none" if count == 1 else "torchrun")
+        assert run["launcher"] == ("none" if count == 1 else "environment")
         log = [json.loads(line) for line in (folder / "train_log.jsonl").read_text().splitlines()]
         assert [line["step"] for line in log if "eval" in line] == [4]
 
@@ -120,13 +146,13 @@ sys.addaudithook(note)
 
 
 def test_only_one_process_writes(
-    command: Callable[..., Any], uneven: dict[str, Path], model_folder: Path, tmp_path: Path
+    python: Callable[..., Any], uneven: dict[str, Path], model_folder: Path, tmp_path: Path
 ) -> None:
     """A spy in every process notes what is opened for writing below the output folder."""
     (tmp_path / "spy").mkdir()
     (tmp_path / "spy" / "sitecustomize.py").write_text(SPY.format(report=str(tmp_path / "writes.txt")))
     words = flags(uneven, model_folder, "--max-steps", "3", "--save-steps", "1", "--output-dir", "out")
-    done = command(*TORCHRUN, "2", str(ROOT / "run_classify.py"), *words, PYTHONPATH=str(tmp_path / "spy"))
+    done = python(*TORCHRUN, "2", SCRIPT, *words, PYTHONPATH=str(tmp_path / "spy"))
     assert done.returncode == 0, done.stderr
     writers = {line.split()[0] for line in (tmp_path / "writes.txt").read_text().splitlines()}
     assert writers == {"0"}
@@ -141,18 +167,18 @@ def test_nproc_returns_the_workers_code_and_its_one_line(
     bad.mkdir(parents=True)
     (bad / "manifest.json").write_text("{}")
     words = flags(uneven, model_folder, "--output-dir", "out", "--nproc", "2", "--resume")
-    done = command("-m", "classify", "train", *words)
+    done = command("classify", "train", *words)
     assert done.returncode == 3
     assert done.stderr.count("\n") == 1, done.stderr
     assert done.stderr.startswith("error: out/checkpoints: no checkpoint can be trusted")
 
 
 def test_an_error_under_torchrun_comes_once(
-    command: Callable[..., Any], uneven: dict[str, Path], model_folder: Path
+    python: Callable[..., Any], uneven: dict[str, Path], model_folder: Path
 ) -> None:
     begin = time.monotonic()
     words = flags(uneven, model_folder, "--text-column", "nothing")
-    done = command(*TORCHRUN, "2", str(ROOT / "run_classify.py"), *words)
+    done = python(*TORCHRUN, "2", SCRIPT, *words)
     assert done.returncode == 1, "torchrun's own code"
     assert done.stderr.count("error: --text-column nothing") == 1
     assert time.monotonic() - begin < 60
@@ -164,14 +190,13 @@ def test_resume_in_other_processes(
     """A run stopped on two processes goes on in one, from the same row, to the same weights (dropout off)."""
     (tmp_path / "c.yaml").write_text("dropout: 0.0\nhead: random\nsave_total_limit: 9\n")
     base = flags(uneven, model_folder, "--config", "c.yaml", "--epochs", "2", "--save-steps", "3")
-    two = [*TORCHRUN, "2", str(ROOT / "run_classify.py")]
-    assert command(*two, *base, "--output-dir", "whole").returncode == 0
-    assert command(*two, *base, "--output-dir", "part").returncode == 0
+    run_ranks(2, "run_classify.py", *base, "--output-dir", "whole", folder=tmp_path)
+    shutil.copytree(tmp_path / "whole", tmp_path / "part")
     for step in (4, 6, 8):
         (tmp_path / "part" / "checkpoints" / f"step-{step:08d}" / "manifest.json").unlink()
-    run = json.loads((tmp_path / "part" / "run.json").read_text())
-    (tmp_path / "part" / "run.json").write_text(json.dumps({**run, "status": "interrupted"}))
-    done = command("-m", "classify", "train", *base, "--output-dir", "part", "--resume")
+    record = read_json(tmp_path / "part" / "run.json")
+    (tmp_path / "part" / "run.json").write_text(json.dumps({**record, "status": "interrupted"}))
+    done = command("classify", "train", *base, "--output-dir", "part", "--resume")
     assert done.returncode == 0, done.stderr
     assert "resuming from step-00000003" in done.stdout
     for a, b in zip(predictions(tmp_path / "part"), predictions(tmp_path / "whole"), strict=True):
@@ -182,33 +207,19 @@ def test_ctrl_c_saves_and_leaves_no_process(uneven: dict[str, Path], model_folde
     words = flags(
         uneven, model_folder, "--epochs", "5000", "--output-dir", "out", "--nproc", "2", "--save-steps", "100000"
     )
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    process = subprocess.Popen(
-        [sys.executable, str(ROOT / "run_classify.py"), *words],
-        cwd=tmp_path,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    process = start(tmp_path, "run_classify.py", *words)
     try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("epoch 3 "):
-                break
-        os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        process.wait_for("epoch 3 ")
+        process.signal(signal.SIGINT, group=True)
+        done = process.finish(60)
+        with pytest.raises(ProcessLookupError):
+            os.killpg(process.pid, 0)
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    assert process.returncode == 130, (out[-500:], err)
-    assert err.count("error: ") == 1, err
-    assert "saved; go on with the same command and --resume" in err
-    assert json.loads((tmp_path / "out" / "run.json").read_text())["status"] == "interrupted"
-    with pytest.raises(ProcessLookupError):
-        os.killpg(process.pid, 0)
+        process.kill()
+    assert done.returncode == 130, (done.stdout[-500:], done.stderr)
+    assert done.stderr.count("error: ") == 1, done.stderr
+    assert "saved; go on with the same command and --resume" in done.stderr
+    assert read_json(tmp_path / "out" / "run.json")["status"] == "interrupted"
 
 
 def test_tables_are_tokenised_before_the_processes_meet_and_once_for_all(
@@ -216,41 +227,24 @@ def test_tables_are_tokenised_before_the_processes_meet_and_once_for_all(
 ) -> None:
     """A rank that waits for the other has its tokens in the cache; the other reads the same files."""
     words = flags(uneven, model_folder, "--max-steps", "1", "--head", "random", "--output-dir", "out")
-    environment = {
-        **unlaunched(), "HF_HUB_OFFLINE": "1", "XDG_CACHE_HOME": str(tmp_path), "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
-    }  # fmt: skip
-    ranks: list[subprocess.Popen[str]] = []
-
-    def start() -> subprocess.Popen[str]:
-        place = {"RANK": str(len(ranks)), "LOCAL_RANK": str(len(ranks))}
-        command = [sys.executable, str(ROOT / "run_classify.py"), *words]
-        ranks.append(
-            subprocess.Popen(
-                command, cwd=tmp_path, env=environment | place, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT, text=True,
-            )
-        )  # fmt: skip
-        return ranks[-1]
+    places = [{**place, "XDG_CACHE_HOME": str(tmp_path)} for place in rank_environments(2)]
 
     def entries() -> dict[str, tuple[int, int]]:
         found = {path: path.stat() for path in (tmp_path / "classify" / "tokens").glob("[!.]*/*.npy")}
         return {str(path): (about.st_ino, about.st_mtime_ns) for path, about in found.items()}
 
+    ranks = [start(tmp_path, "run_classify.py", *words, **places[0])]
     try:
-        first = start()
         deadline = time.monotonic() + 90
-        while len(entries()) < 6 and first.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.1)
+        while len(entries()) < 6 and ranks[0].process.is_alive() and time.monotonic() < deadline:
+            time.sleep(0.05)
         made = entries()
         assert len(made) == 6, "ids and offsets of three tables"
-        assert first.poll() is None, "it waits for the other"
-        start()
-        told = [rank.communicate(timeout=90)[0] for rank in ranks]
+        assert ranks[0].process.is_alive(), "it waits for the other"
+        ranks.append(start(tmp_path, "run_classify.py", *words, **places[1]))
+        done = [rank.finish(90) for rank in ranks]
     finally:
         for rank in ranks:
-            if rank.poll() is None:
-                rank.kill()
-                rank.communicate()
-    assert [rank.returncode for rank in ranks] == [0, 0], told
+            rank.kill()
+    assert [one.returncode for one in done] == [0, 0], done
     assert entries() == made

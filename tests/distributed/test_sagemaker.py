@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import run_command
-from tests.distributed.processes import ROOT, run_group
-from tests.train.test_run import read_json
+from tests.support.processes import ROOT, run, run_python_ranks
+from tests.support.runs import read_json
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.vendors]
 
 STANDIN = ROOT / "tests" / "standins" / "sagemaker"
 
@@ -37,7 +36,7 @@ def test_one_machine_finds_its_table_and_its_folder(
 ) -> None:
     """As with an estimator's hyperparameters: flags with values, no path among them."""
     words = ["--model", str(model_folder), "--epochs", "1", "--use-cpu", "True", "--report-to", "none"]
-    done = run_command(tmp_path, str(ROOT / "run_classify.py"), *words, **container)
+    done = run(tmp_path, "run_classify.py", *words, **container)
     assert done.returncode == 0, done.stderr
     assert "data: " in done.stdout
     assert "tickets.csv - SM_CHANNEL_TRAIN says so (--data to change)" in done.stdout
@@ -53,10 +52,12 @@ def test_two_processes_of_the_data_parallel_library(
     """Started by MPI, as its launcher does; ranks are those of the group that it makes."""
     log = tmp_path / "smddp.log"
     words = ["-m", "tests.distributed.sagemaker_task", "--model", str(model_folder), "--epochs", "1"]
-    run_group(
+    run_python_ranks(
         2,
-        [*words, "--report-to", "none"],
-        cwd=tmp_path,
+        *words,
+        "--report-to",
+        "none",
+        folder=tmp_path,
         **container,
         SMDATAPARALLEL_USE_SINGLENODE="1",
         SMDDP_STANDIN_LOG=str(log),
@@ -77,8 +78,8 @@ def test_without_the_library_the_job_says_what_is_missing(
 ) -> None:
     variables = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
     variables["MASTER_ADDR"] = "127.0.0.1"
-    done = run_command(
-        tmp_path, str(ROOT / "run_classify.py"), "--model", str(model_folder),
+    done = run(
+        tmp_path, "run_classify.py", "--model", str(model_folder),
         **container, **variables, SMDATAPARALLEL_USE_SINGLENODE="1",
     )  # fmt: skip
     assert done.returncode == 2

@@ -15,13 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
-from tests.distributed.processes import free_port
-from tests.documents import DISTRIBUTED, commands, make_place, type_in
+from tests.support.documents import DISTRIBUTED, commands, make_place, type_in
+from tests.support.processes import ROOT, SCRIPT, free_port
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("schedulers")]
 
-SCRIPT = str(ROOT / "run_classify.py")
 SLURM = """
 ClusterName=here
 SlurmctldHost={host}(127.0.0.1)

@@ -12,17 +12,17 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests import tiny
-from tests.conftest import ROOT, unlaunched
-from tests.distributed.processes import free_port
-from tests.documents import DISTRIBUTED, commands, make_place
+import classify
+from classify.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
+from tests.support import tiny
+from tests.support.documents import DISTRIBUTED, commands, make_place
+from tests.support.processes import ROOT, SCRIPT, Process, finish, free_port, rank_environments, start, unlaunched
 
 pytestmark = pytest.mark.distributed
 
@@ -57,30 +57,19 @@ def machines() -> Iterator[tuple[str, str]]:
 
 
 def run_on_both(
-    machines: tuple[str, str], per_machine: tuple[int, int], words: list[str], *folders: Path, code: int = 0
+    machines: tuple[str, str],
+    per_machine: tuple[int, int],
+    words: list[str],
+    *folders: Path,
+    codes: tuple[int, ...] | None = None,
 ) -> list[str]:
-    """configs/cluster/two-machines.sh on both machines, in a folder each or a shared one; what each printed.
-
-    `words` begins with --data and the table.
-    """
-    port = free_port()
-    processes = []
-    environment = {**unlaunched(), "VENV": sys.prefix, "PORT": str(port)}
-    for number, (name, count) in enumerate(zip(machines, per_machine, strict=True)):
-        folder = folders[min(number, len(folders) - 1)]
-        script = str(ROOT / "configs" / "cluster" / "two-machines.sh")
-        start = ["ip", "netns", "exec", name, "bash", script, str(number), ADDRESSES[0], *words[1:]]
-        processes.append(
-            subprocess.Popen(
-                start,
-                cwd=folder,
-                env={**environment, "PROCESSES": str(count)},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        )
-    return _finished(processes, code)
+    """The program on both machines as torchrun would start it, in a folder each or a shared one; each rank's output."""
+    ranks = []
+    for place in rank_environments(*per_machine, address=ADDRESSES[0]):
+        machine = int(place["GROUP_RANK"])
+        folder = folders[min(machine, len(folders) - 1)]
+        ranks.append(start(folder, *words, network=machines[machine], **place))
+    return finish(ranks, 60, codes or [0] * len(ranks))
 
 
 def _finished(processes: list[subprocess.Popen[str]], code: int) -> list[str]:
@@ -107,8 +96,8 @@ def two_homes(folder: Path) -> tuple[Path, Path]:
 
 def words_for(table: Path, model: Path) -> list[str]:
     return [
-        "--data", str(table), "--model", str(model), "--cpu", "--max-steps", "3", "--report-to", "none",
-        "--output-dir", "out",
+        "run_classify.py", "--data", str(table), "--model", str(model), "--cpu", "--max-steps", "3", "--report-to",
+        "none", "--output-dir", "out",
     ]  # fmt: skip
 
 
@@ -180,7 +169,7 @@ def test_resuming_needs_the_checkpoint_on_the_first_machine_only(
     (tmp_path / "go.sh").write_text(
         "#!/bin/sh\n"
         f'if [ "$GROUP_RANK" = 1 ]; then mount --bind {hidden} {tmp_path}/out; fi\n'
-        f'exec {sys.executable} {ROOT / "run_classify.py"} "$@"\n'
+        f'exec {sys.executable} {SCRIPT} "$@"\n'
     )
     port = free_port()
     processes = []
@@ -188,7 +177,7 @@ def test_resuming_needs_the_checkpoint_on_the_first_machine_only(
         start = [
             "ip", "netns", "exec", name, "unshare", "--mount", sys.executable, "-m", "torch.distributed.run",
             "--no-python", "--nnodes", "2", "--node-rank", str(number), "--nproc-per-node", "1", "--master-addr",
-            ADDRESSES[0], "--master-port", str(port), "sh", str(tmp_path / "go.sh"), *words, "--resume",
+            ADDRESSES[0], "--master-port", str(port), "sh", str(tmp_path / "go.sh"), *words[1:], "--resume",
         ]  # fmt: skip
         processes.append(
             subprocess.Popen(start, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -222,7 +211,7 @@ def test_somebodys_folder_on_the_other_machine_is_left_alone(
     theirs.mkdir()
     (theirs / "run.json").write_text("{}")
     words = [*words_for(Path("my.csv"), model_folder), "--save-on-each-node"]
-    outputs = run_on_both(machines, (1, 1), words, *homes, code=1)
+    outputs = run_on_both(machines, (1, 1), words, *homes, codes=(2, 2))
     assert "rank 1 on machine 1 stopped: --output-dir out: the folder exists and is not empty" in outputs[0]
     assert outputs[1].count("error: --output-dir out: the folder exists and is not empty") == 1
     assert [path.name for path in theirs.iterdir()] == ["run.json"]
@@ -235,13 +224,17 @@ def test_a_table_missing_on_one_machine_ends_the_other(
     """Each machine's terminal says what is wrong, once, and nobody waits for the process group's time-out."""
     homes = two_homes(tmp_path)
     (homes[1] / "my.csv").unlink()
-    begin = time.monotonic()
-    outputs = run_on_both(machines, (2, 1), words_for(Path("my.csv"), model_folder), *homes, code=1)
-    assert time.monotonic() - begin < 60
-    assert outputs[1].count("error: --data my.csv: no such file") == 1
+    outputs = run_on_both(machines, (2, 1), words_for(Path("my.csv"), model_folder), *homes, codes=(2, 2, 2))
+    assert outputs[2].count("error: --data my.csv: no such file") == 1
     assert outputs[0].count("error: rank 2 on machine 1 stopped: --data my.csv: no such file") == 1
     assert outputs[0].count("error: ") == 1
+    assert outputs[1] == ""
     assert not (homes[0] / "out").exists()
+
+
+def train_by_script(model: Path) -> None:
+    training = TrainingConfig(use_cpu=True, max_steps=1, report_to="none")
+    classify.train(RunConfig(DataConfig(data="my.csv"), ModelConfig(model=str(model), head="random"), training))
 
 
 def test_a_script_whose_table_is_missing_on_one_machine_ends_the_other(
@@ -250,26 +243,12 @@ def test_a_script_whose_table_is_missing_on_one_machine_ends_the_other(
     """The same through the Python interface, where an exception says it."""
     homes = two_homes(tmp_path)
     (homes[1] / "my.csv").unlink()
-    (tmp_path / "mine.py").write_text(
-        "import classify\n"
-        "from classify.config import DataConfig, ModelConfig, RunConfig, TrainingConfig\n"
-        f"model = ModelConfig(model={str(model_folder)!r}, head='random')\n"
-        "training = TrainingConfig(use_cpu=True, max_steps=1, report_to='none')\n"
-        "classify.train(RunConfig(DataConfig(data='my.csv'), model, training))\n"
-    )
-    port = str(free_port())
-    begin = time.monotonic()
-    processes = [
-        subprocess.Popen(
-            ["ip", "netns", "exec", name, f"{sys.prefix}/bin/torchrun", "--nnodes", "2", "--node-rank", str(number),
-             "--nproc-per-node", "1", "--master-addr", ADDRESSES[0], "--master-port", port, str(tmp_path / "mine.py")],
-            cwd=home, env={**unlaunched(), "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True,
-        )
-        for number, (name, home) in enumerate(zip(machines, homes, strict=True))
-    ]  # fmt: skip
-    outputs = _finished(processes, code=1)
-    assert time.monotonic() - begin < 60
+    places = rank_environments(1, 1, address=ADDRESSES[0])
+    ranks = [
+        Process(train_by_script, [model_folder], home, {**unlaunched(), **place}, network=name)
+        for name, home, place in zip(machines, homes, places, strict=True)
+    ]
+    outputs = finish(ranks, 60, [1, 1])
     assert "InputError: --data my.csv: no such file" in outputs[1]
     assert "InputError: rank 1 on machine 1 stopped: --data my.csv: no such file" in outputs[0]
 
@@ -280,30 +259,24 @@ def test_predictions_of_two_machines(
     """They share the work. Where one lacks a file, or has another one, the other is told and does not wait."""
     rows = tiny.table_rows(60)
     tables = [tiny.write_table(tmp_path / f"{name}.csv", rows) for name in ("first", "second")]
-    command("-m", "classify", "train", *words_for(tables[0], model_folder))
+    assert command(*words_for(tables[0], model_folder)).returncode == 0
 
     def predict(code: int) -> list[str]:
-        port = str(free_port())
-        lines = [
-            shlex.join([
-                f"{sys.prefix}/bin/torchrun", "--nnodes", "2", "--node-rank", str(number), "--nproc-per-node", "1",
-                "--master-addr", ADDRESSES[0], "--master-port", port, "-m", "classify", "predict", "--cpu",
-                "--model", "out", "--data", str(table), "--out", "predictions.csv",
-            ])
-            for number, table in enumerate(tables)
-        ]  # fmt: skip
-        begin = time.monotonic()
-        shown = start_on_both(machines, tmp_path, lines, [unlaunched(), unlaunched()], code)
-        assert time.monotonic() - begin < 60
-        return shown
+        words = ["classify", "predict", "--model", "out", "--out", "predictions.csv", "--cpu", "--data"]
+        places = rank_environments(1, 1, address=ADDRESSES[0])
+        ranks = [
+            start(tmp_path, *words, str(table), network=name, **place)
+            for name, table, place in zip(machines, tables, places, strict=True)
+        ]
+        return finish(ranks, 60, [code, code])
 
     assert "predictions.csv: 60 rows" in predict(0)[0]
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 61
     tiny.write_table(tables[1], tiny.table_rows(30))
-    shown = predict(1)
+    shown = predict(2)
     assert "error: rank 1 was started with other data than rank 0" in "".join(shown)
     tables[1].unlink()
-    shown = predict(1)
+    shown = predict(2)
     assert shown[1].count(f"error: --data {tables[1]}: no such file") == 1
     assert shown[0].count(f"error: rank 1 on machine 1 stopped: --data {tables[1]}: no such file") == 1
     assert "aborted" not in "".join(shown).lower()
@@ -325,6 +298,7 @@ def named_hosts(machines: tuple[str, str]) -> Iterator[list[str]]:
         folders[0].parent.rmdir()
 
 
+@pytest.mark.vendors
 def test_the_hosts_of_a_sagemaker_job(
     machines: tuple[str, str], named_hosts: list[str], model_folder: Path, tmp_path: Path
 ) -> None:
@@ -347,7 +321,7 @@ def test_the_hosts_of_a_sagemaker_job(
         "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
     }
     words = [
-        sys.executable, str(ROOT / "run_classify.py"), "--model", str(model_folder), "--max-steps", "3",
+        sys.executable, SCRIPT, "--model", str(model_folder), "--max-steps", "3",
         "--report-to", "none",
     ]  # fmt: skip
     shown = start_on_both(

@@ -6,57 +6,24 @@ MLUs, Gaudis, Intel's GPUs and CUDA's two processes, on Apple's GPU one; on CUDA
 
 from __future__ import annotations
 
-import functools
 import json
-import os
-import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.comparison import SETTINGS, difference
-from tests.conftest import run_command
-from tests.distributed.processes import ROOT, run_group
-from tests.train.test_run import read_json
+from tests.support.comparison import SETTINGS, difference
+from tests.support.processes import SCRIPT, run, run_python, run_python_ranks
+from tests.support.runs import read_json
+from tests.support.standins import needs_compiler, standin_environment
 
-# With the commands of this environment, of which ninja may be one.
-PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-
-pytestmark = [
-    pytest.mark.distributed,
-    pytest.mark.skipif(
-        not (shutil.which("g++") and shutil.which("ninja", path=PATH)),
-        reason="compiling the stand-in takes g++ and ninja",
-    ),
-]
-
-STANDINS = ROOT / "tests" / "standins"
-
-
-@pytest.fixture(scope="session")
-def variables(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, str]]:
-    """What puts accelerators of a kind into a process; they are compiled at once, or several processes would wait."""
-    folder = tmp_path_factory.mktemp("extensions")
-
-    @functools.cache
-    def prepared(kind: str) -> dict[str, str]:
-        path = os.pathsep.join([str(STANDINS / kind), str(ROOT)])
-        found = {"TORCH_EXTENSIONS_DIR": str(folder), "PYTHONPATH": path, "PATH": PATH}
-        code = "import torch; print(torch.accelerator.current_accelerator())"
-        done = run_command(folder, "-c", code, timeout=400, **found)
-        assert done.stdout == f"{kind}\n", done.stderr
-        return found
-
-    return prepared
+pytestmark = [pytest.mark.distributed, needs_compiler]
+vendors = pytest.mark.vendors
 
 
 @pytest.fixture
-def train(
-    variables: Callable[[str], dict[str, str]], model_folder: Path, table: Path, tmp_path: Path
-) -> Callable[..., tuple[Path, str, list[dict[str, Any]]]]:
+def train(model_folder: Path, table: Path, tmp_path: Path) -> Callable[..., tuple[Path, str, list[dict[str, Any]]]]:
     """Train in a folder; returns it, what was printed, and what each process asked of which device."""
     (tmp_path / "settings.yaml").write_text(SETTINGS)
 
@@ -65,12 +32,12 @@ def train(
     ) -> tuple[Path, str, list[dict[str, Any]]]:
         log = tmp_path / f"{name}.log"
         words = ["--data", str(table), "--model", str(model_folder), "--epochs", "1", "--output-dir", name, *flags]
-        words = [str(ROOT / "run_classify.py"), "--config", "settings.yaml", *words]
-        environment = {**variables(kind), "STANDIN_LOG": str(log), **environment}
+        words = [SCRIPT, "--config", "settings.yaml", *words]
+        environment = {**standin_environment(kind), "STANDIN_LOG": str(log), **environment}
         if processes:
-            printed = "".join(run_group(processes, words, cwd=tmp_path, machines=machines, **environment))
+            printed = "".join(run_python_ranks(processes, *words, folder=tmp_path, machines=machines, **environment))
         else:
-            done = run_command(tmp_path, *words, **environment)
+            done = run_python(tmp_path, *words, **environment)
             assert done.returncode == 0, done.stderr
             printed = done.stdout
         calls = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
@@ -85,7 +52,7 @@ def on_cpu(model_folder: Path, table: Path, tmp_path_factory: pytest.TempPathFac
     tmp_path = tmp_path_factory.mktemp("cpu")
     (tmp_path / "settings.yaml").write_text(SETTINGS)
     words = ["--data", str(table), "--model", str(model_folder), "--epochs", "1", "--output-dir", "cpu", "--cpu"]
-    done = run_command(tmp_path, str(ROOT / "run_classify.py"), "--config", "settings.yaml", *words)
+    done = run(tmp_path, "run_classify.py", "--config", "settings.yaml", *words)
     assert done.returncode == 0, done.stderr
     return tmp_path / "cpu"
 
@@ -119,9 +86,9 @@ def test_two_machines_with_two_npus_each(train: Callable[..., Any], on_cpu: Path
 @pytest.mark.parametrize(
     ("kind", "backend", "devices"),
     [
-        ("mlu", "cncl", ["mlu:0", "mlu:1"]),
-        ("hpu", "hccl", ["hpu:0", "hpu:0"]),
-        ("xpu", "xccl", ["xpu:0", "xpu:1"]),
+        pytest.param("mlu", "cncl", ["mlu:0", "mlu:1"], marks=vendors),
+        pytest.param("hpu", "hccl", ["hpu:0", "hpu:0"], marks=vendors),
+        pytest.param("xpu", "xccl", ["xpu:0", "xpu:1"], marks=vendors),
         ("cuda", "nccl", ["cuda:0", "cuda:1"]),
     ],
 )
@@ -155,6 +122,7 @@ def test_tf32_on_one_cuda_device(train: Callable[..., Any], on_cpu: Path) -> Non
     assert difference(folder, on_cpu) < 1e-5
 
 
+@vendors
 def test_apples_gpu(train: Callable[..., Any], on_cpu: Path) -> None:
     """One process, no float64 on the device."""
     folder, printed, (work,) = train("apple", kind="mps")

@@ -17,7 +17,7 @@ from classify.config import TrainingConfig
 from classify.data.tokens import TrainingSet, load_tokenizer, tokenize
 from classify.hub import resolve_model
 from classify.model import load_model
-from tests import tiny
+from tests.support import tiny
 
 RECORD = Path(__file__).with_suffix(".json")
 STEPS = 12

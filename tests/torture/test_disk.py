@@ -17,8 +17,7 @@ import torch
 from torch import nn
 
 from classify import checkpoint
-from tests.conftest import ROOT
-from tests.distributed.processes import run_group
+from tests.support.processes import Process, run_ranks, unlaunched
 
 
 def small() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -77,55 +76,40 @@ def test_a_failed_write_leaves_the_older_checkpoint(
     assert (found.step, problems) == (1, [])
 
 
-KILLED = """
-import os, signal, sys
-sys.path.insert(0, {root!r})
-from pathlib import Path
-import torch
-from tests.torture.test_disk import save
+FILE_EVENTS = ("open", "os.rename", "os.mkdir", "os.rmdir", "os.remove")
+LAST = 20
 
-torch.set_num_threads(1)
-EVENTS = ("open", "os.rename", "os.mkdir", "os.rmdir", "os.remove")
 
-def child(folder, at):
+def save_until_killed(folder: Path, at: int) -> None:
+    """Save a checkpoint, and be killed at the `at`-th file operation in the folder."""
     count = 0
 
-    def note(event, args):
+    def kill_at_operation(event: str, arguments: tuple[Any, ...]) -> None:
         nonlocal count
-        if event in EVENTS and folder in str(args[0]):
+        if event in FILE_EVENTS and str(folder) in str(arguments[0]):
             count += 1
             if count == at:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    sys.addaudithook(note)
-    save(Path(folder), 2)
-
-for at in range(1, {last} + 1):
-    number = os.fork()
-    if number == 0:
-        child({folder!r} + "/" + str(at), at)
-        os._exit(0)
-    print(os.waitstatus_to_exitcode(os.waitpid(number, 0)[1]), flush=True)
-"""
-LAST = 20
+    sys.addaudithook(kill_at_operation)
+    save(folder, 2)
 
 
 def test_killed_at_any_write_a_whole_checkpoint_remains(tmp_path: Path) -> None:
     """A process is killed at its n-th file operation in the folder, for n from the first to beyond the last."""
+    codes = []
     for at in range(1, LAST + 1):
         save(tmp_path / str(at), 1)
-    code = KILLED.format(root=str(ROOT), last=LAST, folder=str(tmp_path))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    codes = [int(line) for line in done.stdout.split()]
+        saving = Process(save_until_killed, (tmp_path / str(at), at), tmp_path, unlaunched())
+        codes.append(saving.finish().returncode)
     assert set(codes) == {0, -signal.SIGKILL}
     assert codes.index(0) >= 12, "a save has that many file operations at least"
-    for at, code_ in enumerate(codes, start=1):
+    for at, code in enumerate(codes, start=1):
         folder = tmp_path / str(at)
         found, _ = checkpoint.newest(folder)
         assert found is not None
         assert found.step in (1, 2)
-        if code_ == 0:
+        if code == 0:
             assert found.step == 2
             assert [path.name for path in folder.iterdir()] == ["step-00000002"]
         save(folder, 3)
@@ -153,7 +137,7 @@ def test_a_full_disk_is_told_in_one_line(
 ) -> None:
     (small_disk / "ballast").write_bytes(bytes(800_000))
     done = command(
-        "-m", "classify", "train", "--data", str(table), "--model", str(model_folder), "--cpu", "--epochs", "1",
+        "classify", "train", "--data", str(table), "--model", str(model_folder), "--cpu", "--epochs", "1",
         "--report-to", "none", "--output-dir", str(small_disk / "out"),
     )  # fmt: skip
     assert done.returncode == 1
@@ -175,7 +159,7 @@ def test_a_disk_that_is_full_for_one_rank_is_told_to_all(
         "--data", str(table), "--model", str(model_folder), "--cpu", "--epochs", "1", "--report-to", "none",
         "--output-dir", str(small_disk / "out"),
     ]  # fmt: skip
-    told = run_group(2, [str(ROOT / "run_classify.py"), *words], cwd=tmp_path, timeout=60, code=[1, 2])
+    told = run_ranks(2, "run_classify.py", *words, folder=tmp_path, timeout=60, code=[1, 2])
     assert told[0].splitlines()[-1].startswith("error: ")
     assert "No space left on device" in told[0]
     assert told[1] == "", "rank 0 has told it"

@@ -23,7 +23,7 @@ from classify.model import (
     output_layer,
 )
 from classify.sharding import repeated_layers
-from tests import tiny
+from tests.support import tiny
 
 KINDS = list(tiny.configurations())
 PADDED = {"deberta"}

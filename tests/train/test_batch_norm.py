@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from classify.batch_norm import AllReducedBatchNorm, counted, synchronise, told
-from tests.distributed.processes import free_port
+from tests.support.processes import free_port
 
 
 @pytest.fixture

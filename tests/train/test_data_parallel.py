@@ -26,7 +26,7 @@ from classify.devices import DevicePlan, Hardware, ParallelMode, plan_devices
 from classify.inference import logits_of
 from classify.model import LoadedModel
 from classify.runtime import BatchDataParallel, Runtime
-from tests.distributed.exact_worker import LEARNING_RATE, ROWS, SEED, STEPS, data_and_model
+from tests.support.runs import LEARNING_RATE, ROWS, SEED, STEPS, data_and_model
 
 BATCH = 7  # cut unequally between two, and the last one of an epoch holds a single row
 

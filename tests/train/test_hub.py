@@ -13,7 +13,7 @@ import pytest
 from classify.config import DEFAULT_MODEL
 from classify.errors import InputError
 from classify.hub import resolve_model
-from tests.conftest import ROOT
+from tests.support.processes import ROOT
 
 
 def test_a_local_folder_comes_first(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.util
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,7 @@ from safetensors.torch import load_file
 
 from classify.errors import InputError, Interrupted
 from classify.run import train
-from tests.train.test_resume import stop_at
-from tests.train.test_run import make_config, read_json
+from tests.support.runs import make_config, read_json, stop_at
 
 pytest.importorskip("peft", reason="the package peft is not installed")
 
@@ -49,8 +48,9 @@ def test_linear_layers_moved_by_a_product_of_rank_two_and_the_rest_not_at_all(
     assert not torch.equal(after["pooler.dense.weight"], before["pooler.dense.weight"])
 
 
-def test_the_folder_is_stock_and_scores_what_it_says(finished: Path, command: Callable[..., Any]) -> None:
-    from transformers import AutoModelForSequenceClassification
+def test_the_folder_is_stock_and_scores_what_it_says(finished: Path) -> None:
+    """The adapters are merged: a stock model gives the probabilities that stand in predictions.csv."""
+    from transformers import AutoModelForSequenceClassification, pipeline
 
     _, told = AutoModelForSequenceClassification.from_pretrained(finished, output_loading_info=True)
     assert not told["missing_keys"]
@@ -58,6 +58,15 @@ def test_the_folder_is_stock_and_scores_what_it_says(finished: Path, command: Ca
     assert not list(finished.glob("adapter*"))
     run = read_json(finished / "run.json")
     assert any(guess["what"] == "weights" and "weights are trained" in guess["value"] for guess in run["guesses"])
+    with (finished / "predictions.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    scores = pipeline("text-classification", model=str(finished), top_k=None, device="cpu")([r["text"] for r in rows])
+    for row, own in zip(rows, scores, strict=True):
+        assert {s["label"]: s["score"] for s in own} == pytest.approx(
+            {name.removeprefix("prob_"): float(p) for name, p in row.items() if name.startswith("prob_")}, abs=1e-5
+        )
+    right = sum(row["predicted_label"] == row["label"] for row in rows)
+    assert right / len(rows) == read_json(finished / "metrics.json")["test"]["accuracy"]
 
 
 def test_a_resumed_run_ends_with_the_same_bits(

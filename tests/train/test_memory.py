@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-import json
+import ctypes
+import dataclasses
+import resource
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import torch
 
-from classify import train_state, trainer
+from classify import rehearsal, train_state, trainer
 from classify.config import TrainingConfig
+from classify.data.plan import BatchPlan
+from classify.data.tokens import TrainingSet, load_tokenizer, tokenize
 from classify.errors import ClassifyError
+from classify.hub import resolve_model
 from classify.memory import main_memory
-from tests import tiny
-from tests.conftest import ROOT, run_command
-from tests.distributed.exact_worker import data_and_model
-from tests.distributed.processes import run_group
+from classify.model import freeze_unused, load_model
+from tests.support import tiny
+from tests.support.processes import run_distributed_test
+from tests.support.runs import data_and_model
 
-WORKER = "tests.train.memory_worker"
-
-
-def told(output: str) -> Any:
-    return json.loads(output.splitlines()[-1])
-
-
-@pytest.fixture(autouse=True)
-def _freed_memory_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a failed attempt frees counts against the limit otherwise, wherever glibc keeps it."""
-    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
+ROWS = 2048
+MMAP_THRESHOLD = -3  # of glibc's mallopt
 
 
 @pytest.fixture(scope="module")
@@ -42,27 +39,68 @@ def wide_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny.make_model(tmp_path_factory.mktemp("wide") / "bert", intermediate_size=4096)
 
 
+def train_with(folder: Path, megabytes: int | None) -> tuple[int, list[Any], list[Any]]:
+    """Two steps over all rows: micro-batches at the end, where they were cut, losses.
+
+    With `megabytes` the first rank may take no more address space than it has plus so much.
+    """
+    rows = tiny.table_rows(ROWS)
+    tokens = tokenize(load_tokenizer(str(folder)), [text for text, _ in rows], 48)
+    labels = sorted({label for _, label in rows})
+    model = load_model(resolve_model(str(folder)), labels, seed=5, pad_token_id=0, dropout=0.0)
+    freeze_unused(model, tokens, 0)
+    model.use_packing(True)
+    data = TrainingSet(tokens, np.arange(ROWS), np.array([labels.index(label) for _, label in rows]))
+    config = TrainingConfig(use_cpu=True, max_steps=2, learning_rate=1e-3, logging_steps=1)
+    runtime = config.runtime
+    state = train_state.make_state(model, config, runtime)
+    bare = dataclasses.replace(state, wrapped=model.classifier)
+    # Threads and libraries are there now.
+    trainer.backward(bare, data, BatchPlan(ROWS, 8, config.seed).step_at(0), config, runtime)
+    state.optimizer.zero_grad(set_to_none=True)
+    if megabytes is not None and runtime.is_main:
+        # What a failed attempt frees counts against the limit otherwise, wherever glibc keeps it.
+        ctypes.CDLL(None).mallopt(MMAP_THRESHOLD, 65536)
+        limit = psutil.Process().memory_info().vms + (megabytes << 20)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+    if runtime.distributed:
+        rehearsal.rehearse(state, data, [BatchPlan(ROWS, ROWS, config.seed).step_at(0)], config, runtime)
+        # So small a limit leaves no room for what gloo's threads take on the way.
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    events = list(trainer.fit(state, data, config, runtime, batch_size=ROWS))
+    runtime.close()
+    return state.parts, [event.cut_into for event in events], [event.loss for event in events]
+
+
+def cut_a_step(folder: Path, losses: list[float]) -> None:
+    parts, cut, own = train_with(folder, 700)
+    assert parts > 1
+    assert cut == [parts, None]
+    assert own == pytest.approx(losses, rel=1e-5)
+
+
+def agree_on_a_cut(folder: Path, losses: list[float]) -> None:
+    parts, _, own = train_with(folder, 500)
+    assert parts > 1
+    assert own == pytest.approx(losses, rel=1e-5)
+
+
 @pytest.fixture(scope="module")
-def unlimited(wide_model: Path) -> Any:
-    return told(run_command(ROOT, "-m", WORKER, str(wide_model), "0", "2").stdout)
+def unlimited(wide_model: Path) -> list[float]:
+    """The losses of a process that may take what it likes."""
+    parts, _, losses = train_with(wide_model, None)
+    assert parts == 1
+    return losses
 
 
-def test_the_step_that_did_not_fit_is_done_in_smaller_micro_batches(wide_model: Path, unlimited: Any) -> None:
-    assert unlimited["parts"] == 1
-    done = run_command(ROOT, "-m", WORKER, str(wide_model), "700", "2")
-    found = told(done.stdout)
-    assert found["parts"] > 1, (found, done.stderr)
-    assert found["cut"] == [found["parts"], None]
-    assert found["losses"] == pytest.approx(unlimited["losses"], rel=1e-5)
+def test_the_step_that_did_not_fit_is_done_in_smaller_micro_batches(wide_model: Path, unlimited: list[float]) -> None:
+    run_distributed_test(cut_a_step, 1, wide_model, unlimited)
 
 
 @pytest.mark.distributed
-def test_ranks_agree_before_the_first_step(wide_model: Path, unlimited: Any, tmp_path: Path) -> None:
+def test_ranks_agree_before_the_first_step(wide_model: Path, unlimited: list[float]) -> None:
     """Only the first rank is short of memory; a step of both holds the same rows as before."""
-    outputs = run_group(2, ["-m", WORKER, str(wide_model), "500", "2"], cwd=tmp_path)
-    first, second = (told(output) for output in outputs)
-    assert first["parts"] == second["parts"] > 1
-    assert first["losses"] == pytest.approx(unlimited["losses"], rel=1e-5)
+    run_distributed_test(agree_on_a_cut, 2, wide_model, unlimited)
 
 
 def test_a_single_text_that_does_not_fit_ends_the_run(model_folder: Path) -> None:

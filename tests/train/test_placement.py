@@ -13,9 +13,8 @@ import torch
 import classify.run as run
 from classify.errors import InputError
 from classify.placement import Placement, choose_places
-from tests import tiny
-from tests.train.test_resume import stop_at
-from tests.train.test_run import make_config, read_json
+from tests.support import tiny
+from tests.support.runs import make_config, read_json, stop_at
 
 ROOM = 0.6 / 1024  # GiB: holds what is trained of the model below, and not all of it
 
@@ -103,7 +102,7 @@ def test_the_plan_says_what_memory_it_takes(
     command: Callable[..., CompletedProcess[str]], deep: Path, table: Path
 ) -> None:
     for flags in ((), ("--opt-level", "O2"), ("--strategy", "model")):
-        done = command("-m", "classify", "train", "--data", str(table), "--model", str(deep), "--plan", "--cpu", *flags)
+        done = command("classify", "train", "--data", str(table), "--model", str(deep), "--plan", "--cpu", *flags)
         assert done.returncode == 0, done.stderr
         assert "memory: about " in done.stdout
         assert "AdamW" in done.stdout

@@ -17,10 +17,8 @@ from classify.errors import InputError, Interrupted
 from classify.packing import PackedBatch
 from classify.precision import FP32, choose_precision, faster_on_cpu, give_weights, take_gradients
 from classify.predict import load_classifier
-from tests import tiny
-from tests.distributed.exact_worker import data_and_model
-from tests.train.test_resume import stop_at
-from tests.train.test_run import make_config, read_json
+from tests.support import tiny
+from tests.support.runs import data_and_model, make_config, read_json, stop_at
 
 CPU = torch.device("cpu")
 GPU = torch.device("cuda")

@@ -15,7 +15,7 @@ import classify.run as run
 from classify.checkpoint import newest
 from classify.destination import check_destination
 from classify.errors import CheckpointError, InputError, Interrupted
-from tests.train.test_run import EPOCHS, make_config, read_json, worse_in_the_end
+from tests.support.runs import EPOCHS, make_config, read_json, stop_at, worse_in_the_end
 
 STEPS = 9  # three epochs of three
 
@@ -27,18 +27,6 @@ def whole_config(model: Path, table: Path, out: Path, **changes: Any) -> Any:
 @pytest.fixture(scope="module")
 def uninterrupted(model_folder: Path, table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run.train(whole_config(model_folder, table, tmp_path_factory.mktemp("runs") / "whole"))
-
-
-def stop_at(step: int, monkeypatch: pytest.MonkeyPatch, number: signal.Signals = signal.SIGTERM) -> None:
-    """Send this process a real signal while the given step is being logged."""
-    log_step = run._log_step
-
-    def log_and_signal(job: Any, event: Any, bar: Any) -> None:
-        log_step(job, event, bar)
-        if event.step == step:
-            signal.raise_signal(number)
-
-    monkeypatch.setattr(run, "_log_step", log_and_signal)
 
 
 def without_times(log: Path) -> list[dict[str, Any]]:
@@ -149,7 +137,7 @@ def test_if_none_can_be_trusted_the_exit_is_3(
     with pytest.raises(CheckpointError, match="no checkpoint can be trusted"):
         newest(tmp_path / "out" / "checkpoints")
     done = command(
-        "-m", "classify", "train", "--data", str(table), "--model", str(model_folder), "--output-dir", "out",
+        "classify", "train", "--data", str(table), "--model", str(model_folder), "--output-dir", "out",
         "--resume", "--epochs", "4", "--cpu",
     )  # fmt: skip
     assert done.returncode == 3

@@ -6,6 +6,8 @@ import csv
 import json
 import math
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,14 +19,15 @@ import torch
 import classify
 from classify import probe
 from classify.checks import check_prediction
-from classify.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
 from classify.data.read import read_table
 from classify.destination import check_destination
 from classify.errors import InputError
 from classify.hub import resolve_model
 from classify.model import load_model, load_trained
 from classify.run import train
-from tests import tiny
+from tests.support import tiny
+from tests.support.processes import SCRIPT, run_python, unlaunched
+from tests.support.runs import EPOCHS, make_config, read_json, worse_in_the_end
 
 FILES = {
     "model.safetensors",
@@ -41,38 +44,9 @@ FILES = {
 }
 
 
-def make_config(model: Path, table: Path, out: Path, **changes: Any) -> RunConfig:
-    """A run of two epochs on the tiny model, changed as asked."""
-    data = {key: changes.pop(key) for key in list(changes) if key in DataConfig.__dataclass_fields__}
-    start = {key: changes.pop(key) for key in list(changes) if key in ModelConfig.__dataclass_fields__}
-    training = {"num_train_epochs": 2.0, "learning_rate": 1e-3, "use_cpu": True, "logging_steps": 5, **changes}
-    return RunConfig(
-        DataConfig(data=str(table), **data),
-        ModelConfig(model=str(model), **start),
-        TrainingConfig(output_dir=str(out), **training),
-    )
-
-
 @pytest.fixture(scope="module")
 def finished(model_folder: Path, table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(make_config(model_folder, table, tmp_path_factory.mktemp("runs") / "one"))
-
-
-EPOCHS = 8
-
-
-def worse_in_the_end(folder: Path) -> dict[str, Any]:
-    """Settings of a run whose best epoch is not the last: learning is of no use for evaluation rows of other labels.
-
-    Without dropout, so that it is the same run on every processor.
-    """
-    crossed = tiny.write_table(folder / "crossed.csv", tiny.crossed_rows(30, seed=1))
-    steps = {"num_train_epochs": float(EPOCHS), "learning_rate": 5e-4, "lr_scheduler_type": "constant", "seed": 1}
-    return {"eval_data": str(crossed), "dropout": 0.0, **steps}
-
-
-def read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def test_the_folder_holds_what_the_contract_says(finished: Path) -> None:
@@ -176,15 +150,10 @@ def test_a_damaged_result_folder_is_told_in_a_line(
 ) -> None:
     folder = shutil.copytree(finished, tmp_path / "copied", ignore=shutil.ignore_patterns("checkpoints"))
     (folder / file).write_bytes(content)
-    done = command("-m", "classify", "predict", "--model", "copied", "--data", str(table), "--cpu")
+    done = command("classify", "predict", "--model", "copied", "--data", str(table), "--cpu")
     assert done.returncode == 2
     assert part in done.stderr
     assert done.stderr.count("\n") == 1
-
-
-def test_a_classifier_gives_its_place_among_processes_back(finished: Path) -> None:
-    with classify.load_classifier(str(finished), use_cpu=True) as classifier:
-        assert classifier.probabilities(["card"]).shape == (1, 3)
 
 
 def test_predict_gives_every_row_its_line(finished: Path, tmp_path: Path, command: Callable[..., Any]) -> None:
@@ -192,15 +161,13 @@ def test_predict_gives_every_row_its_line(finished: Path, tmp_path: Path, comman
     rows += [(text, str(number)) for number, (text, _) in enumerate(tiny.table_rows(25))]
     with (tmp_path / "new.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file, quoting=csv.QUOTE_ALL).writerows([("text", "id"), *rows])
-    done = command(
-        "-m", "classify", "predict", "--model", str(finished), "--data", "new.csv", "--out", "p.csv", "--cpu"
-    )
+    done = command("classify", "predict", "--model", str(finished), "--data", "new.csv", "--out", "p.csv", "--cpu")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("p.csv: 28 rows")
     with (tmp_path / "p.csv").open(newline="", encoding="utf-8") as file:
         found = list(csv.DictReader(file))
     assert [(row["text"], row["id"]) for row in found] == rows
-    again = command("-m", "classify", "predict", "--model", str(finished), "--data", "p.csv", "--out", "q.csv")
+    again = command("classify", "predict", "--model", str(finished), "--data", "p.csv", "--out", "q.csv")
     assert again.returncode == 2
     assert "already has the columns 'predicted_label'" in again.stderr
 
@@ -216,13 +183,12 @@ def test_an_unwritable_folder_is_told_before_the_work(
         check_destination(make_config(finished, table, tmp_path / "out"))
 
 
-def test_prediction_does_not_import_training(command: Callable[..., Any]) -> None:
+def test_prediction_does_not_import_training(tmp_path: Path) -> None:
     code = "import classify.predict, sys; print('classify.trainer' in sys.modules)"
-    assert command("-c", code).stdout == "False\n"
+    assert run_python(tmp_path, "-c", code).stdout == "False\n"
 
 
 def test_a_classifier_from_python(finished: Path) -> None:
-    import classify
 
     classifier = classify.load_classifier(str(finished), use_cpu=True)
     assert classifier.labels == ["app", "card", "money"]
@@ -233,7 +199,6 @@ def test_a_classifier_from_python(finished: Path) -> None:
 
 def test_one_text_alone_is_packed_too(finished: Path) -> None:
     """Whether packing is exact is asked once, and a single text must not answer it wrongly for all later ones."""
-    import classify
 
     classifier = classify.load_classifier(str(finished), use_cpu=True)
     classifier.probabilities(["my card was stolen"])
@@ -265,7 +230,7 @@ def test_what_is_for_the_command_line_is_refused(model_folder: Path, table: Path
 def test_predictions_as_tsv_can_be_read(
     finished: Path, table: Path, tmp_path: Path, command: Callable[..., Any]
 ) -> None:
-    words = ["-m", "classify", "predict", "--model", str(finished), "--data", str(table), "--cpu", "--out"]
+    words = ["classify", "predict", "--model", str(finished), "--data", str(table), "--cpu", "--out"]
     assert command(*words, "p.tsv").returncode == 0
     assert len(read_table(str(tmp_path / "p.tsv"))) == 120
     device = command(*words, "/dev/null")
@@ -374,17 +339,11 @@ def test_precisions_a_cpu_does_not_have(
 
 def test_a_reader_that_leaves_does_not_end_the_training(model_folder: Path, table: Path, tmp_path: Path) -> None:
     """As with `| head`: nobody reads on, the result must be there all the same."""
-    import os
-    import subprocess
-    import sys
-
-    from tests.conftest import ROOT
-
     words = ["--data", str(table), "--model", str(model_folder), "--cpu", "--max-steps", "2", "--output-dir", "out"]
     process = subprocess.Popen(
-        [sys.executable, str(ROOT / "run_classify.py"), *words],
+        [sys.executable, SCRIPT, *words],
         cwd=tmp_path,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        env=unlaunched(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
@@ -395,16 +354,17 @@ def test_a_reader_that_leaves_does_not_end_the_training(model_folder: Path, tabl
     assert read_json(tmp_path / "out" / "run.json")["status"] == "finished"
 
 
-def test_texts_without_words_have_no_baseline(model_folder: Path, tmp_path: Path) -> None:
+def test_texts_without_words_have_no_baseline(
+    model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = [("!" * (1 + i % 7), "ab"[i % 2]) for i in range(40)]
     table = tiny.write_table(tmp_path / "marks.csv", [("?", "a"), *rows])
     out = train(make_config(model_folder, table, tmp_path / "out", max_steps=1))
-    assert read_json(out / "run.json")["status"] == "finished"
-    assert "baseline" in read_json(out / "metrics.json")
+    assert read_json(out / "metrics.json")["baseline"] is None
+    assert "note: the TF-IDF baseline cannot be fitted" in capsys.readouterr().out
 
 
 def test_a_classifier_answers_the_same_twice(finished: Path) -> None:
-    import classify
 
     classifier = classify.load_classifier(str(finished), use_cpu=True)
     first = classifier.probabilities(["my card was stolen", "the app is broken"])

@@ -19,8 +19,8 @@ from classify.model import load_model
 from classify.runtime import BatchDataParallel
 from classify.train_state import make_state, micro_batches
 from classify.trainer import fit
-from tests import tiny
-from tests.distributed.exact_worker import data_and_model
+from tests.support import tiny
+from tests.support.runs import data_and_model
 
 
 def test_a_single_process_on_the_cpu() -> None:

@@ -19,7 +19,7 @@ from classify.data.plan import BatchPlan
 from classify.errors import InputError
 from classify.model import LoadedModel, checkpoint_activations, depths, freeze
 from classify.optimization import learning_rate_factor, make_objective, make_optimizer
-from tests.distributed.exact_worker import data_and_model
+from tests.support.runs import data_and_model
 
 BATCH = 19  # three steps an epoch of the 57 rows
 SEED = 3

@@ -13,8 +13,7 @@ from classify import run
 from classify.errors import Interrupted
 from classify.job import Job
 from classify.run import train
-from tests.train.test_resume import stop_at
-from tests.train.test_run import make_config, read_json
+from tests.support.runs import make_config, read_json, stop_at
 
 
 def steps_of(folder: Path) -> int:

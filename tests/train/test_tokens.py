@@ -13,7 +13,7 @@ from classify.config import DEFAULT_MODEL
 from classify.data import tokens as module
 from classify.data.tokens import default_max_length, load_tokenizer, tokenize
 from classify.hub import resolve_model
-from tests import tiny
+from tests.support import tiny
 
 TEXTS = [text for text, _ in tiny.table_rows(50)] + ["", "qqq zzz", "card " * 40]
 

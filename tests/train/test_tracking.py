@@ -11,7 +11,7 @@ import pytest
 
 from classify.errors import InputError
 from classify.tracking import PACKAGES, Tracker, choose_trackers
-from tests.conftest import ROOT, run_command
+from tests.support.processes import run, run_ranks
 
 # The public surface of dvclive that Accelerate uses. It computes nothing, so there is nothing to get wrong: every call
 # goes to a file, with the process that made it.
@@ -67,7 +67,7 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 def words(table: Path, model: Path, *more: str) -> list[str]:
     return [
-        str(ROOT / "run_classify.py"), "--data", str(table), "--model", str(model), "--cpu", "--epochs", "3",
+        "run_classify.py", "--data", str(table), "--model", str(model), "--cpu", "--epochs", "3",
         "--output-dir", "out", *more,
     ]  # fmt: skip
 
@@ -81,8 +81,7 @@ def told(folder: Path, key: str) -> list[tuple[int, float]]:
 
 def test_both_losses_stand_in_one_chart(table: Path, model_folder: Path, tmp_path: Path) -> None:
     """TensorBoard puts scalars of one name from several runs into one chart."""
-    done = run_command(tmp_path, *words(table, model_folder, "--nproc", "2", "--report-to", "tensorboard"))
-    assert done.returncode == 0, done.stderr
+    run_ranks(2, *words(table, model_folder, "--report-to", "tensorboard"), folder=tmp_path)
     board = tmp_path / "out" / "tensorboard"
     assert sorted(path.name for path in board.iterdir()) == ["eval", "train"]
     assert all(len(list(part.iterdir())) == 1 for part in board.iterdir()), "one process writes"
@@ -114,12 +113,8 @@ def test_a_resumed_run_draws_over_what_it_had_written_beyond_its_checkpoint(tmp_
 
 
 def test_another_tracker_through_accelerate(table: Path, model_folder: Path, tmp_path: Path) -> None:
-    done = run_command(
-        tmp_path,
-        *words(table, model_folder, "--report-to", "dvclive", "--nproc", "2"),
-        PYTHONPATH=install(tmp_path, DVCLIVE),
-    )
-    assert done.returncode == 0, done.stderr
+    packages = install(tmp_path, DVCLIVE)
+    run_ranks(2, *words(table, model_folder, "--report-to", "dvclive"), folder=tmp_path, PYTHONPATH=packages)
     calls: list[list[Any]] = [json.loads(line) for line in (tmp_path / "calls.jsonl").read_text().splitlines()]
     assert {call[0] for call in calls} == {"0"}, "one process speaks to it"
     assert [call[1] for call in calls if call[1] != "metric"] == ["begin", "params", "end"]
@@ -140,7 +135,7 @@ def test_another_tracker_through_accelerate(table: Path, model_folder: Path, tmp
 def test_a_tracker_that_fails(table: Path, model_folder: Path, tmp_path: Path, line: str, code: int, told: str) -> None:
     """It cannot be used from the start, or its server is gone later, which is no reason to end a training."""
     packages = install(tmp_path, DVCLIVE.replace(line, 'raise OSError("no server")'))
-    done = run_command(tmp_path, *words(table, model_folder, "--report-to", "dvclive"), PYTHONPATH=packages)
+    done = run(tmp_path, *words(table, model_folder, "--report-to", "dvclive"), PYTHONPATH=packages)
     assert done.returncode == code, done.stderr
     assert done.stderr.count(told) == 1
 

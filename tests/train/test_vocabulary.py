@@ -17,7 +17,7 @@ from classify.hub import resolve_model
 from classify.model import LoadedModel, load_model
 from classify.run import train
 from classify.vocabulary import make_compact
-from tests import tiny
+from tests.support import tiny
 
 KINDS = ("bert", "roberta", "distilbert", "electra", "albert", "modernbert", "deberta")
 

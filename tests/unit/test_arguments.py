@@ -11,7 +11,7 @@ from classify.arguments import parse_training, training_parser, yaml_keys
 from classify.config import FIELDS, DataConfig, ModelConfig, RunConfig, TrainingConfig
 from classify.device_config import DeviceConfig
 from classify.errors import InputError
-from tests.conftest import ROOT
+from tests.support.processes import ROOT
 
 CONTRACT = """--data --eval-data --test-data --text-column --label-column --model --epochs --batch-size --learning-rate
 --max-length --output-dir --overwrite-output-dir --seed --config --resume --precision --cpu --nproc --strategy

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from classify.arguments import parse_training
-from tests.conftest import ROOT
+from tests.support.processes import ROOT
 
 CLUSTER = ROOT / "configs" / "cluster"
 

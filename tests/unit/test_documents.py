@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
-from tests.documents import DISTRIBUTED, commands
+from tests.support.documents import DISTRIBUTED, commands
+from tests.support.processes import ROOT
 
 HARDWARE = DISTRIBUTED.with_name("hardware.md")
 TRANSLATION = DISTRIBUTED.with_name("distributed.zh.md")

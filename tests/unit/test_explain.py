@@ -9,9 +9,7 @@ import pytest
 from classify.devices import Hardware, plan_devices
 from classify.errors import InputError
 from classify.explain import physical, planned_cluster, table, words
-from tests.unit.test_bad_input import Person, person
-
-__all__ = ["person"]
+from tests.support.person import Person
 
 
 def rows_of(text: str) -> list[list[str]]:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.conftest import ROOT, unlaunched
+from tests.support.processes import ROOT, unlaunched
 
 DISTRIBUTED = ROOT / "docs" / "distributed.md"
 
@@ -21,6 +21,19 @@ sys.path.insert(0, {root!r})
 from classify.cli import main
 if __name__ == "__main__":
     raise SystemExit(main([*sys.argv[1:], *{more!r}], program="run_classify.py"))
+"""
+
+
+# Stands there instead where only how the launcher's variables are read is asked: a line of JSON a process.
+_READ = """
+import json, os, sys
+sys.path.insert(0, {root!r})
+from classify.arguments import parse_training
+from classify.launch import read_launch
+
+config = parse_training(sys.argv[1:], "run_classify.py")
+launch = read_launch(os.environ, config.training.local_rank)
+sys.stdout.write(json.dumps(vars(launch)) + chr(10))
 """
 
 
@@ -45,10 +58,14 @@ def type_in(
     )
 
 
-def make_place(folder: Path, model: Path) -> dict[str, str]:
-    """Lay out what the commands expect (run_classify.py, my.csv, configs/); returns the environment to run them in."""
+def make_place(folder: Path, model: Path | None) -> dict[str, str]:
+    """Lay out what the commands expect (run_classify.py, my.csv, configs/); returns the environment to run them in.
+
+    With a model they train two steps; without one each process prints how it reads its launch, and stops.
+    """
     more = ["--cpu", "--model", str(model), "--max-steps", "2", "--report-to", "none"]
-    (folder / "run_classify.py").write_text(_QUICK.format(root=str(ROOT), more=more))
+    script = _READ.format(root=str(ROOT)) if model is None else _QUICK.format(root=str(ROOT), more=more)
+    (folder / "run_classify.py").write_text(script)
     shutil.copy(ROOT / "data" / "tickets.csv", folder / "my.csv")
     cluster = folder / "configs" / "cluster"
     cluster.mkdir(parents=True)
@@ -56,4 +73,4 @@ def make_place(folder: Path, model: Path) -> dict[str, str]:
         (cluster / script.name).write_text(script.read_text(encoding="utf-8"))
     environment = unlaunched()
     path = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
-    return {**environment, "PATH": path, "VENV": sys.prefix, "HF_HUB_OFFLINE": "1"}
+    return {**environment, "PATH": path, "VENV": sys.prefix, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}

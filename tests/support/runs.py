@@ -1,0 +1,73 @@
+"""Runs of a tiny model within the test's own process: their settings, and what to look at in their folders."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from classify import run
+from classify.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
+from classify.data.tokens import TrainingSet, load_tokenizer, tokenize
+from classify.hub import resolve_model
+from classify.model import LoadedModel, load_model
+from tests.support import tiny
+
+EPOCHS = 8  # of `worse_in_the_end`
+ROWS = 57  # with a batch of 8, the last one of an epoch holds a single row
+SEED = 3
+STEPS = 20
+LEARNING_RATE = 1e-3
+
+
+def make_config(model: Path, table: Path, out: Path, **changes: Any) -> RunConfig:
+    """A run of two epochs on the tiny model, changed as asked."""
+    data = {key: changes.pop(key) for key in list(changes) if key in DataConfig.__dataclass_fields__}
+    start = {key: changes.pop(key) for key in list(changes) if key in ModelConfig.__dataclass_fields__}
+    training = {"num_train_epochs": 2.0, "learning_rate": 1e-3, "use_cpu": True, "logging_steps": 5, **changes}
+    return RunConfig(
+        DataConfig(data=str(table), **data),
+        ModelConfig(model=str(model), **start),
+        TrainingConfig(output_dir=str(out), **training),
+    )
+
+
+def worse_in_the_end(folder: Path) -> dict[str, Any]:
+    """Settings of a run whose best epoch is not the last: learning is of no use for evaluation rows of other labels.
+
+    Without dropout, so that it is the same run on every processor.
+    """
+    crossed = tiny.write_table(folder / "crossed.csv", tiny.crossed_rows(30, seed=1))
+    steps = {"num_train_epochs": float(EPOCHS), "learning_rate": 5e-4, "lr_scheduler_type": "constant", "seed": 1}
+    return {"eval_data": str(crossed), "dropout": 0.0, **steps}
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def stop_at(step: int, monkeypatch: pytest.MonkeyPatch, number: signal.Signals = signal.SIGTERM) -> None:
+    """Send this process a real signal while the given step is being logged."""
+    log_step = run._log_step
+
+    def log_and_signal(job: Any, event: Any, bar: Any) -> None:
+        log_step(job, event, bar)
+        if event.step == step:
+            signal.raise_signal(number)
+
+    monkeypatch.setattr(run, "_log_step", log_and_signal)
+
+
+def data_and_model(folder: Path) -> tuple[TrainingSet, LoadedModel]:
+    """The rows and the model that every case begins with; dropout 0, as exactness asks."""
+    rows = tiny.table_rows(ROWS)
+    labels = sorted({label for _, label in rows})
+    tokens = tokenize(load_tokenizer(str(folder)), [text for text, _ in rows], 64)
+    numbers = np.array([labels.index(label) for _, label in rows])
+    model = load_model(resolve_model(str(folder)), labels, seed=SEED, pad_token_id=0, dropout=0.0)
+    return TrainingSet(tokens, np.arange(ROWS), numbers), model

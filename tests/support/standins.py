@@ -1,0 +1,51 @@
+"""Vendors' devices for tests: stand-ins that torch finds by the folders in tests/standins, compiled once.
+
+What is compiled lies in a cache beside that of the person's tables, by torch's version and the source.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import filelock
+import pytest
+import torch
+
+from tests.support.processes import ROOT, run_python
+
+STANDINS = ROOT / "tests" / "standins"
+# With the commands of this environment, of which ninja may be one.
+_PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "classify" / "standins"
+
+needs_compiler = pytest.mark.skipif(
+    not (shutil.which("g++") and shutil.which("ninja", path=_PATH)),
+    reason="compiling the stand-in takes g++ and ninja",
+)
+
+
+@functools.cache
+def standin_environment(kind: str) -> dict[str, str]:
+    """The variables that put devices of a kind ("npu", "cuda", ...) into a process; compiles them where need be."""
+    digest = hashlib.sha256(f"{torch.__version__} {sys.version}".encode())
+    for source in sorted((STANDINS / "accelerator").glob("*.cpp")):
+        digest.update(source.read_bytes())
+    folder = _CACHE / digest.hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    variables = {
+        "TORCH_EXTENSIONS_DIR": str(folder),
+        "PYTHONPATH": os.pathsep.join([str(STANDINS / kind), str(ROOT)]),
+        "PATH": _PATH,
+    }
+    with filelock.FileLock(folder / "lock"):  # torch's own waits for ever where a compilation was killed
+        (folder / f"standin_{kind}" / "lock").unlink(missing_ok=True)
+        (folder / "standin_private" / "lock").unlink(missing_ok=True)
+        code = "import torch; print(torch.accelerator.current_accelerator())"
+        done = run_python(folder, "-c", code, timeout=400, **variables)
+    assert done.stdout == f"{kind}\n", done.stderr
+    return variables
