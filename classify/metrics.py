@@ -1,4 +1,4 @@
-"""Scores of a set of predictions: accuracy, macro F1, loss, per class, with bootstrap intervals."""
+"""Scores of a set of predictions: accuracy, macro F1, loss, per class, with 95 % intervals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Score:
     rows: int
     per_class: dict[str, dict[str, float]]
     accuracy_interval: tuple[float, float]
-    macro_f1_interval: tuple[float, float]
+    macro_f1_interval: tuple[float, float] | None
 
     @property
     def rank(self) -> tuple[float, float]:
@@ -39,7 +39,7 @@ class Score:
             "loss": self.loss,
             "rows": self.rows,
             "accuracy_interval": list(self.accuracy_interval),
-            "macro_f1_interval": list(self.macro_f1_interval),
+            "macro_f1_interval": None if self.macro_f1_interval is None else list(self.macro_f1_interval),
             "per_class": self.per_class,
         }
 
@@ -77,15 +77,15 @@ def score(logits: Array, truth: Array, labels: Sequence[str], seed: int) -> Scor
         }
         for i, name in enumerate(labels)
     }
-    accuracy_interval, f1_interval = bootstrap(truth, predicted, seed)
+    right = predicted == truth
     return Score(
-        accuracy=float(np.mean(predicted == truth)),
+        accuracy=float(np.mean(right)),
         macro_f1=macro_f1(truth, predicted),
         loss=cross_entropy(logits, truth),
         rows=len(truth),
         per_class=per_class,
-        accuracy_interval=accuracy_interval,
-        macro_f1_interval=f1_interval,
+        accuracy_interval=accuracy_interval(int(right.sum()), len(truth)),
+        macro_f1_interval=macro_f1_interval(truth, predicted, seed),
     )
 
 
@@ -96,8 +96,22 @@ def macro_f1(truth: Array, predicted: Array) -> float:
     return float(f1_score(truth, predicted, average="macro", zero_division=0.0))
 
 
-def bootstrap(truth: Array, predicted: Array, seed: int) -> tuple[tuple[float, float], tuple[float, float]]:
-    """95 % percentile intervals of accuracy and macro F1 over resampled rows (Efron, 1979).
+def accuracy_interval(right: int, rows: int) -> tuple[float, float]:
+    """Wilson's 95 % score interval (1927) of `right` out of `rows` rows, at least one.
+
+    It has a width also where all rows are right, or none: of 20 out of 20 it is 0.839 to 1.
+    """
+    from scipy.stats import binomtest
+
+    interval = binomtest(right, rows).proportion_ci(confidence_level=0.95, method="wilson")
+    return float(interval.low), float(interval.high)
+
+
+def macro_f1_interval(truth: Array, predicted: Array, seed: int) -> tuple[float, float] | None:
+    """95 % percentile interval of macro F1 over resampled rows (Efron, 1979); None where the resamples have no spread.
+
+    Where all rows are right, or all wrong, each resample scores the same, which says nothing about other rows: at the
+    edge of its range a bootstrapped quantity has no valid interval (Andrews, 2000, Econometrica 68(2)).
 
     Resampling n rows with replacement is one multinomial draw over the cells (true, predicted) that occur, so a
     thousand resamples cost the same for a thousand rows as for a million.
@@ -106,7 +120,6 @@ def bootstrap(truth: Array, predicted: Array, seed: int) -> tuple[tuple[float, f
     n = len(truth)
     draws = np.random.default_rng(seed).multinomial(n, counts / n, size=_RESAMPLES)
     hit = cells[0] == cells[1]
-    accuracies = draws[:, hit].sum(axis=1) / n
     classes = np.unique(cells)
     scores = np.zeros(_RESAMPLES)
     present = np.zeros(_RESAMPLES)
@@ -116,12 +129,8 @@ def bootstrap(truth: Array, predicted: Array, seed: int) -> tuple[tuple[float, f
         total = of_truth + of_predicted
         scores += np.divide(2.0 * both, total, out=np.zeros(_RESAMPLES), where=total > 0)
         present += total > 0
-    return _interval(accuracies), _interval(scores / present)
-
-
-def _interval(values: Array) -> tuple[float, float]:
-    low, high = np.percentile(values, [2.5, 97.5])
-    return float(low), float(high)
+    low, high = np.percentile(scores / present, [2.5, 97.5])
+    return (float(low), float(high)) if low < high else None
 
 
 def table(result: Score, width: int = 28) -> str:
@@ -135,8 +144,10 @@ def table(result: Score, width: int = 28) -> str:
             f"{shown:{name_width}}  {values['precision']:9.3f} {values['recall']:7.3f} "
             f"{values['f1']:7.3f} {values['support']:6d}"
         )
-    low, high = result.accuracy_interval
-    low_f1, high_f1 = result.macro_f1_interval
-    lines.append(f"{'accuracy':{name_width}}  {result.accuracy:9.3f}  (95 % interval {low:.3f} to {high:.3f})")
-    lines.append(f"{'macro F1':{name_width}}  {result.macro_f1:9.3f}  (95 % interval {low_f1:.3f} to {high_f1:.3f})")
+    for title, value, interval in (
+        ("accuracy", result.accuracy, result.accuracy_interval),
+        ("macro F1", result.macro_f1, result.macro_f1_interval),
+    ):
+        between = f"  (95 % interval {interval[0]:.3f} to {interval[1]:.3f})" if interval is not None else ""
+        lines.append(f"{title:{name_width}}  {value:9.3f}{between}")
     return "\n".join(lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -33,17 +34,39 @@ def test_scores_are_scikit_learns(logits: np.ndarray, truth: np.ndarray) -> None
 
 
 def test_the_bootstrap_is_that_of_rows(logits: np.ndarray, truth: np.ndarray) -> None:
-    """Drawing counts of (true, predicted) cells gives the same intervals as drawing rows, within its own noise."""
+    """Drawing counts of (true, predicted) cells gives the same interval as drawing rows, within its own noise."""
     predicted = np.where(np.random.default_rng(2).random(200) < 0.7, truth, logits.argmax(axis=1))
     draw = np.random.default_rng(3)
     samples = [draw.integers(0, 200, 200) for _ in range(1000)]
-    slow = [
-        np.percentile([accuracy_score(truth[s], predicted[s]) for s in samples], [2.5, 97.5]),
-        np.percentile([f1_score(truth[s], predicted[s], average="macro") for s in samples], [2.5, 97.5]),
-    ]
-    for (low, high), wanted in zip(metrics.bootstrap(truth, predicted, 0), slow, strict=True):
-        assert low == pytest.approx(wanted[0], abs=0.015)
-        assert high == pytest.approx(wanted[1], abs=0.015)
+    slow = np.percentile([f1_score(truth[s], predicted[s], average="macro") for s in samples], [2.5, 97.5])
+    interval = metrics.macro_f1_interval(truth, predicted, 0)
+    assert interval is not None
+    assert interval[0] == pytest.approx(slow[0], abs=0.015)
+    assert interval[1] == pytest.approx(slow[1], abs=0.015)
+
+
+@pytest.mark.parametrize(("right", "rows"), [(20, 20), (0, 20), (1, 1), (0, 1), (10, 12), (900, 1000)])
+def test_the_interval_of_accuracy_is_wilsons(right: int, rows: int) -> None:
+    """Against the closed form (Wilson, 1927); of few rows it is wide also where all or none are right."""
+    z, share = 1.959963984540054, right / rows
+    centre = (share + z * z / (2 * rows)) / (1 + z * z / rows)
+    half = z * math.sqrt(share * (1 - share) / rows + z * z / (4 * rows * rows)) / (1 + z * z / rows)
+    truth = np.zeros(rows, dtype=np.int64)
+    logits = np.where(np.arange(rows)[:, None] < right, [[1.0, 0.0]], [[0.0, 1.0]])
+    low, high = metrics.score(logits, truth, ["a", "b"], seed=0).accuracy_interval
+    assert (low, high) == (pytest.approx(centre - half, abs=1e-9), pytest.approx(centre + half, abs=1e-9))
+    assert high - low > 0.03
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_resamples_that_are_all_alike_give_no_interval_of_macro_f1(right: bool) -> None:
+    truth = np.arange(20) % 2
+    result = metrics.score(np.eye(2)[truth if right else 1 - truth], truth, ["a", "b"], seed=0)
+    assert result.macro_f1 == float(right)
+    assert result.as_json()["macro_f1_interval"] is None
+    accuracy, f1 = metrics.table(result).splitlines()[-2:]
+    assert "95 % interval" in accuracy
+    assert "interval" not in f1
 
 
 def test_an_absent_class_does_not_break_a_score() -> None:
