@@ -1,4 +1,4 @@
-"""The baseline worth beating: TF-IDF of words and character n-grams into a logistic regression."""
+"""What is worth beating: TF-IDF of words and character n-grams into a logistic regression, and the largest class."""
 
 from __future__ import annotations
 
@@ -39,6 +39,28 @@ class BaselineResult:
             "seconds": self.seconds,
             "rows": self.rows,
         }
+
+
+@dataclass(frozen=True)
+class Majority:
+    """Scores of always giving one class, the largest of the training part."""
+
+    label: str
+    accuracy: float
+    macro_f1: float
+
+    def as_json(self) -> dict[str, Any]:
+        """Its form in metrics.json."""
+        return vars(self).copy()
+
+
+def always_largest(
+    train_labels: npt.NDArray[np.int64], truth: npt.NDArray[np.int64], labels: Sequence[str]
+) -> Majority:
+    """The score of the training part's largest class (of equals the first) on rows of the classes `truth` (n,)."""
+    largest = int(np.bincount(train_labels, minlength=len(labels)).argmax())
+    predicted = np.full_like(truth, largest)
+    return Majority(labels[largest], float(np.mean(truth == largest)), macro_f1(truth, predicted))
 
 
 def fit_and_score(

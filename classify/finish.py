@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from classify import baseline, metrics, sharding, train_state
+from classify import advice, baseline, metrics, sharding, train_state
 from classify.adapters import merge_adapters
 from classify.data.parts import Part
 from classify.job import Job
@@ -72,6 +72,7 @@ def _write(
     save_model(job.folder, job.model.stock, weights, job.tokenizer, _settings(job))
     write_predictions(job.folder / "predictions.csv", part.table, part.rows, corpus.labels, metrics.softmax(logits))
     rival = _baseline(job, part)
+    majority = baseline.always_largest(corpus.train.truth, part.truth, corpus.labels)
     write_json(
         job.folder / "metrics.json",
         {
@@ -79,6 +80,7 @@ def _write(
             "eval": eval_score.as_json(),
             "test": score.as_json() if corpus.test is not None else None,
             "baseline": None if rival is None else rival.as_json(),
+            "majority": majority.as_json(),
             "probe": job.probe,
             "best_epoch": best_epoch,
             "start_seconds": job.start_seconds,
@@ -86,8 +88,16 @@ def _write(
         },
     )
     record.write("finished")
-    _summary(job, score, rival, "test" if corpus.test is not None else "evaluation")
-
+    name = "test" if corpus.test is not None else "evaluation"
+    notes = advice.notes(
+        score,
+        name,
+        majority=majority,
+        baseline_f1=None if rival is None else rival.macro_f1,
+        loss=_training_loss(job, progress),
+        balanced=job.config.training.class_weights == "balanced",
+    )
+    _summary(job, score, rival, name, notes)
 
 def _eval_score(job: Job, step: int, as_scored: bool) -> metrics.Score:
     """The evaluation score of the weights of `step`, computed again only where they are not bit for bit `as_scored`."""
@@ -130,11 +140,16 @@ def _train_metrics(job: Job, progress: train_state.Progress) -> dict[str, Any]:
         "tokens_per_second": progress.tokens / progress.seconds,
         "steps": progress.step,
         "epochs": progress.position / len(job.checked.corpus.train),
-        "loss": progress.epoch_loss / (progress.epoch_weight or 1.0),
+        "loss": progress.mean_loss,
     }
 
 
-def _summary(job: Job, score: metrics.Score, rival: baseline.BaselineResult | None, part: str) -> None:
+def _training_loss(job: Job, progress: train_state.Progress) -> advice.TrainingLoss:
+    last, epochs = progress.mean_loss, progress.position / len(job.checked.corpus.train)
+    return advice.TrainingLoss(last if progress.first_loss is None else progress.first_loss, last, epochs)
+
+
+def _summary(job: Job, score: metrics.Score, rival: baseline.BaselineResult | None, part: str, notes: list[str]) -> None:
     job.say("")
     job.say(metrics.table(score))
     line = f"{part}: accuracy {score.accuracy:.4f}, macro F1 {score.macro_f1:.4f}"
@@ -144,8 +159,8 @@ def _summary(job: Job, score: metrics.Score, rival: baseline.BaselineResult | No
         line += f"; TF-IDF baseline: accuracy {rival.accuracy:.4f}, macro F1 {rival.macro_f1:.4f}"
         line += f" ({rival.seconds:.1f} s{on})"
     job.say(line)
-    if rival is not None and rival.macro_f1 > score.macro_f1:
-        job.say("note: the baseline is the better one here; try more --epochs, another --model or more rows")
+    for note in notes:
+        job.say(f"note: {note}")
     job.say("")
     job.say(f"result: {job.folder}")
     job.say(f"next:   {_program()} predict --model {job.folder} --data new.csv --out predictions.csv")

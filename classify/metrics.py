@@ -16,7 +16,7 @@ _RESAMPLES = 1000
 
 @dataclass(frozen=True)
 class Score:
-    """Scores of one part; `as_json` is its form in metrics.json."""
+    """Scores of one part; `as_json` is its form in metrics.json. `predicted` counts the rows given each class."""
 
     accuracy: float
     macro_f1: float
@@ -25,6 +25,7 @@ class Score:
     per_class: dict[str, dict[str, float]]
     accuracy_interval: tuple[float, float]
     macro_f1_interval: tuple[float, float] | None
+    predicted: dict[str, int]
 
     @property
     def rank(self) -> tuple[float, float]:
@@ -86,6 +87,7 @@ def score(logits: Array, truth: Array, labels: Sequence[str], seed: int) -> Scor
         per_class=per_class,
         accuracy_interval=accuracy_interval(int(right.sum()), len(truth)),
         macro_f1_interval=macro_f1_interval(truth, predicted, seed),
+        predicted=dict(zip(labels, np.bincount(predicted, minlength=len(labels)).tolist(), strict=True)),
     )
 
 

@@ -281,7 +281,9 @@ def _evaluate_epoch(job: Job, state: train_state.TrainState) -> None:
     planned = job.config.training.num_train_epochs
     if job.config.training.max_minutes is not None and progress.end is not None:
         planned = progress.end / len(job.checked.corpus.train)
-    mean = progress.epoch_loss / (progress.epoch_weight or 1.0)
+    mean = progress.mean_loss
+    if progress.first_loss is None:
+        progress.first_loss = mean
     job.say(
         f"epoch {epoch:.4g} of {planned:.4g}: loss {mean:.4f}, evaluation loss "
         f"{score.loss:.4f}, accuracy {score.accuracy:.4f}, macro F1 {score.macro_f1:.4f}, "

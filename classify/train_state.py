@@ -30,7 +30,8 @@ class Progress:
     """Where training stands; all of it goes into a checkpoint. `position` is the rows consumed since the start.
 
     `end` is where a limit of time lets it end, once that has been measured, under the `limits` that were given then;
-    `parts` the micro-batches a step is cut into, more than were asked for where memory was short.
+    `parts` the micro-batches a step is cut into, more than were asked for where memory was short. `first_loss` is the
+    mean training loss of the first epoch.
     """
 
     step: int = 0
@@ -43,6 +44,12 @@ class Progress:
     limits: list[float | None] | None = None
     parts: int = 1
     best: dict[str, float] | None = None
+    first_loss: float | None = None
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean training loss over the rows of the epoch so far."""
+        return self.epoch_loss / (self.epoch_weight or 1.0)
 
 
 @dataclass

@@ -77,6 +77,7 @@ def test_metrics_are_whole_and_unrounded(finished: Path) -> None:
         assert low <= found[part]["accuracy"] <= high
     assert set(found["baseline"]) >= {"name", "accuracy", "macro_f1", "seconds"}
     assert found["baseline"]["name"] == "tfidf-logreg"
+    assert found["majority"] == {"label": "app", "accuracy": pytest.approx(1 / 3), "macro_f1": pytest.approx(1 / 6)}
     assert set(found["probe"]) == {"accuracy", "seconds"}
     assert found["wall_seconds"] > found["start_seconds"] + found["train"]["seconds"]
 
@@ -318,6 +319,18 @@ def test_a_diverging_run_says_so(model_folder: Path, table: Path, tmp_path: Path
     with pytest.raises(ClassifyError, match=r"diverged\. Lower --learning-rate"):
         train(config)
     assert read_json(tmp_path / "out" / "run.json")["status"] == "failed"
+
+
+def test_a_run_that_learned_nothing_says_so(
+    model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The loss stays finite, and the files are written; but the person hears what happened and what to do."""
+    out = train(make_config(model_folder, table, tmp_path / "out", learning_rate=1.0, head="random", dropout=0.0))
+    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+    assert any("training diverged" in note and "lower --learning-rate" in note for note in notes), notes
+    assert any("all 12 test rows are predicted as" in note for note in notes), notes
+    assert any("12 test rows say little: accuracy may lie anywhere from" in note for note in notes), notes
+    assert read_json(out / "run.json")["status"] == "finished"
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])

@@ -1,0 +1,118 @@
+"""What the summary of a run says of a score that cannot be trusted or could be better."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from classify import advice, baseline, metrics
+from tests.conftest import ROOT
+
+LABELS = ["a", "b", "c", "d"]
+
+
+def scored(truth: list[int], predicted: list[int], labels: list[str] = LABELS) -> metrics.Score:
+    return metrics.score(np.eye(len(labels))[predicted], np.array(truth), labels, seed=0)
+
+
+def test_few_rows_say_little() -> None:
+    few = scored([0, 1] * 6, [0, 1] * 5 + [1, 0])
+    (line,) = advice.too_few_rows(few, "test")
+    assert line == (
+        "12 test rows say little: accuracy may lie anywhere from 0.552 to 0.953; give more rows or --test-data"
+    )
+    assert "12 evaluation rows" in advice.too_few_rows(few, "evaluation")[0]
+    assert advice.too_few_rows(scored([0, 1] * 60, [0, 1] * 50 + [1, 0] * 10), "test") == []
+
+
+def test_classes_that_are_never_right_are_named() -> None:
+    truth = [0] * 20 + [1] * 5 + [2] * 4 + [3] * 20
+    result = scored(truth, [0] * 24 + [1] + [0] * 4 + [0] * 18 + [3] * 2)
+    assert advice.missed_classes(result) == [], "a recall of 0.1 or more, or fewer than five rows"
+    result = scored(truth, [0] * 29 + [0] * 19 + [3])
+    (line,) = advice.missed_classes(result)
+    assert line.startswith("'d' (1 of 20 rows), 'b' (0 of 5 rows): almost never predicted right; ")
+    assert "more rows" in line
+    assert "--class-weights balanced" in line
+    assert "--class-weights" not in advice.missed_classes(result, balanced=True)[0]
+
+
+def test_at_most_three_missed_classes_are_named() -> None:
+    labels = [f"class {number}" for number in range(7)]
+    truth = [number for number in range(7) for _ in range(5 + number)]
+    (line,) = advice.missed_classes(scored(truth, [0 if t else 1 for t in truth], labels))
+    assert line.startswith("'class 6' (0 of 11 rows), 'class 5' (0 of 10 rows), 'class 4' (0 of 9 rows) and 4 more: ")
+
+
+def test_the_largest_class_of_the_training_part_is_the_score_to_beat() -> None:
+    train = np.array([1] * 60 + [0] * 40)
+    truth = np.array([1] * 69 + [0] * 31)
+    majority = baseline.always_largest(train, truth, LABELS)
+    assert majority.label == "b"
+    assert majority.accuracy == 0.69
+    assert majority.macro_f1 == pytest.approx((2 * 69 / 169 + 0) / 2)
+    assert majority.as_json() == {"label": "b", "accuracy": 0.69, "macro_f1": majority.macro_f1}
+    close = scored(truth.tolist(), [1] * 69 + [0] * 5 + [1] * 26)
+    (line,) = advice.beside_majority(close, majority)
+    assert line.startswith("always saying 'b' would score 0.690 (macro F1 0.408)")
+    assert advice.beside_majority(scored(truth.tolist(), truth.tolist()), majority) == []
+
+
+def test_one_answer_for_all_rows() -> None:
+    truth = [0] * 30 + [1] * 30
+    (line,) = advice.one_answer(scored(truth, [1] * 60), "test")
+    assert line.startswith("all 60 test rows are predicted as 'b'")
+    assert "--learning-rate" in line
+    assert advice.one_answer(scored(truth, [1] * 59 + [0]), "test") == []
+    assert advice.one_answer(scored([1] * 8, [1] * 8), "test") == [], "there is one class only to be predicted"
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "epochs", "part"),
+    [
+        (2.0, 1.5, 3.0, "no lower than 1.386, as of guessing among 4 classes"),
+        (1.9, 1.386295, 1.0, "no lower than 1.386"),
+        (0.4, 0.9, 3.0, "rose from 0.400 in the first epoch to 0.900 in the last"),
+        (0.4, 0.42, 3.0, None),
+        (1.9, 1.5, 0.9, None),
+        (1.2, 0.2, 3.0, None),
+    ],
+)
+def test_a_loss_that_does_not_fall(first: float, last: float, epochs: float, part: str | None) -> None:
+    lines = advice.loss_not_falling(first, last, classes=4, epochs=epochs)
+    if part is None:
+        assert lines == []
+        return
+    assert part in lines[0]
+    assert "--learning-rate" in lines[0]
+    assert "warmup_steps" in lines[0]
+
+
+def summary(result: metrics.Score, truth: list[int], rival: float | None = None, last: float = 0.1) -> list[str]:
+    majority = baseline.always_largest(np.array(truth), np.array(truth), LABELS)
+    loss = advice.TrainingLoss(first=0.9, last=last, epochs=3.0)
+    return advice.notes(result, "test", majority=majority, baseline_f1=rival, loss=loss, balanced=False)
+
+
+def test_a_good_run_has_no_notes() -> None:
+    truth = [0, 1, 2, 3] * 30
+    assert summary(scored(truth, truth), truth, rival=0.9) == []
+
+
+def test_one_cause_has_one_line() -> None:
+    """A model with one answer for all also misses classes and is no better than the majority: said once."""
+    truth = [0] * 60 + [1] * 60
+    lines = summary(scored(truth, [0] * 120), truth, rival=0.9, last=math.log(4) + 0.1)
+    assert [line.split()[0] for line in lines] == ["the", "all", "the"]
+    assert lines[0].startswith("the baseline is the better one here")
+    assert all("\n" not in line for line in lines)
+
+
+def test_advice_needs_no_torch() -> None:
+    code = "import classify.advice, sys; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
