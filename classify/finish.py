@@ -99,6 +99,7 @@ def _write(
     )
     _summary(job, score, rival, name, notes)
 
+
 def _eval_score(job: Job, step: int, as_scored: bool) -> metrics.Score:
     """The evaluation score of the weights of `step`, computed again only where they are not bit for bit `as_scored`."""
     if job.best is not None and job.best[0] == step and as_scored:
@@ -149,7 +150,9 @@ def _training_loss(job: Job, progress: train_state.Progress) -> advice.TrainingL
     return advice.TrainingLoss(last if progress.first_loss is None else progress.first_loss, last, epochs)
 
 
-def _summary(job: Job, score: metrics.Score, rival: baseline.BaselineResult | None, part: str, notes: list[str]) -> None:
+def _summary(
+    job: Job, score: metrics.Score, rival: baseline.BaselineResult | None, part: str, notes: list[str]
+) -> None:
     job.say("")
     job.say(metrics.table(score))
     line = f"{part}: accuracy {score.accuracy:.4f}, macro F1 {score.macro_f1:.4f}"
