@@ -58,7 +58,7 @@ def check_inputs(config: RunConfig) -> Checked:
         corpus = load_corpus(config.data, training.seed)
         check_columns_free((corpus.test or corpus.eval).table, corpus.labels)
     with faults.collecting():
-        model = resolve_model(config.model.model, download=not faults)
+        model = resolve_model(config.model.name, download=not faults)
         _check_length(config, model)
     faults.raise_if_any()
     return Checked(config, corpus, model, destination, trackers, _guesses(config, corpus, model), precision)
@@ -117,7 +117,7 @@ def _check_length(config: RunConfig, model: ModelFolder) -> None:
     wanted = config.data.max_length
     if wanted is not None and wanted > model.max_length:
         raise InputError(
-            f"--max-length {wanted}: {config.model.model} reads at most {model.max_length} tokens; give that or less."
+            f"--max-length {wanted}: {config.model.name} reads at most {model.max_length} tokens; give that or less."
         )
 
 
@@ -135,5 +135,5 @@ def _guesses(config: RunConfig, corpus: Corpus, model: ModelFolder) -> tuple[Gue
         ),
         Guess("table", f"{table.path}, {len(table)} rows", f"UTF-8 with a header, {delimiter} between columns", ""),
         *corpus.guesses,
-        Guess("model", config.model.model, model.found, "--model"),
+        Guess("model", config.model.name, model.found, "--model"),
     )

@@ -161,10 +161,12 @@ def _predict(arguments: list[str], program: str) -> int:
 
     with load_classifier(options.model, use_cpu=options.cpu, precision=options.precision) as classifier:
         begin = time.perf_counter()
-        predict_table(classifier, table, column, Path(options.out).resolve())  # what a link points to
+        notes = predict_table(classifier, table, column, Path(options.out).resolve())  # what a link points to
     seconds = time.perf_counter() - begin
     if classifier.runtime.is_main:
         print(f"{options.out}: {len(table)} rows, column {column!r}, {len(table) / seconds:.0f} rows/s")
+        for note in notes:
+            print(f"note: {note}")
     return 0
 
 

@@ -62,7 +62,12 @@ class DataConfig:
 class ModelConfig:
     """The model to start from and the head put on it."""
 
-    model: str = option(DEFAULT_MODEL, "a folder, or a name on the Hugging Face hub", "--model", "--model-name-or-path")
+    model: str | None = option(
+        None,
+        f"a folder, or a name on the Hugging Face hub; {DEFAULT_MODEL} if not given",
+        "--model",
+        "--model-name-or-path",
+    )
     head: Literal["probe", "random"] = option(
         "probe",
         "where the classifier layer starts: a logistic regression on the model's own output, or random",
@@ -90,6 +95,11 @@ class ModelConfig:
     lora_rank: int = option(16, "rank of LoRA's matrices", check=at_least(1))
     lora_alpha: int = option(32, "LoRA's product is scaled by this over the rank", check=above(0))
     dropout: float | None = option(None, "dropout everywhere; the model's own if not given", check=between(0, 1))
+
+    @property
+    def name(self) -> str:
+        """The model to start from, named or not."""
+        return self.model or DEFAULT_MODEL
 
 
 @dataclass
@@ -300,7 +310,9 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for run.json."""
-        return {part: dataclasses.asdict(getattr(self, part)) for part in ("data", "model", "training")}
+        values = {part: dataclasses.asdict(getattr(self, part)) for part in ("data", "model", "training")}
+        values["model"]["model"] = self.model.name
+        return values
 
 
 def _fields() -> dict[str, tuple[str, dataclasses.Field[Any]]]:

@@ -19,6 +19,7 @@ from classify.agreement import check_alike, check_enough
 from classify.batch_norm import told
 from classify.checks import Checked
 from classify.config import RunConfig
+from classify.data.coverage import check_coverage
 from classify.data.infer import Guess
 from classify.data.parts import Part
 from classify.data.tokens import Tokens, TrainingSet, default_max_length, load_tokenizer, tokenize
@@ -110,7 +111,7 @@ class Job:
         """What must be the same for a checkpoint to be gone on from."""
         return {
             "data": self.checked.corpus.fingerprint,
-            "model": self.config.model.model,
+            "model": self.config.model.name,
             "max_length": self.max_length,
             "batch_size": self.batch_size,
             "seed": self.config.training.seed,
@@ -140,7 +141,10 @@ def _print(text: str) -> None:
 
 
 def _tokenize(checked: Checked) -> tuple[Any, dict[str, Tokens], int, Guess]:
-    """Tokenise every table once; settle how much of a text is read. Before the process group, so nobody waits in it."""
+    """Tokenise every table once; settle how much of a text is read. Before the process group, so nobody waits in it.
+
+    Raises InputError where the default model knows few of the words.
+    """
     corpus, wanted = checked.corpus, checked.config.data.max_length
     tokenizer = load_tokenizer(str(checked.model.path))
     column = corpus.text_column
@@ -149,6 +153,9 @@ def _tokenize(checked: Checked) -> tuple[Any, dict[str, Tokens], int, Guess]:
         table.path: tokenize(tokenizer, table.as_dataset()[column], cap, identity=f"{table.sha256}/{column}")
         for table in corpus.tables
     }
+    note = check_coverage(corpus.train, column, tokens[corpus.train.table.path], tokenizer, checked.config.model)
+    if note is not None and launch.decides_alone():
+        _print(f"note: {note}")
     lengths = tokens[corpus.train.table.path].full_lengths[corpus.train.rows]
     max_length = wanted or default_max_length(lengths, cap)
     longer = int((lengths > max_length).sum())

@@ -7,6 +7,7 @@ from typing import Any
 
 from classify.adapters import add_adapters
 from classify.checks import Checked
+from classify.data.coverage import check_ids
 from classify.data.infer import Guess
 from classify.data.tokens import Tokens, padding_id
 from classify.estimate import KEPT_INPUT
@@ -47,6 +48,8 @@ def load(checked: Checked, tokenizer: Any, tokens: dict[str, Tokens], device: st
         pad_token_id=padding_id(tokenizer),
         dropout=config.model.dropout,
     )
+    for one in tokens.values():
+        check_ids(one, tokenizer, model.stock.get_input_embeddings(), config.model.name)
     vocabulary, tokens = make_compact(model, tokens, tokenizer.all_special_ids, wish=config.model.compact_vocabulary)
     packing = decide_packing(model, tokens[part.table.path], part.rows, config.model.packing, device)
     freeze(model, embeddings=config.model.freeze_embeddings, layers=config.model.freeze_layers)

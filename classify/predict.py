@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -10,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from classify import launch
+from classify.data.coverage import check_ids, note_unknown
+from classify.data.infer import empty_texts
 from classify.data.read import Table
 from classify.data.tokens import Tokens, load_tokenizer, padding_id, tokenize
 from classify.inference import logits_of
@@ -29,6 +32,7 @@ class Classifier:
     tokenizer: Any
     settings: dict[str, Any]
     runtime: Runtime
+    folder: str
     ready: bool = False
 
     def __enter__(self) -> Self:
@@ -54,8 +58,20 @@ class Classifier:
             raise TypeError(f"texts must be a list of strings. Got the string {texts!r} instead.")
         if not texts:
             return np.zeros((0, len(self.labels)))
-        tokens: Tokens = tokenize(self.tokenizer, texts, self.settings["max_length"], identity=identity)
-        rows = np.arange(len(texts))
+        return self.probabilities_of(self.tokens_of(texts, identity))
+
+    def tokens_of(self, texts: Sequence[str], identity: str | None = None) -> Tokens:
+        """The texts' token ids; kept in a cache under an `identity`.
+
+        Raises InputError where the tokenizer is not that of the model.
+        """
+        tokens = tokenize(self.tokenizer, texts, self.settings["max_length"], identity=identity)
+        check_ids(tokens, self.tokenizer, self.model.stock.get_input_embeddings(), self.folder)
+        return tokens
+
+    def probabilities_of(self, tokens: Tokens) -> npt.NDArray[np.float64]:
+        """(len(tokens), classes) probabilities of tokenised texts, at least one."""
+        rows = np.arange(len(tokens))
         if not self.ready:  # on the CPU, before the model goes to its device
             decide_packing(self.model, tokens, rows, device=self.runtime.device.type)
             self.model.classifier.to(self.runtime.device)
@@ -89,18 +105,22 @@ def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "aut
     except BaseException:
         runtime.close()
         raise
-    return Classifier(model, tokenizer, settings, runtime)
+    return Classifier(model, tokenizer, settings, runtime, folder)
 
 
-def predict_table(classifier: Classifier, table: Table, text_column: str, out: Path) -> None:
+def predict_table(classifier: Classifier, table: Table, text_column: str, out: Path) -> list[str]:
     """Write a table that `check_prediction` let pass with its predictions, every row once, in the file's order.
 
-    A collective; the main process writes. Raises InputError where the processes were given different tables.
+    Returns what a person should know of the texts before they trust the predictions. A collective; the main process
+    writes. Raises InputError where the processes were given different tables.
     """
     identity = f"{table.sha256}/{text_column}"
     classifier.runtime.check_same({"data": identity})
     texts = list(table.as_dataset()[text_column])
-    probabilities = classifier.probabilities(texts, identity=identity)
+    tokens = classifier.tokens_of(texts, identity)
+    probabilities = classifier.probabilities_of(tokens)
     if classifier.runtime.is_main:
         write_predictions(out, table, np.arange(len(table)), classifier.labels, probabilities)
     classifier.runtime.barrier()
+    notes = (empty_texts(table, text_column), note_unknown(tokens, classifier.tokenizer))
+    return [note for note in notes if note is not None]

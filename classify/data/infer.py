@@ -161,6 +161,12 @@ def require_column(table: Table, name: str, flag: str) -> None:
         raise InputError(f"{table.path}: no column {name!r}, which --data has; it has: {_listed(table)}. See {flag}.")
 
 
+def empty_texts(table: Table, text_column: str) -> str | None:
+    """The lines on which the text is empty, in words; None where there is none."""
+    empty = [row for row, text in enumerate(table.column(text_column)) if not text.strip()]
+    return f"{table.where(empty)}: the text is empty" if empty else None
+
+
 def _empty_labels(table: Table, label_column: str) -> list[str]:
     empty = [row for row, value in enumerate(table.column(label_column)) if not value.strip()]
     if not empty:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from classify.config import DataConfig
 from classify.data.infer import (
     Guess,
+    empty_texts,
     find_columns,
     find_labels,
     label_ids,
@@ -161,9 +162,9 @@ def _warnings(
     notes = [
         f"the labels {a!r} and {b!r} differ only in case or spaces; they are two classes" for a, b in near_twins(labels)
     ]
-    empty = [row for row, text in enumerate(texts) if not text.strip()]
-    if empty:
-        notes.append(f"{table.where(empty)}: the text is empty")
+    empty = empty_texts(table, column)
+    if empty is not None:
+        notes.append(empty)
     for name, part in (("evaluation", eval_part), ("test", test)):
         if part is not None and part.table is not table:
             shared = overlap(texts, train, part.texts(column))

@@ -165,6 +165,7 @@ def test_predict_gives_every_row_its_line(finished: Path, tmp_path: Path, comman
     done = command("classify", "predict", "--model", str(finished), "--data", "new.csv", "--out", "p.csv", "--cpu")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("p.csv: 28 rows")
+    assert "note: new.csv line 4: the text is empty\n" in done.stdout
     with (tmp_path / "p.csv").open(newline="", encoding="utf-8") as file:
         found = list(csv.DictReader(file))
     assert [(row["text"], row["id"]) for row in found] == rows

@@ -1,0 +1,89 @@
+"""Whether a model can read the texts: the share of tokens it does not know, their script, ids beyond its table."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import unicodedata
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from classify.config import ModelConfig
+from classify.data.parts import Part
+from classify.data.tokens import Tokens
+from classify.errors import InputError
+
+# Shares of unknown tokens: from which on it is noted, and from which on the default model is refused.
+_NOTED, _REFUSED = 0.05, 0.5
+_BLOCK = 1 << 22
+_LETTERS = 10_000
+_MULTILINGUAL = "FacebookAI/xlm-roberta-base"
+_CHINESE = "google-bert/bert-base-chinese"
+
+
+def unknown_share(tokens: Tokens, rows: npt.NDArray[np.int64], unknown: int | None) -> float:
+    """Share of the rows' tokens, special ones left out, that have the id `unknown`; 0 where a tokenizer has none."""
+    total = int((tokens.offsets[rows + 1] - tokens.offsets[rows]).sum())
+    if unknown is None or not total:
+        return 0.0
+    chosen = np.zeros(len(tokens), dtype=bool)
+    chosen[rows] = True
+    count = 0
+    for start in range(0, len(tokens.ids), _BLOCK):
+        places = start + np.flatnonzero(tokens.ids[start : start + _BLOCK] == unknown)
+        count += int(chosen[np.searchsorted(tokens.offsets, places, side="right") - 1].sum())
+    return count / total
+
+
+def scripts(texts: Iterable[str]) -> collections.Counter[str]:
+    """How many of the first letters of the texts are of each script, by the first word of their Unicode names.
+
+    https://www.unicode.org/versions/latest/core-spec/chapter-4/#G2082: "THAI CHARACTER KO KAI" is THAI, "CJK UNIFIED
+    IDEOGRAPH-6211" is CJK.
+    """
+    letters = (character for text in texts for character in text if character.isalpha())
+    names = (unicodedata.name(letter, "") for letter in itertools.islice(letters, _LETTERS))
+    return collections.Counter(name.split()[0] for name in names if name)
+
+
+def check_coverage(part: Part, text_column: str, tokens: Tokens, tokenizer: Any, model: ModelConfig) -> str | None:
+    """What to say of the training texts that the model does not know, if anything.
+
+    Raises InputError where it does not know most of their tokens and nobody asked for it.
+    """
+    share = unknown_share(tokens, part.rows, tokenizer.unk_token_id)
+    if share <= _NOTED:
+        return None
+    counts = scripts(part.texts(text_column))
+    (script, _), *_ = counts.most_common(1) or [("", 0)]
+    most = f" (most letters are {'Chinese' if script == 'CJK' else script.capitalize()})" if script else ""
+    own = f", such as {_CHINESE}" if script == "CJK" and not counts["HIRAGANA"] else ""
+    line = f"{100 * share:.0f} % of the tokens of the training texts are unknown to {model.name}{most}"
+    take = f"a multilingual one, such as {_MULTILINGUAL}, or one of the language of the texts{own}"
+    if share <= _REFUSED or model.model is not None:
+        return f"{line}; if the scores are poor, give another --model: {take}"
+    raise InputError(
+        f"{part.table.path}, column {text_column!r}: {line}; expected a model that reads them. Give --model {take}. "
+        f"To train this one all the same, name it: --model {model.name}."
+    )
+
+
+def note_unknown(tokens: Tokens, tokenizer: Any) -> str | None:
+    """What to say of texts to predict that the model does not know, if anything."""
+    share = unknown_share(tokens, np.arange(len(tokens)), tokenizer.unk_token_id)
+    return f"{100 * share:.0f} % of the tokens of the texts are unknown to the model" if share > _NOTED else None
+
+
+def check_ids(tokens: Tokens, tokenizer: Any, table: Any, model: str) -> None:
+    """Raise InputError where a text holds an id that the model's embedding `table` has no row for."""
+    size = getattr(table, "num_embeddings", None)
+    largest = max(int(tokens.ids.max(initial=0)), *tokens.prefix, *tokens.suffix, 0)
+    if size is not None and largest >= size:
+        raise InputError(
+            f"--model {model}: expected a tokenizer with ids below {size}, the rows of its embedding table. Got "
+            f"the id {largest} for the token {tokenizer.convert_ids_to_tokens(largest)!r} instead; put the tokenizer "
+            "that belongs to the weights beside them."
+        )

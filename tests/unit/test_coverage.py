@@ -1,0 +1,51 @@
+"""The share of unknown tokens and the script of texts, without torch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from classify.arguments import parse_training
+from classify.config import DEFAULT_MODEL, DataConfig, ModelConfig, RunConfig
+from classify.data import coverage
+from classify.data.tokens import Tokens
+
+
+def tokens(rows: list[list[int]]) -> Tokens:
+    offsets = np.cumsum([0, *map(len, rows)])
+    return Tokens(np.array([i for row in rows for i in row], np.int32), offsets, (2,), (3,), 64)
+
+
+def test_the_share_is_that_of_the_rows_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = tokens([[], [1, 1, 5], [], [7, 8], [1], []])
+    for block in (1 << 22, 2):
+        monkeypatch.setattr(coverage, "_BLOCK", block)
+        assert coverage.unknown_share(some, np.arange(6), 1) == 0.5
+        assert coverage.unknown_share(some, np.array([1, 3]), 1) == 0.4
+        assert coverage.unknown_share(some, np.array([3, 5]), 1) == 0.0
+        assert coverage.unknown_share(some, np.array([0, 5]), 1) == 0.0
+        assert coverage.unknown_share(some, np.arange(6), None) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "script"),
+    [
+        ("บัตรของฉันหาย card", "THAI"),
+        ("我的银行卡丢了", "CJK"),
+        ("Моя карта", "CYRILLIC"),
+        ("my card", "LATIN"),
+        ("카드를 잃어버렸어요", "HANGUL"),
+    ],
+)
+def test_the_script_of_most_letters(text: str, script: str) -> None:
+    assert coverage.scripts([text, "12 !?"]).most_common(1)[0][0] == script
+    assert not coverage.scripts(["12 !? 👍", ""])
+
+
+def test_whether_the_model_was_named_is_known() -> None:
+    assert ModelConfig().model is None
+    assert ModelConfig().name == DEFAULT_MODEL
+    assert parse_training(["--data", "x"], "p").model.model is None
+    assert parse_training(["--data", "x", "--model", DEFAULT_MODEL], "p").model.model == DEFAULT_MODEL
+    # What a run used stands in run.json, named or not.
+    assert RunConfig(DataConfig(data="x")).to_dict()["model"]["model"] == DEFAULT_MODEL
