@@ -10,20 +10,37 @@ import torch
 
 _CONTROL_GROUPS = Path("/sys/fs/cgroup")
 
-# How torch, C++, oneDNN and CUDA's libraries say so, besides torch's own error class for devices.
+# How torch, C++ and CUDA's libraries say so, besides torch's own error class for devices.
 _NO_ROOM = (
     "can't allocate memory",
     "bad_alloc",
-    "could not create a primitive",
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDA error: out of memory",
     "RESOURCE_EXHAUSTED",
 )
+# What oneDNN says where it has no memory for an operation, and also where the processor has no such operation.
+_NO_PRIMITIVE = "could not create a primitive"
+# With less memory left than this, it is the memory.
+_SHORT = 1 << 30
 
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether a device's memory, or the machine's, could not hold what was asked for."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(sign in str(error) for sign in _NO_ROOM)
+    text = str(error)
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or any(sign in text for sign in _NO_ROOM):
+        return True
+    return _NO_PRIMITIVE in text and _memory_left() < _SHORT
+
+
+def _memory_left() -> int:
+    """Bytes of main memory that are free, or less where the address space of this process is limited (ulimit -v)."""
+    left = int(psutil.virtual_memory().available)
+    process = psutil.Process()
+    if hasattr(process, "rlimit"):  # Linux and FreeBSD
+        limit, _ = process.rlimit(psutil.RLIMIT_AS)
+        if limit != psutil.RLIM_INFINITY:
+            left = min(left, limit - process.memory_info().vms)
+    return left
 
 
 def main_memory(own: Path = Path("/proc/self/cgroup"), groups: Path = _CONTROL_GROUPS) -> int:

@@ -80,7 +80,19 @@ def train_step(
                 f"dropout's draws; or {_less_memory(state)}."
             )
         make_room(state, len(step.rows), runtime, told)
-    norm = _update(state, config)
+    try:
+        norm = _update(state, config)
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        # AdamW has changed some weights, or made some of its moments: the step can neither be undone nor repeated.
+        rank = f"rank {runtime.rank} is " if runtime.distributed else ""
+        reason = str(error).partition("\n")[0]
+        raise RankError(
+            f"step {state.progress.step + 1}: {rank}out of memory in the optimizer's step ({reason}), which keeps two "
+            "numbers for each weight that is trained; go on with --resume where more memory "
+            "is free, or start anew with --lora, --freeze-layers or a smaller --model."
+        ) from error
     runtime.flush()
     return total, weight_sum, norm
 

@@ -17,9 +17,9 @@ from classify import rehearsal, train_state, trainer
 from classify.config import TrainingConfig
 from classify.data.plan import BatchPlan
 from classify.data.tokens import TrainingSet, load_tokenizer, tokenize
-from classify.errors import ClassifyError
+from classify.errors import ClassifyError, RankError
 from classify.hub import resolve_model
-from classify.memory import main_memory
+from classify.memory import main_memory, out_of_memory
 from classify.model import freeze_unused, load_model
 from tests.support import tiny
 from tests.support.processes import run_distributed_test
@@ -39,8 +39,8 @@ def wide_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny.make_model(tmp_path_factory.mktemp("wide") / "bert", intermediate_size=4096)
 
 
-def train_with(folder: Path, megabytes: int | None) -> tuple[int, list[Any], list[Any]]:
-    """Two steps over all rows: micro-batches at the end, where they were cut, losses.
+def train_with(folder: Path, megabytes: int | None, rows_per_step: int = ROWS) -> tuple[int, list[Any], list[Any]]:
+    """Two steps, over all rows unless it is said otherwise: micro-batches at the end, where they were cut, losses.
 
     With `megabytes` the first rank may take no more address space than it has plus so much.
     """
@@ -67,7 +67,7 @@ def train_with(folder: Path, megabytes: int | None) -> tuple[int, list[Any], lis
         rehearsal.rehearse(state, data, [BatchPlan(ROWS, ROWS, config.seed).step_at(0)], config, runtime)
         # So small a limit leaves no room for what gloo's threads take on the way.
         resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    events = list(trainer.fit(state, data, config, runtime, batch_size=ROWS))
+    events = list(trainer.fit(state, data, config, runtime, batch_size=rows_per_step))
     runtime.close()
     return state.parts, [event.cut_into for event in events], [event.loss for event in events]
 
@@ -113,6 +113,31 @@ def test_a_single_text_that_does_not_fit_ends_the_run(model_folder: Path) -> Non
         ClassifyError, match=r"step 1: out of memory with a single text \(no room\); take --gradient-ch"
     ):
         trainer.make_room(state, 3, config.runtime, "no room")
+
+
+def fail_in_the_optimizers_step(folder: Path) -> None:
+    with pytest.raises(RankError, match=r"^step 1: out of memory in the optimizer's step \(.*go on with --resume.*--lora"):
+        train_with(folder, 400, rows_per_step=8)
+
+
+def test_no_room_for_the_optimizers_moments_ends_the_run_in_a_line(tmp_path: Path) -> None:
+    """The embeddings' gradient (256 MB) has room, AdamW's two moments do not; half made, they cannot be made again."""
+    run_distributed_test(fail_in_the_optimizers_step, 1, tiny.make_model(tmp_path / "bert", vocab_size=2_000_000))
+
+
+@pytest.mark.skipif(not hasattr(psutil.Process, "rlimit"), reason="needs limits of a process")
+def test_onednn_without_a_primitive_is_out_of_memory_only_where_memory_is_short() -> None:
+    """oneDNN says the same of an operation that the processor does not have; smaller pieces are of no use then."""
+    error = RuntimeError("could not create a primitive")
+    if psutil.virtual_memory().available > 2 << 30:
+        assert not out_of_memory(error)
+    process = psutil.Process()
+    soft, hard = process.rlimit(psutil.RLIMIT_AS)
+    process.rlimit(psutil.RLIMIT_AS, (process.memory_info().vms + (200 << 20), hard))
+    try:
+        assert out_of_memory(error)
+    finally:
+        process.rlimit(psutil.RLIMIT_AS, (soft, hard))
 
 
 @pytest.mark.parametrize(
