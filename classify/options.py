@@ -11,6 +11,9 @@ from typing import Any, Literal
 
 from classify.errors import InputError
 
+# Of a value other than text that a message repeats, in characters.
+_LONGEST = 80
+
 
 @dataclasses.dataclass(frozen=True)
 class Check:
@@ -77,7 +80,14 @@ def convert(spec: dataclasses.Field[Any], hint: Any, raw: Any, name: str) -> Any
         is_word = typing.get_origin(kind) is Literal
         if value is not None and (check is None or is_word or check.holds(value)):
             return value
-    raise InputError(f"{name} must be {_expected(kinds, check)}. Got {raw!r} instead.")
+    raise InputError(f"{name} must be {_expected(kinds, check)}. Got {describe(raw)} instead.")
+
+
+def describe(value: Any) -> str:
+    """A value for a message: as Python writes it where that is short, else what it is."""
+    text = repr(value)
+    short = len(text) <= _LONGEST and "\n" not in text
+    return text if short or isinstance(value, str) else f"a {type(value).__name__}"
 
 
 def _kinds(hint: Any) -> tuple[Any, ...]:
@@ -88,7 +98,7 @@ def _kinds(hint: Any) -> tuple[Any, ...]:
 def _as_kind(kind: Any, raw: Any) -> Any:
     """`raw` as `kind`, or None where it is no such thing."""
     if typing.get_origin(kind) is Literal:
-        return raw if raw in typing.get_args(kind) else None
+        return raw if isinstance(raw, str) and raw in typing.get_args(kind) else None
     if kind is bool:
         return as_switch(raw)
     if kind is str:

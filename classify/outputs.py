@@ -91,14 +91,17 @@ def write_predictions(
         writer = csv.writer(file, delimiter=between, lineterminator="\n")
         # Python before 3.13 leaves a lone carriage return bare, which readers take for the end of the row.
         quoting = csv.writer(file, delimiter=between, lineterminator="\n", quoting=csv.QUOTE_ALL)
-        writer.writerow([*table.columns, *prediction_columns(labels)])
+
+        def write_row(fields: list[str]) -> None:
+            (quoting if any("\r" in text for text in fields) else writer).writerow(fields)
+
+        write_row([*table.columns, *prediction_columns(labels)])
         for start in range(0, len(rows), 4096):
             columns = [column.to_pylist() for column in picked.slice(start, 4096).columns]
             for offset, fields in enumerate(zip(*columns, strict=True)):
                 row = start + offset
                 numbers = [f"{p:.8g}" for p in probabilities[row]]
-                chosen = quoting if any("\r" in text for text in fields) else writer
-                chosen.writerow([*fields, labels[best[row]], numbers[best[row]], *numbers])
+                write_row([*fields, labels[best[row]], numbers[best[row]], *numbers])
 
 
 def save_model(folder: Path, stock: Any, weights: dict[str, Any], tokenizer: Any, settings: dict[str, Any]) -> None:

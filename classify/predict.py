@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -18,6 +18,7 @@ from classify.data.tokens import Tokens, load_tokenizer, padding_id, tokenize
 from classify.inference import logits_of
 from classify.metrics import softmax
 from classify.model import LoadedModel, decide_packing, load_trained, quiet_libraries
+from classify.options import describe
 from classify.outputs import fingerprint, read_settings, write_predictions
 from classify.precision import choose_precision
 from classify.process_group import start, telling_other_machines
@@ -52,10 +53,9 @@ class Classifier:
         names = self.model.stock.config.id2label
         return [names[number] for number in range(len(names))]
 
-    def probabilities(self, texts: list[str], *, identity: str | None = None) -> npt.NDArray[np.float64]:
-        """(len(texts), classes) probabilities, each text read as in training."""
-        if isinstance(texts, str):
-            raise TypeError(f"texts must be a list of strings. Got the string {texts!r} instead.")
+    def probabilities(self, texts: Iterable[str], *, identity: str | None = None) -> npt.NDArray[np.float64]:
+        """(len(texts), classes) probabilities, each text read as in training. Raises TypeError for what is no text."""
+        texts = _as_texts(texts)
         if not texts:
             return np.zeros((0, len(self.labels)))
         return self.probabilities_of(self.tokens_of(texts, identity))
@@ -78,6 +78,20 @@ class Classifier:
             self.ready = True
         logits = logits_of(self.model, tokens, rows, self.runtime)
         return softmax(logits / self.settings["temperature"])
+
+
+def _as_texts(texts: Iterable[str]) -> list[str]:
+    """A list of strings of what Python code gives: a list, an array, a column. Raises TypeError for anything else."""
+    expected = "texts must be a list of strings. Got"
+    if isinstance(texts, str):
+        raise TypeError(f"{expected} the string {texts!r} instead.")
+    if isinstance(texts, Mapping) or not isinstance(texts, Iterable) or getattr(texts, "ndim", 1) != 1:
+        raise TypeError(f"{expected} {describe(texts)} instead.")
+    listed = list(texts)
+    for index, text in enumerate(listed):
+        if not isinstance(text, str):
+            raise TypeError(f"{expected} {describe(text)} at index {index} instead.")
+    return listed
 
 
 def start_runtime(use_cpu: bool) -> Runtime:

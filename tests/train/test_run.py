@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 
@@ -197,6 +199,33 @@ def test_a_classifier_from_python(finished: Path) -> None:
     chances = classifier.probabilities(["my card was stolen", "the app", ""])
     assert chances.shape == (3, 3)
     np.testing.assert_allclose(chances.sum(axis=1), 1)
+
+
+@pytest.mark.parametrize(
+    ("texts", "line"),
+    [
+        ("my card", "texts must be a list of strings. Got the string 'my card' instead."),
+        (["my card", None], "texts must be a list of strings. Got None at index 1 instead."),
+        (["my card", "", 7.0], "texts must be a list of strings. Got 7.0 at index 2 instead."),
+        (None, "texts must be a list of strings. Got None instead."),
+        ({"text": "my card"}, "texts must be a list of strings. Got {'text': 'my card'} instead."),
+        (pandas.DataFrame({"text": ["my card"]}), "texts must be a list of strings. Got a DataFrame instead."),
+    ],
+)
+def test_what_is_no_text_is_told_in_a_line(finished: Path, texts: Any, line: str) -> None:
+    with (
+        classify.load_classifier(str(finished), use_cpu=True) as classifier,
+        pytest.raises(TypeError, match=f"^{re.escape(line)}$"),
+    ):
+        classifier.probabilities(texts)
+
+
+def test_texts_come_in_any_sequence(finished: Path) -> None:
+    with classify.load_classifier(str(finished), use_cpu=True) as classifier:
+        of_list = classifier.probabilities(["my card", "the app"])
+        for texts in (("my card", "the app"), np.array(["my card", "the app"]), pandas.Series(["my card", "the app"])):
+            np.testing.assert_array_equal(classifier.probabilities(texts), of_list)
+        assert classifier.probabilities(np.array([], dtype=str)).shape == (0, 3)
 
 
 def test_one_text_alone_is_packed_too(finished: Path) -> None:

@@ -196,3 +196,25 @@ def test_names_are_those_of_training_arguments() -> None:
         "logging_steps", "report_to", "resume_from_checkpoint",
     }  # fmt: skip
     assert TrainingConfig().local_rank == -1
+
+
+class Frame:
+    """Like a DataFrame: its text has several lines, and comparing it gives no truth."""
+
+    def __repr__(self) -> str:
+        return "   text  label\n0  a     1"
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("the truth value of a Frame is ambiguous")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_a_python_object_in_place_of_a_value_is_told_in_a_line() -> None:
+    with pytest.raises(InputError) as caught:
+        RunConfig(DataConfig(data=Frame(), max_length=Frame()), training=TrainingConfig(strategy=Frame())).validate()  # type: ignore[arg-type]
+    assert list(caught.value.faults) == [
+        "--data must be a name. Got a Frame instead.",
+        "--max-length must be a whole number of at least 4. Got a Frame instead.",
+        "--strategy must be one of auto, none, dp, ddp, fsdp, model. Got a Frame instead.",
+    ]
