@@ -125,6 +125,24 @@ def test_no_room_for_the_optimizers_moments_ends_the_run_in_a_line(tmp_path: Pat
     run_distributed_test(fail_in_the_optimizers_step, 1, tiny.make_model(tmp_path / "bert", vocab_size=2_000_000))
 
 
+def test_of_several_processes_the_rank_that_has_no_room_says_so(
+    model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others cannot know; an error that is none of memory goes its way."""
+    data, model = data_and_model(model_folder)
+    config = TrainingConfig(use_cpu=True)
+    state = train_state.make_state(model, config, config.runtime)
+    step = BatchPlan(len(data.rows), 8, 0).step_at(0)
+    faults = [MemoryError("no room\nat all"), RuntimeError("shapes do not match")]
+    monkeypatch.setattr(state.optimizer, "step", lambda *_, **__: (_ for _ in ()).throw(faults.pop(0)))
+    monkeypatch.setattr(type(config.runtime), "distributed", True)
+    with pytest.raises(RankError, match=r"^step 1: rank 0 is out of memory in the optimizer's step \(no room\), which"):
+        trainer.train_step(state, data, step, config, config.runtime)
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        trainer.train_step(state, data, step, config, config.runtime)
+    assert not RankError.everywhere
+
+
 @pytest.mark.skipif(not hasattr(psutil.Process, "rlimit"), reason="needs limits of a process")
 def test_onednn_without_a_primitive_is_out_of_memory_only_where_memory_is_short() -> None:
     """oneDNN says the same of an operation that the processor does not have; smaller pieces are of no use then."""
