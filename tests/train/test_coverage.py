@@ -14,7 +14,7 @@ import classify
 from classify.config import DEFAULT_MODEL, DataConfig, ModelConfig, RunConfig, TrainingConfig
 from classify.errors import InputError
 from classify.run import train
-from tests import tiny
+from tests.support import tiny
 
 OPENINGS = ("ช่วยด้วย", "สวัสดีครับ", "ขอถามหน่อย", "เมื่อวานนี้", "ตอนเช้า")
 CARD = ("บัตรของฉันหาย", "บัตรถูกขโมย", "บัตรใช้ไม่ได้", "ต้องการบัตรใหม่")
@@ -63,7 +63,7 @@ def test_the_default_model_is_taken_where_it_is_named(
 @pytest.mark.embedded
 @pytest.mark.distributed
 def test_two_processes_refuse_in_one_line(thai: Path, command: Callable[..., Any]) -> None:
-    done = command("-m", "classify", "train", "--data", str(thai), "--cpu", "--nproc", "2", "--output-dir", "out")
+    done = command("classify", "train", "--data", str(thai), "--cpu", "--nproc", "2", "--output-dir", "out")
     assert done.returncode == 2, done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
     assert "most letters are Thai" in done.stderr
@@ -78,7 +78,7 @@ def test_a_few_unknown_words_are_noted_in_training_and_prediction(
     (note,) = [line for line in capsys.readouterr().out.splitlines() if "unknown to" in line]
     assert note.startswith("note: ")
     assert "(most letters are Latin)" in note
-    done = command("-m", "classify", "predict", "--model", str(out), "--data", str(table), "--cpu")
+    done = command("classify", "predict", "--model", str(out), "--data", str(table), "--cpu")
     assert done.returncode == 0, done.stderr
     assert "of the tokens of the texts are unknown to the model\n" in done.stdout
 

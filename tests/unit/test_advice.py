@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from classify import advice, baseline, metrics
-from tests.conftest import ROOT
+from tests.support.processes import ROOT
 
 LABELS = ["a", "b", "c", "d"]
 
