@@ -14,9 +14,9 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-from tests.support import tiny  # noqa: E402
-from tests.support.person import Person  # noqa: E402
-from tests.support.processes import run, run_python  # noqa: E402
+from tests.support import tiny
+from tests.support.person import Person
+from tests.support.processes import run, run_python
 
 
 @pytest.fixture(autouse=True, scope="session")
