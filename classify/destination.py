@@ -1,11 +1,14 @@
-"""The output folder: which one, whether it may be used, and made."""
+"""The output folder: which one, whether it may be used, made, and kept from other runs by a lock."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import shutil
-from collections.abc import Sequence
+import socket
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,13 @@ from classify.config import RunConfig
 from classify.errors import InputError
 
 CHECKPOINTS = "checkpoints"
+# The lock lies in the folder itself, since the folder above may not be writable. It counts as nothing there.
+LOCK = ".lock"
+# Processes that only look whether a folder is free hold its lock for a moment.
+_LOCK_SECONDS = 1.0
+# A launcher that starts a job anew has sent the processes of the attempt before it a signal; they may still be dying.
+_RESTART_SECONDS = 15.0
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 @dataclass(frozen=True)
@@ -67,6 +77,13 @@ def check_destination(config: RunConfig) -> Destination:
 
 def check_folder(destination: Destination, folder: Path, inputs: Sequence[str | None] = ()) -> None:
     """Raise InputError where a run may not go into a folder of this machine: it holds files that are somebody's."""
+    if (folder / LOCK).exists():
+        with FolderLock(folder):
+            pass
+    _check_contents(destination, folder, inputs)
+
+
+def _check_contents(destination: Destination, folder: Path, inputs: Sequence[str | None] = ()) -> None:
     _check_usable(folder, may_hold_files=destination.resume or destination.overwrite)
     if destination.overwrite:
         _check_disposable(folder, inputs)
@@ -103,7 +120,7 @@ def _check_usable(folder: Path, *, may_hold_files: bool) -> None:
     if folder.is_dir():
         if not os.access(folder, os.W_OK | os.X_OK):
             raise InputError(f"--output-dir {folder}: not writable; give another folder.")
-        if not may_hold_files and any(folder.iterdir()):
+        if not may_hold_files and any(_entries(folder)):
             raise InputError(
                 f"--output-dir {folder}: the folder exists and is not empty. Give another, --resume to go on with "
                 "its run, or --overwrite-output-dir to empty it."
@@ -123,7 +140,7 @@ def _check_usable(folder: Path, *, may_hold_files: bool) -> None:
 def _check_is_run(folder: Path) -> None:
     """A run goes on in its own folder only: another one that holds files is somebody's work."""
     holds_run = (folder / "run.json").exists() or (folder / CHECKPOINTS).is_dir()
-    if folder.is_dir() and any(folder.iterdir()) and not holds_run:
+    if folder.is_dir() and any(_entries(folder)) and not holds_run:
         raise InputError(
             f"--resume: {folder} holds files but no run of this program (neither run.json nor {CHECKPOINTS}/). Give "
             "the output folder of a run."
@@ -132,7 +149,7 @@ def _check_is_run(folder: Path) -> None:
 
 def _check_disposable(folder: Path, inputs: Sequence[str | None]) -> None:
     """Emptying a folder is for earlier runs alone: never for a folder of other things, or one that is to be read."""
-    if not folder.is_dir() or not any(folder.iterdir()):
+    if not folder.is_dir() or not any(_entries(folder)):
         return
     if not (folder / "run.json").exists():
         raise InputError(
@@ -157,19 +174,98 @@ def _numbered(stem: str) -> list[tuple[int, Path]]:
     return sorted(found)
 
 
-def make_folder(destination: Destination) -> Path:
-    """Create the output folder, on the process that is to write it, and return it."""
-    if destination.folder is not None:
-        if destination.overwrite and destination.folder.is_dir():
-            for entry in destination.folder.iterdir():
+def _entries(folder: Path) -> Iterator[Path]:
+    """What lies in a folder, but for its lock."""
+    return (path for path in folder.iterdir() if path.name != LOCK)
+
+
+class FolderLock:
+    """Keeps other runs out of an output folder until it is released, or its process has ended in any way.
+
+    It is the operating system's (flock). Where a disk has none, filelock takes the file's existence for the lock. The
+    file holds the process id and the host of its holder, in both cases.
+    """
+
+    def __init__(self, folder: Path, seconds: float = _LOCK_SECONDS):
+        """Take the lock, or raise InputError with the holder where it is not free within so many seconds."""
+        import filelock
+
+        self._path = folder / LOCK
+        self._lock = filelock.FileLock(self._path)
+        try:
+            self._lock.acquire(timeout=seconds)
+        except filelock.Timeout:
+            raise InputError(self._refusal(isinstance(self._lock, filelock.SoftFileLock))) from None
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                return  # nothing can be locked on this disk
+            raise
+        if not isinstance(self._lock, filelock.SoftFileLock):  # which has written the same itself
+            with contextlib.suppress(OSError):
+                self._path.write_text(f"{os.getpid()}\n{socket.gethostname()}\n", encoding="utf-8")
+
+    def _refusal(self, by_existence: bool) -> str:
+        try:
+            process, host = self._path.read_text(encoding="utf-8").split()[:2]
+            holder = f"process {process} on {host}"
+        except (OSError, ValueError):
+            holder = "another process"
+        hint = f", or delete {self._path} if that process is gone" if by_existence else ""
+        return (
+            f"--output-dir {self._path.parent}: a run is going on in this folder ({holder}). Wait for its end, or give "
+            f"another --output-dir{hint}."
+        )
+
+    @property
+    def held(self) -> bool:
+        """Whether other runs are kept out; false on a disk that knows no locks."""
+        return self._lock.is_locked
+
+    def release(self) -> None:
+        """Let others in, and leave no file behind."""
+        if self.held:
+            with contextlib.suppress(OSError):  # while the lock is held: who waits for it notices and makes a new one
+                self._path.unlink()
+            self._lock.release()
+
+    def __enter__(self) -> FolderLock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def claim_folder(destination: Destination, *, restarted: bool) -> tuple[Path, FolderLock]:
+    """Create the output folder on the process that is to write it, and lock it, for the caller to release.
+
+    Raises InputError where another run holds it, or has used it since it was checked. A job that its launcher has
+    `restarted` waits for the processes of the attempt before it to end.
+    """
+    folder = destination.folder
+    if folder is None:
+        folder = _make_numbered(destination.stem)
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+    lock = FolderLock(folder, _RESTART_SECONDS if restarted else _LOCK_SECONDS)
+    try:
+        if not restarted:
+            _check_contents(destination, folder)
+        if destination.overwrite:
+            for entry in _entries(folder):
                 shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
-        destination.folder.mkdir(parents=True, exist_ok=True)
-        return destination.folder
-    number = max((number for number, _ in _numbered(destination.stem)), default=0)
+    except BaseException:
+        lock.release()
+        raise
+    return folder, lock
+
+
+def _make_numbered(stem: str) -> Path:
+    """Make and return the next free runs/<stem>-<n>."""
+    number = max((number for number, _ in _numbered(stem)), default=0)
     Path("runs").mkdir(exist_ok=True)
     while True:
         number += 1
-        folder = Path("runs") / f"{destination.stem}-{number}"
+        folder = Path("runs") / f"{stem}-{number}"
         try:
             folder.mkdir()
         except FileExistsError:

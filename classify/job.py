@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -23,7 +24,7 @@ from classify.data.coverage import check_coverage
 from classify.data.infer import Guess
 from classify.data.parts import Part
 from classify.data.tokens import Tokens, TrainingSet, default_max_length, load_tokenizer, tokenize
-from classify.destination import Destination, begun_before, check_folder, make_folder
+from classify.destination import Destination, begun_before, claim_folder
 from classify.errors import InputError
 from classify.inference import logits_of
 from classify.loading import choices, load, places
@@ -44,7 +45,8 @@ class Job:
 
     `writes` is true on the main process, and on one of each machine under --save-on-each-node. `names` are those that
     the launcher's agents have for this job, by which a restarted one knows its folder: rank 0 may be elsewhere then.
-    `best` is the evaluation score of the best step so far, where this process has seen it.
+    `best` is the evaluation score of the best step so far, where this process has seen it. `held` is what is given
+    back at the end: the folder's lock and the process group.
     """
 
     checked: Checked
@@ -60,6 +62,7 @@ class Job:
     writes: bool
     destination: Destination
     names: list[str] = field(default_factory=list)
+    held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     vocabulary: Vocabulary | None = None
     adapted: Any = None
     placement: Placement | None = None
@@ -167,7 +170,7 @@ def _tokenize(checked: Checked) -> tuple[Any, dict[str, Tokens], int, Guess]:
 def prepare(checked: Checked) -> Job:
     """Tokenise, start the process group, load the model, settle precision, packing, batch size and folder.
 
-    Says every guess. The caller closes `job.runtime`; on an error it is closed here.
+    Says every guess. The caller closes `job.held`; on an error it is closed here.
     """
     quiet_libraries()
     if launch.decides_alone():  # at once: a long table takes its time to tokenise
@@ -176,16 +179,22 @@ def prepare(checked: Checked) -> Job:
     with telling_other_machines(lambda: checked.config.training.runtime):
         tokenizer, tokens, max_length, cut = _tokenize(checked)
     runtime = checked.config.training.runtime
-    try:
+    with contextlib.ExitStack() as held:
+        held.callback(runtime.close)
         runtime.share_faults(None)
-        return _prepare(checked, runtime, tokenizer, tokens, max_length, cut)
-    except BaseException:
-        runtime.close()
-        raise
+        job = _prepare(checked, runtime, held, tokenizer, tokens, max_length, cut)
+        job.held = held.pop_all()
+        return job
 
 
 def _prepare(
-    checked: Checked, runtime: Runtime, tokenizer: Any, tokens: dict[str, Tokens], max_length: int, cut: Guess
+    checked: Checked,
+    runtime: Runtime,
+    held: contextlib.ExitStack,
+    tokenizer: Any,
+    tokens: dict[str, Tokens],
+    max_length: int,
+    cut: Guess,
 ) -> Job:
     training = checked.config.training
     check_alike(checked, runtime)
@@ -201,9 +210,9 @@ def _prepare(
         precision = faster_on_cpu(loaded.model.hidden_size)
     loaded.model.compute_in(precision)
     spread = places(checked, loaded, runtime)
-    destination = _settle(checked.destination, runtime)
+    destination = _settle(checked.destination, runtime, held)
     assert destination.folder is not None
-    writes = _makes_files(destination.folder, destination, runtime, training.save_on_each_node)
+    writes = _makes_files(destination.folder, destination, runtime, held, training.save_on_each_node)
     found = choices(loaded, runtime, precision, training.train_batch_size)
     placement = None
     if spread is not None:
@@ -252,17 +261,25 @@ def _tell(job: Job, unused: list[str]) -> None:
         job.say(f"note: {job.runtime.plan.advice}")
 
 
-def _settle(wanted: Destination, runtime: Runtime) -> Destination:
-    """Where this run goes, decided and made by the main process and told to all. A collective."""
+def _settle(wanted: Destination, runtime: Runtime, held: contextlib.ExitStack) -> Destination:
+    """Where this run goes, decided, made and locked by the main process and told to all. A collective."""
     told = None
-    if runtime.is_main:
-        chosen = begun_before(wanted) or wanted
-        told = [str(make_folder(chosen)), str(chosen.checkpoint or ""), chosen.overwrite, chosen.resume]
-    folder, named, overwrite, resume = runtime.broadcast(told)
-    return Destination(Path(folder), wanted.stem, Path(named) if named else None, overwrite, resume)
+    with runtime.awaited():
+        if runtime.is_main:
+            before = begun_before(wanted)
+            chosen = before or wanted
+            folder, lock = claim_folder(chosen, restarted=before is not None)
+            held.callback(lock.release)
+            if not lock.held:
+                _print(f"note: the disk of {folder} knows no locks; nothing keeps another run out of the folder")
+            told = [str(folder), str(chosen.checkpoint or ""), chosen.overwrite, chosen.resume]
+    name, named, overwrite, resume = runtime.broadcast(told)
+    return Destination(Path(name), wanted.stem, Path(named) if named else None, overwrite, resume)
 
 
-def _makes_files(folder: Path, destination: Destination, runtime: Runtime, each_node: bool) -> bool:
+def _makes_files(
+    folder: Path, destination: Destination, runtime: Runtime, held: contextlib.ExitStack, each_node: bool
+) -> bool:
     """Whether this process writes the files: the main one, and one of each machine under --save-on-each-node.
 
     Machines that share the main process's disk after all are found by a file it leaves there for a moment: two
@@ -280,10 +297,9 @@ def _makes_files(folder: Path, destination: Destination, runtime: Runtime, each_
         try:
             folder.mkdir(parents=True, exist_ok=True)  # asks the server: a network disk's cache may lack the folder
             writes = sign.name not in os.listdir(folder)
-            if writes and begun_before(destination) is None:
-                check_folder(destination, folder)
             if writes:
-                make_folder(destination)
+                _, lock = claim_folder(destination, restarted=begun_before(destination) is not None)
+                held.callback(lock.release)
         except (InputError, OSError) as error:
             fault = str(error)
     try:

@@ -74,7 +74,7 @@ def train(
     try:
         return _run(job)
     finally:
-        job.runtime.close()
+        job.held.close()
         attempts.end_training()
 
 

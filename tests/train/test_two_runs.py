@@ -1,0 +1,201 @@
+"""Two runs at once: each gets a folder of its own, or the second is refused; nothing of the first is touched."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from classify import run
+from classify.checks import check
+from classify.config import DataConfig, RunConfig
+from classify.destination import LOCK, Destination, claim_folder
+from classify.errors import InputError
+from tests.conftest import ROOT
+from tests.train.test_run import FILES, make_config, read_json
+
+HERE = rf"a run is going on in this folder \(process {os.getpid()} on {socket.gethostname()}\)\. Wait for its end"
+
+
+def during_step(number: int, monkeypatch: pytest.MonkeyPatch, action: Callable[[], Any]) -> None:
+    """Do something in the middle of a run, while it logs a step."""
+    log_step = run._log_step
+
+    def log_and_act(job: Any, event: Any, bar: Any) -> None:
+        log_step(job, event, bar)
+        if event.step == number:
+            monkeypatch.undo()
+            action()
+
+    monkeypatch.setattr(run, "_log_step", log_and_act)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"resume_from_checkpoint": True}, {"overwrite_output_dir": True}], ids=["afresh", "resume", "empty"]
+)
+def test_a_second_run_in_the_folder_of_a_live_one_is_refused(
+    model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    met: list[BaseException] = []
+
+    def second() -> None:
+        with pytest.raises(InputError, match=HERE) as caught:
+            run.train(make_config(model_folder, table, tmp_path / "out", **changes))
+        met.append(caught.value)
+
+    during_step(4, monkeypatch, second)
+    out = run.train(make_config(model_folder, table, tmp_path / "out"))
+    assert len(met) == 1
+    assert {path.name for path in out.iterdir()} == FILES
+    assert read_json(out / "run.json")["status"] == "finished"
+    assert read_json(out / "metrics.json")["train"]["steps"] == 6
+
+
+def test_of_two_that_found_the_folder_free_one_gets_it(
+    model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are checked before either begins; the second one's folder is in use, and then full, when it comes to it."""
+    config = make_config(model_folder, table, tmp_path / "out", max_steps=1)
+    checked = check(config)
+
+    def second() -> None:
+        with pytest.raises(InputError, match=HERE):
+            run.train(config, checked)
+
+    during_step(1, monkeypatch, second)
+    out = run.train(make_config(model_folder, table, tmp_path / "out", max_steps=1))
+    before = (out / "run.json").read_bytes()
+    with pytest.raises(InputError, match="the folder exists and is not empty"):
+        run.train(config, checked)
+    assert (out / "run.json").read_bytes() == before
+    assert {path.name for path in out.iterdir()} == FILES
+
+
+def test_two_that_are_given_no_folder_get_one_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    together = threading.Barrier(4)
+    folders: list[Path] = []
+
+    def claim() -> None:
+        together.wait()
+        folder, lock = claim_folder(Destination(None, "my"), restarted=False)
+        folders.append(folder)
+        lock.release()
+
+    threads = [threading.Thread(target=claim) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(folders) == [Path("runs") / f"my-{number}" for number in range(1, 5)]
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from classify.destination import Destination, claim_folder
+held = claim_folder(Destination(Path(sys.argv[1]), "my", resume=True), restarted=False)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def holder(folder: Path) -> subprocess.Popen[str]:
+    """A process that holds a folder's lock until its input ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(folder)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_a_killed_run_leaves_the_folder_free(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    process = holder(tmp_path / "out")
+    config = make_config(model_folder, table, tmp_path / "out", max_steps=1)
+    try:
+        with pytest.raises(InputError, match=rf"process {process.pid} on "):
+            run.train(config)
+        assert (tmp_path / "out" / LOCK).exists()
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert (tmp_path / "out" / LOCK).exists(), "the test needs a lock that was left behind"
+    assert {path.name for path in run.train(config).iterdir()} == FILES
+
+
+def test_a_restarted_job_waits_for_the_attempt_before_it(tmp_path: Path) -> None:
+    """Its processes have been told to stop, and may still be at it."""
+    process = holder(tmp_path / "out")
+    timer = threading.Timer(3.0, process.kill)
+    timer.start()
+    try:
+        _, lock = claim_folder(Destination(tmp_path / "out", "my", resume=True), restarted=True)
+    finally:
+        timer.join()
+        process.communicate()
+    lock.release()
+
+
+def test_a_failed_run_gives_its_folder_back(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    """Also one that fails while it is prepared, in a process that goes on."""
+    config = make_config(model_folder, table, tmp_path / "out", packing="packed", device_memory=0.001)
+    config.training.strategy = "model"
+    with pytest.raises(InputError):
+        run.train(config)
+    config = make_config(model_folder, table, tmp_path / "out", learning_rate=1e30, max_grad_norm=0.0)
+    with pytest.raises(Exception, match="diverged"):
+        run.train(config)
+    assert not (tmp_path / "out" / LOCK).exists()
+    _, lock = claim_folder(Destination(tmp_path / "out", "my", resume=True), restarted=False)
+    lock.release()
+
+
+def test_two_commands_at_once(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    """One of them trains to the end, the other leaves with one line."""
+    words = ["--data", str(table), "--model", str(model_folder), "--cpu", "--epochs", "40", "--report-to", "none"]
+    both = [
+        subprocess.Popen(
+            [sys.executable, str(ROOT / "run_classify.py"), *words, "--output-dir", "out"],
+            cwd=tmp_path,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    try:
+        errors = {process.pid: process.communicate(timeout=120)[1] for process in both}
+    finally:
+        for process in both:
+            process.kill()
+            process.wait()
+    assert sorted(process.returncode for process in both) == [0, 2]
+    winner, loser = sorted(both, key=lambda process: process.returncode)
+    assert errors[loser.pid].startswith("error: --output-dir out: ")
+    assert f"process {winner.pid} on {socket.gethostname()}" in errors[loser.pid]
+    assert errors[loser.pid].count("\n") == 1
+    assert {path.name for path in (tmp_path / "out").iterdir()} == FILES - {"tensorboard"}
+
+
+def test_a_lock_alone_is_an_empty_folder(tmp_path: Path) -> None:
+    from classify.destination import check_destination
+
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / LOCK).write_text("")
+    config = RunConfig(DataConfig(data="my.csv"))
+    config.training.output_dir = str(tmp_path / "out")
+    assert check_destination(config).folder == tmp_path / "out"
