@@ -141,8 +141,7 @@ def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     None where there is no finished checkpoint at all. Raises CheckpointError where there are some and none verifies.
     """
     problems: list[str] = []
-    entries = [(step, path) for step, path in _entries(folder) if (path / MANIFEST).exists()]
-    for _, path in reversed(entries):
+    for path in reversed(finished(folder)):
         try:
             return load(path), problems
         except CheckpointError as error:
@@ -153,6 +152,11 @@ def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
             "with --overwrite-output-dir."
         )
     return None, []
+
+
+def finished(folder: Path) -> list[Path]:
+    """The checkpoints of a folder that were written to their end, oldest first; they are not verified."""
+    return [path for _, path in _entries(folder) if (path / MANIFEST).exists()]
 
 
 def load(path: Path) -> Checkpoint:

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from classify import devices, launch
+from classify import devices, estimate, launch
 from classify.config import FIELDS, RunConfig, TrainingConfig
 from classify.data.infer import Guess, find_text_column
 from classify.data.parts import Corpus, load_corpus
 from classify.data.read import Table, read_table
 from classify.deepspeed_file import check_file
-from classify.destination import Destination, check_destination
+from classify.destination import Destination, begun_before, check_destination, nearest_existing
 from classify.errors import Faults, InputError
 from classify.hub import ModelFolder, resolve_model
 from classify.outputs import check_columns_free, labels_of, read_settings
 from classify.tracking import choose_trackers
 
+# Of a number in predictions.csv, with the comma behind it.
+_BYTES_A_SCORE = 12
+
 
 @dataclass(frozen=True)
 class Checked:
-    """A run that can begin. `deepspeed_precision` is what a --deepspeed file asks for."""
+    """A run that can begin. `deepspeed_precision` is what a --deepspeed file asks for; `notes` are to be said."""
 
     config: RunConfig
     corpus: Corpus
@@ -31,6 +36,7 @@ class Checked:
     trackers: tuple[str, ...]
     guesses: tuple[Guess, ...]
     deepspeed_precision: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 def check(config: RunConfig) -> Checked:
@@ -61,7 +67,8 @@ def check_inputs(config: RunConfig) -> Checked:
         model = resolve_model(config.model.name, download=not faults)
         _check_length(config, model)
     faults.raise_if_any()
-    return Checked(config, corpus, model, destination, trackers, _guesses(config, corpus, model), precision)
+    notes = _check_disk(config, corpus, model, destination) if launch.looks_at_folders() else ()
+    return Checked(config, corpus, model, destination, trackers, _guesses(config, corpus, model), precision, notes)
 
 
 def check_start(training: TrainingConfig) -> None:
@@ -119,6 +126,45 @@ def _check_length(config: RunConfig, model: ModelFolder) -> None:
         raise InputError(
             f"--max-length {wanted}: {config.model.name} reads at most {model.max_length} tokens; give that or less."
         )
+
+
+def _check_disk(config: RunConfig, corpus: Corpus, model: ModelFolder, wanted: Destination) -> tuple[str, ...]:
+    """Raise InputError where the disk has no room for what the run surely writes; a note where it may have too little.
+
+    What lies in a folder that the run goes on in, or empties, is counted as room.
+    """
+    destination = begun_before(wanted) or wanted
+    folder = destination.folder or Path("runs")
+    training, part = config.training, corpus.test or corpus.eval
+    epochs = math.ceil(training.num_train_epochs)
+    ends_early = training.max_steps > 0 or training.max_minutes is not None
+    is_frozen = estimate.frozen_names(config.model.freeze_embeddings, config.model.freeze_layers)
+    need = estimate.disk_need(
+        model.path,
+        model.config,
+        is_frozen=(lambda _: True) if config.model.lora else is_frozen,
+        level=training.opt_level,
+        lora_rank=config.model.lora_rank if config.model.lora else 0,
+        compacts=config.model.compact_vocabulary,
+        start=False,
+        saves=(1 if ends_early else epochs, epochs if training.save_steps is None else training.save_total_limit + 2),
+        limit=training.save_total_limit,
+        predictions=part.table.arrow.nbytes * len(part) // len(part.table)
+        + len(part) * (len(corpus.labels) + 2) * _BYTES_A_SCORE,
+    )
+    above = nearest_existing(folder)
+    room = shutil.disk_usage(above).free
+    if destination.folder is not None and folder.is_dir():
+        room += sum(path.lstat().st_size for path in folder.rglob("*"))
+    has = f"{folder}: the disk of {above} has {estimate.size_words(room)} free"
+    if need.least > room:
+        raise InputError(
+            f"{has}, and this run writes at least {estimate.size_words(need.least)}. Free some, give an --output-dir "
+            "on another disk, or keep fewer checkpoints (save_total_limit: 1 in --config)."
+        )
+    if need.most > room:
+        return (f"{has}, and this run may write up to {estimate.size_words(need.most)}",)
+    return ()
 
 
 def _guesses(config: RunConfig, corpus: Corpus, model: ModelFolder) -> tuple[Guess, ...]:

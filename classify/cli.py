@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from classify import __version__, allocation, devices, launch, nproc
 from classify.arguments import Parser, parse_training, training_parser, unknown_words
 from classify.config import DEFAULT_BATCH_SIZE, TrainingConfig
-from classify.errors import ClassifyError, InputError
+from classify.errors import ClassifyError, InputError, disk_refusal
 
 if TYPE_CHECKING:
     from classify.runtime import Runtime
@@ -68,7 +68,8 @@ def _run(arguments: list[str], program: str) -> int:
         )
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        return _fail(f"{where}{error.strerror or error}", 1, debug, everywhere=False)
+        code = 1 if disk_refusal(error) is None else InputError.exit_code
+        return _fail(f"{where}{error.strerror or error}", code, debug, everywhere=False)
     except Exception as error:
         _let_first_error_speak(error)
         line = " ".join(str(error).split())[:300]

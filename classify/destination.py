@@ -128,13 +128,19 @@ def _check_usable(folder: Path, *, may_hold_files: bool) -> None:
         return
     if folder.exists():
         raise InputError(f"--output-dir {folder}: expected a folder. Got a file instead.")
-    above = folder.absolute()
-    while not above.exists():
-        above = above.parent
+    above = nearest_existing(folder)
     if not above.is_dir():
         raise InputError(f"--output-dir {folder}: cannot be made, because {above} is a file.")
     if not os.access(above, os.W_OK | os.X_OK):
         raise InputError(f"--output-dir {folder}: cannot be made, because {above} is not writable.")
+
+
+def nearest_existing(folder: Path) -> Path:
+    """The folder itself, or the nearest one above it that exists."""
+    above = folder.absolute()
+    while not above.exists():
+        above = above.parent
+    return above
 
 
 def _check_is_run(folder: Path) -> None:

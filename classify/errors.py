@@ -7,7 +7,13 @@ it as it is and adds nothing, so a traceback never stands in its way (`--debug` 
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
+import re
 from collections.abc import Iterator
+
+# What a disk answers that a person can mend: full, over its quota, failing, mounted read-only, not permitted.
+_DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 class ClassifyError(Exception):
@@ -59,6 +65,24 @@ class RankError(ClassifyError):
     """Something only this rank can know, e.g. that its memory is full. Exit 1."""
 
     everywhere = False
+
+
+class DiskError(InputError):
+    """The disk does not take what this process writes. Exit 2."""
+
+    everywhere = False
+
+
+def disk_refusal(error: BaseException) -> str | None:
+    """What the disk says where an error is its refusal to take a file, e.g. "No space left on device"; else None.
+
+    Libraries written in Rust (safetensors, tokenizers) raise errors of their own, which end in "(os error <number>)".
+    """
+    number = error.errno if isinstance(error, OSError) else None
+    if number is None:
+        match = re.search(r"\(os error (\d+)\)", str(error))
+        number = int(match[1]) if match is not None else None
+    return os.strerror(number) if number in _DISK_FAULTS else None
 
 
 class CheckpointError(ClassifyError):

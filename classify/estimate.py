@@ -1,4 +1,4 @@
-"""How much memory training takes, from a model's files alone; no torch is needed to say so."""
+"""How much memory and disk training takes, from a model's files alone; no torch is needed to say so."""
 
 from __future__ import annotations
 
@@ -63,22 +63,98 @@ class Need:
 def count_weights(folder: Path, is_frozen: Callable[[str], bool] = lambda _: False) -> tuple[int, int]:
     """(trained, frozen) parameters in a folder's safetensors files, by their headers; `is_frozen` tells by name."""
     counts = {False: 0, True: 0}
-    for path in folder.glob("*.safetensors"):
+    for path in weight_files(folder):
         for name, one in safetensors_file.header(path).items():
             counts[is_frozen(name)] += math.prod(one["shape"])
     return counts[False], counts[True]
+
+
+@dataclass(frozen=True)
+class DiskNeed:
+    """Bytes that a run's folder takes at its largest: `least` surely, `most` if all its vocabulary occurs."""
+
+    least: int
+    most: int
+
+
+def disk_need(
+    folder: Path,
+    config: Mapping[str, Any],
+    *,
+    is_frozen: Callable[[str], bool],
+    level: str | None,
+    lora_rank: int,
+    compacts: bool,
+    start: bool,
+    saves: tuple[int, int],
+    limit: int,
+    predictions: int,
+) -> DiskNeed:
+    """What a run writes that begins from the model in `folder`, by the headers of its files.
+
+    A checkpoint holds the weights and the two moments of those that are trained. While one is made, `limit` others
+    stand beside it, and one more where the best is older; in the end the model is written beside those that are kept.
+    Where the vocabulary is cut to what occurs (`compacts`), a checkpoint holds a part of the word embeddings, which is
+    nothing in `least` and all in `most`. `lora_rank` is 0 without LoRA, which puts two matrices beside each matrix of
+    a layer. `saves` are the checkpoints written behind steps, at least and at most;
+    `start` says that the weights before training are kept, too, as long as they are the best.
+    """
+    own, moments = (2, 4) if level == "O3" else (4, 8)  # under O2 the masters are kept in the place of the weights
+    weights, model = [0, 0], 0
+    trained = [0, 0]
+    for path in weight_files(folder):
+        for name, one in safetensors_file.header(path).items():
+            count = math.prod(one["shape"])
+            model += 4 * count
+            is_table = compacts and len(one["shape"]) == 2 and one["shape"][0] == config.get("vocab_size")
+            added = lora_rank * sum(one["shape"]) if len(one["shape"]) == 2 and _layer_of(name) is not None else 0
+            for case in (1,) if is_table else (0, 1):
+                weights[case] += own * (count + added)
+                trained[case] += moments * (added if is_frozen(name) else added + count)
+    rest = predictions + sum(path.stat().st_size for path in folder.glob("*") if path.suffix in (".json", ".txt"))
+    bounds = []
+    for case, (number, kept) in enumerate(zip(saves, (limit, max(limit, 2)), strict=True)):
+        whole, first = weights[case] + trained[case], weights[case] if start else 0
+        if case == 0 and start:  # the start may stay the best: it takes the place of a whole one
+            making, end = first + min(limit, number) * whole, first + min(limit - 1, number) * whole
+        else:
+            making, end = min(kept + 1, number) * whole, min(kept, number) * whole
+            making, end = (max(size, first + min(kept, number) * whole) for size in (making, end))
+        bounds.append(max(making, end + model) + rest)
+    return DiskNeed(*bounds)
+
+
+def size_words(size: float) -> str:
+    """Bytes as a person reads them: "512 kB", "1.4 GB"."""
+    for unit in ("bytes", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}"
+        size /= 1000
+    return f"{size:,.1f} GB"
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files that a model's weights are loaded from."""
+    whole = folder / "model.safetensors"
+    return [whole] if whole.exists() else sorted(folder.glob("*.safetensors"))
 
 
 def frozen_names(embeddings: bool, layers: int) -> Callable[[str], bool]:
     """Whether a parameter of that name is frozen by --freeze-embeddings, or by --freeze-layers with so many layers."""
 
     def is_frozen(name: str) -> bool:
-        number = re.search(r"\.(\d+)\.", name)
+        number = _layer_of(name)
         if number is not None:
-            return int(number[1]) < layers
+            return number < layers
         return "embedding" in name and (embeddings or layers > 0)
 
     return is_frozen
+
+
+def _layer_of(name: str) -> int | None:
+    """The number of the layer that a parameter belongs to; None outside of layers."""
+    match = re.search(r"\.(\d+)\.", name)
+    return int(match[1]) if match is not None else None
 
 
 def tokens_at_once(width: int) -> int:

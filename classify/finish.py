@@ -45,7 +45,8 @@ def finish(job: Job, state: train_state.TrainState, record: RunRecord) -> None:
     if job.placement is not None:
         job.placement.undo()
     weights = sharding.gathered(job.model.stock.state_dict(), keep=job.writes)
-    job.tracker.close()
+    with job.runtime.awaited(), job.writing("tensorboard"):
+        job.tracker.close()
     if job.config.training.save_on_each_node:
         job.runtime.close()  # while there is a group transformers saves on rank 0 alone
     # Nobody leaves before the files are written, so that a script that goes on to load the folder finds it. Where one
@@ -69,25 +70,30 @@ def _write(
     part, (eval_score, score) = corpus.test or corpus.eval, scores
     if job.vocabulary is not None:
         weights = job.vocabulary.expand(weights)
-    save_model(job.folder, job.model.stock, weights, job.tokenizer, _settings(job))
-    write_predictions(job.folder / "predictions.csv", part.table, part.rows, corpus.labels, metrics.softmax(logits))
+    with job.writing("the model"):
+        save_model(job.folder, job.model.stock, weights, job.tokenizer, _settings(job))
+    file = job.folder / "predictions.csv"
+    with job.writing(file.name):
+        write_predictions(file, part.table, part.rows, corpus.labels, metrics.softmax(logits))
     rival = _baseline(job, part)
     majority = baseline.always_largest(corpus.train.truth, part.truth, corpus.labels)
-    write_json(
-        job.folder / "metrics.json",
-        {
-            "train": _train_metrics(job, progress),
-            "eval": eval_score.as_json(),
-            "test": score.as_json() if corpus.test is not None else None,
-            "baseline": None if rival is None else rival.as_json(),
-            "majority": majority.as_json(),
-            "probe": job.probe,
-            "best_epoch": best_epoch,
-            "start_seconds": job.start_seconds,
-            "wall_seconds": job.elapsed,
-        },
-    )
-    record.write("finished")
+    with job.writing("metrics.json"):
+        write_json(
+            job.folder / "metrics.json",
+            {
+                "train": _train_metrics(job, progress),
+                "eval": eval_score.as_json(),
+                "test": score.as_json() if corpus.test is not None else None,
+                "baseline": None if rival is None else rival.as_json(),
+                "majority": majority.as_json(),
+                "probe": job.probe,
+                "best_epoch": best_epoch,
+                "start_seconds": job.start_seconds,
+                "wall_seconds": job.elapsed,
+            },
+        )
+    with job.writing("run.json"):
+        record.write("finished")
     name = "test" if corpus.test is not None else "evaluation"
     notes = advice.notes(
         score,

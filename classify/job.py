@@ -7,6 +7,7 @@ import os
 import sys
 import time
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from classify import attempts, explain, launch, metrics
+from classify import attempts, checkpoint, explain, launch, metrics
 from classify.agreement import check_alike, check_enough
 from classify.batch_norm import told
 from classify.checks import Checked
@@ -24,8 +25,8 @@ from classify.data.coverage import check_coverage
 from classify.data.infer import Guess
 from classify.data.parts import Part
 from classify.data.tokens import Tokens, TrainingSet, default_max_length, load_tokenizer, tokenize
-from classify.destination import Destination, begun_before, claim_folder
-from classify.errors import InputError
+from classify.destination import CHECKPOINTS, Destination, begun_before, claim_folder
+from classify.errors import DiskError, InputError, disk_refusal
 from classify.inference import logits_of
 from classify.loading import choices, load, places
 from classify.model import LoadedModel, quiet_libraries
@@ -82,6 +83,21 @@ class Job:
         """Print on the main process."""
         if self.runtime.is_main:
             _print(text)
+
+    @contextlib.contextmanager
+    def writing(self, what: str) -> Iterator[None]:
+        """Raise DiskError where the disk refuses what is written in this block, with what the folder keeps."""
+        try:
+            yield
+        except Exception as error:
+            reason = disk_refusal(error)
+            if reason is None:
+                raise
+            kept = [f"{CHECKPOINTS}/{path.name}" for path in checkpoint.finished(self.folder / CHECKPOINTS)]
+            raise DiskError(
+                f"{self.folder}: {what} could not be written: {reason}. Kept: {', '.join(kept) or 'nothing yet'}; mend "
+                f"that (free some space, say) and go on with the same command and --resume --output-dir {self.folder}."
+            ) from error
 
     def tokens_of(self, part: Part) -> Tokens:
         """Token ids of the table a part belongs to."""
@@ -251,7 +267,7 @@ def _tell(job: Job, unused: list[str]) -> None:
     job.say(f"ranks: {explain.line(job.runtime.topology, os.environ)}")
     if job.destination.resume and not job.checked.destination.resume:
         job.say(f"note: an earlier attempt of this job began {job.folder}; the launcher started it anew")
-    for warning in job.checked.corpus.warnings:
+    for warning in (*job.checked.corpus.warnings, *job.checked.notes):
         job.say(f"note: {warning}")
     if unused:
         job.say(f"note: parameters that the classifier never uses are left alone: {', '.join(unused)}")

@@ -89,13 +89,15 @@ def _run(job: Job) -> Path:
     if job.destination.resume and resume.is_finished(job, found, end):
         return job.folder
     record = _record(job)
-    if job.writes:
-        # Stands there until the run says otherwise: a killed process cannot.
-        record.write("interrupted")
+    with job.runtime.awaited(), job.writing("run.json"):
+        if job.writes:
+            # Stands there until the run says otherwise: a killed process cannot.
+            record.write("interrupted")
     try:
         state = _begin(job, found)
         end = _rehearse(job, state, plan, end)
-        _open_logs(job, state.progress.step)
+        with job.runtime.awaited(), job.writing("the training log"):
+            _open_logs(job, state.progress.step)
         job.start_seconds = job.elapsed
         _loop(job, state, plan, end)
         if state.progress.best is None:  # nothing was left to train, and no epoch has ended yet
@@ -110,9 +112,11 @@ def _run(job: Job) -> Path:
                 record.write("failed")
         raise
     finally:
-        job.tracker.close()
-        if job.log is not None:
-            job.log.close()
+        with contextlib.suppress(OSError):  # of a full disk: told already, where something was left to write
+            job.tracker.close()
+        with contextlib.suppress(OSError):
+            if job.log is not None:
+                job.log.close()
     return job.folder
 
 
@@ -216,7 +220,8 @@ def _loop(job: Job, state: train_state.TrainState, plan: BatchPlan, end: int) ->
             bar.update()
             if event.cut_into is not None:
                 _tell_cut(job, event.step, event.cut_into)
-            _log_step(job, event, bar)
+            with job.writing("the training log"):
+                _log_step(job, event, bar)
             if event.epoch_ended or event.last:
                 _evaluate_epoch(job, state)
             if event.epoch_ended or event.last or event.save_due or event.stopped:
@@ -290,9 +295,10 @@ def _evaluate_epoch(job: Job, state: train_state.TrainState) -> None:
         f"{progress.position / progress.seconds:.0f} rows/s{' - best so far' if better else ''}"
     )
     values = {"accuracy": score.accuracy, "macro_f1": score.macro_f1, "loss": score.loss}
-    if job.log is not None:
-        job.log.write({"step": progress.step, "epoch": epoch, "eval": values})
-    job.tracker.log("eval", progress.step, values)
+    with job.writing("the training log"):
+        if job.log is not None:
+            job.log.write({"step": progress.step, "epoch": epoch, "eval": values})
+        job.tracker.log("eval", progress.step, values)
 
 
 def _save(job: Job, state: train_state.TrainState) -> None:
@@ -317,7 +323,7 @@ def _save(job: Job, state: train_state.TrainState) -> None:
     )
     if job.writes and job.vocabulary is not None and job.vocabulary.compacted:
         weights[resume.VOCABULARY] = job.vocabulary.as_tensor()
-    with job.runtime.awaited():
+    with job.runtime.awaited(), job.writing(f"checkpoint {checkpoint.name_of(progress.step)}"):
         if job.writes:
             checkpoint.save(
                 job.folder / CHECKPOINTS,

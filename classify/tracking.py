@@ -88,12 +88,13 @@ class Tracker:
 
     def close(self) -> None:
         """Flush and close; safe to call twice."""
-        for board in (self._boards or {}).values():
-            board.close()
-        for tracker in self._others:
+        boards, others = self._boards or {}, self._others
+        self._boards, self._others = None, []
+        for tracker in others:
             with contextlib.suppress(Exception):
                 tracker.finish()
-        self._boards, self._others = None, []
+        for board in boards.values():
+            board.close()
 
 
 def _words(error: Exception) -> str:

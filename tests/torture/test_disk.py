@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,13 @@ from torch import nn
 
 from classify import checkpoint
 from tests.support.processes import Process, run_ranks, unlaunched
+from classify import checkpoint, estimate, finish, run
+from classify.errors import DiskError
+from classify.run import train
+from tests import tiny
+from tests.conftest import ROOT
+from tests.distributed.processes import run_group
+from tests.train.test_run import FILES, make_config, read_json
 
 
 def small() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -118,11 +126,11 @@ def test_killed_at_any_write_a_whole_checkpoint_remains(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MiB, where one can be mounted."""
+    """A file system of 4 MiB, where one can be mounted."""
     place = tmp_path / "disk"
     place.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)], capture_output=True, check=False
     )
     if mounted.returncode:
         pytest.skip("a small file system cannot be mounted here (needs root)")
@@ -132,21 +140,161 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(place)], check=True)
 
 
-def test_a_full_disk_is_told_in_one_line(
+def fill(place: Path, left: int = 0) -> None:
+    """Leave so many bytes on a file system."""
+    (place / "ballast").write_bytes(bytes(shutil.disk_usage(place).free - left))
+
+
+def test_too_little_room_is_told_before_torch_is_loaded(
     small_disk: Path, command: Callable[..., Any], model_folder: Path, table: Path
 ) -> None:
-    (small_disk / "ballast").write_bytes(bytes(800_000))
+    fill(small_disk, 100_000)
+    code = "import sys; from classify.cli import main; code = main(); print('torch' in sys.modules); sys.exit(code)"
     done = command(
-        "classify", "train", "--data", str(table), "--model", str(model_folder), "--cpu", "--epochs", "1",
-        "--report-to", "none", "--output-dir", str(small_disk / "out"),
+        "-c", code, "train", "--data", str(table), "--model", str(model_folder), "--cpu",
+        "--output-dir", str(small_disk / "out"), PYTHONPATH=str(ROOT),
     )  # fmt: skip
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: ")
-    assert "No space left on device" in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert not list((small_disk / "out").glob("checkpoints/*"))
-    run = json.loads((small_disk / "out" / "run.json").read_text())
-    assert run["status"] in ("failed", "interrupted")
+    assert done.returncode == 2
+    assert done.stdout == "False\n"
+    assert re.fullmatch(
+        rf"error: {small_disk}/out: the disk of {small_disk} has (98|99|100) kB free, and this run writes at least "
+        r"\d+ kB\. Free some, give an --output-dir on another disk, or keep fewer checkpoints "
+        r"\(save_total_limit: 1 in --config\)\.\n",
+        done.stderr,
+    )
+    assert not (small_disk / "out").exists()
+
+
+def size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"save_total_limit": 1}, {"freeze_layers": 1}, {"num_train_epochs": 1.0, "head": "random"}, {"lora": True}],
+    ids=["default", "one checkpoint", "frozen", "one epoch", "lora"],
+)
+def test_the_estimate_is_what_a_run_takes(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    """All tokens in the table of embeddings, so that the two bounds are as near as the best epoch lets them be."""
+    model = tiny.make_model(tmp_path / "model", hidden_size=128, intermediate_size=512)
+    sizes: list[int] = []
+
+    def save_and_measure(folder: Path, *arguments: Any, keep: Callable[[list[int]], set[int]]) -> Path:
+        def measured(steps: list[int]) -> set[int]:  # asked while the new one stands beside all others
+            sizes.append(size_of(tmp_path / "out"))
+            return keep(steps)
+
+        return save_checkpoint(folder, *arguments, keep=measured)
+
+    save_checkpoint = checkpoint.save
+    monkeypatch.setattr(checkpoint, "save", save_and_measure)
+    config = make_config(
+        model, table, tmp_path / "out",
+        **{"num_train_epochs": 3.0, "compact_vocabulary": False, "report_to": "none", **changes},
+    )  # fmt: skip
+    needs: list[estimate.DiskNeed] = []
+    disk_need = estimate.disk_need
+    monkeypatch.setattr(estimate, "disk_need", lambda *a, **k: needs.append(disk_need(*a, **k)) or needs[0])
+    train(config)
+    largest = max(*sizes, size_of(tmp_path / "out"))
+    (need,) = needs
+    assert need.least <= 1.02 * largest
+    assert need.least >= 0.6 * largest
+    assert 0.9 * largest <= need.most <= 1.5 * largest
+    assert min(need.most - largest, largest - need.least) <= 0.2 * largest
+
+
+def test_what_may_not_fit_is_a_note(
+    table: Path, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    need = estimate.DiskNeed(1, 1 << 60)
+    monkeypatch.setattr(estimate, "disk_need", lambda *_, **__: need)
+    train(make_config(model_folder, table, tmp_path / "out", max_steps=1))
+    assert re.search(r"note: .*free, and this run may write up to 1,152,921,504\.6 GB", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("before", "what"),
+    [
+        ((run, "_open_logs"), "the training log"),
+        ((checkpoint, "save"), "checkpoint step-00000006"),
+        ((finish, "save_model"), "the model"),
+        ((finish, "write_predictions"), "predictions.csv"),
+        ((finish, "_baseline"), "metrics.json"),
+    ],
+    ids=["log", "checkpoint", "model", "predictions", "metrics"],
+)
+def test_a_disk_that_fills_up_ends_in_one_line_and_nothing_is_lost(
+    small_disk: Path,
+    model_folder: Path,
+    table: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    before: tuple[Any, str],
+    what: str,
+) -> None:
+    """What follows with --resume is only what was missing."""
+    module, name = before
+    step = getattr(module, name)
+
+    def fill_and_go_on(*arguments: Any, **words: Any) -> Any:
+        if what != "checkpoint step-00000006" or arguments[1] == 6:
+            fill(small_disk)
+        return step(*arguments, **words)
+
+    out = small_disk / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, fill_and_go_on)
+        with pytest.raises(DiskError) as caught:
+            train(make_config(model_folder, table, out, report_to="none"))
+    kept = sorted(path.name for path in (out / "checkpoints").glob("*"))
+    listed = ", ".join(f"checkpoints/{name}" for name in kept) or "nothing yet"
+    assert caught.value.exit_code == 2
+    assert str(caught.value) == (
+        f"{out}: {what} could not be written: No space left on device. Kept: {listed}; mend that (free some space, "
+        f"say) and go on with the same command and --resume --output-dir {out}."
+    )
+    assert read_json(out / "run.json")["status"] in ("interrupted", "failed")
+    (small_disk / "ballast").unlink()
+    steps: list[int] = []
+    log_step = run._log_step
+    monkeypatch.setattr(run, "_log_step", lambda *a: steps.append(a[1].step) or log_step(*a))
+    train(make_config(model_folder, table, out, report_to="none", resume_from_checkpoint=True))
+    last = int(kept[-1].removeprefix("step-")) if kept else 0
+    assert steps == list(range(last + 1, 7))
+    assert read_json(out / "run.json")["status"] == "finished"
+    assert {path.name for path in out.iterdir()} == FILES - {"tensorboard"}
+
+
+def test_a_full_cache_ends_no_run(
+    small_disk: Path, table: Path, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(small_disk))
+    fill(small_disk)
+    out = train(make_config(model_folder, table, tmp_path / "out", max_steps=1))
+    assert read_json(out / "run.json")["status"] == "finished"
+
+
+FULL = """
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from classify import checkpoint, cli
+
+save = checkpoint.save
+
+def fill_and_save(folder, *arguments, **words):
+    disk = Path(sys.argv[-1]).parent
+    (disk / "ballast").write_bytes(bytes(shutil.disk_usage(disk).free))
+    return save(folder, *arguments, **words)
+
+checkpoint.save = fill_and_save
+sys.exit(cli.main(program="run_classify.py"))
+"""
 
 
 @pytest.mark.distributed
@@ -154,12 +302,12 @@ def test_a_disk_that_is_full_for_one_rank_is_told_to_all(
     small_disk: Path, model_folder: Path, table: Path, tmp_path: Path
 ) -> None:
     """Also where no launcher ends the others, who wait for the checkpoint to be whole."""
-    (small_disk / "ballast").write_bytes(bytes(800_000))
+    (tmp_path / "full.py").write_text(FULL)
     words = [
         "--data", str(table), "--model", str(model_folder), "--cpu", "--epochs", "1", "--report-to", "none",
         "--output-dir", str(small_disk / "out"),
     ]  # fmt: skip
-    told = run_ranks(2, "run_classify.py", *words, folder=tmp_path, timeout=60, code=[1, 2])
+    told = run_group(2, ["full.py", *words], cwd=tmp_path, timeout=60, code=2)
     assert told[0].splitlines()[-1].startswith("error: ")
-    assert "No space left on device" in told[0]
+    assert "could not be written: No space left on device" in told[0]
     assert told[1] == "", "rank 0 has told it"
