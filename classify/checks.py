@@ -146,7 +146,7 @@ def _check_disk(config: RunConfig, corpus: Corpus, model: ModelFolder, wanted: D
         level=training.opt_level,
         lora_rank=config.model.lora_rank if config.model.lora else 0,
         compacts=config.model.compact_vocabulary,
-        start=False,
+        start=config.model.head == "probe",
         saves=(1 if ends_early else epochs, epochs if training.save_steps is None else training.save_total_limit + 2),
         limit=training.save_total_limit,
         predictions=part.table.arrow.nbytes * len(part) // len(part.table)

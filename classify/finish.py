@@ -30,7 +30,7 @@ def finish(job: Job, state: train_state.TrainState, record: RunRecord) -> None:
         state.zero.make_whole(job.model.stock)
     if step != progress.step:
         if take_best(job, step):
-            job.say(f"the weights of epoch {best_epoch:g} are kept: they scored best on the evaluation part")
+            job.say(_kept(best_epoch, step))
         else:
             best_epoch, step = progress.position / len(corpus.train), progress.step
     if job.adapted is not None:
@@ -54,6 +54,16 @@ def finish(job: Job, state: train_state.TrainState, record: RunRecord) -> None:
     with contextlib.nullcontext() if job.runtime.closed else job.runtime.awaited():
         if job.writes:
             _write(job, state, record, weights, logits, (eval_score, score), best_epoch)
+
+
+def _kept(epoch: float, step: int) -> str:
+    """The line on weights that are not the last ones."""
+    if step > 0:
+        return f"the weights of epoch {epoch:g} are kept: they scored best on the evaluation part"
+    return (
+        "note: fine-tuning did not improve on the logistic regression on frozen features, so the weights before it are "
+        "kept; try a lower --learning-rate, more --epochs or more rows"
+    )
 
 
 def _write(

@@ -17,7 +17,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from classify import attempts, checkpoint, launch, probe, rehearsal, resume, train_state, trainer
+from classify import attempts, checkpoint, launch, metrics, probe, rehearsal, resume, train_state, trainer
 from classify.checkpoint import Checkpoint
 from classify.checks import Checked, check
 from classify.config import RunConfig
@@ -98,9 +98,11 @@ def _run(job: Job) -> Path:
         end = _rehearse(job, state, plan, end)
         with job.runtime.awaited(), job.writing("the training log"):
             _open_logs(job, state.progress.step)
+        if found is None and state.progress.best is not None:
+            _save(job, state)
         job.start_seconds = job.elapsed
         _loop(job, state, plan, end)
-        if state.progress.best is None:  # nothing was left to train, and no epoch has ended yet
+        if state.progress.scored != state.progress.step:  # stopped within an epoch, and nothing was left to train
             _evaluate_epoch(job, state)
             _save(job, state)
         finish(job, state, record)
@@ -151,10 +153,13 @@ def _rows_per_step(job: Job) -> list[int]:
 
 
 def _begin(job: Job, found: Checkpoint | None) -> train_state.TrainState:
-    """Weights, optimizer and progress of a checkpoint, or the head's start of a fresh run."""
+    """Weights, optimizer and progress of a checkpoint, or the head's start of a fresh run.
+
+    A head that starts from a logistic regression is the first candidate for the best; a random one is none.
+    """
     if found is not None:
         return resume.restore(job, found)
-    config = job.config
+    config, score = job.config, None
     if config.model.head == "probe":
         begin = time.perf_counter()
         start = probe.start_head(job.model, job.training_set, job.runtime, config.training.seed)
@@ -164,7 +169,10 @@ def _begin(job: Job, found: Checkpoint | None) -> train_state.TrainState:
             f"head: starts from a logistic regression on the model's output of {start.rows} rows - evaluation accuracy "
             f"{score.accuracy:.3f} before fine-tuning, {time.perf_counter() - begin:.1f} s (--head to change)"
         )
-    return train_state.make_state(job.model, config.training, job.runtime, job.objective)
+    state = train_state.make_state(job.model, config.training, job.runtime, job.objective)
+    if score is not None:
+        _keep_if_best(job, state.progress, score)
+    return state
 
 
 def _rehearse(job: Job, state: train_state.TrainState, plan: BatchPlan, end: int) -> int:
@@ -273,16 +281,7 @@ def _evaluate_epoch(job: Job, state: train_state.TrainState) -> None:
     progress = state.progress
     epoch = progress.position / len(job.checked.corpus.train)
     score = job.score(job.checked.corpus.eval)
-    best = progress.best
-    better = best is None or score.rank > (best["macro_f1"], -best["loss"])
-    if better:
-        job.best = (progress.step, score)
-        progress.best = {
-            "step": progress.step,
-            "epoch": epoch,
-            "macro_f1": score.macro_f1,
-            "loss": score.loss,
-        }
+    better = _keep_if_best(job, progress, score)
     planned = job.config.training.num_train_epochs
     if job.config.training.max_minutes is not None and progress.end is not None:
         planned = progress.end / len(job.checked.corpus.train)
@@ -299,6 +298,17 @@ def _evaluate_epoch(job: Job, state: train_state.TrainState) -> None:
         if job.log is not None:
             job.log.write({"step": progress.step, "epoch": epoch, "eval": values})
         job.tracker.log("eval", progress.step, values)
+
+
+def _keep_if_best(job: Job, progress: train_state.Progress, score: metrics.Score) -> bool:
+    """Remember the score of the step that training stands at, and whether it is the best so far, which is returned."""
+    progress.scored, best = progress.step, progress.best
+    better = best is None or score.rank > (best["macro_f1"], -best["loss"])
+    if better:
+        job.best = (progress.step, score)
+        epoch = progress.position / len(job.checked.corpus.train)
+        progress.best = {"step": progress.step, "epoch": epoch, "macro_f1": score.macro_f1, "loss": score.loss}
+    return better
 
 
 def _save(job: Job, state: train_state.TrainState) -> None:

@@ -30,8 +30,9 @@ class Progress:
     """Where training stands; all of it goes into a checkpoint. `position` is the rows consumed since the start.
 
     `end` is where a limit of time lets it end, once that has been measured, under the `limits` that were given then;
-    `parts` the micro-batches a step is cut into, more than were asked for where memory was short. `first_loss` is the
-    mean training loss of the first epoch.
+    `parts` the micro-batches a step is cut into, more than were asked for where memory was short. `best` is the step
+    that scored best on the evaluation part, `scored` the last one that was scored; 0 is the start, before any step.
+    `first_loss` is the mean training loss of the first epoch.
     """
 
     step: int = 0
@@ -44,6 +45,7 @@ class Progress:
     limits: list[float | None] | None = None
     parts: int = 1
     best: dict[str, float] | None = None
+    scored: int | None = None
     first_loss: float | None = None
 
     @property

@@ -171,7 +171,13 @@ def size_of(folder: Path) -> int:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"save_total_limit": 1}, {"freeze_layers": 1}, {"num_train_epochs": 1.0, "head": "random"}, {"lora": True}],
+    [
+        {},
+        {"save_total_limit": 1, "head": "random"},
+        {"freeze_layers": 1},
+        {"num_train_epochs": 1.0, "head": "random"},
+        {"lora": True},
+    ],
     ids=["default", "one checkpoint", "frozen", "one epoch", "lora"],
 )
 def test_the_estimate_is_what_a_run_takes(
@@ -218,7 +224,7 @@ def test_what_may_not_fit_is_a_note(
 @pytest.mark.parametrize(
     ("before", "what"),
     [
-        ((run, "_open_logs"), "the training log"),
+        ((run, "_log_step"), "the training log"),
         ((checkpoint, "save"), "checkpoint step-00000006"),
         ((finish, "save_model"), "the model"),
         ((finish, "write_predictions"), "predictions.csv"),

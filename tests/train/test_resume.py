@@ -34,6 +34,26 @@ def without_times(log: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in line.items() if key != "rows_per_second"} for line in lines]
 
 
+@pytest.mark.parametrize("head", ["probe", "random"])
+def test_a_run_that_was_killed_before_its_first_epoch_ended(
+    model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str
+) -> None:
+    """The start is a checkpoint where it is a candidate for the best; it has no moments yet."""
+
+    def killed(*_: Any) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "_log_step", killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            run.train(make_config(model_folder, table, tmp_path / "out", head=head))
+    kept = [path.name for path in (tmp_path / "out" / "checkpoints").glob("*")]
+    assert kept == (["step-00000000"] if head == "probe" else [])
+    out = run.train(make_config(model_folder, table, tmp_path / "out", head=head, resume_from_checkpoint=True))
+    whole = run.train(make_config(model_folder, table, tmp_path / "whole", head=head))
+    assert (out / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
 @pytest.mark.parametrize("step", [1, 3, 4, 7])
 def test_resumed_is_uninterrupted_to_the_last_bit(
     uninterrupted: Path, model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
@@ -64,7 +84,8 @@ def test_ctrl_c_is_130(model_folder: Path, table: Path, tmp_path: Path, monkeypa
     with pytest.raises(Interrupted, match="--resume --output-dir") as caught:
         run.train(whole_config(model_folder, table, tmp_path / "out"))
     assert caught.value.exit_code == 130
-    assert [path.name for path in (tmp_path / "out" / "checkpoints").iterdir()] == ["step-00000003"]
+    kept = sorted(path.name for path in (tmp_path / "out" / "checkpoints").iterdir())
+    assert kept == ["step-00000000", "step-00000003"]
 
 
 def test_a_finished_run_is_left_as_it_is(

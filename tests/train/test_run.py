@@ -17,9 +17,10 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import classify
-from classify import probe
+from classify import checkpoint, probe
 from classify.checks import check_prediction
 from classify.data.read import read_table
 from classify.destination import check_destination
@@ -325,6 +326,43 @@ def test_the_best_epoch_is_kept(
     assert found["eval"]["macro_f1"] == pytest.approx(scores[best][0])
     assert found["eval"]["loss"] == pytest.approx(-scores[best][1], rel=1e-5)
     assert f"the weights of epoch {best + 1} are kept" in capsys.readouterr().out
+
+
+def harmful(folder: Path) -> dict[str, Any]:
+    """Settings of a run whose start is better than each of its epochs: steps so long that they undo the model."""
+    rows = tiny.write_table(folder / "rows.csv", tiny.table_rows(120))
+    return {"eval_data": str(rows), "dropout": 0.0, "learning_rate": 0.2, "lr_scheduler_type": "constant"}
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+@pytest.mark.parametrize("resumed", [False, True])
+def test_the_start_is_kept_where_no_epoch_beats_it(
+    model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], limit: int, resumed: bool
+) -> None:
+    changes = {**harmful(tmp_path), "save_total_limit": limit}
+    if resumed:
+        train(make_config(model_folder, table, tmp_path / "out", **{**changes, "num_train_epochs": 1.0}))
+        changes |= {"resume_from_checkpoint": True}
+    out = train(make_config(model_folder, table, tmp_path / "out", **changes))
+    found = read_json(out / "metrics.json")
+    log = [json.loads(line) for line in (out / "train_log.jsonl").read_text().splitlines()]
+    scores = [line["eval"]["accuracy"] for line in log if "eval" in line]
+    assert len(scores) == 2
+    assert max(scores) < found["probe"]["accuracy"], "the test needs a run that does harm"
+    assert found["best_epoch"] == 0
+    assert found["eval"]["accuracy"] == found["probe"]["accuracy"]
+    assert found["train"]["epochs"] == 2
+    assert "fine-tuning did not improve on the logistic regression on frozen features" in capsys.readouterr().out
+    kept = {path.name for path in (out / "checkpoints").iterdir()}
+    assert kept == {"step-00000000", "step-00000008"}
+    start = checkpoint.load(out / "checkpoints" / "step-00000000").model_tensors()
+    assert torch.equal(load_file(out / "model.safetensors")["classifier.weight"], start["classifier.weight"])
+
+
+def test_a_random_start_is_no_candidate(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    out = train(make_config(model_folder, table, tmp_path / "out", **harmful(tmp_path), head="random"))
+    assert read_json(out / "metrics.json")["best_epoch"] > 0
+    assert not (out / "checkpoints" / "step-00000000").exists()
 
 
 def test_the_probe_looks_at_some_rows_of_each_class(
