@@ -14,10 +14,11 @@ from dataclasses import Field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from classify import sagemaker
+from classify import launch, sagemaker
 from classify.config import FIELDS, HINTS, RunConfig
 from classify.errors import InputError
-from classify.options import choices
+from classify.options import as_switch, choices
+from classify.stored_run import FILE, newest_runs, run_folder, stored_values
 
 GROUPS = {
     "Data": ("data", "eval_data", "test_data", "text_column", "label_column", "max_length", "max_train_samples"),
@@ -159,7 +160,10 @@ def _help(spec: Field[Any]) -> str:
 
 
 def parse_training(argv: Sequence[str], program: str) -> RunConfig:
-    """Command line, over the YAML of `--config`, over the defaults. Raises InputError with every fault."""
+    """Command line, over the YAML of `--config`, over the run of `--resume`, over the defaults.
+
+    Raises InputError with every fault.
+    """
     parser = training_parser(program)
     namespace, unknown = parser.parse_known_args(list(argv))
     given: dict[str, Any] = vars(namespace)
@@ -170,14 +174,15 @@ def parse_training(argv: Sequence[str], program: str) -> RunConfig:
     config_file = given.pop("config", None)
     if config_file is not None:
         values, names = _yaml_values(config_file, faults)
-    # A flag replaces what the file says of the same thing, also when the two use different words for it.
-    for pair in (("batch_size", "per_device_train_batch_size"), ("precision", "fp16", "bf16")):
-        if any(name in given for name in pair):
-            for name in pair:
-                values.pop(name, None)
-    values.update(given)
+    values = _over(given, values)
     assumed = _from_container(values, faults)
     names = {name: text for name, text in names.items() if name not in given}
+    stored, file = _from_run(values, faults)
+    merged = _over(values, stored)
+    taken = {name: file for name in stored if name in merged and name not in values}
+    assumed |= taken
+    names |= {name: f"{file}: {name}" for name in taken}
+    values = merged
     config = RunConfig.from_values(values, names, faults)
     config.debug, config.plan, config.assumed = debug, plan, assumed
     return config
@@ -192,6 +197,40 @@ def _from_container(values: dict[str, Any], faults: list[str]) -> dict[str, str]
         return {}
     values.update({name: value for name, (value, _) in told.items()})
     return {name: variable for name, (_, variable) in told.items()}
+
+
+def _over(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """Values of which the first win, also where the two use different words for the same thing."""
+    second = dict(second)
+    for alike in (("batch_size", "per_device_train_batch_size"), ("precision", "fp16", "bf16")):
+        if any(name in first for name in alike):
+            for name in alike:
+                second.pop(name, None)
+    return {**second, **first}
+
+
+def _from_run(values: dict[str, Any], faults: list[str]) -> tuple[dict[str, Any], str]:
+    """Settings of the run that --resume goes on with, and the file they stand in, where the command names no table."""
+    resume = values.get("resume_from_checkpoint", False)
+    switch = as_switch(resume)
+    if switch is False or "data" in values or faults:
+        return {}, ""
+    folder = values.get("output_dir") if switch else resume
+    if not isinstance(folder, str):
+        newest = ", ".join(newest_runs())
+        faults.append(
+            "--resume must name the folder of a run, e.g. --resume runs/my-1, where no --data is given. Got nothing "
+            f"instead{f'; the newest are {newest}' if newest else ''}."
+        )
+        return {}, ""
+    try:
+        stored = stored_values(run_folder(folder))
+    except InputError as error:
+        faults.extend(error.faults)
+        return {}, ""
+    if launch.is_launched():  # processes are there already
+        stored.pop("nproc", None)
+    return stored, str(run_folder(folder) / FILE)
 
 
 def _yaml_values(path: str, faults: list[str]) -> tuple[dict[str, Any], dict[str, str]]:

@@ -174,12 +174,16 @@ def _guesses(config: RunConfig, corpus: Corpus, model: ModelFolder) -> tuple[Gue
     values = config.flat()
     return (
         *(
-            Guess(
-                name.replace("_", " "), str(values[name]), f"{variable} says so", FIELDS[name][1].metadata["flags"][0]
-            )
-            for name, variable in config.assumed.items()
+            Guess(name.replace("_", " "), str(values[name]), f"{where} says so", _flag(name))
+            for name, where in config.assumed.items()
         ),
         Guess("table", f"{table.path}, {len(table)} rows", f"UTF-8 with a header, {delimiter} between columns", ""),
         *corpus.guesses,
         Guess("model", config.model.name, model.found, "--model"),
     )
+
+
+def _flag(name: str) -> str:
+    """How a person sets a field: by its flag, or in a file."""
+    flags = FIELDS[name][1].metadata["flags"]
+    return flags[0] if flags else f"{name} in --config"

@@ -112,7 +112,7 @@ class TrainingConfig(DeviceConfig):
     )
     resume_from_checkpoint: bool | str = option(
         False,
-        "go on from the newest checkpoint (of this folder, if one is named)",
+        "go on from the newest checkpoint (of this folder, if one is named; alone with it: as that run's command said)",
         "--resume",
         "--resume-from-checkpoint",
     )
@@ -208,7 +208,7 @@ class RunConfig:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     debug: bool = False
     plan: bool = False
-    # What SageMaker's container said of fields that were not given: {field: variable}.
+    # Who said what was not given: {field: a variable of SageMaker's container, or the run.json of the run to resume}.
     assumed: dict[str, str] = field(default_factory=dict)
 
     @classmethod

@@ -16,8 +16,8 @@ from typing import Any
 from classify import attempts, launch
 from classify.config import RunConfig
 from classify.errors import InputError
+from classify.stored_run import CHECKPOINTS, run_folder
 
-CHECKPOINTS = "checkpoints"
 # The lock lies in the folder itself, since the folder above may not be writable. It counts as nothing there.
 LOCK = ".lock"
 # Processes that only look whether a folder is free hold its lock for a moment.
@@ -55,10 +55,8 @@ def check_destination(config: RunConfig) -> Destination:
             wanted = wanted.parent.parent  # an attempt before this one went on from there, and further
         if launch.looks_at_folders() and not wanted.is_dir():
             raise InputError(f"--resume {resume}: no such folder. Expected a run's folder, or a checkpoint in it.")
-        if wanted.name == CHECKPOINTS:
-            wanted = wanted.parent
-        elif wanted.parent.name == CHECKPOINTS:
-            checkpoint, wanted = wanted, wanted.parent.parent
+        checkpoint = wanted if wanted.parent.name == CHECKPOINTS else None
+        wanted = run_folder(str(wanted))
         if named is not None and named.resolve() != wanted.resolve():
             raise InputError(f"--resume {resume} and --output-dir {named} name two runs; give one of them.")
         named = wanted

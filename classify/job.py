@@ -96,7 +96,7 @@ class Job:
             kept = [f"{CHECKPOINTS}/{path.name}" for path in checkpoint.finished(self.folder / CHECKPOINTS)]
             raise DiskError(
                 f"{self.folder}: {what} could not be written: {reason}. Kept: {', '.join(kept) or 'nothing yet'}; mend "
-                f"that (free some space, say) and go on with the same command and --resume --output-dir {self.folder}."
+                f"that (free some space, say) and go on with --resume {self.folder}."
             ) from error
 
     def tokens_of(self, part: Part) -> Tokens:

@@ -188,7 +188,10 @@ def versions() -> dict[str, str]:
 
 @dataclass
 class RunRecord:
-    """run.json: what was asked, what was guessed, on what it ran, how it ended."""
+    """run.json: what was asked, what was guessed, on what it ran, how it ended.
+
+    `earlier` are the starts of this run before this one, which goes on from `from_step`.
+    """
 
     folder: Path
     config: RunConfig
@@ -199,6 +202,8 @@ class RunRecord:
     launcher: str = "none"
     precision: str = "fp32"
     extra: dict[str, Any] = field(default_factory=dict)
+    earlier: list[dict[str, Any]] = field(default_factory=list)
+    from_step: int = 0
 
     def write(self, status: str) -> None:
         """Write run.json with the run's status: finished, interrupted or failed."""
@@ -207,6 +212,11 @@ class RunRecord:
             self.folder / "run.json",
             {
                 "command": sys.orig_argv,
+                "commands": [
+                    *self.earlier,
+                    {"command": sys.orig_argv, "from_step": self.from_step, "status": status},
+                ],
+                "cwd": os.getcwd(),
                 "config": self.config.to_dict(),
                 "guesses": [vars(guess) for guess in self.guesses],
                 "versions": versions(),

@@ -19,6 +19,15 @@ from classify.errors import CheckpointError, InputError
 from classify.job import Job
 from classify.precision import for_training
 
+# Settings that a resumed run may change without learning otherwise, or that its identity answers for.
+_NO_LEARNING = {
+    *("data", "eval_data", "test_data", "text_column", "label_column", "max_length", "max_train_samples"),
+    *("model", "head", "lora", "lora_rank", "lora_alpha", "freeze_embeddings", "freeze_layers", "compact_vocabulary"),
+    *("batch_size", "per_device_train_batch_size", "seed", "precision", "fp16", "bf16"),
+    *("use_cpu", "local_rank", "nproc", "ddp_backend", "device_memory"),
+    *("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "save_steps", "save_on_each_node"),
+    *("save_total_limit", "logging_steps", "report_to"),
+}
 # Name of the id map among the weights of a checkpoint with a compact embedding table.
 VOCABULARY = "vocabulary"
 
@@ -37,6 +46,8 @@ def find_checkpoint(job: Job) -> Checkpoint | None:
     before = found.state["identity"]
     _keep_precision(job, before.get("precision"))
     now = job.identity()
+    if found.state.get("model_folder") == str(job.checked.model.path.resolve()):
+        now.pop("model")  # may be named otherwise from another working directory
     changed = [
         f"{key} was {before.get(key)!r} and is {now[key]!r}"
         if key != "data"  # whose hashes say nothing to a person
@@ -115,8 +126,21 @@ def is_finished(job: Job, found: Checkpoint | None, end: int) -> bool:
         return False
     else:
         job.say(f"{job.folder}: resuming from {found.path.name}")
+        _tell_changes(job, found)
         return False
     return True
+
+
+def _tell_changes(job: Job, found: Checkpoint) -> None:
+    """Say which settings that bear on learning are others than those the checkpoint was trained with."""
+    before, now = found.state.get("settings", {}), job.config.flat()
+    changed = [
+        f"{name} was {before[name]} and is {now[name]}"
+        for name in now
+        if name not in _NO_LEARNING and name in before and before[name] != now[name]
+    ]
+    if changed:
+        job.say(f"note: {'; '.join(changed)} from step {found.step} on")
 
 
 def restore(job: Job, found: Checkpoint) -> train_state.TrainState:

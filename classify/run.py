@@ -30,6 +30,7 @@ from classify.job import Job, prepare
 from classify.outputs import RunRecord, TrainLog
 from classify.process_group import telling_other_machines
 from classify.signals import stop_signals
+from classify.stored_run import earlier_commands
 from classify.tracking import Tracker
 
 # Of the time that --max-minutes leaves, the share to plan with; files, the baseline and a busy machine need the rest.
@@ -88,7 +89,7 @@ def _run(job: Job) -> Path:
         end = found.state["progress"]["end"] or end
     if job.destination.resume and resume.is_finished(job, found, end):
         return job.folder
-    record = _record(job)
+    record = _record(job, found)
     with job.runtime.awaited(), job.writing("run.json"):
         if job.writes:
             # Stands there until the run says otherwise: a killed process cannot.
@@ -122,7 +123,7 @@ def _run(job: Job) -> Path:
     return job.folder
 
 
-def _record(job: Job) -> RunRecord:
+def _record(job: Job, found: Checkpoint | None) -> RunRecord:
     runtime = job.runtime
     shares = _rows_per_step(job)
     topology = [{**entry, "rows_per_step": shares[i]} for i, entry in enumerate(runtime.topology)]
@@ -141,6 +142,8 @@ def _record(job: Job) -> RunRecord:
             "batch_size": job.batch_size,
             "job": job.names,
         },
+        earlier=earlier_commands(job.folder),
+        from_step=found.step if found is not None else 0,
     )
 
 
@@ -153,10 +156,7 @@ def _rows_per_step(job: Job) -> list[int]:
 
 
 def _begin(job: Job, found: Checkpoint | None) -> train_state.TrainState:
-    """Weights, optimizer and progress of a checkpoint, or the head's start of a fresh run.
-
-    A head that starts from a logistic regression is the first candidate for the best; a random one is none.
-    """
+    """What a checkpoint holds, or a fresh start, which is the first candidate for the best unless it is random."""
     if found is not None:
         return resume.restore(job, found)
     config, score = job.config, None
@@ -239,8 +239,7 @@ def _loop(job: Job, state: train_state.TrainState, plan: BatchPlan, end: int) ->
             number = job.runtime.broadcast(received[0] if received else int(signal.SIGTERM))
             raise Interrupted(
                 f"stopped by {signal.Signals(number).name} after step {state.progress.step}, which is saved; "
-                f"go on with the same command and --resume --output-dir {job.folder}"
-                + (", without --overwrite-output-dir" if training.overwrite_output_dir else ""),
+                f"go on with --resume {job.folder}",
                 number,
             )
 
@@ -343,6 +342,8 @@ def _save(job: Job, state: train_state.TrainState) -> None:
                 {
                     "progress": dataclasses.asdict(progress),
                     "identity": job.identity(),
+                    "model_folder": str(job.checked.model.path.resolve()),
+                    "settings": job.config.flat(),
                     "scaler": state.zero.scale() if state.zero is not None else state.scaler.state_dict(),
                     "probe": job.probe,
                 },

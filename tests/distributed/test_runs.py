@@ -218,7 +218,7 @@ def test_ctrl_c_saves_and_leaves_no_process(uneven: dict[str, Path], model_folde
         process.kill()
     assert done.returncode == 130, (done.stdout[-500:], done.stderr)
     assert done.stderr.count("error: ") == 1, done.stderr
-    assert "saved; go on with the same command and --resume" in done.stderr
+    assert "saved; go on with --resume " in done.stderr
     assert read_json(tmp_path / "out" / "run.json")["status"] == "interrupted"
 
 

@@ -260,7 +260,7 @@ def test_a_disk_that_fills_up_ends_in_one_line_and_nothing_is_lost(
     assert caught.value.exit_code == 2
     assert str(caught.value) == (
         f"{out}: {what} could not be written: No space left on device. Kept: {listed}; mend that (free some space, "
-        f"say) and go on with the same command and --resume --output-dir {out}."
+        f"say) and go on with --resume {out}."
     )
     assert read_json(out / "run.json")["status"] in ("interrupted", "failed")
     (small_disk / "ballast").unlink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 import classify.run as run
 from classify.checkpoint import newest
+from classify.cli import main
 from classify.destination import check_destination
 from classify.errors import CheckpointError, InputError, Interrupted
 from tests.support.runs import EPOCHS, make_config, read_json, stop_at, worse_in_the_end
@@ -81,7 +83,7 @@ def test_resumed_is_uninterrupted_to_the_last_bit(
 
 def test_ctrl_c_is_130(model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stop_at(2, monkeypatch, signal.SIGINT)
-    with pytest.raises(Interrupted, match="--resume --output-dir") as caught:
+    with pytest.raises(Interrupted, match=f"go on with --resume {tmp_path}/out$") as caught:
         run.train(whole_config(model_folder, table, tmp_path / "out"))
     assert caught.value.exit_code == 130
     kept = sorted(path.name for path in (tmp_path / "out" / "checkpoints").iterdir())
@@ -121,6 +123,65 @@ def test_without_a_checkpoint_it_starts_afresh_and_says_so(
     (unfinished / "model.safetensors").write_bytes(b"half")
     run.train(make_config(model_folder, table, tmp_path / "out", max_steps=1, resume_from_checkpoint=True))
     assert "no finished checkpoint to resume from; starting afresh" in capsys.readouterr().out
+
+
+def test_resume_and_the_folder_say_enough(
+    uninterrupted: Path, model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The settings are those of the run, relative paths those of its working directory."""
+    (tmp_path / "then").mkdir()
+    (tmp_path / "now").mkdir()
+    shutil.copy(table, tmp_path / "then" / "my.csv")
+    shutil.copytree(model_folder, tmp_path / "then" / "bert")
+    monkeypatch.chdir(tmp_path / "then")
+    with monkeypatch.context() as patch:
+        stop_at(4, patch)
+        with pytest.raises(Interrupted):
+            run.train(whole_config(Path("bert"), Path("my.csv"), tmp_path / "out"))
+    monkeypatch.chdir(tmp_path / "now")
+    assert main(["--resume", str(tmp_path / "out")], program="run_classify.py") == 0
+    assert list((tmp_path / "now").iterdir()) == []
+    for name in ("model.safetensors", "predictions.csv"):
+        assert (tmp_path / "out" / name).read_bytes() == (uninterrupted / name).read_bytes(), name
+    assert main(["train", "--resume", str(tmp_path / "out"), "--epochs", "4"]) == 0
+    assert read_json(tmp_path / "out" / "metrics.json")["train"]["epochs"] == 4
+
+
+def test_a_changed_setting_is_told_and_no_command_forgotten(
+    model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patch:
+        stop_at(4, patch)
+        patch.setattr(sys, "orig_argv", ["first"])
+        with pytest.raises(Interrupted):
+            run.train(whole_config(model_folder, table, tmp_path / "out"))
+    assert read_json(tmp_path / "out" / "run.json")["commands"] == [
+        {"command": ["first"], "from_step": 0, "status": "interrupted"}
+    ]
+    stopped = int(newest(tmp_path / "out" / "checkpoints")[0].step)  # type: ignore[union-attr]
+    changes = {"learning_rate": 1e-4, "weight_decay": 0.1, "save_steps": 100}
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "orig_argv", ["second"])
+        run.train(whole_config(model_folder, table, tmp_path / "out", resume_from_checkpoint=True, **changes))
+    assert (
+        f"note: learning_rate was 0.001 and is 0.0001; weight_decay was 0.01 and is 0.1 from step {stopped} on\n"
+        in capsys.readouterr().out
+    )
+    found = read_json(tmp_path / "out" / "run.json")
+    assert found["command"] == ["second"]
+    assert found["commands"] == [
+        {"command": ["first"], "from_step": 0, "status": "interrupted"},
+        {"command": ["second"], "from_step": stopped, "status": "finished"},
+    ]
+
+
+def test_unchanged_settings_are_not_told(
+    uninterrupted: Path, model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(uninterrupted, tmp_path / "out")
+    (tmp_path / "out" / "run.json").unlink()
+    run.train(whole_config(model_folder, table, tmp_path / "out", resume_from_checkpoint=True))
+    assert " from step " not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "remove", "manifest"])

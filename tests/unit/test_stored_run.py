@@ -1,0 +1,182 @@
+"""`--resume FOLDER` alone: the settings come from the folder's run.json, which is checked like any other input."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from classify.arguments import parse_training
+from classify.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
+from classify.errors import InputError
+
+FOLDER = "runs/my-1"
+
+
+def parse(*words: str) -> RunConfig:
+    return parse_training(words, "run_classify.py")
+
+
+def store(content: Any, folder: str = FOLDER) -> None:
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    text = content if isinstance(content, str) else json.dumps(content)
+    (Path(folder) / "run.json").write_text(text, encoding="utf-8")
+
+
+def of(config: RunConfig, **more: Any) -> dict[str, Any]:
+    return {"config": config.to_dict(), "cwd": os.getcwd(), **more}
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
+    """The settings of a run in runs/my-1 of the working directory."""
+    monkeypatch.chdir(tmp_path)
+    config = RunConfig(
+        DataConfig(data="my.csv", test_data="test.csv", max_length=64),
+        ModelConfig(dropout=0.2, freeze_layers=1),
+        TrainingConfig(
+            num_train_epochs=5.0, batch_size=16, precision="bf16", use_cpu=True, nproc=2, save_total_limit=4
+        ),
+    )
+    config.training.overwrite_output_dir = True
+    config.training.output_dir = "elsewhere"
+    store(of(config))
+    return config
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--resume", FOLDER),
+        ("--resume", f"{FOLDER}/checkpoints"),
+        ("--resume", f"{FOLDER}/checkpoints/step-00000003"),
+        ("--resume", "--output-dir", FOLDER),
+    ],
+)
+def test_all_settings_are_the_runs(run: RunConfig, words: tuple[str, ...]) -> None:
+    found = parse(*words)
+    assert found.training.resume_from_checkpoint
+    assert found.training.overwrite_output_dir is False
+    assert found.training.output_dir == (FOLDER if "--output-dir" in words else None)
+    expected, got = run.flat(), found.flat()
+    for name in ("resume_from_checkpoint", "overwrite_output_dir", "output_dir"):
+        expected.pop(name)
+        got.pop(name)
+    assert got == expected
+    assert set(found.assumed.values()) == {f"{FOLDER}/run.json"}
+    assert "num_train_epochs" in found.assumed
+    assert "learning_rate" not in found.assumed
+
+
+def test_what_is_given_beside_it_wins(run: RunConfig, tmp_path: Path) -> None:
+    (tmp_path / "more.yaml").write_text("save_total_limit: 1\nepochs: 9\n")
+    found = parse(
+        "--resume", FOLDER, "--epochs", "7", "--config", "more.yaml", "--per-device-train-batch-size", "4", "--bf16"
+    )  # fmt: skip
+    training = found.training
+    assert (training.num_train_epochs, training.save_total_limit) == (7, 1)
+    assert (training.batch_size, training.per_device_train_batch_size) == (None, 4)
+    assert (training.precision, training.bf16) == ("auto", True)
+    assert found.data.data == "my.csv"
+    assert "num_train_epochs" not in found.assumed
+
+
+def test_a_command_that_names_a_table_is_whole(run: RunConfig) -> None:
+    found = parse("--resume", FOLDER, "--data", "my.csv")
+    assert found.training.num_train_epochs == 3
+    assert found.data.test_data is None
+
+
+def test_processes_of_a_launcher_start_no_more(run: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parse("--resume", FOLDER).training.nproc == 2
+    place = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    assert parse("--resume", FOLDER).training.nproc is None
+
+
+def test_paths_are_relative_to_where_the_run_was_started(run: RunConfig, tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "my.csv").write_text("text,label\n")
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    found = parse("--resume", f"../{FOLDER}")
+    assert found.data.data == str(tmp_path / "my.csv")
+    assert found.data.test_data == str(tmp_path / "test.csv"), "where it was, for the message"
+    assert found.model.model == ModelConfig().model
+    (tmp_path / "other" / "test.csv").write_text("text,label\n")
+    assert parse("--resume", f"../{FOLDER}").data.test_data == "test.csv", "the whole project was moved"
+
+
+def test_without_a_folder_the_newest_runs_are_named(run: RunConfig, tmp_path: Path) -> None:
+    store("{}", "runs/my-2")
+    os.utime("runs/my-1/run.json", (1, 1))
+    with pytest.raises(InputError) as caught:
+        parse("--resume")
+    assert str(caught.value) == (
+        "--resume must name the folder of a run, e.g. --resume runs/my-1, where no --data is given. Got nothing "
+        "instead; the newest are runs/my-2, runs/my-1."
+    )
+
+
+BROKEN = {
+    "not JSON": ("{", r"run\.json: expected the settings of a run under 'config'\. Got something else"),
+    "a list": ([1], "expected the settings of a run"),
+    "no config": ({}, "expected the settings of a run"),
+    "deep": ("[" * 100_000, "expected the settings of a run"),
+    "a part is text": ({"config": {"data": "x", "model": {}, "training": {}}}, "expected the settings of a run"),
+    "cwd": (
+        {"config": {"data": {"data": "a"}, "model": {}, "training": {}}, "cwd": 3},
+        "expected the settings of a run",
+    ),
+    "unknown": (
+        {"config": {"data": {"data": "a", "evil": 1}, "model": {}, "training": {}}},
+        r"run\.json: this version knows no 'evil'",
+    ),
+    "type": (
+        {"config": {"data": {"data": "a"}, "model": {}, "training": {"num_train_epochs": "many"}}},
+        r"runs/my-1/run\.json: num_train_epochs must be a number above 0\. Got 'many' instead",
+    ),
+    "no table": ({"config": {"data": {}, "model": {}, "training": {}}}, "--data must name a table"),
+}
+
+
+@pytest.mark.parametrize(("content", "line"), BROKEN.values(), ids=BROKEN)
+def test_a_broken_file_is_one_line(run: RunConfig, content: Any, line: str) -> None:
+    store(content)
+    with pytest.raises(InputError, match=line) as caught:
+        parse("--resume", FOLDER)
+    assert str(caught.value).count("\n") == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "line"),
+    [
+        (False, "--resume nowhere: no such folder. Expected a run's folder, or a checkpoint in it."),
+        (
+            True,
+            "--resume nowhere: no run.json in it, so the run's settings are not known; give --data and the other flags "
+            "of the run.",
+        ),
+    ],
+)
+def test_a_folder_that_knows_nothing(tmp_path: Path, monkeypatch: Any, make: bool, line: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    if make:
+        Path("nowhere").mkdir()
+    with pytest.raises(InputError) as caught:
+        parse("--resume", "nowhere")
+    assert str(caught.value) == line
+
+
+def test_a_containers_tables_are_the_ones(run: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container passes all settings anew."""
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "t.csv").write_text("text,label\n")
+    monkeypatch.setenv("SM_MODEL_DIR", str(tmp_path / "model"))
+    monkeypatch.setenv("SM_CHANNEL_TRAIN", str(tmp_path / "train"))
+    found = parse("--resume", FOLDER)
+    assert found.data.data == str(tmp_path / "train" / "t.csv")
+    assert found.training.num_train_epochs == 3
