@@ -17,6 +17,20 @@ from classify.hub import resolve_model
 from classify.model import LoadedModel, load_model
 from tests.support import tiny
 
+# What the output folder of a run holds.
+FILES = {
+    "model.safetensors",
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "metrics.json",
+    "run.json",
+    "train_log.jsonl",
+    "predictions.csv",
+    "classify.json",
+    "checkpoints",
+    "tensorboard",
+}
 EPOCHS = 8  # of `worse_in_the_end`
 ROWS = 57  # with a batch of 8, the last one of an epoch holds a single row
 SEED = 3

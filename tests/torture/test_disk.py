@@ -17,15 +17,14 @@ import pytest
 import torch
 from torch import nn
 
-from classify import checkpoint
-from tests.support.processes import Process, run_ranks, unlaunched
-from classify import checkpoint, estimate, finish, run
+from classify import checkpoint, estimate, run
+from classify import finish as finishing
+from classify.cli import main
 from classify.errors import DiskError
 from classify.run import train
-from tests import tiny
-from tests.conftest import ROOT
-from tests.distributed.processes import run_group
-from tests.train.test_run import FILES, make_config, read_json
+from tests.support import tiny
+from tests.support.processes import ROOT, Process, finish, rank_environments, unlaunched
+from tests.support.runs import FILES, make_config, read_json
 
 
 def small() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -146,11 +145,11 @@ def fill(place: Path, left: int = 0) -> None:
 
 
 def test_too_little_room_is_told_before_torch_is_loaded(
-    small_disk: Path, command: Callable[..., Any], model_folder: Path, table: Path
+    small_disk: Path, python: Callable[..., Any], model_folder: Path, table: Path
 ) -> None:
     fill(small_disk, 100_000)
     code = "import sys; from classify.cli import main; code = main(); print('torch' in sys.modules); sys.exit(code)"
-    done = command(
+    done = python(
         "-c", code, "train", "--data", str(table), "--model", str(model_folder), "--cpu",
         "--output-dir", str(small_disk / "out"), PYTHONPATH=str(ROOT),
     )  # fmt: skip
@@ -226,9 +225,9 @@ def test_what_may_not_fit_is_a_note(
     [
         ((run, "_log_step"), "the training log"),
         ((checkpoint, "save"), "checkpoint step-00000006"),
-        ((finish, "save_model"), "the model"),
-        ((finish, "write_predictions"), "predictions.csv"),
-        ((finish, "_baseline"), "metrics.json"),
+        ((finishing, "save_model"), "the model"),
+        ((finishing, "write_predictions"), "predictions.csv"),
+        ((finishing, "_baseline"), "metrics.json"),
     ],
     ids=["log", "checkpoint", "model", "predictions", "metrics"],
 )
@@ -283,24 +282,16 @@ def test_a_full_cache_ends_no_run(
     assert read_json(out / "run.json")["status"] == "finished"
 
 
-FULL = """
-import os
-import shutil
-import sys
-from pathlib import Path
+def train_on_a_disk_that_fills_up(words: list[str], disk: Path) -> int:
+    """The program, with the disk full from its first checkpoint on."""
+    save_checkpoint = checkpoint.save
 
-from classify import checkpoint, cli
+    def fill_and_save(*arguments: Any, **options: Any) -> Path:
+        fill(disk)
+        return save_checkpoint(*arguments, **options)
 
-save = checkpoint.save
-
-def fill_and_save(folder, *arguments, **words):
-    disk = Path(sys.argv[-1]).parent
-    (disk / "ballast").write_bytes(bytes(shutil.disk_usage(disk).free))
-    return save(folder, *arguments, **words)
-
-checkpoint.save = fill_and_save
-sys.exit(cli.main(program="run_classify.py"))
-"""
+    checkpoint.save = fill_and_save
+    return main(words, program="run_classify.py")
 
 
 @pytest.mark.distributed
@@ -308,12 +299,15 @@ def test_a_disk_that_is_full_for_one_rank_is_told_to_all(
     small_disk: Path, model_folder: Path, table: Path, tmp_path: Path
 ) -> None:
     """Also where no launcher ends the others, who wait for the checkpoint to be whole."""
-    (tmp_path / "full.py").write_text(FULL)
     words = [
         "--data", str(table), "--model", str(model_folder), "--cpu", "--epochs", "1", "--report-to", "none",
         "--output-dir", str(small_disk / "out"),
     ]  # fmt: skip
-    told = run_group(2, ["full.py", *words], cwd=tmp_path, timeout=60, code=2)
+    ranks = [
+        Process(train_on_a_disk_that_fills_up, [words, small_disk], tmp_path, {**unlaunched(), **place})
+        for place in rank_environments(2)
+    ]
+    told = finish(ranks, 60, [2, 2])
     assert told[0].splitlines()[-1].startswith("error: ")
     assert "could not be written: No space left on device" in told[0]
     assert told[1] == "", "rank 0 has told it"

@@ -30,21 +30,7 @@ from classify.model import load_model, load_trained
 from classify.run import train
 from tests.support import tiny
 from tests.support.processes import SCRIPT, run_python, unlaunched
-from tests.support.runs import EPOCHS, make_config, read_json, worse_in_the_end
-
-FILES = {
-    "model.safetensors",
-    "config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "metrics.json",
-    "run.json",
-    "train_log.jsonl",
-    "predictions.csv",
-    "classify.json",
-    "checkpoints",
-    "tensorboard",
-}
+from tests.support.runs import EPOCHS, FILES, make_config, read_json, worse_in_the_end
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from classify.checks import check
 from classify.config import DataConfig, RunConfig
 from classify.destination import LOCK, Destination, claim_folder
 from classify.errors import InputError
-from tests.conftest import ROOT
-from tests.train.test_run import FILES, make_config, read_json
+from tests.support.processes import ROOT, start
+from tests.support.runs import FILES, make_config, read_json
 
 HERE = rf"a run is going on in this folder \(process {os.getpid()} on {socket.gethostname()}\)\. Wait for its end"
 
@@ -166,28 +166,17 @@ def test_a_failed_run_gives_its_folder_back(model_folder: Path, table: Path, tmp
 def test_two_commands_at_once(model_folder: Path, table: Path, tmp_path: Path) -> None:
     """One of them trains to the end, the other leaves with one line."""
     words = ["--data", str(table), "--model", str(model_folder), "--cpu", "--epochs", "40", "--report-to", "none"]
-    both = [
-        subprocess.Popen(
-            [sys.executable, str(ROOT / "run_classify.py"), *words, "--output-dir", "out"],
-            cwd=tmp_path,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(2)
-    ]
+    both = [start(tmp_path, "run_classify.py", *words, "--output-dir", "out") for _ in range(2)]
     try:
-        errors = {process.pid: process.communicate(timeout=120)[1] for process in both}
+        done = {process.pid: process.finish() for process in both}
     finally:
         for process in both:
             process.kill()
-            process.wait()
-    assert sorted(process.returncode for process in both) == [0, 2]
-    winner, loser = sorted(both, key=lambda process: process.returncode)
-    assert errors[loser.pid].startswith("error: --output-dir out: ")
-    assert f"process {winner.pid} on {socket.gethostname()}" in errors[loser.pid]
-    assert errors[loser.pid].count("\n") == 1
+    (winner, won), (_, lost) = sorted(done.items(), key=lambda one: one[1].returncode)
+    assert (won.returncode, lost.returncode) == (0, 2)
+    assert lost.stderr.startswith("error: --output-dir out: ")
+    assert f"process {winner} on {socket.gethostname()}" in lost.stderr
+    assert lost.stderr.count("\n") == 1
     assert {path.name for path in (tmp_path / "out").iterdir()} == FILES - {"tensorboard"}
 
 

@@ -105,7 +105,7 @@ def test_paths_are_relative_to_where_the_run_was_started(run: RunConfig, tmp_pat
     found = parse("--resume", f"../{FOLDER}")
     assert found.data.data == str(tmp_path / "my.csv")
     assert found.data.test_data == str(tmp_path / "test.csv"), "where it was, for the message"
-    assert found.model.model == ModelConfig().model
+    assert found.model.model == ModelConfig().name
     (tmp_path / "other" / "test.csv").write_text("text,label\n")
     assert parse("--resume", f"../{FOLDER}").data.test_data == "test.csv", "the whole project was moved"
 
