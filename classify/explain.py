@@ -7,13 +7,13 @@ from typing import Any
 
 from classify.devices import BACKENDS, DevicePlan, Hardware, plan_devices
 from classify.errors import InputError
-from classify.launch import Launch, read_launch, torchrun_environments
+from classify.launch import Launch, launched_environments, read_launch
 
 Entry = dict[str, Any]
 
 
 def planned_cluster(per_machine: Sequence[int], kind: str) -> tuple[list[Entry], DevicePlan]:
-    """The topology of torchrun on machines with so many processes each, and the plan of its first process.
+    """The topology of machines where a launcher starts so many processes each, and the plan of the first process.
 
     Decided by the same function as a real run; nothing of the hardware need be there. Raises InputError for counts
     below 1 or an unknown kind of device.
@@ -23,7 +23,7 @@ def planned_cluster(per_machine: Sequence[int], kind: str) -> tuple[list[Entry],
     if not per_machine or min(per_machine) < 1:
         raise InputError("--nnodes and --nproc-per-node must be whole numbers above 0.")
     plans = []
-    for environment in torchrun_environments(per_machine):
+    for environment in launched_environments(per_machine):
         count = per_machine[read_launch(environment).machine or 0]
         hardware = Hardware() if kind == "cpu" else Hardware(kind, count)
         plans.append(plan_devices(use_cpu=kind == "cpu", local_rank=-1, environment=environment, hardware=hardware))

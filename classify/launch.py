@@ -17,6 +17,8 @@ from classify.errors import DeviceError
 
 # Set for the processes that --nproc starts, so that they do not start processes themselves.
 STARTED_HERE = "CLASSIFY_NPROC"
+# The descriptor of a listening socket on loopback that --nproc hands to rank 0, where it serves the ranks' store.
+LISTENER = "CLASSIFY_LISTENER"
 
 
 @dataclass(frozen=True)
@@ -214,23 +216,24 @@ def remember(local_rank: int) -> None:
         os.environ.setdefault("LOCAL_RANK", str(local_rank))
 
 
-def torchrun_environments(per_machine: Sequence[int]) -> list[dict[str, str]]:
-    """What torchrun would set for each process of machines with so many processes each, by rank."""
-    found: list[dict[str, str]] = []
+def launched_environments(
+    per_machine: Sequence[int], address: str = "first-machine", port: int = 29500
+) -> list[dict[str, str]]:
+    """What a launcher sets for each process of machines with so many processes each, by rank; they meet at `port`."""
+    environments: list[dict[str, str]] = []
     for machine, count in enumerate(per_machine):
         for local_rank in range(count):
             values = {
-                "RANK": len(found),
+                "RANK": len(environments),
                 "LOCAL_RANK": local_rank,
                 "WORLD_SIZE": sum(per_machine),
                 "LOCAL_WORLD_SIZE": count,
                 "GROUP_RANK": machine,
-                "MASTER_ADDR": "first-machine",
-                "MASTER_PORT": 29500,
-                "TORCHELASTIC_RUN_ID": "none",
+                "MASTER_ADDR": address,
+                "MASTER_PORT": port,
             }
-            found.append({name: str(value) for name, value in values.items()})
-    return found
+            environments.append({name: str(value) for name, value in values.items()})
+    return environments
 
 
 def enter(rank: int, world_size: int, init_method: str, local_rank: int = -1) -> None:
@@ -287,8 +290,14 @@ def several_machines() -> bool:
 
 
 def hosts_the_store(launch: Launch) -> bool:
-    """Whether this process listens on the port where the ranks meet; torchrun does so itself."""
-    return launch.is_main and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    """Whether this process itself listens on the port where the ranks meet, which torchrun and --nproc do else."""
+    return launch.is_main and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and LISTENER not in os.environ
+
+
+def take_listener() -> int | None:
+    """The listening socket that --nproc has handed to this process, once; None elsewhere."""
+    descriptor = os.environ.pop(LISTENER, None)
+    return None if descriptor is None else int(descriptor)
 
 
 def is_launched() -> bool:

@@ -1,48 +1,137 @@
-"""`--nproc N`: the same command in several processes of this machine, started as torchrun would start them."""
+"""`--nproc N`: the same command in several processes of this machine, each with the variables torchrun would set.
+
+They meet at a store on loopback: nothing listens where another machine could reach it. This process needs no torch.
+"""
 
 from __future__ import annotations
 
-import logging
+import contextlib
+import ctypes
+import math
 import os
 import signal
+import socket
+import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 
 from classify import launch
+
+_POLL_SECONDS = 0.05
+# How long workers may take to save once a person has told them to stop, before they are killed.
+_SAVING_SECONDS = 600.0
+# And to close their logs once the first of them has left, when nothing is left to be saved.
+_CLOSING_SECONDS = 30.0
+# How long they may take to end on SIGTERM. It is repeated: a training step notes it only, and fails soon after.
+_ENDING_SECONDS = 15.0
+_REPEAT_SECONDS = 1.0
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def run_processes(arguments: Sequence[str], count: int) -> int:
     """Run `python -m classify <arguments>` in `count` processes; returns the first failed worker's exit code, or 0.
 
-    The workers speak for themselves: the launcher prints nothing.
+    SIGINT and SIGTERM are handed on to the workers, whose code then says so. The workers speak for themselves: this
+    process prints nothing.
     """
-    from torch.distributed.elastic.multiprocessing import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+    workers: list[subprocess.Popen[bytes]] = []
+    # Bound here and served by rank 0, so that no other program can take the port in between. It stays open here, too:
+    # were it closed with rank 0, the others would warn of that before they are ended.
+    with _noted_signals() as received, socket.create_server(("127.0.0.1", 0), backlog=max(128, count)) as listener:
+        try:
+            _start(workers, arguments, count, listener)
+            return _wait(workers, received)
+        finally:
+            for worker in workers:
+                worker.kill()  # which does nothing to one that has ended
+                worker.wait()
 
-    # How long workers may take to save once they were told to stop, before they are killed; torch would give 30 s.
-    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "600")
-    logging.disable(logging.CRITICAL)  # in this process, which does nothing but wait
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, launch.available_cores() // count)))
-    os.environ[launch.STARTED_HERE] = str(count)
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=count,
-        run_id=f"classify-{os.getpid()}",
-        rdzv_backend="c10d",
-        rdzv_endpoint="127.0.0.1:0",
-        local_addr="127.0.0.1",  # the machine's own name may not resolve
-        max_restarts=0,
-        monitor_interval=0.1,
-    )
+
+@contextlib.contextmanager
+def _noted_signals() -> Iterator[list[int]]:
+    """The SIGINTs and SIGTERMs of this block, as they come."""
+    received: list[int] = []
+
+    def note(number: int, _: FrameType | None) -> None:
+        received.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        elastic_launch(config, sys.executable)("-m", "classify", *arguments)
-    except ChildFailedError as error:
-        _, first = error.get_first_failure()
-        return first.exitcode if first.exitcode >= 0 else 128 - first.exitcode
-    except SignalException as error:
-        return 128 + int(error.sigval)
-    except KeyboardInterrupt:
-        return 128 + int(signal.SIGINT)
-    return 0
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _start(
+    workers: list[subprocess.Popen[bytes]], arguments: Sequence[str], count: int, listener: socket.socket
+) -> None:
+    """Start the workers, in sessions of their own: a terminal's Ctrl-C reaches them through this process, once."""
+    for place in launch.launched_environments([count], *listener.getsockname()):
+        environment = {**os.environ, **place, launch.STARTED_HERE: str(count)}
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, launch.available_cores() // count)))
+        passed: tuple[int, ...] = ()
+        if not workers:
+            environment[launch.LISTENER] = str(listener.fileno())
+            passed = (listener.fileno(),)
+        workers.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "classify", *arguments],
+                env=environment,
+                pass_fds=passed,
+                start_new_session=True,
+                preexec_fn=_ends_with_parent(),
+            )
+        )
+
+
+def _ends_with_parent() -> Callable[[], None] | None:
+    """What a new process calls so that it is killed when this one ends in whatever way; None where no system call is.
+
+    https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
+    """
+    if not sys.platform.startswith("linux"):
+        return None
+    library, parent = ctypes.CDLL(None), os.getpid()
+
+    def call() -> None:
+        library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it ended before the call
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return call
+
+
+def _wait(workers: Sequence[subprocess.Popen[bytes]], received: Sequence[int]) -> int:
+    """Wait for all workers; hand on what is received, and end the others where one fails. Returns the exit code."""
+    code, forwarded = 0, 0
+    ends_at = killed_at = math.inf
+    while True:
+        codes = [worker.poll() for worker in workers]
+        failed = next((one for one in codes if one), 0)
+        running = [worker for worker, one in zip(workers, codes, strict=True) if one is None]
+        code = code or failed
+        if not running:
+            return code if code >= 0 else 128 - code  # a shell's code for a process that a signal ended
+        now = time.monotonic()
+        numbers = list(received[forwarded:])
+        forwarded += len(numbers)
+        if numbers and killed_at == math.inf:
+            killed_at = now + _SAVING_SECONDS
+        if failed and ends_at == math.inf:
+            ends_at = now + (_CLOSING_SECONDS if received else 0.0)
+        elif failed and numbers:  # told to stop again
+            ends_at = now
+        if now >= ends_at:
+            numbers.append(signal.SIGTERM)
+            killed_at = min(killed_at, now + _ENDING_SECONDS)
+            ends_at = now + _REPEAT_SECONDS
+        if now >= killed_at:
+            numbers = [signal.SIGKILL]
+            code = code or 128 + received[-1]
+        for worker in running:
+            for number in numbers:
+                worker.send_signal(number)
+        time.sleep(_POLL_SECONDS)

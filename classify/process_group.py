@@ -18,7 +18,7 @@ import torch
 from classify.attempts import restarts
 from classify.devices import DevicePlan, Hardware, ParallelMode, detect_hardware, free_threads, plan_devices
 from classify.errors import ClassifyError, DeviceError
-from classify.launch import available_cores, export, hosts_the_store, several_machines
+from classify.launch import Launch, available_cores, export, hosts_the_store, several_machines, take_listener
 from classify.network import check_meeting_place, interface_towards
 from classify.runtime import Runtime
 
@@ -62,6 +62,7 @@ def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> None:
     """Meet the other ranks; Accelerate knows how on every backend."""
     global _formed
     os.environ["USE_TORCH_XLA"] = "0"  # where torch_xla is installed, Accelerate would take it, wanted or not
+    os.environ["ACCELERATE_USE_DEEPSPEED"] = "false"  # of `accelerate launch`; --deepspeed needs no group of its own
     # It keeps whatever group is up when it is first imported, with its store and port; so not later than this.
     importlib.import_module("torch.distributed.nn.functional")
     from accelerate.state import PartialState
@@ -74,14 +75,18 @@ def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> None:
         interface = interface_towards(_OUTSIDE)  # the machine's own name often stands for loopback in /etc/hosts
     if interface is not None:  # gloo would take the one that the machine's own name resolves to
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        if interface.startswith("lo"):  # all ranks are here; NCCL would listen where other machines reach it
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
     with _patience(f"rank {launch.rank} of {launch.world_size} waits for the others at {address}:{port}"):
-        # Without cpu=True, a launched process on a machine without GPU would believe to be rank 0 of 1.
-        on_cpu = plan.device == "cpu"
-        backend = plan.backend
+        backend: str | None = plan.backend
+        arguments: dict[str, Any] = {}
         if backend == "smddp":
             _start_smddp(timeout)  # before Accelerate, which then finds the group; it would look for CUDA devices
             backend = None
-        state = PartialState(cpu=on_cpu, backend=backend, timeout=timeout, **_meeting_place(timeout))
+        else:
+            arguments = {"store": _meet(launch, timeout), "rank": launch.rank, "world_size": launch.world_size}
+        # Without cpu=True, a launched process on a machine without GPU would believe to be rank 0 of 1.
+        state = PartialState(cpu=plan.device == "cpu", backend=backend, timeout=timeout, **arguments)
     _formed += 1
     found = (state.process_index, state.num_processes)
     if found != (launch.rank, launch.world_size):
@@ -137,23 +142,29 @@ def _patience(what: str) -> Iterator[None]:
         timer.cancel()
 
 
-def _meeting_place(timeout: datetime.timedelta) -> dict[str, Any]:
-    """Arguments of `init_process_group`: none but in a restarted job, and when a script's processes meet again.
+def _meet(launch: Launch, timeout: datetime.timedelta) -> torch.distributed.Store:
+    """The store in which the ranks find each other, empty for each group of processes.
 
-    torchrun with a fixed address serves them all from one store, where the addresses of groups that are gone still
-    stand (torch 2.13 names them alike in every attempt). On several machines the agents count restarts each for
-    itself, so the number cannot keep attempts apart; there torchrun must be given --rdzv-backend c10d, which meets at
-    a new store each time.
+    torchrun with a fixed address serves all attempts of a job from one store, where the addresses of groups that are
+    gone still stand (torch 2.13 names them alike in every attempt). On several machines the agents count restarts each
+    for itself, so the number cannot keep attempts apart; there torchrun must be given --rdzv-backend c10d, which meets
+    at a new store each time.
     """
-    names = []
-    if restarts() and not several_machines():
-        names.append(f"attempt-{restarts()}")
-    if _formed:  # the same number in all processes: forming one is a collective
-        names.append(f"group-{_formed}")
-    if not names:
-        return {}
-    store, rank, world_size = next(torch.distributed.rendezvous("env://", timeout=timeout))
-    return {"store": torch.distributed.PrefixStore("/".join(names), store), "rank": rank, "world_size": world_size}
+    listener = take_listener()
+    if listener is not None:  # of --nproc: torch itself would listen on all of the machine's addresses
+        store: torch.distributed.Store = torch.distributed.TCPStore(
+            launch.address or "127.0.0.1",
+            launch.port or 0,
+            launch.world_size,
+            is_master=True,
+            timeout=timeout,
+            master_listen_fd=listener,
+        )
+    else:
+        store, _, _ = next(torch.distributed.rendezvous("env://", timeout=timeout))
+    attempt = 0 if several_machines() else restarts()
+    # _formed is the same number in all processes: forming a group is a collective.
+    return torch.distributed.PrefixStore(f"classify/attempt-{attempt}/group-{_formed}", store)
 
 
 def _topology(runtime: Runtime) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.processes import SCRIPT, free_port, run_python, run_ranks, unlaunched
+from tests.support.processes import ROOT, SCRIPT, free_port, run_python, run_ranks, unlaunched
 from tests.support.runs import read_json
 
 pytestmark = pytest.mark.distributed
@@ -78,7 +78,7 @@ def test_one_ranks_error_ends_all(
     process = subprocess.Popen(
         [sys.executable, *start, *words(table, model_folder, "--epochs", "500")],
         cwd=tmp_path,
-        env={**unlaunched(), "PYTHONPATH": str(tmp_path / "spy")},
+        env={**unlaunched(), "PYTHONPATH": os.pathsep.join([str(tmp_path / "spy"), str(ROOT)])},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

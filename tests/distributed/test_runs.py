@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
 import classify
 from tests.support import tiny
-from tests.support.processes import SCRIPT, rank_environments, run, run_distributed_test, run_ranks, start
+from tests.support.processes import SCRIPT, rank_environments, run, run_distributed_test, run_ranks, start, unlaunched
 from tests.support.runs import read_json
 
 pytestmark = pytest.mark.distributed
@@ -203,23 +207,72 @@ def test_resume_in_other_processes(
         assert float(a["confidence"]) == pytest.approx(float(b["confidence"]), abs=1e-4)
 
 
-def test_ctrl_c_saves_and_leaves_no_process(uneven: dict[str, Path], model_folder: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def long_nproc(uneven: dict[str, Path], model_folder: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """The launching process of a long training in two processes, in the middle of it; nothing is left of it."""
     words = flags(
         uneven, model_folder, "--epochs", "5000", "--output-dir", "out", "--nproc", "2", "--save-steps", "100000"
     )
-    process = start(tmp_path, "run_classify.py", *words)
+    process = subprocess.Popen(
+        [sys.executable, SCRIPT, *words],
+        cwd=tmp_path,
+        env={**unlaunched(), "HF_HUB_OFFLINE": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    workers: list[psutil.Process] = []
     try:
-        process.wait_for("epoch 3 ")
-        process.signal(signal.SIGINT, group=True)
-        done = process.finish(60)
-        with pytest.raises(ProcessLookupError):
-            os.killpg(process.pid, 0)
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("epoch 3 "):
+                break
+        workers = psutil.Process(process.pid).children(recursive=True)
+        yield process
     finally:
-        process.kill()
-    assert done.returncode == 130, (done.stdout[-500:], done.stderr)
-    assert done.stderr.count("error: ") == 1, done.stderr
-    assert "saved; go on with --resume " in done.stderr
-    assert read_json(tmp_path / "out" / "run.json")["status"] == "interrupted"
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        for worker in workers:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                worker.kill()
+
+
+@pytest.mark.parametrize(
+    ("number", "to_all", "code"),
+    [(signal.SIGINT, True, 130), (signal.SIGINT, False, 130), (signal.SIGTERM, False, 143)],
+)
+def test_a_signal_saves_and_leaves_no_process(
+    long_nproc: subprocess.Popen[str], tmp_path: Path, number: signal.Signals, to_all: bool, code: int
+) -> None:
+    """To all of the foreground's processes, as a terminal sends Ctrl-C, or to the one that a person started."""
+    workers = psutil.Process(long_nproc.pid).children(recursive=True)
+    (os.killpg if to_all else os.kill)(long_nproc.pid, number)
+    out, err = long_nproc.communicate(timeout=60)
+    assert long_nproc.returncode == code, (out[-500:], err)
+    assert err.count("\n") == 1, err
+    assert err.startswith(f"error: stopped by {number.name} after step ")
+    assert "saved; go on with --resume " in err
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["status"] == "interrupted"
+    assert not any(worker.is_running() for worker in workers)
+
+
+def test_nproc_listens_on_loopback_alone_and_its_workers_end_with_it(long_nproc: subprocess.Popen[str]) -> None:
+    launcher = psutil.Process(long_nproc.pid)
+    workers = launcher.children(recursive=True)
+    addresses = {
+        connection.laddr.ip
+        for process in (launcher, *workers)
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert addresses == {"127.0.0.1"}
+    assert len(workers) == 2
+    if sys.platform == "linux":  # elsewhere no library is known by this, and no worker is told of its parent's end
+        assert not any("libtorch" in mapped.path for mapped in launcher.memory_maps()), "waiting needs no torch"
+        long_nproc.kill()
+        assert psutil.wait_procs(workers, timeout=15)[1] == []
 
 
 def test_tables_are_tokenised_before_the_processes_meet_and_once_for_all(
