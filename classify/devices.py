@@ -11,9 +11,11 @@ of -1 means that no launcher started this process.
 from __future__ import annotations
 
 import enum
+import json
 import os
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from classify import sagemaker, xla
 from classify.errors import DeviceError, InputError
@@ -186,17 +188,55 @@ def _plan_launched(launch: Launch, kind: str, count: int, strategy: str, backend
             "the parts; drop --ddp-backend gloo, or take --strategy ddp."
         )
     index, reason = launch.local_rank, f"{place}; local rank {launch.local_rank} chooses the device"
-    if index >= count and backend == "gloo":
+    if count == 1 and index > 0 and kind not in _ONE_A_PROCESS:
+        # A scheduler may show each task one device of its own; that no two have the same is checked when they meet.
+        index, reason = 0, f"{place}; it is the one {kind} device that this process sees"
+    elif index >= count and backend == "gloo":
         index %= count
         reason = f"{place}; more processes than the {count} {kind} here, so local rank {launch.local_rank} shares one"
     if index >= count:
         raise DeviceError(
             f"LOCAL_RANK={index} asks for device {kind}:{index}, but this machine has {count} (counted from 0), and "
-            f"{backend} refuses two processes on one device; start at most {count} here"
-            + (", give --ddp-backend gloo to share, or --cpu." if kind == "cuda" else ", or give --cpu.")
+            f"{backend} refuses two processes on one device; start at most {count} here, {_otherwise(kind)}."
         )
     own = 0 if kind in _ONE_A_PROCESS else index
     return DevicePlan(f"{kind}:{own}", ParallelMode.DISTRIBUTED, strategy, 1, backend, launch, reason)
+
+
+def _otherwise(kind: str) -> str:
+    return "give --ddp-backend gloo to share, or --cpu" if kind == "cuda" else "or give --cpu"
+
+
+def device_identity(plan: DevicePlan, environment: Mapping[str, str], properties: Any, host: str) -> str:
+    """A text that two ranks have in common where they compute on the same device of the same machine.
+
+    `properties` are what torch says of the device, None where it says nothing. A device is known by its UUID and its
+    PCI address, or where there are none by the variables that choose devices and its number among those chosen.
+    """
+    launch = plan.launch
+    machine = host if launch.machine is None else launch.machine
+    uuid = getattr(properties, "uuid", None)
+    if uuid is not None:
+        address = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+        return json.dumps([machine, str(uuid), address])
+    kind, _, index = plan.device.partition(":")
+    number = launch.local_rank if kind in _ONE_A_PROCESS else int(index)
+    signs = ("VISIBLE_DEVICES", "VISIBLE_MODULES", "AFFINITY_MASK")
+    choice = {name: environment[name] for name in sorted(environment) if name.endswith(signs)}
+    return json.dumps([machine, kind, number, choice])
+
+
+def check_own_device(plan: DevicePlan, identities: Sequence[str]) -> None:
+    """Raise InputError where two ranks are on the same device; `identities` are those of all, in rank order."""
+    for rank, identity in enumerate(identities):
+        first = identities.index(identity)
+        if first < rank:
+            kind = plan.device.partition(":")[0]
+            raise InputError(
+                f"rank {first} and rank {rank} are on the same device ({plan.device} of one machine), which "
+                f"{plan.backend} refuses; start one process a device, let the scheduler bind each task to its own "
+                f"(srun --gpus-per-task=1), {_otherwise(kind)}."
+            )
 
 
 def detect_hardware() -> Hardware:

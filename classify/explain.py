@@ -54,8 +54,13 @@ def physical(device: str, environment: Mapping[str, str]) -> str:
 
 
 def _device(entry: Entry, topology: Sequence[Entry], environment: Mapping[str, str]) -> str:
-    """An entry's device; with its number in the machine where `environment`, rank 0's, is that of the same machine."""
-    return physical(entry["device"], environment if entry["machine"] == topology[0]["machine"] else {})
+    """An entry's device; with its number in the machine where `environment`, rank 0's, holds for it.
+
+    Not on other machines, nor where a scheduler shows each process another device as the first.
+    """
+    first = topology[0]
+    alike = entry is first or (entry["machine"] == first["machine"] and entry["device"] != first["device"])
+    return physical(entry["device"], environment if alike else {})
 
 
 def table(

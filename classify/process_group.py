@@ -16,7 +16,16 @@ from typing import Any
 import torch
 
 from classify.attempts import restarts
-from classify.devices import DevicePlan, Hardware, ParallelMode, detect_hardware, free_threads, plan_devices
+from classify.devices import (
+    DevicePlan,
+    Hardware,
+    ParallelMode,
+    check_own_device,
+    detect_hardware,
+    device_identity,
+    free_threads,
+    plan_devices,
+)
 from classify.errors import ClassifyError, DeviceError
 from classify.launch import Launch, available_cores, export, hosts_the_store, several_machines, take_listener
 from classify.network import check_meeting_place, interface_towards
@@ -84,7 +93,10 @@ def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> None:
             _start_smddp(timeout)  # before Accelerate, which then finds the group; it would look for CUDA devices
             backend = None
         else:
-            arguments = {"store": _meet(launch, timeout), "rank": launch.rank, "world_size": launch.world_size}
+            store = _meet(launch, timeout)
+            if backend != "gloo":  # with which ranks may share a device
+                check_own_device(plan, _exchange(store, launch, _identity(plan)))
+            arguments = {"store": store, "rank": launch.rank, "world_size": launch.world_size}
         # Without cpu=True, a launched process on a machine without GPU would believe to be rank 0 of 1.
         state = PartialState(cpu=plan.device == "cpu", backend=backend, timeout=timeout, **arguments)
     _formed += 1
@@ -165,6 +177,19 @@ def _meet(launch: Launch, timeout: datetime.timedelta) -> torch.distributed.Stor
     attempt = 0 if several_machines() else restarts()
     # _formed is the same number in all processes: forming a group is a collective.
     return torch.distributed.PrefixStore(f"classify/attempt-{attempt}/group-{_formed}", store)
+
+
+def _identity(plan: DevicePlan) -> str:
+    """What tells this rank's device from all others."""
+    device = torch.device(plan.device)
+    ask = getattr(getattr(torch, device.type), "get_device_properties", None)
+    return device_identity(plan, os.environ, ask(device) if ask is not None else None, socket.gethostname())
+
+
+def _exchange(store: torch.distributed.Store, launch: Launch, text: str) -> list[str]:
+    """One text of each rank, in rank order, before there is a group. A collective."""
+    store.set(f"device/{launch.rank}", text)
+    return [one.decode() for one in store.multi_get([f"device/{rank}" for rank in range(launch.world_size)])]
 
 
 def _topology(runtime: Runtime) -> list[dict[str, Any]]:

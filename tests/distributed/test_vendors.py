@@ -105,6 +105,36 @@ def test_two_processes_on_other_vendors_devices(
     assert difference(folder, on_cpu) < 1e-5
 
 
+# As SLURM starts tasks with --gpus-per-task=1: each sees one device, whatever its local rank.
+BOUND = """
+import os, runpy, sys
+if sys.argv[1] == "bound":
+    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["LOCAL_RANK"]
+del sys.argv[:2]  # -c, and that word
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(("bound", "code"), [("bound", 0), ("free", 2)])
+def test_tasks_that_see_one_device_each(
+    variables: Callable[[str], dict[str, str]], model_folder: Path, table: Path, tmp_path: Path, bound: str, code: int
+) -> None:
+    """It is theirs, unless it is the same one for two of them: then they say so before NCCL does in its own way."""
+    flags = ["--data", str(table), "--model", str(model_folder), "--max-steps", "2", "--report-to", "none"]
+    words = ["-c", BOUND, bound, str(ROOT / "run_classify.py"), *flags, "--output-dir", "out"]
+    outputs = run_group(2, words, cwd=tmp_path, timeout=90, code=code, **variables("cuda"), STANDIN_DEVICES="1")
+    if code == 0:
+        record = read_json(tmp_path / "out" / "run.json")
+        assert [place["device"] for place in record["topology"]] == ["cuda:0", "cuda:0"]
+        return
+    (line,) = (line for output in outputs for line in output.splitlines() if line.startswith("error: "))
+    assert line.startswith(
+        "error: rank 0 and rank 1 are on the same device (cuda:0 of one machine), which nccl refuses"
+    )
+    assert "--ddp-backend gloo" in line
+    assert not (tmp_path / "out").exists()
+
+
 def test_data_parallel_on_two_cuda_devices(train: Callable[..., Any], on_cpu: Path) -> None:
     """One process, local rank -1: torch's own DataParallel copies the model to both."""
     folder, printed, (work,) = train("both", kind="cuda")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from classify.devices import Hardware, ParallelMode, free_threads, limit_spinning, plan_devices
+from classify.devices import Hardware, ParallelMode, device_identity, free_threads, limit_spinning, plan_devices
 from classify.errors import DeviceError, InputError
 from classify.launch import Launch, expand_tasks, first_host, read_launch
 from classify.network import interface_towards
@@ -42,6 +44,7 @@ TABLE = [
     (False, launched(1, 1, 2), TWO, "cuda:1", DDP, 1, "nccl", "ddp"),
     (False, launched(5, 1, 8, 4, 1), Hardware("cuda", 4), "cuda:1", DDP, 1, "nccl", "ddp"),
     (False, launched(0, 0, 1), ONE, "cuda:0", DDP, 1, "nccl", "ddp"),
+    (False, launched(3, 3, 4), ONE, "cuda:0", DDP, 1, "nccl", "ddp"),  # bound to a device of its own
     (False, launched(1, 1, 2), CPU, "cpu", DDP, 0, "gloo", "ddp"),
     (True, launched(1, 1, 2), TWO, "cpu", DDP, 0, "gloo", "ddp"),
     (False, launched(3, 1, 4, 2, 1), Hardware("npu", 2), "npu:1", DDP, 1, "hccl", "ddp"),
@@ -104,8 +107,41 @@ def test_a_gaudi_is_the_first_of_its_process() -> None:
     assert (plan.device, plan.backend) == ("hpu:0", "hccl")
     with pytest.raises(DeviceError, match="this machine has 2"):
         plan_devices(use_cpu=False, local_rank=-1, environment=launched(2, 2, 3), hardware=hardware)
+    with pytest.raises(DeviceError, match="this machine has 1"):
+        plan_devices(use_cpu=False, local_rank=-1, environment=launched(1, 1, 2), hardware=Hardware("hpu", 1))
     plan = plan_devices(use_cpu=False, local_rank=-1, environment={}, hardware=hardware, strategy="model")
     assert plan.n_gpu == 1
+
+
+def test_a_devices_identity() -> None:
+    """By its UUID, or where a vendor has none by the variables that choose it and its number among those seen."""
+    plans = [
+        plan_devices(use_cpu=False, local_rank=-1, environment=launched(rank, rank, 2), hardware=ONE) for rank in (0, 1)
+    ]
+
+    def same(properties: list[object], *environments: dict[str, str]) -> bool:
+        first, second = (
+            device_identity(plan, environment, own, "here")
+            for plan, environment, own in zip(plans, environments, properties, strict=True)
+        )
+        return first == second
+
+    one, other = (SimpleNamespace(uuid=f"GPU-{number}", pci_bus_id=number) for number in (1, 2))
+    twin = SimpleNamespace(uuid="GPU-1", pci_bus_id=2)  # of a vendor whose UUIDs are all alike
+    task, neighbour = {"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}
+    assert same([one, one], task, neighbour)
+    assert not same([one, other], task, task)
+    assert not same([one, twin], task, task)
+    assert same([None, None], task, task)
+    assert not same([None, None], task, neighbour)
+    assert not same([None, None], {"ZE_AFFINITY_MASK": "0"}, {"ZE_AFFINITY_MASK": "1"})
+    gaudis = [
+        plan_devices(use_cpu=False, local_rank=-1, environment=launched(rank, rank, 2), hardware=Hardware("hpu", 2))
+        for rank in (0, 1)
+    ]
+    assert device_identity(gaudis[0], {}, None, "here") != device_identity(gaudis[1], {}, None, "here")
+    away = plan_devices(use_cpu=False, local_rank=-1, environment=launched(1, 0, 2, 1, 1), hardware=ONE)
+    assert device_identity(away, {}, None, "here") != device_identity(plans[0], {}, None, "here")
 
 
 def test_the_flag_of_the_old_launcher_stands_for_the_variable() -> None:
