@@ -19,6 +19,10 @@ from classify.errors import DeviceError
 STARTED_HERE = "CLASSIFY_NPROC"
 # The descriptor of a listening socket on loopback that --nproc hands to rank 0, where it serves the ranks' store.
 LISTENER = "CLASSIFY_LISTENER"
+# Of Open MPI 4 and 5, 4, 1, and 4 again: variables that are the same in all tasks of a job, and of no other job.
+_OPEN_MPI_JOB = (
+    "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid", "OMPI_MCA_orte_hnp_uri",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,7 @@ def _read_slurm(environment: Mapping[str, str]) -> Launch:
     machine = whole_number(environment, "SLURM_NODEID", 0)
     machines = whole_number(environment, "SLURM_STEP_NUM_NODES", 1)
     tasks = expand_tasks(environment.get("SLURM_STEP_TASKS_PER_NODE", "1"))
+    step = whole_number(environment, "SLURM_STEP_ID", 0)
     address = environment.get("MASTER_ADDR")
     if address is None:
         address = "127.0.0.1" if machines == 1 else first_host(environment.get("SLURM_STEP_NODELIST", ""))
@@ -144,7 +149,7 @@ def _read_slurm(environment: Mapping[str, str]) -> Launch:
         local_world_size=tasks[machine] if machine < len(tasks) else 1,
         machine=machine,
         address=address,
-        port=whole_number(environment, "MASTER_PORT", _port_of(environment.get("SLURM_JOB_ID", ""))),
+        port=whole_number(environment, "MASTER_PORT", _port_of(environment.get("SLURM_JOB_ID", ""), step)),
     )
 
 
@@ -158,7 +163,12 @@ def _read_open_mpi(environment: Mapping[str, str]) -> Launch:
             f"mpirun started {world_size} tasks (OMPI_COMM_WORLD_SIZE), {local_world_size} of them here, but "
             "MASTER_ADDR is not set; name the first machine with mpirun -x MASTER_ADDR=..."
         )
-    job = environment.get("PMIX_NAMESPACE") or environment.get("OMPI_MCA_ess_base_jobid") or ""
+    job = next((environment[name] for name in _OPEN_MPI_JOB if environment.get(name)), None)
+    if job is None and "MASTER_PORT" not in environment:
+        raise DeviceError(
+            f"mpirun started {world_size} tasks (OMPI_COMM_WORLD_SIZE), but none of {', '.join(_OPEN_MPI_JOB)}, which "
+            "tell this job from others, is set; name a free port of the first machine with mpirun -x MASTER_PORT=..."
+        )
     return Launch(
         launcher="smddprun" if sagemaker.is_data_parallel(environment) else "mpirun",
         rank=whole_number(environment, "OMPI_COMM_WORLD_RANK", 0),
@@ -169,13 +179,13 @@ def _read_open_mpi(environment: Mapping[str, str]) -> Launch:
         # (https://github.com/aws/sagemaker-training-toolkit/issues/158).
         machine=0 if local_world_size == world_size else None,
         address=address or "127.0.0.1",
-        port=whole_number(environment, "MASTER_PORT", _port_of(job)),
+        port=whole_number(environment, "MASTER_PORT", _port_of(job or "")),
     )
 
 
-def _port_of(job: str) -> int:
-    """A port that all tasks of a job agree on, between 20000 and 29999."""
-    return 20000 + zlib.crc32(job.encode()) % 10000
+def _port_of(job: str, step: int = 0) -> int:
+    """A port between 20000 and 29999 that all tasks of a step of a job agree on; steps in a row have different ones."""
+    return 20000 + (zlib.crc32(job.encode()) + step) % 10000
 
 
 def expand_tasks(text: str) -> list[int]:

@@ -77,7 +77,7 @@ def test_without_the_library_the_job_says_what_is_missing(
     container: dict[str, str], model_folder: Path, tmp_path: Path
 ) -> None:
     variables = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
-    variables["MASTER_ADDR"] = "127.0.0.1"
+    variables |= {"MASTER_ADDR": "127.0.0.1", "PMIX_NAMESPACE": "1304035329"}
     done = run(
         tmp_path, "run_classify.py", "--model", str(model_folder),
         **container, **variables, SMDATAPARALLEL_USE_SINGLENODE="1",

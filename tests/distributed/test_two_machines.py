@@ -319,6 +319,7 @@ def test_the_hosts_of_a_sagemaker_job(
         "OMPI_COMM_WORLD_SIZE": "2",
         "OMPI_COMM_WORLD_LOCAL_RANK": "0",
         "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
+        "PMIX_NAMESPACE": "1304035329",
     }
     words = [
         sys.executable, SCRIPT, "--model", str(model_folder), "--max-steps", "3",

@@ -267,6 +267,14 @@ def test_a_task_of_srun() -> None:
     assert read_launch({**SRUN, "MASTER_ADDR": "10.1.2.3", "MASTER_PORT": "99"}).address == "10.1.2.3"
 
 
+def test_steps_of_a_job_that_run_side_by_side_meet_at_different_ports() -> None:
+    """srun numbers the steps of a job from 0; all tasks of a step see the same number."""
+    ports = [read_launch({**SRUN, "SLURM_STEP_ID": str(step)}).port for step in range(100)]
+    assert len(set(ports)) == 100
+    assert all(port is not None and 20000 <= port < 30000 for port in ports)
+    assert ports[3] == read_launch({**SRUN, "SLURM_STEP_ID": "3", "SLURM_PROCID": "1", "SLURM_NODEID": "0"}).port
+
+
 def test_a_batch_job_without_srun_is_one_process() -> None:
     """sbatch sets the number of the job's tasks; only srun starts them."""
     job = {"SLURM_NTASKS": "4", "SLURM_JOB_ID": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
@@ -289,6 +297,34 @@ def test_a_task_of_open_mpi() -> None:
         read_launch({**task, "OMPI_COMM_WORLD_LOCAL_SIZE": "1"})
     away = read_launch({**task, "OMPI_COMM_WORLD_LOCAL_SIZE": "1", "MASTER_ADDR": "a"})
     assert (away.machine, away.address) == (None, "a")
+
+
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "other"),
+    [
+        ("PMIX_NAMESPACE", "prterun-node1-8516@1", "prterun-node1-8517@1"),  # Open MPI 5
+        ("PMIX_NAMESPACE", "1304035329", "1304035330"),  # Open MPI 4
+        ("OMPI_MCA_ess_base_jobid", "1304035329", "1304035330"),
+        ("OMPI_MCA_orte_ess_jobid", "1304035329", "1304035330"),  # Open MPI 1
+        ("OMPI_MCA_orte_hnp_uri", "1304035328.0;tcp://10.0.0.1:44467", "1304035328.0;tcp://10.0.0.1:44468"),
+    ],
+)
+def test_jobs_of_open_mpi_meet_at_different_ports(name: str, one: str, other: str) -> None:
+    ports = [read_launch({**OPEN_MPI, name: value}).port for value in (one, one, other)]
+    assert ports[0] == ports[1] != ports[2]
+
+
+def test_a_job_of_open_mpi_that_has_no_name() -> None:
+    """Two such jobs on a machine would meet at the same port."""
+    with pytest.raises(DeviceError, match="mpirun -x MASTER_PORT="):
+        read_launch(OPEN_MPI)
+    assert read_launch({**OPEN_MPI, "MASTER_PORT": "29501"}).port == 29501
 
 
 def test_tasks_of_an_unknown_launcher_do_not_train_side_by_side() -> None:

@@ -79,6 +79,7 @@ def variables(rank: int, local: int) -> dict[str, str]:
         "OMPI_COMM_WORLD_LOCAL_RANK": str(local),
         "OMPI_COMM_WORLD_SIZE": "4",
         "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+        "PMIX_NAMESPACE": "1304035329",
         "SMDATAPARALLEL_USE_HOMOGENEOUS": "1",
         "SM_HOSTS": '["algo-1", "algo-2"]',
         "SM_CURRENT_HOST": "algo-1",  # mpirun hands on that of the machine where it was started
