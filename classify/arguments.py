@@ -303,7 +303,36 @@ def unknown_name(word: str, known: Sequence[str]) -> str:
         return f"unknown flag {flag}. It is a key of a YAML file: write '{field}: ...' there and give --config FILE."
     if field in ELSEWHERE:
         return f"unknown {'flag' if flag.startswith('--') else 'key'} {flag}: {ELSEWHERE[field]}."
-    form = flag if not flag.startswith("--") else "--" + flag[2:].replace("_", "-")
-    near = difflib.get_close_matches(form if form.startswith("--") else form.replace("-", "_"), known, n=1, cutoff=0.6)
-    hint = f"Did you mean {near[0]}?" if near else "See --help."
+    near = _nearest(flag, known)
+    hint = f"Did you mean {near}?" if near else "See --help."
     return f"unknown {'flag' if flag.startswith('--') else 'key'} {flag}. {hint}"
+
+
+def _nearest(name: str, known: Sequence[str]) -> str | None:
+    """The known name that this one most likely stands for; None rather than one that is merely not far away."""
+    words = _words(name)
+    near = [other for other in known if _same_words(words, _words(other))]
+    return max(near, key=lambda other: _likeness("-".join(words), "-".join(_words(other))), default=None)
+
+
+def _words(name: str) -> list[str]:
+    return name.removeprefix("--").replace("_", "-").split("-")
+
+
+def _same_words(words: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether two names have the same words in order, but for typing errors, endings, and up to half left out."""
+    letters, other_letters = "".join(words), "".join(others)
+    if _likeness(letters, other_letters) >= 0.88:  # a hyphen missing, say
+        return True
+    half = 2 * len(words) >= len(others) or 2 * len(letters) >= len(other_letters)
+    rest = iter(others)
+    return half and all(any(_same_word(word, other) for other in rest) for word in words)
+
+
+def _same_word(word: str, other: str) -> bool:
+    short, long = sorted((word, other), key=len)
+    return (len(short) > 2 and long.startswith(short)) or _likeness(word, other) >= 0.7
+
+
+def _likeness(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one, other).ratio()

@@ -101,6 +101,38 @@ def test_one_fault_is_one_line(words: list[str], line: str) -> None:
     assert faults(*words) == (line,)
 
 
+TYPOS = {
+    "--dta": "--data", "--epoch": "--epochs", "--learning_rat": "--learning-rate", "--batchsize": "--batch-size",
+    "--batch_szie": "--batch-size", "--learing-rate": "--learning-rate", "--outputdir": "--output-dir",
+    "--output-directory": "--output-dir", "--max-len": "--max-length", "--max-lenght": "--max-length",
+    "--text-col": "--text-column", "--labels-column": "--label-column", "--modle": "--model",
+    "--eval-dataa": "--eval-data", "--overwrite-output": "--overwrite-output-dir", "--freeze-layer": "--freeze-layers",
+    "--gradient-checkpoint": "--gradient-checkpointing", "--gradient-accumulation": "--gradient-accumulation-steps",
+    "--sede": "--seed", "--precison": "--precision", "--num-epochs": "--num-train-epochs", "--stategy": "--strategy",
+    "--report_too": "--report-to", "--save-step": "--save-steps", "--label-smoothing": "--label-smoothing-factor",
+    "--per-device-batch-size": "--per-device-train-batch-size", "--model-name": "--model-name-or-path",
+}  # fmt: skip
+# Of transformers' TrainingArguments and example scripts.
+FOREIGN = """--early-stopping-patience --dataloader-drop-last --dataloader-pin-memory --neftune-noise-alpha
+--torch-compile --torch-compile-backend --lr-scheduler-kwargs --bf16-full-eval --use-cache
+--auto-find-batch-size --logging-strategy
+--log-on-each-node --log-level --log-level-replica --run-name --project --eval-steps --eval-delay --eval-on-start
+--eval-accumulation-steps --save-only-model --hub-strategy --hub-revision --data-seed --label-names
+--length-column-name --ddp-bucket-cap-mb --fsdp --fsdp-config --overwrite-cache --config-name --cache-dir
+--model-revision --max-eval-samples --metric-name --text-column-names --do-regression --train-split-name
+--restore-callback-states-from-checkpoint""".split()  # noqa: SIM905
+
+
+@pytest.mark.parametrize("flag", TYPOS)
+def test_a_typing_error_is_told_what_was_meant(flag: str) -> None:
+    assert faults("--data", "x", flag) == (f"unknown flag {flag}. Did you mean {TYPOS[flag]}?",)
+
+
+@pytest.mark.parametrize("flag", FOREIGN)
+def test_a_flag_that_is_not_there_is_not_taken_for_another(flag: str) -> None:
+    assert faults("--data", "x", flag) == (f"unknown flag {flag}. See --help.",)
+
+
 def test_all_faults_come_together() -> None:
     lines = faults("--data", "x", "--epochs", "many", "--batch-size", "0", "--precision", "half", "--bad-flag")
     assert len(lines) == 4
