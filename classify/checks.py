@@ -15,7 +15,7 @@ from classify.data.infer import Guess, find_text_column
 from classify.data.parts import Corpus, load_corpus
 from classify.data.read import Table, read_table
 from classify.deepspeed_file import check_file
-from classify.destination import Destination, begun_before, check_destination, nearest_existing
+from classify.destination import Destination, begun_before, check_destination, nearest_existing, refusal
 from classify.errors import Faults, InputError
 from classify.hub import ModelFolder, resolve_model
 from classify.outputs import check_columns_free, labels_of, read_settings
@@ -65,7 +65,10 @@ def check_inputs(config: RunConfig) -> Checked:
         check_columns_free((corpus.test or corpus.eval).table, corpus.labels)
     with faults.collecting():
         model = resolve_model(config.model.name, download=not faults)
-        _check_length(config, model)
+        with faults.collecting():
+            _check_length(config, model)
+        with faults.collecting():
+            _check_frozen(config, model)
     faults.raise_if_any()
     notes = _check_disk(config, corpus, model, destination) if launch.looks_at_folders() else ()
     return Checked(config, corpus, model, destination, trackers, _guesses(config, corpus, model), precision, notes)
@@ -111,8 +114,9 @@ def _check_out(path: Path, out: str, data: str) -> None:
         raise InputError(f"--out {out}: this is the table itself; give another name.")
     if not path.absolute().parent.is_dir():
         raise InputError(f"--out {out}: the folder {path.parent} does not exist; make it first.")
-    if not os.access(path.absolute().parent, os.W_OK | os.X_OK):
-        raise InputError(f"--out {out}: the folder {path.parent} is not writable; name a file in another.")
+    reason = refusal(path.absolute().parent)
+    if reason is not None:
+        raise InputError(f"--out {out}: the folder {path.parent} is not writable ({reason}); name a file in another.")
 
 
 def _check_lora(wanted: bool) -> None:
@@ -126,6 +130,12 @@ def _check_length(config: RunConfig, model: ModelFolder) -> None:
         raise InputError(
             f"--max-length {wanted}: {config.model.name} reads at most {model.max_length} tokens; give that or less."
         )
+
+
+def _check_frozen(config: RunConfig, model: ModelFolder) -> None:
+    wanted, layers = config.model.freeze_layers, estimate.layer_count(model.config)
+    if layers is not None and wanted > layers:
+        raise InputError(f"--freeze-layers {wanted}: the model has {layers} layers; give that or less.")
 
 
 def _check_disk(config: RunConfig, corpus: Corpus, model: ModelFolder, wanted: Destination) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import socket
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,8 +117,9 @@ def is_of_this_job(folder: Path) -> bool:
 
 def _check_usable(folder: Path, *, may_hold_files: bool) -> None:
     if folder.is_dir():
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise InputError(f"--output-dir {folder}: not writable; give another folder.")
+        reason = refusal(folder)
+        if reason is not None:
+            raise InputError(f"--output-dir {folder}: not writable ({reason}); give another folder.")
         if not may_hold_files and any(_entries(folder)):
             raise InputError(
                 f"--output-dir {folder}: the folder exists and is not empty. Give another, --resume to go on with "
@@ -129,8 +131,21 @@ def _check_usable(folder: Path, *, may_hold_files: bool) -> None:
     above = nearest_existing(folder)
     if not above.is_dir():
         raise InputError(f"--output-dir {folder}: cannot be made, because {above} is a file.")
-    if not os.access(above, os.W_OK | os.X_OK):
-        raise InputError(f"--output-dir {folder}: cannot be made, because {above} is not writable.")
+    reason = refusal(above)
+    if reason is not None:
+        raise InputError(f"--output-dir {folder}: cannot be made, because {above} is not writable ({reason}).")
+
+
+def refusal(folder: Path) -> str | None:
+    """Why nothing can be made in a folder, in the system's words; None where it can. Nothing is left there.
+
+    Found out by trying: permissions alone say yes in /proc, and to root nearly everywhere.
+    """
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix=".classify-", dir=folder))
+    except OSError as error:
+        return error.strerror
+    return None
 
 
 def nearest_existing(folder: Path) -> Path:

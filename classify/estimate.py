@@ -167,6 +167,18 @@ def width_of(config: Mapping[str, Any]) -> int:
     return int(_number(config, _WIDTH))
 
 
+def layer_count(config: Mapping[str, Any]) -> int | None:
+    """How many layers with weights of their own an encoder has; None where its config.json does not say.
+
+    ALBERT's layers share the weights of their group. One layer alone is none that can be told from the rest of a model.
+    """
+    names = ("num_hidden_groups", *_LAYERS)
+    count = next((config[name] for name in names if name in config), None)
+    if not isinstance(count, int):
+        return None
+    return count if count > 1 else 0
+
+
 def layer_activations(config: Mapping[str, Any], tokens: float, length: float, half: bool) -> float:
     """Bytes one layer keeps for the backward pass of `tokens` tokens in texts of `length` tokens.
 

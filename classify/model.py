@@ -224,7 +224,10 @@ def _packed_difference(model: LoadedModel, tokens: Tokens, rows: npt.NDArray[np.
 
 
 def freeze(model: LoadedModel, *, embeddings: bool, layers: int) -> None:
-    """Stop training the embeddings, or the first `layers` layers with them. Raises InputError for too many layers."""
+    """Stop training the embeddings, or the first `layers` layers with them.
+
+    Raises InputError for too many layers of a model whose config.json does not say how many there are.
+    """
     depth = depths(model.stock)
     top = max(depth.values(), default=0) - 1
     if layers > top:

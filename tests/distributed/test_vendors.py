@@ -121,8 +121,9 @@ def test_tasks_that_see_one_device_each(
 ) -> None:
     """It is theirs, unless it is the same one for two of them: then they say so before NCCL does in its own way."""
     flags = ["--data", str(table), "--model", str(model_folder), "--max-steps", "2", "--report-to", "none"]
-    words = ["-c", BOUND, bound, str(ROOT / "run_classify.py"), *flags, "--output-dir", "out"]
-    outputs = run_group(2, words, cwd=tmp_path, timeout=90, code=code, **variables("cuda"), STANDIN_DEVICES="1")
+    words = ["-c", BOUND, bound, SCRIPT, *flags, "--output-dir", "out"]
+    environment = {**standin_environment("cuda"), "STANDIN_DEVICES": "1"}
+    outputs = run_python_ranks(2, *words, folder=tmp_path, timeout=90, code=code, **environment)
     if code == 0:
         record = read_json(tmp_path / "out" / "run.json")
         assert [place["device"] for place in record["topology"]] == ["cuda:0", "cuda:0"]

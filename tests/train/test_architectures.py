@@ -13,11 +13,13 @@ import transformers
 
 from classify.data.tokens import Tokens, load_tokenizer, tokenize
 from classify.errors import InputError
+from classify.estimate import layer_count
 from classify.hub import resolve_model
 from classify.model import (
     LoadedModel,
     checkpoint_activations,
     decide_packing,
+    depths,
     freeze_unused,
     load_model,
     output_layer,
@@ -99,6 +101,13 @@ def test_gradients_are_those_of_the_stock_model(folders: dict[str, Path], kind: 
     scale = max(float(grad.norm()) for grad in padded.values())
     for name, grad in padded.items():
         assert float((packed[name] - grad).norm()) <= 1e-5 * scale, name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_number_of_layers_is_in_the_configuration(folders: dict[str, Path], kind: str) -> None:
+    """Read before torch is loaded, to refuse to freeze more of them."""
+    model, _ = load(folders[kind])
+    assert layer_count(model.stock.config.to_dict()) == max(depths(model.stock).values()) - 1
 
 
 @pytest.mark.parametrize("kind", KINDS)

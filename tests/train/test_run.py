@@ -166,9 +166,10 @@ def test_predict_gives_every_row_its_line(finished: Path, tmp_path: Path, comman
 def test_an_unwritable_folder_is_told_before_the_work(
     finished: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if sys.platform == "linux":  # nothing can be made in /proc, whoever asks
+        with pytest.raises(InputError, match=r"--out /proc/p.csv: the folder /proc is not writable \(No such file"):
+            check_prediction(str(finished), str(table), "/proc/p.csv", None)
     monkeypatch.setattr("os.access", lambda *_: False)
-    with pytest.raises(InputError, match=r"--out .*p.csv: the folder .* is not writable"):
-        check_prediction(str(finished), str(table), str(tmp_path / "p.csv"), None)
     (tmp_path / "out").mkdir()
     with pytest.raises(InputError, match=r"--output-dir .*out: not writable"):
         check_destination(make_config(finished, table, tmp_path / "out"))

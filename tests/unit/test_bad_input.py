@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,11 +53,29 @@ def test_bad_files(person: Person, name: str) -> None:
         (["--data", "my.csv", "--strategy", "ddp"], "--strategy ddp needs one process per device"),
         (["--data", "my.csv", "--cpu", "--strategy", "dp"], "needs several GPUs"),
         (["--data", "my.csv", "--cpu", "--fp16"], "needs a GPU, which --cpu leaves alone"),
+        (
+            ["--data", "my.csv", "--freeze-layers", "99"],
+            "the model has 6 layers; give that or less",
+        ),
+        (["--data", "my.csv", "--freeze-layers", "7", "--plan"], "--freeze-layers 7: the model has 6 layers"),
         (["--data", "my.csv", "--weight_decay", "0.1"], "It is a key of a YAML file: write 'weight_decay: ...'"),
     ],
 )
 def test_bad_flags(person: Person, words: list[str], part: str) -> None:
     assert part in person.fails(*words)
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="nothing can be made in Linux's /proc, whatever its permissions say"
+)
+def test_a_folder_where_nothing_can_be_made(person: Person) -> None:
+    for name in ("/proc/x", "/proc/x/y"):
+        line = person.fails("--data", "my.csv", "--output-dir", name)
+        assert f"--output-dir {name}: cannot be made, because /proc is not writable (No such file or directory)" in line
+
+
+def test_a_folder_that_can_be_made_is_not_made_for_a_run_that_is_refused(person: Person) -> None:
+    assert "--model ./nothing" in person.fails("--data", "my.csv", "--model", "./nothing", "--output-dir", "a/b/c")
 
 
 def test_a_folder_of_somebody_is_no_run_to_resume(person: Person) -> None:
