@@ -10,10 +10,18 @@ import contextlib
 import errno
 import os
 import re
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
-# What a disk answers that a person can mend: full, over its quota, failing, mounted read-only, not permitted.
-_DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM)
+# What a disk answers that a person can mend: full, over its quota, failing, mounted read-only.
+_DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+# And what it answers to a path of theirs.
+_PATH_FAULTS = (
+    errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP,
+)  # fmt: skip
+# Files below these are the installation's.
+_INSTALLED = (Path(sys.prefix), Path(__file__).parent)
 
 
 class ClassifyError(Exception):
@@ -78,11 +86,20 @@ def disk_refusal(error: BaseException) -> str | None:
 
     Libraries written in Rust (safetensors, tokenizers) raise errors of their own, which end in "(os error <number>)".
     """
-    number = error.errno if isinstance(error, OSError) else None
-    if number is None:
-        match = re.search(r"\(os error (\d+)\)", str(error))
-        number = int(match[1]) if match is not None else None
-    return os.strerror(number) if number in _DISK_FAULTS else None
+    match = re.search(r"\(os error (\d+)\)", str(error))
+    if match is not None:
+        number, of_person = int(match[1]), True
+    elif isinstance(error, OSError):
+        number, of_person = error.errno, error.filename is not None and not _is_installed(error.filename)
+    else:
+        return None
+    return os.strerror(number) if number in _DISK_FAULTS or (number in _PATH_FAULTS and of_person) else None
+
+
+def _is_installed(name: str | bytes | int) -> bool:
+    return not isinstance(name, int) and any(
+        Path(os.fsdecode(name)).absolute().is_relative_to(folder) for folder in _INSTALLED
+    )
 
 
 class CheckpointError(ClassifyError):

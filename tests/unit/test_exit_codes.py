@@ -1,0 +1,42 @@
+"""What the operating system refuses, by who can mend it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+
+import pytest
+
+from classify import cli
+
+
+@pytest.mark.parametrize(
+    ("number", "name", "code"),
+    [
+        (errno.EACCES, "/data/out/run.json", 2),
+        (errno.EPERM, "/data/out/run.json", 2),
+        (errno.EROFS, "/data/out/run.json", 2),
+        (errno.ENOSPC, "/data/out/run.json", 2),
+        (errno.ENOSPC, None, 2),  # write() knows a descriptor alone
+        (errno.EDQUOT, None, 2),
+        (errno.ENOENT, "/data/out/run.json", 2),
+        (errno.ENOTDIR, "/data/out/run.json", 2),
+        (errno.ENAMETOOLONG, "/data/out/run.json", 2),
+        (errno.ENOENT, os.path.join(sys.prefix, "lib", "part-of-a-package"), 1),
+        (errno.ENOENT, cli.__file__, 1),
+        (errno.EACCES, None, 1),  # of a socket, say
+        (errno.EBADF, None, 1),
+        (errno.EINVAL, "/data/out/run.json", 1),
+    ],
+)
+def test_an_error_of_the_operating_system(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int, name: str | None, code: int
+) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(number, os.strerror(number), name)
+
+    monkeypatch.setattr(cli, "_train", fail)
+    assert cli.main(["--data", "my.csv"], "run_classify.py") == code
+    where = f"{name}: " if name else ""
+    assert capsys.readouterr().err == f"error: {where}{os.strerror(number)}\n"
