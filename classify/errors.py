@@ -88,12 +88,12 @@ def disk_refusal(error: BaseException) -> str | None:
     """
     match = re.search(r"\(os error (\d+)\)", str(error))
     if match is not None:
-        number, of_person = int(match[1]), True
-    elif isinstance(error, OSError):
-        number, of_person = error.errno, error.filename is not None and not _is_installed(error.filename)
+        number, theirs = int(match[1]), True
+    elif isinstance(error, OSError) and error.errno is not None:
+        number, theirs = error.errno, error.filename is not None and not _is_installed(error.filename)
     else:
         return None
-    return os.strerror(number) if number in _DISK_FAULTS or (number in _PATH_FAULTS and of_person) else None
+    return os.strerror(number) if number in _DISK_FAULTS or (number in _PATH_FAULTS and theirs) else None
 
 
 def _is_installed(name: str | bytes | int) -> bool:
