@@ -30,7 +30,12 @@ run: $(VENV)/installed
 WORKERS ?= logical
 PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup
 
-test: $(VENV)/installed-test
+# The stand-ins for NPUs and CUDA devices are compiled once, before tests with time-outs would wait for that.
+$(VENV)/standins: $(VENV)/installed-test $(wildcard tests/standins/accelerator/*)
+	$(BIN)/python -m tests.support.standins npu cuda
+	touch $@
+
+test: $(VENV)/standins
 	$(PYTEST)
 
 # Stand-ins for the devices of other vendors than NVIDIA and Huawei, and SageMaker's container.

@@ -117,9 +117,9 @@ def is_of_this_job(folder: Path) -> bool:
 
 def _check_usable(folder: Path, *, may_hold_files: bool) -> None:
     if folder.is_dir():
-        reason = refusal(folder)
-        if reason is not None:
-            raise InputError(f"--output-dir {folder}: not writable ({reason}); give another folder.")
+        # A trial as below would be seen by another rank, which looks whether the folder is empty.
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise InputError(f"--output-dir {folder}: not writable; give another folder.")
         if not may_hold_files and any(_entries(folder)):
             raise InputError(
                 f"--output-dir {folder}: the folder exists and is not empty. Give another, --resume to go on with "

@@ -116,9 +116,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 @pytest.mark.parametrize(("bound", "code"), [("bound", 0), ("free", 2)])
-def test_tasks_that_see_one_device_each(
-    variables: Callable[[str], dict[str, str]], model_folder: Path, table: Path, tmp_path: Path, bound: str, code: int
-) -> None:
+def test_tasks_that_see_one_device_each(model_folder: Path, table: Path, tmp_path: Path, bound: str, code: int) -> None:
     """It is theirs, unless it is the same one for two of them: then they say so before NCCL does in its own way."""
     flags = ["--data", str(table), "--model", str(model_folder), "--max-steps", "2", "--report-to", "none"]
     words = ["-c", BOUND, bound, SCRIPT, *flags, "--output-dir", "out"]

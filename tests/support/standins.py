@@ -34,7 +34,7 @@ def standin_environment(kind: str) -> dict[str, str]:
     """The variables that put devices of a kind ("npu", "cuda", ...) into a process; compiles them where need be."""
     digest = hashlib.sha256(f"{torch.__version__} {sys.version}".encode())
     for source in sorted((STANDINS / "accelerator").glob("*.cpp")):
-        digest.update(source.read_bytes())
+        digest.update(str(source).encode() + source.read_bytes())  # ninja compiles anew what lies elsewhere
     folder = _CACHE / digest.hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     variables = {
@@ -49,3 +49,8 @@ def standin_environment(kind: str) -> dict[str, str]:
         done = run_python(folder, "-c", code, timeout=400, **variables)
     assert done.stdout == f"{kind}\n", done.stderr
     return variables
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        standin_environment(name)
