@@ -28,12 +28,12 @@ from classify.data.tokens import Tokens, TrainingSet, default_max_length, load_t
 from classify.destination import CHECKPOINTS, Destination, begun_before, claim_folder
 from classify.errors import DiskError, InputError, disk_refusal
 from classify.inference import logits_of
-from classify.loading import choices, load, places
+from classify.loading import choices, load, places, settle_arithmetic
 from classify.model import LoadedModel, quiet_libraries
 from classify.optimization import Objective, make_objective
 from classify.outputs import TrainLog
 from classify.placement import Placement
-from classify.precision import HALF, Precision, choose_precision, faster_on_cpu, multiplies_bf16
+from classify.precision import HALF, Precision, choose_precision
 from classify.process_group import telling_other_machines
 from classify.runtime import Runtime
 from classify.tracking import Tracker
@@ -220,23 +220,21 @@ def _prepare(
         precision = Precision(name, HALF.get(name), f"{training.deepspeed} says so", runtime.device.type, level=0)
     else:
         precision = choose_precision(training.asked_precision, runtime.device, training.opt_level)
-    loaded = load(checked, tokenizer, tokens, runtime.device.type)
-    undecided = precision.automatic and runtime.device.type == "cpu" and loaded.model.packed
-    if undecided and not runtime.any(not multiplies_bf16()):  # all processes compute alike
-        precision = faster_on_cpu(loaded.model.hidden_size)
-    loaded.model.compute_in(precision)
+    loaded = load(checked, tokenizer, tokens)
     spread = places(checked, loaded, runtime)
     destination = _settle(checked.destination, runtime, held)
     assert destination.folder is not None
     writes = _makes_files(destination.folder, destination, runtime, held, training.save_on_each_node)
-    found = choices(loaded, runtime, precision, training.train_batch_size)
     placement = None
     if spread is not None:
         placement = Placement(loaded.model.stock, spread, destination.folder)
-        why = "the devices take turns" if len(runtime.devices) > 1 else "as much as its memory takes"
-        found.append(Guess("layers", placement.words(), why, "--device-memory"))
     else:
         loaded.model.classifier.to(runtime.device)
+    precision, packing = settle_arithmetic(checked, loaded, runtime, precision)
+    found = choices(loaded, packing, runtime, precision, training.train_batch_size)
+    if placement is not None:
+        why = "the devices take turns" if len(runtime.devices) > 1 else "as much as its memory takes"
+        found.append(Guess("layers", placement.words(), why, "--device-memory"))
     vocabulary = loaded.vocabulary
     job = Job(
         checked=checked,

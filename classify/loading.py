@@ -21,7 +21,7 @@ from classify.model import (
 )
 from classify.packing import ragged_kernel_applies
 from classify.placement import choose_places
-from classify.precision import Precision
+from classify.precision import Precision, faster_on_cpu, multiplies_bf16
 from classify.runtime import Runtime
 from classify.vocabulary import Vocabulary, make_compact
 
@@ -33,13 +33,12 @@ class Loaded:
     model: LoadedModel
     tokens: dict[str, Tokens]
     vocabulary: Vocabulary | None
-    packing: str
     unused: list[str]
     adapted: Any
 
 
-def load(checked: Checked, tokenizer: Any, tokens: dict[str, Tokens], device: str) -> Loaded:
-    """The model as the configuration wants it, still on the CPU, for a device of that type."""
+def load(checked: Checked, tokenizer: Any, tokens: dict[str, Tokens]) -> Loaded:
+    """The model as the configuration wants it, still on the CPU, and its batches still padded."""
     config, part = checked.config, checked.corpus.train
     model = load_model(
         checked.model,
@@ -51,13 +50,12 @@ def load(checked: Checked, tokenizer: Any, tokens: dict[str, Tokens], device: st
     for one in tokens.values():
         check_ids(one, tokenizer, model.stock.get_input_embeddings(), config.model.name)
     vocabulary, tokens = make_compact(model, tokens, tokenizer.all_special_ids, wish=config.model.compact_vocabulary)
-    packing = decide_packing(model, tokens[part.table.path], part.rows, config.model.packing, device)
     freeze(model, embeddings=config.model.freeze_embeddings, layers=config.model.freeze_layers)
     unused = freeze_unused(model, tokens[part.table.path], int(part.rows[0]))
     adapted = add_adapters(model, config.model.lora_rank, config.model.lora_alpha) if config.model.lora else None
     if config.training.gradient_checkpointing:
         checkpoint_activations(model)
-    return Loaded(model, tokens, vocabulary, packing, unused, adapted)
+    return Loaded(model, tokens, vocabulary, unused, adapted)
 
 
 def places(checked: Checked, loaded: Loaded, runtime: Runtime) -> dict[str, str] | None:
@@ -71,12 +69,32 @@ def places(checked: Checked, loaded: Loaded, runtime: Runtime) -> dict[str, str]
     return choose_places(loaded.model.stock, runtime.devices, share * rows * length, length, training.device_memory)
 
 
-def choices(loaded: Loaded, runtime: Runtime, precision: Precision, batch_size: int) -> list[Guess]:
+def settle_arithmetic(
+    checked: Checked, loaded: Loaded, runtime: Runtime, precision: Precision
+) -> tuple[Precision, str]:
+    """The precision to train in, and whether to pack and why; the model is on its device. A collective.
+
+    A CPU that multiplies bf16 trains packed texts in it where nobody asked for a precision: packing is checked in it.
+    """
+    model, part = loaded.model, checked.corpus.train
+    undecided = precision.automatic and runtime.device.type == "cpu"
+    fastest = precision
+    if undecided and not runtime.any(not multiplies_bf16()):  # all processes compute alike
+        fastest = faster_on_cpu(model.hidden_size)
+    model.compute_in(fastest)
+    tokens = loaded.tokens[part.table.path]
+    packing = decide_packing(model, tokens, part.rows, runtime, checked.config.model.packing)
+    if not model.packed:
+        model.compute_in(precision)
+    return model.classifier.precision, packing
+
+
+def choices(loaded: Loaded, packing: str, runtime: Runtime, precision: Precision, batch_size: int) -> list[Guess]:
     """What was chosen for the model and the machine, each with the way to change it."""
     model, vocabulary = loaded.model, loaded.vocabulary
     way = "packed end to end" if model.packed else "padded" if model.few_shapes else "padded by length"
     found = [
-        Guess("texts", way, loaded.packing, "packing in --config"),
+        Guess("texts", way, packing, "packing in --config"),
         Guess("device", runtime.describe(), f"{batch_size} rows a step", "--cpu, --nproc"),
         Guess("precision", precision.name, precision.why, "--precision"),
     ]

@@ -18,11 +18,16 @@ from classify.data.tokens import Tokens
 from classify.errors import InputError
 from classify.hub import ModelFolder
 from classify.packing import PACKED_ATTENTION, Batch, TextClassifier, encoder_of, fill_up, pack, pad
-from classify.precision import Precision
+from classify.precision import Precision, full_precision
+from classify.runtime import Runtime
 from classify.sharding import repeated_layers
 
-# Packed and padded logits differ by rounding alone: below 1e-6 of what sets one text's logits apart from another's.
-_SAME_LOGITS = 1e-3
+# In fp32 packed and padded texts differ by rounding alone, below 1e-5 of what sets texts apart.
+_ROUNDING = 1e-3
+# Where products are rounded to fewer bits, packed texts may be so many times as far from full precision as padded ones
+# are. With MiniLM in bf16 they were 0.7 to 1.7 times as far; with a boundary one token off 30 to 130 times, with two
+# texts that see each other, or a doubled gradient of the queries, at least 19 times.
+_TIMES_ROUNDING = 5.0
 # Batches that oneDNN multiplies on a CPU come in multiples of so many tokens: it makes code for each number it has not
 # met, and the C library finds memory of sizes that come again faster. It costs 2 % of a step of 32 short texts; in bf16
 # it saves 10 % of one, in fp32 8 to 12 %.
@@ -168,59 +173,126 @@ def load_trained(path: Path, *, pad_token_id: int) -> LoadedModel:
 
 
 def decide_packing(
-    model: LoadedModel, tokens: Tokens, rows: npt.NDArray[np.int64], wish: str = "auto", device: str = "cpu"
+    model: LoadedModel,
+    tokens: Tokens,
+    rows: npt.NDArray[np.int64],
+    runtime: Runtime,
+    wish: str = "auto",
+    *,
+    training: bool = True,
 ) -> str:
-    """Pack if packed and padded logits agree on a few real rows; returns why it came out as it did.
+    """Pack if packed and padded texts agree on a few real rows; returns why it came out as it did.
 
-    Decided on the CPU in evaluation mode, before the model goes to its device, of that type. Raises InputError where
-    packing was asked for and cannot be had.
+    The model is on its device and its precision set, so that what is compared is what will run: in training the
+    kernels of forward and backward pass, and those that scores are computed with. Dropout is off. A collective. Raises
+    InputError where packing was asked for and cannot be had.
     """
-    if device == "xla" and wish != "packed":
+    if runtime.device.type == "xla" and wish != "packed":
         model.use_packing(False)
         model.few_shapes = True
         return "to powers of two, so that nothing has to be compiled anew in each step"
     if wish == "padded":
         model.use_packing(False)
         return "asked for"
-    longest_first = rows[np.argsort(-tokens.lengths[rows], kind="stable")]
-    sample = longest_first[np.unique(np.linspace(0, len(rows) - 1, num=min(8, len(rows))).astype(np.int64))]
-    reason = "texts stay apart, checked on real rows"
-    agreed = False
+    kind = model.stock.config.model_type
+    reason, fault = "texts stay apart, checked on real rows", None
     if encoder_of(model.stock) is None or not getattr(model.stock, "_supports_attention_backend", False):
-        reason = f"{model.stock.config.model_type} has no exchangeable attention"
+        fault = f"{kind} has no exchangeable attention"
     else:
-        difference = _packed_difference(model, tokens, sample)
-        agreed = difference <= _SAME_LOGITS
-        if not agreed:
-            reason = f"packed and padded logits differ by {difference:.1e} for {model.stock.config.model_type}"
-    if wish == "packed" and not agreed:
-        raise InputError(f"packing: packed is not possible: {reason}; leave it at auto.")
-    model.use_packing(agreed)
-    return reason
+        longest_first = rows[np.argsort(-tokens.lengths[rows], kind="stable")]
+        sample = longest_first[np.unique(np.linspace(0, len(rows) - 1, num=min(8, len(rows))).astype(np.int64))]
+        differences = _packed_differences(model, tokens, sample, runtime.device, training)
+        shares = {what: share for what, (share, bound) in differences.items() if not share <= bound}
+        if shares:
+            words = " and ".join(f"{what} differ by {share:.1e}" for what, share in shares.items())
+            fault = f"packed and padded {words} for {kind}"
+        if runtime.any(fault is not None) and fault is None:
+            fault = "another process finds that packed and padded texts differ"
+    if wish == "packed" and fault is not None:
+        raise InputError(f"packing: packed is not possible: {fault}; leave it at auto.")
+    model.use_packing(fault is None)
+    return fault or reason
 
 
-@torch.no_grad()
-def _packed_difference(model: LoadedModel, tokens: Tokens, rows: npt.NDArray[np.int64]) -> float:
-    """Largest difference of logits between the two ways, as a share of the largest difference between texts.
+def _packed_differences(
+    model: LoadedModel, tokens: Tokens, rows: npt.NDArray[np.int64], device: torch.device, training: bool
+) -> dict[str, tuple[float, float]]:
+    """How far packed texts lie from each text by itself in full precision: {what: (how far, how far at most)}.
 
-    Infinite where the packed way fails. The share matters: logits of a random head are all nearly alike.
+    Logits as a share of the largest difference between texts, since those of a random head are all nearly alike;
+    gradients as a share of the largest. Infinite where the packed way fails.
     """
-    training = model.classifier.training
+    precision, was_training = model.classifier.precision, model.classifier.training
+    half = precision.half if training else None
+
+    def outputs(batches: list[npt.NDArray[np.int64]]) -> dict[str, torch.Tensor]:
+        with torch.autocast(device.type, dtype=half) if half is not None else precision.autocast(training=False):
+            return _outputs(model, tokens, batches, device, training)
+
+    alone = [np.array([row]) for row in rows]
     model.classifier.eval()
     try:
         model.use_packing(False)
-        padded = model.classifier(model.batch(tokens, rows))
+        with full_precision():
+            exact = _outputs(model, tokens, alone, device, training)
+        rounded = outputs(alone) if precision.rounds else exact
         model.use_packing(True)
-        packed = model.classifier(model.batch(tokens, rows))
+        packed = outputs([rows])
+        if training:
+            with precision.autocast(training=False):
+                packed["scored logits"] = _outputs(model, tokens, [rows], device, gradients=False)["logits"]
+            exact["scored logits"], rounded["scored logits"] = exact["logits"], rounded["logits"]
     except (TypeError, ValueError, RuntimeError, AttributeError, AssertionError, IndexError):
-        return float("inf")
+        return {"logits": (float("inf"), 0.0)}
     finally:
-        model.classifier.train(training)
-    if padded.shape != packed.shape:
-        return float("inf")
-    # One text alone has nothing to differ from.
-    spread = float((padded - padded.mean(dim=0)).abs().max() if len(padded) > 1 else padded.abs().max())
-    return float((padded - packed).abs().max()) / max(spread, 1e-6)
+        model.classifier.train(was_training)
+    found = {}
+    for what, wanted in exact.items():
+        # One text alone has nothing to differ from.
+        zero = wanted.mean(dim=0) if what != "gradients" and len(rows) > 1 else 0.0
+        scale = max(float((wanted - zero).abs().max()), 1e-6 if what != "gradients" else 1e-30)
+        shares = [float((other[what] - wanted).abs().max()) / scale for other in (packed, rounded)]
+        found[what] = (shares[0], max(_ROUNDING, _TIMES_ROUNDING * shares[1]))
+    return found
+
+
+def _outputs(
+    model: LoadedModel,
+    tokens: Tokens,
+    batches: list[npt.NDArray[np.int64]],
+    device: torch.device,
+    gradients: bool,
+) -> dict[str, torch.Tensor]:
+    """Logits (N, classes) of the rows of some batches and, where something is trained, their gradients.
+
+    These are the summed first logit's, (T, H), with respect to the states of all tokens that go into the lowest layer
+    that is trained: they come through every attention that training goes back through.
+    """
+    logits: list[torch.Tensor] = []
+    found: list[torch.Tensor] = []
+    states: list[torch.Tensor] = []
+
+    def ask_gradient(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        states.append((args[0] if args else kwargs["hidden_states"]).requires_grad_())
+
+    layers = repeated_layers(model.stock) or [model.stock.base_model.encoder]  # ALBERT repeats one
+    trained = [layer for layer in layers if any(parameter.requires_grad for parameter in layer.parameters())]
+    hooks = [layer.register_forward_pre_hook(ask_gradient, with_kwargs=True) for layer in trained[:1] if gradients]
+    try:
+        with torch.set_grad_enabled(gradients):
+            for rows in batches:
+                states.clear()
+                got = model.classifier.logits(model.batch(tokens, rows).to(device)).float()
+                logits.append(got.detach().cpu())
+                if states:
+                    # Times 1,024, so that none vanishes in fp16; a gradient scaler does the same in training.
+                    (gradient,) = torch.autograd.grad(1024 * got[:, 0].sum(), states)
+                    found.append(gradient.flatten(0, 1)[: int(tokens.lengths_of(rows).sum())].float().cpu())
+    finally:
+        for hook in hooks:
+            hook.remove()
+    outputs = {"logits": torch.cat(logits)}
+    return {**outputs, "gradients": torch.cat(found)} if found else outputs
 
 
 def freeze(model: LoadedModel, *, embeddings: bool, layers: int) -> None:

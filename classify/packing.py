@@ -232,7 +232,7 @@ class TextClassifier(nn.Module):
         Autocast is entered here and not by the caller: DataParallel's threads would not inherit its type.
         """
         with contextlib.nullcontext() if self.halved else self.precision.autocast(self.training):
-            return self._logits(batch)
+            return self.logits(batch)
 
     def halve(self) -> Masters:
         """Compute with weights in half precision from here on, where the precision wants it; see `Precision.halve`."""
@@ -245,7 +245,8 @@ class TextClassifier(nn.Module):
             make_whole(self.model, masters)
         self.halved = False
 
-    def _logits(self, batch: Batch) -> torch.Tensor:
+    def logits(self, batch: Batch) -> torch.Tensor:
+        """The same in the precision that is in force, whatever the model's own."""
         if not isinstance(batch, PackedBatch):
             return self.model(**batch.inputs(), return_dict=True).logits
         # On the module, not in a closure: DataParallel's replicas are copies that run side by side.

@@ -9,6 +9,7 @@ section 3.1). O3 is half precision throughout.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +48,11 @@ class Precision:
         if self.half is None or self.level == 0 or (self.training_only and not training):
             return contextlib.nullcontext()
         return torch.autocast(self.device_type, dtype=self.half)
+
+    @property
+    def rounds(self) -> bool:
+        """Whether products are rounded to fewer bits than fp32 has."""
+        return self.half is not None or self.name == "tf32"
 
     @property
     def rounds_weights(self) -> bool:
@@ -89,6 +95,17 @@ class Precision:
 
 
 FP32 = Precision("fp32", None, "the default", "cpu")
+
+
+@contextlib.contextmanager
+def full_precision() -> Iterator[None]:
+    """Inside, products of fp32 numbers are computed in fp32, also where a run asks for tf32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def make_whole(model: nn.Module, masters: Masters) -> None:

@@ -72,9 +72,9 @@ class Classifier:
     def probabilities_of(self, tokens: Tokens) -> npt.NDArray[np.float64]:
         """(len(tokens), classes) probabilities of tokenised texts, at least one."""
         rows = np.arange(len(tokens))
-        if not self.ready:  # on the CPU, before the model goes to its device
-            decide_packing(self.model, tokens, rows, device=self.runtime.device.type)
+        if not self.ready:
             self.model.classifier.to(self.runtime.device)
+            decide_packing(self.model, tokens, rows, self.runtime, training=False)
             self.ready = True
         logits = logits_of(self.model, tokens, rows, self.runtime)
         return softmax(logits / self.settings["temperature"])

@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers
 
+from classify.config import TrainingConfig
 from classify.data.tokens import Tokens, load_tokenizer, tokenize
 from classify.errors import InputError
 from classify.estimate import layer_count
@@ -20,10 +21,12 @@ from classify.model import (
     checkpoint_activations,
     decide_packing,
     depths,
+    freeze,
     freeze_unused,
     load_model,
     output_layer,
 )
+from classify.precision import choose_precision
 from classify.sharding import repeated_layers
 from tests.support import tiny
 
@@ -39,6 +42,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {kind: tiny.make_model(base / kind, kind) for kind in KINDS}
 
 
+def decide(model: LoadedModel, tokens: Tokens, rows: Any, wish: str = "auto", training: bool = True) -> str:
+    """`decide_packing` in a single process on the CPU."""
+    return decide_packing(model, tokens, rows, TrainingConfig(use_cpu=True).runtime, wish, training=training)
+
+
 def load(folder: Path) -> tuple[LoadedModel, Tokens]:
     texts = [text for text, _ in tiny.table_rows(40)] + [""]
     tokens = tokenize(load_tokenizer(str(folder)), texts, 24)
@@ -48,7 +56,7 @@ def load(folder: Path) -> tuple[LoadedModel, Tokens]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_packed_logits_are_those_of_the_stock_model(folders: dict[str, Path], kind: str) -> None:
     model, tokens = load(folders[kind])
-    reason = decide_packing(model, tokens, np.arange(len(tokens)))
+    reason = decide(model, tokens, np.arange(len(tokens)))
     assert model.packed is (kind not in PADDED), reason
     rows = np.random.default_rng(0).permutation(len(tokens))
     model.classifier.eval()
@@ -90,7 +98,7 @@ def test_gradients_are_those_of_the_stock_model(folders: dict[str, Path], kind: 
     found: list[dict[str, Any]] = []
     for wish in ("auto", "padded"):
         model, tokens = load(folders[kind])
-        decide_packing(model, tokens, rows, wish)
+        decide(model, tokens, rows, wish)
         freeze_unused(model, tokens, 0)
         model.classifier.train()
         logits = model.classifier(model.batch(tokens, rows))
@@ -114,7 +122,7 @@ def test_the_number_of_layers_is_in_the_configuration(folders: dict[str, Path], 
 def test_every_parameter_that_is_asked_for_gets_a_gradient(folders: dict[str, Path], kind: str) -> None:
     """DistributedDataParallel waits for each of them."""
     model, tokens = load(folders[kind])
-    decide_packing(model, tokens, np.arange(8))
+    decide(model, tokens, np.arange(8))
     freeze_unused(model, tokens, 0)
     model.classifier.train()
     model.classifier(model.batch(tokens, np.arange(3))).sum().backward()
@@ -122,7 +130,11 @@ def test_every_parameter_that_is_asked_for_gets_a_gradient(folders: dict[str, Pa
     assert output_layer(model.stock).weight.requires_grad
 
 
-def test_wrong_boundaries_are_noticed(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_wrong_boundaries_are_noticed(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, precision: str, training: bool
+) -> None:
     """The start-up check must be able to fail: attention across texts is found, and padding taken instead."""
     import classify.model as module
 
@@ -130,18 +142,72 @@ def test_wrong_boundaries_are_noticed(folders: dict[str, Path], monkeypatch: pyt
 
     def leaky(tokens: Tokens, rows: Any, first_position: int) -> Any:
         batch = honest(tokens, rows, first_position)
-        groups = list(batch.boundaries.groups)  # longest first: the last text is read one token too early
-        start, count, length = groups[-1]
-        groups[-1] = (start - 1, count, length)
+        groups = list(batch.boundaries.groups)
+        if len(groups) > 1:  # the last text's first token becomes the one before's last
+            (before, count, length), (start, one, last) = groups[-2:]
+            groups[-2:] = [(before, 1, count * length + 1), (start + 1, 1, one * last - 1)]
         boundaries = dataclasses.replace(batch.boundaries, groups=tuple(groups))
         return type(batch)(batch.input_ids, batch.position_ids, boundaries)
 
-    monkeypatch.setattr(module, "pack", leaky)
     model, tokens = load(folders["bert"])
-    reason = decide_packing(model, tokens, np.arange(len(tokens)))
+    model.compute_in(choose_precision(precision, torch.device("cpu")))
+    decide(model, tokens, np.arange(len(tokens)), training=training)
+    assert model.packed
+    monkeypatch.setattr(module, "pack", leaky)
+    reason = decide(model, tokens, np.arange(len(tokens)), training=training)
     assert not model.packed
-    assert "differ" in reason
+    assert "logits differ" in reason
     assert "inf" not in reason
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("fault", "frozen", "differs"),
+    [("output", 0, "logits differ"), ("gradient", 0, "gradients differ"), ("gradient", 1, "gradients differ")],
+)
+def test_a_wrong_kernel_of_training_is_noticed(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, precision: str, fault: str, frozen: int, differs: str
+) -> None:
+    """The one that computes with gradients, which scores do not use; also where its forward pass is right."""
+    import classify.packing as module
+
+    honest = module.attend
+
+    def wrong(q: torch.Tensor, *others: Any, **settings: Any) -> torch.Tensor:
+        if fault == "gradient":
+            return honest(2 * q - q.detach(), *others, **settings)
+        return honest(q, *others, **settings).roll(1, 0)
+
+    monkeypatch.setattr(module, "attend", wrong)
+    model, tokens = load(folders["bert"])
+    freeze(model, embeddings=False, layers=frozen)
+    model.compute_in(choose_precision(precision, torch.device("cpu")))
+    reason = decide(model, tokens, np.arange(len(tokens)))
+    assert not model.packed
+    assert differs in reason
+    decide(model, tokens, np.arange(len(tokens)), training=False)  # prediction never runs it
+    assert model.packed
+
+
+def test_the_kernel_of_scores_is_checked_for_training_too(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import classify.packing as module
+
+    honest = module._text_by_text
+    monkeypatch.setattr(module, "_text_by_text", lambda *given: honest(*given).roll(1, 0))
+    model, tokens = load(folders["bert"])
+    assert "packed and padded scored logits differ" in decide(model, tokens, np.arange(len(tokens)))
+    assert not model.packed
+
+
+def test_the_check_leaves_no_gradient_behind(folders: dict[str, Path]) -> None:
+    model, tokens = load(folders["bert"])
+    model.classifier.train()
+    decide(model, tokens, np.arange(len(tokens)))
+    assert model.packed
+    assert model.classifier.training
+    assert all(parameter.grad is None for parameter in model.stock.parameters())
 
 
 def test_positions_of_roberta_begin_behind_the_padding(folders: dict[str, Path]) -> None:
