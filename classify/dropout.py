@@ -16,13 +16,15 @@ from torch import nn
 _LEVELS = 1 << 8
 
 
-def drawn(shape: Sequence[int], rate: float, dtype: torch.dtype) -> tuple[torch.Tensor, float]:
+def drawn(
+    shape: Sequence[int], rate: float, dtype: torch.dtype, generator: torch.Generator | None = None
+) -> tuple[torch.Tensor, float]:
     """A mask on the CPU, 0 with probability `rate`, else 1; and what scales the entries kept.
 
     `rate` is from 0 to 255/256; at least one bit pattern of 256 is kept.
     """
     count = math.prod(shape)
-    words = torch.empty((count + 7) // 8 + 1, dtype=torch.int64).random_(-(1 << 63), None)
+    words = torch.empty((count + 7) // 8 + 1, dtype=torch.int64).random_(-(1 << 63), None, generator=generator)
     chance = int(words[-1]) / (1 << 64) + 0.5
     dropped = min(math.floor(rate * _LEVELS + chance), _LEVELS - 1)
     eight = words.view(torch.int8)[:count].view(*shape)

@@ -56,6 +56,49 @@ LENGTHS = {
 def small_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that these few texts make several sweeps where they are long."""
     monkeypatch.setattr(rooms, "_CACHED", 30_000)
+    monkeypatch.setattr(rooms, "_LONG", 30_000)
+    monkeypatch.setattr(rooms, "_BLOCK", 48)
+
+
+def bytes_kept(length: int, reach: int, dropout: float) -> int:
+    """What attention of one text in 12 heads of 32 keeps for its backward pass."""
+    kept: dict[int, int] = {}
+
+    def look(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    given = inputs(length, 12, 32, torch.float32)
+    with torch.autograd.graph.saved_tensors_hooks(look, lambda tensor: tensor):
+        attend(*given, make_layout([(0, 1, length)], 12), scale=0.2, dropout=dropout, reach=reach)
+    return sum(kept.values())
+
+
+@pytest.mark.parametrize("reach", [-1, 64])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_memory_grows_with_a_long_text_and_not_with_its_square(
+    reach: int, dropout: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Little more than queries, keys and values are kept; all scores of 1,024 tokens would take 48 MiB."""
+    monkeypatch.undo()
+    assert bytes_kept(1024, reach, dropout) < 1024 * 12 * 32 * 4 * 4
+    assert bytes_kept(2048, reach, dropout) < 2.1 * bytes_kept(1024, reach, dropout)
+
+
+@pytest.mark.parametrize("reach", [8, 64])
+def test_a_long_text_is_computed_within_its_reach_alone(reach: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    (sweep,) = make_layout([(0, 1, 1024)], 12).sweeps
+    blocks = list(sweep.blocks(reach, first_only=False))
+    seen = [(query, key) for block in blocks for query in _range(block.queries) for key in _range(block.keys)]
+    assert len(seen) <= 1024 * 4 * reach
+    assert len(seen) == len(set(seen))
+    assert {(query, key) for query in range(1024) for key in range(1024) if abs(query - key) <= reach} <= set(seen)
+
+
+def _range(part: slice) -> range:
+    return range(part.start, part.stop)
 
 
 @pytest.mark.parametrize("reach", [-1, 2])
@@ -109,27 +152,32 @@ def test_half_precision_computes_short_texts_in_full(lengths: list[int], exact: 
 
 @pytest.mark.parametrize("first_only", [False, True])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-@pytest.mark.parametrize("narrowest", [1, 16])
+@pytest.mark.parametrize(("narrowest", "reach"), [(1, -1), (1, 1), (16, -1)])
 def test_gradients_are_those_of_finite_differences(
-    narrowest: int, dropout: float, first_only: bool, monkeypatch: pytest.MonkeyPatch
+    narrowest: int, reach: int, dropout: float, first_only: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In several buckets, and with dropout, too: the same entries are dropped in the backward pass."""
     monkeypatch.setattr(rooms, "_CALLS", 0.0)
     monkeypatch.setattr(rooms, "_NARROWEST", narrowest)
     monkeypatch.setattr(rooms, "_CACHED", 40 if narrowest == 1 else 30_000)
-    lengths = [4, 3, 3, 1]
+    monkeypatch.setattr(rooms, "_LONG", 60)
+    monkeypatch.setattr(rooms, "_BLOCK", 4)
+    lengths = [6, 4, 3, 3, 1] if narrowest == 1 else [4, 3, 3, 1]
     layout = make_layout(runs_of(lengths), 2)
-    assert [len(sweep.buckets) for sweep in layout.sweeps] == ([1, 2] if narrowest == 1 else [1])
+    assert [len(sweep.buckets) for sweep in layout.sweeps] == ([1, 1, 2] if narrowest == 1 else [1])
+    assert [sweep.is_long for sweep in layout.sweeps] == ([True, False, False] if narrowest == 1 else [False])
 
     def seeded(*tensors: torch.Tensor) -> torch.Tensor:
         torch.manual_seed(0)
-        return attend(*tensors, layout, scale=0.7, dropout=dropout, reach=-1, first_only=first_only)
+        return attend(*tensors, layout, scale=0.7, dropout=dropout, reach=reach, first_only=first_only)
 
     assert torch.autograd.gradcheck(seeded, tuple(inputs(sum(lengths), 2, 3, torch.float64)))
 
 
-def test_dropout_drops_its_share_and_keeps_the_mean() -> None:
-    lengths = [12, 7, 7]
+@pytest.mark.parametrize("lengths", [[12, 7, 7], [40]], ids=["short", "one long"])
+def test_dropout_drops_its_share_and_keeps_the_mean(lengths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rooms, "_CACHED", 4000)
+    monkeypatch.setattr(rooms, "_LONG", 4000)
     q, k, v = inputs(sum(lengths), 4, 8, torch.float32)
     layout = make_layout(runs_of(lengths), 4)
     with torch.no_grad():
