@@ -45,7 +45,7 @@ class DataConfig:
     )
     max_length: int | None = option(
         None,
-        "tokens kept of a text; 128, or the 99th percentile where texts are longer",
+        "tokens kept of a text; 128, or the 99th percentile where texts are longer, up to 512",
         "--max-length",
         "--max-seq-length",
         check=at_least(4),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from classify import estimate
 from classify.checks import Checked
+from classify.data.tokens import DEFAULT_LIMIT
 from classify.precision import HALF, choose_precision
 from classify.runtime import Runtime
 
@@ -26,7 +27,9 @@ def memory(checked: Checked, runtime: Runtime) -> str:
     training, model = config.training, config.model
     texts = part.texts(checked.corpus.text_column)
     characters = sum(map(len, texts)) / len(texts)
-    length = min(characters / _CHARACTERS_A_TOKEN + 2, config.data.max_length or checked.model.max_length)
+    length = min(
+        characters / _CHARACTERS_A_TOKEN + 2, config.data.max_length or min(DEFAULT_LIMIT, checked.model.max_length)
+    )
     devices = runtime.world_size * max(1, plan.n_gpu if plan.strategy in ("dp", "model") else 1)
     rows = training.train_batch_size / training.gradient_accumulation_steps
     half = checked.deepspeed_precision in HALF

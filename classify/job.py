@@ -24,7 +24,7 @@ from classify.config import RunConfig
 from classify.data.coverage import check_coverage
 from classify.data.infer import Guess
 from classify.data.parts import Part
-from classify.data.tokens import Tokens, TrainingSet, default_max_length, load_tokenizer, tokenize
+from classify.data.tokens import Tokens, TrainingSet, default_max_length, load_tokenizer, max_length_reason, tokenize
 from classify.destination import CHECKPOINTS, Destination, begun_before, claim_folder
 from classify.errors import DiskError, InputError, disk_refusal
 from classify.inference import logits_of
@@ -177,8 +177,7 @@ def _tokenize(checked: Checked) -> tuple[Any, dict[str, Tokens], int, Guess]:
         _print(f"note: {note}")
     lengths = tokens[corpus.train.table.path].full_lengths[corpus.train.rows]
     max_length = wanted or default_max_length(lengths, cap)
-    longer = int((lengths > max_length).sum())
-    why = f"{longer} of {len(lengths)} training texts are longer and cut at the end" if longer else "no text is longer"
+    why = max_length_reason(lengths, max_length, cap, given=wanted is not None)
     guess = Guess("max length", f"{max_length} tokens", why, "--max-length")
     return tokenizer, {path: one.with_max_length(max_length) for path, one in tokens.items()}, max_length, guess
 

@@ -26,6 +26,8 @@ import numpy.typing as npt
 
 Ids = npt.NDArray[np.int64]
 
+# Tokens of a text that are read at most where nobody asks for more: longer texts take memory and time to match.
+DEFAULT_LIMIT = 512
 _FORMAT = 1
 _CACHE_BYTES = 4 << 30
 _BATCH = 4096
@@ -142,9 +144,19 @@ def special_tokens(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def default_max_length(full_lengths: Ids, cap: int) -> int:
-    """128, or the 99th percentile of the texts' tokens where that is more; never above the model's `cap`."""
+    """128, or the 99th percentile of the texts' tokens where that is more; at most 512, and the model's `cap`."""
     longest = int(np.percentile(full_lengths, 99, method="higher")) if len(full_lengths) else 0
-    return min(max(128, longest), cap)
+    return min(max(128, longest), DEFAULT_LIMIT, cap)
+
+
+def max_length_reason(full_lengths: Ids, max_length: int, cap: int, *, given: bool) -> str:
+    """What a `max_length` does to the texts, and whether the default's limit is behind it."""
+    longer = int((full_lengths > max_length).sum())
+    if not longer:
+        return "no text is longer"
+    why = f"{longer} of {len(full_lengths)} training texts are longer and cut at the end"
+    limited = not given and max_length == DEFAULT_LIMIT < cap
+    return f"{why}; {DEFAULT_LIMIT} is the default's limit" if limited else why
 
 
 def _encode(tokenizer: Any, texts: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:

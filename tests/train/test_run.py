@@ -439,3 +439,15 @@ def test_a_classifier_answers_the_same_twice(finished: Path) -> None:
     assert classifier.model.packed
     np.testing.assert_array_equal(classifier.probabilities(["my card was stolen", "the app is broken"]), first)
     assert classifier.model.packed
+
+
+def test_a_long_text_model_reads_512_tokens_unless_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [(" ".join([text] * 80), label) for text, label in tiny.table_rows(30)]
+    data = tiny.write_table(tmp_path / "long.csv", rows)
+    model = tiny.make_model(tmp_path / "model", max_position_embeddings=2000)
+    for wanted, length in ((None, 512), (600, 600)):
+        config = make_config(model, data, tmp_path / str(length), max_steps=1, max_length=wanted)
+        assert read_json(train(config) / "run.json")["max_length"] == length
+        told = capsys.readouterr().out
+        assert f"max length: {length} tokens - " in told
+        assert ("512 is the default's limit (--max-length to change)" in told) is (wanted is None)

@@ -11,7 +11,7 @@ import pytest
 
 from classify.config import DEFAULT_MODEL
 from classify.data import tokens as module
-from classify.data.tokens import default_max_length, load_tokenizer, tokenize
+from classify.data.tokens import default_max_length, load_tokenizer, max_length_reason, tokenize
 from classify.hub import resolve_model
 from tests.support import tiny
 
@@ -107,3 +107,13 @@ def test_default_max_length() -> None:
     assert default_max_length(np.full(1000, 9000), 512) == 512
     assert default_max_length(np.array([10] * 995 + [400] * 5), 512) == 128
     assert default_max_length(np.array([5]), 64) == 64
+    assert default_max_length(np.full(1000, 9000), 8192) == 512
+
+
+def test_the_defaults_limit_is_named_where_it_cuts() -> None:
+    long = np.array([10] * 90 + [700] * 10)
+    cut = "10 of 100 training texts are longer and cut at the end"
+    assert max_length_reason(long, 512, 8192, given=False) == f"{cut}; 512 is the default's limit"
+    assert max_length_reason(long, 512, 512, given=False) == cut  # the model's own
+    assert max_length_reason(long, 512, 8192, given=True) == cut
+    assert max_length_reason(np.array([5, 6]), 512, 8192, given=False) == "no text is longer"
