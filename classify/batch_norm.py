@@ -91,7 +91,11 @@ def synchronise(model: nn.Module) -> int:
 
 def count(model: nn.Module) -> int:
     """How many BatchNorm layers a model has, of any kind."""
-    return sum(isinstance(layer, _BatchNorm) for layer in model.modules())
+    return len(_layers(model))
+
+
+def _layers(model: nn.Module) -> list[_BatchNorm]:
+    return [layer for layer in model.modules() if isinstance(layer, _BatchNorm)]
 
 
 def told(model: nn.Module, processes: int, replicas: int) -> str:
@@ -121,13 +125,14 @@ def counted(model: nn.Module, yes: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def statistics_kept(model: nn.Module, *, after_errors_only: bool = False) -> Iterator[None]:
-    """Give a model's buffers, a BatchNorm's running statistics, the values back that they had before."""
-    before = [buffer.clone() for buffer in model.buffers()]
+    """Give the running statistics of a model's BatchNorms the values back that they had before."""
+    statistics = [buffer for layer in _layers(model) for buffer in layer.buffers(recurse=False)]
+    before = [buffer.clone() for buffer in statistics]
     done = False
     try:
         yield
         done = True
     finally:
         if not (done and after_errors_only):
-            for buffer, value in zip(model.buffers(), before, strict=True):
+            for buffer, value in zip(statistics, before, strict=True):
                 buffer.copy_(value)

@@ -234,6 +234,9 @@ class Runtime:
             wrapped = DistributedDataParallel(
                 model, device_ids=devices, output_device=devices and devices[0], gradient_as_bucket_view=True
             )
+            # Before each forward pass: no step changes other buffers, such as position numbers. An attribute, because
+            # the argument has another name from torch 2.13 on.
+            wrapped.broadcast_buffers = batch_norm.count(model) > 0
             self._wrapped.append(wrapped)
             return wrapped
         if self.replicas > 1:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from classify.batch_norm import AllReducedBatchNorm, counted, synchronise, told
+from classify.batch_norm import AllReducedBatchNorm, counted, statistics_kept, synchronise, told
+from classify.config import TrainingConfig
+from classify.devices import ParallelMode
 from tests.support.processes import free_port
 
 
@@ -66,3 +72,46 @@ def test_an_input_that_does_not_count_leaves_the_statistics_alone(group: None) -
     with counted(nn.Sequential(layer), False):
         assert not layer.counted
     assert layer.counted
+
+
+class _Encoder(nn.Module):
+    """Like a stock encoder: a buffer that no step changes."""
+
+    def __init__(self, norm: bool):
+        super().__init__()
+        self.register_buffer("position_ids", torch.arange(512))
+        self.linear = nn.Linear(4, 4)
+        self.norm = nn.BatchNorm1d(4) if norm else nn.LayerNorm(4)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.linear(input))
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_buffers_are_broadcast_for_a_batch_norm_alone(norm: bool, group: None) -> None:
+    """DistributedDataParallel would send position numbers, which no step changes, before every forward pass."""
+    runtime = TrainingConfig(use_cpu=True).runtime
+    plan = dataclasses.replace(runtime.plan, parallel_mode=ParallelMode.DISTRIBUTED, strategy="ddp", backend="gloo")
+    wrapped: Any = dataclasses.replace(runtime, plan=plan).wrap(_Encoder(norm))
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        wrapped(torch.ones(3, 4)).sum().backward()
+    assert any("broadcast" in event.name for event in seen.events()) is norm
+    assert wrapped.will_sync_module_buffers() is norm
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_no_other_buffers_are_copied_in_a_step(norm: bool) -> None:
+    model = _Encoder(norm)
+    copied = []
+
+    class Clones(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if function is torch.ops.aten.clone.default:
+                copied.append(args[0].shape)
+            return function(*args, **(kwargs or {}))
+
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with Clones(), statistics_kept(model):
+        model(torch.randn(3, 4))
+    assert copied == ([(4,), (4,), ()] if norm else [])
+    assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
