@@ -9,6 +9,7 @@ section 3.1). O3 is half precision throughout.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -31,8 +32,9 @@ class Precision:
     """The precision in force: its name, the type of products (None for fp32 and tf32), and why it was chosen.
 
     `level` is 1 for autocast, 2 for half weights with fp32 masters, 3 for half precision throughout; 0 where somebody
-    else (DeepSpeed) turns the weights to half and keeps masters of them. With `training_only` scores are computed in
-    full precision, as any program computes them from the folder that comes out. `automatic`: nobody asked for it.
+    else (DeepSpeed) turns the weights to half and keeps masters of them. Scores are computed in full precision, as any
+    program computes them from the folder that comes out, unless weights are half or `for_scores`. `automatic`: nobody
+    asked for it.
     """
 
     name: str
@@ -40,12 +42,12 @@ class Precision:
     why: str
     device_type: str
     level: int = 1
-    training_only: bool = False
+    for_scores: bool = False
     automatic: bool = False
 
     def autocast(self, training: bool) -> contextlib.AbstractContextManager[Any]:
         """The context of a forward pass with weights in fp32."""
-        if self.half is None or self.level == 0 or (self.training_only and not training):
+        if self.half is None or self.level == 0 or not (training or self.for_scores):
             return contextlib.nullcontext()
         return torch.autocast(self.device_type, dtype=self.half)
 
@@ -149,6 +151,12 @@ def _narrow(module: Any, args: tuple[Any, ...], output: torch.Tensor) -> torch.T
     return output if module.half is None else output.to(module.half)
 
 
+def for_prediction(name: str, device: torch.device) -> Precision:
+    """The precision of `classify predict`: fp32, or what was asked for; see `choose_precision`."""
+    precision = choose_precision(name, device)
+    return dataclasses.replace(precision, for_scores=not precision.automatic)
+
+
 def choose_precision(name: str, device: torch.device, opt_level: str | None = None) -> Precision:
     """The precision asked for, or for "auto" bf16 on GPUs that have it, else fp32.
 
@@ -167,7 +175,8 @@ def choose_precision(name: str, device: torch.device, opt_level: str | None = No
         return _of_level(opt_level, name, kind)
     if name == "auto":
         if kind == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
-            return Precision("bf16", torch.bfloat16, "this GPU computes in bfloat16", kind, automatic=True)
+            why = "this GPU computes in bfloat16; scores are computed in fp32"
+            return Precision("bf16", torch.bfloat16, why, kind, automatic=True)
         return Precision("fp32", None, f"full precision, the safe choice on {kind}", kind, automatic=True)
     if name == "tf32":
         if kind != "cuda":
@@ -184,8 +193,8 @@ def multiplies_bf16() -> bool:
 
 
 def for_training(name: str, why: str) -> Precision:
-    """The precision, "bf16" or "fp32", that a CPU trains in where none was asked for; scores are in fp32 with both."""
-    return Precision(name, HALF.get(name), why, "cpu", training_only=True, automatic=True)
+    """The precision, "bf16" or "fp32", that a CPU trains in where none was asked for."""
+    return Precision(name, HALF.get(name), why, "cpu", automatic=True)
 
 
 def faster_on_cpu(width: int) -> Precision:

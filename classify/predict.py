@@ -20,7 +20,7 @@ from classify.metrics import softmax
 from classify.model import LoadedModel, decide_packing, load_trained, quiet_libraries
 from classify.options import describe
 from classify.outputs import fingerprint, read_settings, write_predictions
-from classify.precision import choose_precision
+from classify.precision import for_prediction
 from classify.process_group import start, telling_other_machines
 from classify.runtime import Runtime
 
@@ -115,7 +115,7 @@ def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "aut
         runtime.share_faults(None)
         if runtime.distributed:  # or reading the model once more would serve nobody
             runtime.check_same({"model": fingerprint(folder), "precision": precision})
-        model.compute_in(choose_precision(precision, runtime.device))
+        model.compute_in(for_prediction(precision, runtime.device))
     except BaseException:
         runtime.close()
         raise

@@ -6,6 +6,7 @@ MLUs, Gaudis, Intel's GPUs and CUDA's two processes, on Apple's GPU one; on CUDA
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from classify.predict import load_classifier
 from tests.support.comparison import SETTINGS, difference
 from tests.support.processes import SCRIPT, run, run_python, run_python_ranks
 from tests.support.runs import read_json
@@ -168,6 +170,11 @@ def test_half_precision_with_a_gradient_scaler(train: Callable[..., Any], on_cpu
         scale = read_json(max((folder / "checkpoints").iterdir()) / "state.json")["scaler"]["scale"]
         assert scale >= 1024
         assert 0 < difference(folder, on_cpu) < 0.02
+        with (folder / "predictions.csv").open(encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        with load_classifier(str(folder), use_cpu=True) as classifier:  # in full precision, as the run's scores are
+            given = classifier.probabilities([row["text"] for row in rows])
+        assert given.max(axis=1) == pytest.approx([float(row["confidence"]) for row in rows], abs=1e-5)
 
 
 def test_too_little_memory_cuts_the_micro_batches(train: Callable[..., Any], on_cpu: Path) -> None:

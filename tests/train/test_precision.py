@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,15 @@ from classify import train_state, trainer
 from classify.config import RunConfig, TrainingConfig
 from classify.errors import InputError, Interrupted
 from classify.packing import PackedBatch
-from classify.precision import FP32, choose_precision, faster_on_cpu, give_weights, take_gradients
+from classify.precision import (
+    FP32,
+    Precision,
+    choose_precision,
+    faster_on_cpu,
+    for_prediction,
+    give_weights,
+    take_gradients,
+)
 from classify.predict import load_classifier
 from tests.support import tiny
 from tests.support.runs import data_and_model, make_config, read_json, stop_at
@@ -72,6 +81,53 @@ def test_wide_models_train_in_bf16_and_are_scored_in_full_precision() -> None:
         assert found == [torch.bfloat16 if name == "bf16" else torch.float32, torch.float32]
 
 
+@pytest.mark.parametrize(
+    ("precision", "half"),
+    [
+        (choose_precision("bf16", GPU), False),
+        (choose_precision("fp16", GPU), False),
+        (choose_precision("fp16", GPU, "O1"), False),
+        (choose_precision("bf16", GPU, "O2"), False),  # once its weights are whole again
+        (choose_precision("bf16", CPU), False),
+        (for_prediction("bf16", GPU), True),
+        (for_prediction("fp32", GPU), False),
+    ],
+)
+def test_scores_are_computed_in_full_precision_unless_asked(precision: Precision, half: bool) -> None:
+    """On any device; `classify predict --precision bf16` asks for it."""
+    assert isinstance(precision.autocast(training=False), contextlib.nullcontext) is not half
+    assert isinstance(precision.autocast(training=True), contextlib.nullcontext) is (precision.half is None)
+
+
+def test_a_gpu_that_has_bf16_trains_in_it_and_predicts_in_full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
+    for precision in (choose_precision("auto", GPU), for_prediction("auto", GPU)):
+        assert precision.name == "bf16"
+        assert isinstance(precision.autocast(training=False), contextlib.nullcontext)
+    assert "scores are computed in fp32" in choose_precision("auto", GPU).why
+
+
+@pytest.mark.parametrize("settings", [{"precision": "bf16"}, {"opt_level": "O2"}])
+def test_what_stands_in_the_files_is_what_the_folder_gives(
+    model_folder: Path, table: Path, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    _agree(run.train(make_config(model_folder, table, tmp_path / "out", max_steps=3, **settings)))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_scores_of_a_gpu_are_those_of_the_folder_on_a_cpu(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    _agree(run.train(make_config(model_folder, table, tmp_path / "out", max_steps=3, use_cpu=False)))
+
+
+def _agree(out: Path) -> None:
+    """A run's predictions.csv and its folder, on the CPU in full precision."""
+    with (out / "predictions.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    given = load_classifier(str(out), use_cpu=True).probabilities([row["text"] for row in rows])
+    assert np.abs(given.max(axis=1) - [float(row["confidence"]) for row in rows]).max() < 1e-5
+
+
 @pytest.mark.parametrize("processor", ["avx512_bf16", "amx_bf16", "avx2"])
 def test_a_run_begun_on_one_processor_goes_on_on_another(
     model_folder: Path,
@@ -98,10 +154,7 @@ def test_a_run_begun_on_one_processor_goes_on_on_another(
     assert record["precision"] == begun
     assert begun in [guess["value"] for guess in record["guesses"] if guess["what"] == "precision"]
     assert f"precision: {begun} - the run began in it" in capsys.readouterr().out
-    with (out / "predictions.csv").open(encoding="utf-8") as file:
-        said = list(csv.DictReader(file))
-    given = load_classifier(str(out), use_cpu=True).probabilities([row["text"] for row in said])
-    assert np.abs(given.max(axis=1) - [float(row["confidence"]) for row in said]).max() < 1e-5
+    _agree(out)
 
 
 def test_padded_texts_train_in_full_precision_unless_asked(
