@@ -44,7 +44,7 @@ class LoadedModel:
         self.packed = False
         self.few_shapes = False
         self.token_multiple = 1
-        self.tokens_at_once: int | None = None
+        self._cuts_steps = False
 
     @property
     def stock(self) -> Any:
@@ -60,6 +60,13 @@ class LoadedModel:
     def head_size(self) -> int:
         """Width of one attention head."""
         return self.hidden_size // int(self.stock.config.num_attention_heads)
+
+    @property
+    def tokens_at_once(self) -> int | None:
+        """Tokens that a micro-batch holds at most, padding too; None: as many as there are."""
+        if not self._cuts_steps:
+            return None
+        return estimate.tokens_at_once(self.hidden_size) if self.packed else estimate.PADDED_TOKENS
 
     def batch(self, tokens: Tokens, rows: npt.NDArray[np.int64]) -> Batch:
         """Collate rows (at least one) the way this model takes them."""
@@ -79,7 +86,7 @@ class LoadedModel:
         return xla.padded_rows(rows) if self.few_shapes else rows
 
     def compute_in(self, precision: Precision) -> None:
-        """Compute in this precision from here on, with packed batches filled up and cut where that makes it faster.
+        """Compute in this precision from here on, with packed batches filled up and steps cut where that is faster.
 
         A BatchNorm would count the filling, and take the rows of a micro-batch for all. Gradients in half precision
         are not added up more often than need be.
@@ -88,7 +95,7 @@ class LoadedModel:
         on_cpu = precision.device_type == "cpu" and batch_norm.count(self.stock) == 0
         by_onednn = precision.half is not None or self.classifier.by_onednn
         self.token_multiple = _MULTIPLE if on_cpu and by_onednn else 1
-        self.tokens_at_once = estimate.tokens_at_once(self.hidden_size) if on_cpu and precision.level <= 1 else None
+        self._cuts_steps = on_cpu and precision.level <= 1
 
     def use_packing(self, packed: bool) -> None:
         """Switch between packed and padded batches; the weights stay as they are."""

@@ -21,9 +21,6 @@ from classify.zero import Zero
 
 Rows = npt.NDArray[np.int64]
 
-# Rows of a padded micro-batch: few enough that texts of like length share one, enough to keep the cores busy.
-PADDED_ROWS = 8
-
 
 @dataclass
 class Progress:
@@ -113,8 +110,9 @@ def micro_batches(
 ) -> list[list[Rows]]:
     """The micro-batches of one rank: each holds, for up to `replicas` devices, indices into the step's rows.
 
-    Ranks share the step by token cost, largest first; a rank's share is cut again into `parts` micro-batches, packed
-    ones into as many as it takes to hold about `tokens_at_once`. With fewer rows than ranks, some ranks have none.
+    Ranks share the step by token cost, largest first; a rank's share is cut again into `parts` micro-batches, or into
+    as many as it takes to hold about `tokens_at_once`, padding too. Texts of like length share a padded one. With fewer
+    rows than ranks, some ranks have none.
     """
     costs = plan.token_cost(lengths, model.hidden_size)
     share = plan.divide(costs, world_size)[rank]
@@ -129,6 +127,9 @@ def micro_batches(
         sizes = np.array([xla.padded_length(length) for length in lengths[share].tolist()])
         alike = [share[sizes == size] for size in np.unique(sizes)]
         return [[cut] for group in alike for cut in np.array_split(group, parts) if len(cut)]
-    parts = max(parts, math.ceil(len(share) / (PADDED_ROWS * replicas)))
-    cuts = [share[part] for part in plan.divide_by_length(lengths[share], parts)]
+    pieces = plan.divide_by_length(lengths[share], parts)
+    if tokens_at_once is not None:
+        within = plan.chunks(lengths[share], tokens_at_once, padded=True)
+        pieces = max(pieces, within, key=len)
+    cuts = [share[piece] for piece in pieces]
     return [[cut[piece] for piece in plan.divide_by_length(lengths[cut], replicas)] for cut in cuts]

@@ -28,7 +28,7 @@ from classify.optimization import NO_LABEL, learning_rate_factor, set_learning_r
 from classify.packing import Batch
 from classify.precision import give_weights, take_gradients
 from classify.runtime import Runtime
-from classify.train_state import PADDED_ROWS, Progress, TrainState, micro_batches
+from classify.train_state import Progress, TrainState, micro_batches
 from classify.transfer import send
 
 # At least so often, in steps, the ranks of a run on devices ask each other whether to stop.
@@ -76,7 +76,7 @@ def train_step(
         if runtime.distributed:  # the other ranks are waiting in the exchange
             raise RankError(
                 f"step {state.progress.step + 1}: rank {runtime.rank} is out of memory ({told}); go on with --resume "
-                f"and --gradient-accumulation-steps {finer(state, len(step.rows), runtime)}, which changes nothing but "
+                f"and --gradient-accumulation-steps {finer(state)}, which changes nothing but "
                 f"dropout's draws; or {_less_memory(state)}."
             )
         make_room(state, len(step.rows), runtime, told)
@@ -150,12 +150,9 @@ def _pass(
     return loss.detach()
 
 
-def finer(state: TrainState, rows: int, runtime: Runtime) -> int:
-    """Into how many micro-batches to cut a step of `rows` rows so that each is half of what it is."""
-    parts = max(state.parts, state.micros)
-    if not state.model.packed:  # padded micro-batches are small as they are
-        parts = max(parts, math.ceil(rows / (runtime.world_size * runtime.replicas * PADDED_ROWS)))
-    return 2 * parts
+def finer(state: TrainState) -> int:
+    """Into how many micro-batches to cut a step so that each is half of what it is."""
+    return 2 * max(state.parts, state.micros)
 
 
 def make_room(state: TrainState, rows: int, runtime: Runtime, told: str) -> None:
@@ -167,7 +164,7 @@ def make_room(state: TrainState, rows: int, runtime: Runtime, told: str) -> None
         raise ClassifyError(
             f"step {state.progress.step + 1}: out of memory with a single text ({told}); {_less_memory(state)}."
         )
-    state.parts = finer(state, rows, runtime)
+    state.parts = finer(state)
     state.clear_gradients()
     release_cache(runtime.device)
 

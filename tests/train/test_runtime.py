@@ -16,6 +16,7 @@ from classify.data.tokens import load_tokenizer, tokenize
 from classify.devices import ParallelMode
 from classify.hub import resolve_model
 from classify.model import load_model
+from classify.precision import FP32, Precision
 from classify.runtime import BatchDataParallel
 from classify.train_state import make_state, micro_batches
 from classify.trainer import fit
@@ -94,6 +95,28 @@ def test_large_steps_are_cut_on_a_cpu(model_folder: Path) -> None:
         rows = np.concatenate([pieces[0] for pieces in micros])
         assert len(rows) == len(set(rows.tolist()))
         assert world_size > 1 or len(rows) == 40
+
+
+def test_padded_steps_are_cut_by_tokens_and_on_a_cpu_alone(model_folder: Path) -> None:
+    """A GPU takes all rows at once; on a CPU texts of like length share a micro-batch of so many tokens."""
+    texts = [text for text, _ in tiny.table_rows(256)]
+    tokens = tokenize(load_tokenizer(str(model_folder)), texts, 64)
+    model = load_model(resolve_model(str(model_folder)), ["a", "b"], seed=0, pad_token_id=0, dropout=0.0)
+    lengths, longest = tokens.lengths, int(tokens.lengths.max())
+    model.compute_in(Precision("fp32", None, "", "cuda"))
+    assert model.tokens_at_once is None
+    whole = micro_batches(model, lengths, 0, 1, 1, 1, model.tokens_at_once)
+    assert [[len(piece) for piece in pieces] for pieces in whole] == [[256]]
+    model.compute_in(FP32)
+    at_once = model.tokens_at_once
+    assert at_once == 1024
+    for parts, wanted in ((1, 5), (20, 20)):
+        cut = [pieces[0] for pieces in micro_batches(model, lengths, 0, 1, parts, 1, at_once)]
+        assert len(cut) >= wanted
+        assert sorted(np.concatenate(cut).tolist()) == list(range(256))
+        padded = [len(piece) * int(lengths[piece].max()) for piece in cut]
+        assert max(padded) <= max(at_once, 256 // parts * longest)
+        assert sum(padded) < 0.7 * 256 * longest
 
 
 @pytest.mark.parametrize(
