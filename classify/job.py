@@ -195,7 +195,7 @@ def prepare(checked: Checked) -> Job:
         tokenizer, tokens, max_length, cut = _tokenize(checked)
     runtime = checked.config.training.runtime
     with contextlib.ExitStack() as held:
-        held.callback(runtime.close)
+        held.push(lambda _kind, error, _trace: runtime.close(error))
         runtime.share_faults(None)
         job = _prepare(checked, runtime, held, tokenizer, tokens, max_length, cut)
         job.held = held.pop_all()

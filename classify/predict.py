@@ -40,8 +40,8 @@ class Classifier:
         """For `with`: what several processes share is given back behind it."""
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.runtime.close(error)
 
     def close(self) -> None:
         """Leave the other processes, where there are some; ask nothing any more then."""
@@ -116,8 +116,8 @@ def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "aut
         if runtime.distributed:  # or reading the model once more would serve nobody
             runtime.check_same({"model": fingerprint(folder), "precision": precision})
         model.compute_in(for_prediction(precision, runtime.device))
-    except BaseException:
-        runtime.close()
+    except BaseException as error:
+        runtime.close(error)
         raise
     return Classifier(model, tokenizer, settings, runtime, folder)
 

@@ -73,9 +73,9 @@ def train(
     job = prepare(checked)
     job.begun = begun
     try:
-        return _run(job)
+        with job.held:
+            return _run(job)
     finally:
-        job.held.close()
         attempts.end_training()
 
 

@@ -19,7 +19,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from classify import batch_norm, sharding, xla
 from classify.devices import DevicePlan, ParallelMode
-from classify.errors import InputError
+from classify.errors import ClassifyError, InputError
 
 # How long the GIL is left to gloo's threads before the end; they need microseconds, on a loaded machine more.
 _GLOO_SECONDS = 0.1
@@ -280,20 +280,36 @@ class Runtime:
         if self.device.type == "xla":
             xla.flush()
 
-    def close(self) -> None:
-        """Take the process group down; safe to call twice and after an error."""
+    def close(self, error: BaseException | None = None) -> None:
+        """Take the process group down; safe to call twice.
+
+        After an `error` that this rank alone may have met the others may be waiting for it in a collective on their
+        devices, and destroying the group would wait with them. So it is aborted: this process leaves at once, and its
+        launcher ends the others. gloo's processes notice by themselves that a peer has gone.
+        """
+        if self.closed:
+            return
         self.closed = True
+        up = self.distributed and torch.distributed.is_initialized()
+        alone = error is not None and not (isinstance(error, ClassifyError) and error.everywhere)
+        abort = up and alone and self.plan.backend != "gloo"
+        if abort:
+            # All groups, FSDP's too; torch 2.13 has no public name for it. Where a vendor's backend does not know how,
+            # the process leaves as it is.
+            with contextlib.suppress(RuntimeError):
+                torch.distributed.distributed_c10d._abort_process_group()
         # A reducer that outlives the group would destroy it while holding the GIL, which gloo's thread may be waiting
         # for: a deadlock at exit. So reducers go first; the wrapped models cannot be used any more.
         for model in self._wrapped:
             model.logger = model.reducer = None
         self._wrapped.clear()
-        if self.distributed and torch.distributed.is_initialized():
+        if up and not abort:
             if self.plan.backend == "gloo":
                 # Its threads take the GIL to drop the tensors of the last exchange. One that has not come to it when
                 # the interpreter ends aborts the process ("terminate called without an active exception").
                 time.sleep(_GLOO_SECONDS)
             torch.distributed.destroy_process_group()
+        if up:
             from accelerate.state import PartialState
 
             PartialState._reset_state()

@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 
 from tests.support.processes import ROOT, SCRIPT, free_port, run_python, run_ranks, unlaunched
 from tests.support.runs import read_json
@@ -269,3 +270,30 @@ def test_nccl_is_refused_where_no_accelerator_is_found(
         done = command("run_classify.py", *own, *more)
         assert done.returncode == 2
         assert done.stderr.count("\n") == 1, done.stderr
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_an_error_on_one_of_two_gpus_ends_both(tmp_path: Path) -> None:
+    """The other waits in an all-reduce on its device; the one that fails leaves, and the launcher ends the other."""
+    script = tmp_path / "one_fails.py"
+    script.write_text(
+        "import torch\n"
+        "from classify.config import TrainingConfig\n"
+        "runtime = TrainingConfig().runtime\n"
+        "numbers = torch.ones(1 << 20, device=runtime.device)\n"
+        "torch.distributed.all_reduce(numbers)\n"
+        "try:\n"
+        "    if not runtime.is_main:\n"
+        "        raise ValueError('this rank is broken')\n"
+        "    torch.distributed.all_reduce(numbers)\n"
+        "    print(float(numbers.sum()))\n"
+        "except BaseException as error:\n"
+        "    runtime.close(error)\n"
+        "    raise\n"
+    )
+    done = run_command(
+        tmp_path, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script), PYTHONPATH=str(ROOT), timeout=90
+    )
+    assert done.returncode == 1
+    assert "ValueError: this rank is broken" in done.stderr

@@ -11,17 +11,20 @@ import numpy as np
 import pytest
 import torch
 
+import classify.run as run
 from classify.config import TrainingConfig
 from classify.data.tokens import load_tokenizer, tokenize
 from classify.devices import ParallelMode
+from classify.errors import InputError, RankError
 from classify.hub import resolve_model
 from classify.model import load_model
 from classify.precision import FP32, Precision
-from classify.runtime import BatchDataParallel
+from classify.runtime import BatchDataParallel, Runtime
 from classify.train_state import make_state, micro_batches
 from classify.trainer import fit
 from tests.support import tiny
-from tests.support.runs import data_and_model
+from tests.support.processes import free_port
+from tests.support.runs import data_and_model, make_config
 
 
 def test_a_single_process_on_the_cpu() -> None:
@@ -59,6 +62,61 @@ def test_one_process_answers_without_a_group() -> None:
     assert runtime.gather(torch.arange(3)).tolist() == [0, 1, 2]
     runtime.close()
     runtime.close()
+
+
+@pytest.mark.parametrize("can_abort", [True, False])
+@pytest.mark.parametrize(
+    ("backend", "error", "way"),
+    [
+        ("nccl", ValueError("broken"), "abort"),
+        ("nccl", RankError("out of memory"), "abort"),
+        ("nccl", KeyboardInterrupt(), "abort"),
+        ("hccl", ValueError("broken"), "abort"),
+        ("nccl", InputError("all ranks meet it"), "destroy"),
+        ("nccl", None, "destroy"),
+        ("gloo", ValueError("broken"), "destroy"),
+    ],
+)
+def test_an_error_of_one_rank_does_not_wait_for_the_others(
+    backend: str, error: BaseException | None, way: str, can_abort: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They sit in a collective on their devices, and destroying the group there waits for it."""
+    address = f"tcp://127.0.0.1:{free_port()}"
+    torch.distributed.init_process_group("gloo", init_method=address, rank=0, world_size=1)
+    destroy, taken = torch.distributed.destroy_process_group, []
+
+    def abort() -> None:  # gloo's own knows none
+        taken.append("abort")
+        if not can_abort:
+            raise RuntimeError("this backend does not support abort")
+
+    monkeypatch.setattr(torch.distributed.distributed_c10d, "_abort_process_group", abort)
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: taken.append("destroy"))
+    runtime = TrainingConfig(use_cpu=True).runtime
+    plan = replace(runtime.plan, parallel_mode=ParallelMode.DISTRIBUTED, strategy="ddp", backend=backend)
+    try:
+        runtime = replace(runtime, plan=plan)
+        runtime.close(error)
+        runtime.close()
+        assert taken == [way]
+    finally:
+        destroy()
+
+
+def test_a_run_that_fails_says_so_to_the_process_group(
+    model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = []
+    honest = Runtime.close
+    monkeypatch.setattr(Runtime, "close", lambda self, error=None: closed.append(error) or honest(self, error))
+    fault = ValueError("broken")
+    for name in ("classify.job.load", "classify.trainer.train_step"):
+        with monkeypatch.context() as patch:
+            patch.setattr(name, lambda *_, **__: (_ for _ in ()).throw(fault))
+            with pytest.raises(ValueError, match="broken"):
+                run.train(make_config(model_folder, table, tmp_path / name))
+        assert closed[0] is fault
+        closed.clear()
 
 
 def test_data_parallel_gets_one_packed_batch_a_replica(model_folder: Path) -> None:
