@@ -21,8 +21,8 @@ FROZEN = 4
 # keeps of one step's memory for the next.
 STATE = 3 << 20
 # Tokens of a padded micro-batch on a CPU, padding too, where texts of like length share one. A DeBERTa step of 32 texts
-# took 0.8 (long) to 1.06 (short) of the time that micro-batches of 8 rows took, with half as many tokens 0.85 to 1.0, and
-# with all texts at once 1.2 to 1.6, most of it for padding.
+# took 0.8 (long) to 1.06 (short) of the time that micro-batches of 8 rows took, with half as many tokens 0.85 to 1.0,
+# and with all texts at once 1.2 to 1.6, most of it for padding.
 PADDED_TOKENS = 1024
 # With checkpointing a layer keeps little more than its input: one of some dozens of such tensors.
 KEPT_INPUT = 1 / 16
