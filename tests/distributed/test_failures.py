@@ -17,7 +17,7 @@ import psutil
 import pytest
 import torch
 
-from tests.support.processes import ROOT, SCRIPT, free_port, run_python, run_ranks, unlaunched
+from tests.support.processes import ROOT, SCRIPT, free_port, run, run_python, run_ranks, unlaunched
 from tests.support.runs import read_json
 
 pytestmark = pytest.mark.distributed
@@ -292,7 +292,7 @@ def test_an_error_on_one_of_two_gpus_ends_both(tmp_path: Path) -> None:
         "    runtime.close(error)\n"
         "    raise\n"
     )
-    done = run_command(
+    done = run(
         tmp_path, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script), PYTHONPATH=str(ROOT), timeout=90
     )
     assert done.returncode == 1
