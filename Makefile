@@ -26,9 +26,10 @@ $(VENV)/installed-lint: $(VENV)/installed
 run: $(VENV)/installed
 	$(BIN)/python run_classify.py --data data/tickets.csv
 
-# A worker of pytest-xdist a core: WORKERS=1 to see one test after the other.
+# A worker of pytest-xdist a core (WORKERS=0: one test after the other). A worker takes a whole file: fixtures are made
+# once, and ports that documents name are taken by one test at a time. In the order of names, so long files come first.
 WORKERS ?= logical
-PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup
+PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # The stand-ins for NPUs and CUDA devices are compiled once, before tests with time-outs would wait for that.
 $(VENV)/standins: $(VENV)/installed-test $(wildcard tests/standins/accelerator/*)

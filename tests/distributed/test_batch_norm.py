@@ -17,7 +17,7 @@ from tests.support import tiny
 from tests.support.processes import run_distributed_test
 from tests.support.runs import SEED, data_and_model
 
-pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("batch_norm")]
+pytestmark = pytest.mark.distributed
 
 
 def with_batch_norm(model: LoadedModel) -> LoadedModel:

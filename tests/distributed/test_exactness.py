@@ -26,7 +26,7 @@ from tests.support import tiny
 from tests.support.processes import run_distributed_test
 from tests.support.runs import LEARNING_RATE, ROWS, SEED, STEPS, data_and_model
 
-pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("exactness")]
+pytestmark = pytest.mark.distributed
 
 BATCH = 8
 

@@ -148,7 +148,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, table: Path, model_fol
     return folder / "out"
 
 
-@pytest.mark.xdist_group("restarted jobs")
 @pytest.mark.parametrize(("meeting", "named"), [("static", True), ("standalone", False)])
 def test_a_restarted_job_resumes_by_itself(
     undisturbed: Path, table: Path, model_folder: Path, tmp_path: Path, meeting: str, named: bool

@@ -13,7 +13,7 @@ import pytest
 from tests.support.processes import run_ranks
 from tests.support.runs import read_json
 
-pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("fsdp")]
+pytestmark = pytest.mark.distributed
 
 STEPS = 12
 

@@ -29,8 +29,6 @@ from tests.support.runs import read_json
 
 pytestmark = pytest.mark.distributed
 
-# Commands of documents name ports, which one test after the other takes.
-fixed_ports = pytest.mark.xdist_group("fixed ports")
 TICKETS = ROOT / "data" / "tickets.csv"
 
 
@@ -72,7 +70,6 @@ EXPLAINING = {
 }
 
 
-@fixed_ports
 @pytest.mark.parametrize("command_line", TRAINED)
 def test_the_documented_commands(model_folder: Path, tmp_path: Path, command_line: str) -> None:
     """Typed as they stand: one folder, written once, and the places that were given."""
@@ -89,7 +86,6 @@ def test_the_documented_commands(model_folder: Path, tmp_path: Path, command_lin
     assert done.stdout.count("ranks: rank 0 = machine 0") == 1
 
 
-@fixed_ports
 @pytest.mark.parametrize("command_line", READ)
 def test_the_documented_launchers_are_read(tmp_path: Path, command_line: str) -> None:
     """Typed as they stand; each process finds its place, and the others, in what the launcher set."""

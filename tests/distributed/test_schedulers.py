@@ -18,7 +18,7 @@ import pytest
 from tests.support.documents import DISTRIBUTED, commands, make_place, type_in
 from tests.support.processes import ROOT, SCRIPT, free_port
 
-pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("schedulers")]
+pytestmark = pytest.mark.distributed
 
 SLURM = """
 ClusterName=here
