@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
 from classify import launch
+from classify.errors import CheckpointError, InputError
 
 _POLL_SECONDS = 0.05
 # How long workers may take to save once a person has told them to stop, before they are killed.
@@ -27,6 +28,9 @@ _CLOSING_SECONDS = 30.0
 # How long they may take to end on SIGTERM. It is repeated: a training step notes it only, and fails soon after.
 _ENDING_SECONDS = 15.0
 _REPEAT_SECONDS = 1.0
+# An error that all ranks meet is printed by one of them, which on a busy machine comes to it after the silent ones.
+_PRINTING_SECONDS = 5.0
+_MET_BY_ALL = (InputError.exit_code, CheckpointError.exit_code)
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -121,7 +125,7 @@ def _wait(workers: Sequence[subprocess.Popen[bytes]], received: Sequence[int]) -
         if numbers and killed_at == math.inf:
             killed_at = now + _SAVING_SECONDS
         if failed and ends_at == math.inf:
-            ends_at = now + (_CLOSING_SECONDS if received else 0.0)
+            ends_at = now + (_CLOSING_SECONDS if received else _PRINTING_SECONDS if failed in _MET_BY_ALL else 0.0)
         elif failed and numbers:  # told to stop again
             ends_at = now
         if now >= ends_at:

@@ -81,6 +81,7 @@ def test_wide_models_train_in_bf16_and_are_scored_in_full_precision() -> None:
         assert found == [torch.bfloat16 if name == "bf16" else torch.float32, torch.float32]
 
 
+@pytest.mark.filterwarnings("ignore:CUDA is not available")
 @pytest.mark.parametrize(
     ("precision", "half"),
     [

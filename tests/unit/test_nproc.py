@@ -11,7 +11,7 @@ import pytest
 
 from classify import nproc
 
-FAILING = "raise SystemExit(3)"
+FAILING = "raise SystemExit(1)"
 # The note of a training step that SIGTERM has come, in which the step goes on.
 STEPPING = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: None); print(flush=True); time.sleep(60)"
 KILLED = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
@@ -53,9 +53,15 @@ def test_the_others_end_with_one_that_fails(
     monkeypatch.setattr(nproc, "_ENDING_SECONDS", 0.5)
     start(workers, STEPPING, "import time; time.sleep(60)", FAILING)
     begin = time.monotonic()
-    assert nproc._wait(workers, []) == 3
-    assert [worker.returncode for worker in workers] == [-9, -15, 3]
+    assert nproc._wait(workers, []) == 1
+    assert [worker.returncode for worker in workers] == [-9, -15, 1]
     assert time.monotonic() - begin < 10
+
+
+def test_the_rank_that_prints_an_error_which_all_meet_has_time_to(workers: list[subprocess.Popen[bytes]]) -> None:
+    start(workers, "import time; time.sleep(1); raise SystemExit(2)", "raise SystemExit(2)")
+    assert nproc._wait(workers, []) == 2
+    assert [worker.returncode for worker in workers] == [2, 2]
 
 
 def test_a_worker_that_a_signal_ended_has_a_shells_code(workers: list[subprocess.Popen[bytes]]) -> None:
