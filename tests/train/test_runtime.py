@@ -206,7 +206,8 @@ def test_a_cut_step_changes_no_weight(
     """Beyond the order of sums; and what it would change is not cut."""
     from classify.precision import choose_precision
 
-    found = []
+    ends: list[torch.Tensor] = []
+    micros: list[int] = []
     for state_size in (3 << 20, 40 * 32):
         monkeypatch.setattr("classify.estimate.STATE", state_size)
         data, model = data_and_model(model_folder)
@@ -215,15 +216,18 @@ def test_a_cut_step_changes_no_weight(
             torch.manual_seed(0)
             layers = (torch.nn.BatchNorm1d(model.hidden_size), model.stock.classifier)
             model.stock.classifier = torch.nn.Sequential(*layers)
-        config = TrainingConfig(use_cpu=True, max_steps=3, learning_rate=1e-3, **settings)
+        start = torch.cat([p.detach().flatten() for p in model.stock.parameters()])
+        # A larger epsilon, or gradients that are rounding alone would move a weight as far as any other.
+        config = TrainingConfig(use_cpu=True, max_steps=3, learning_rate=1e-3, adam_epsilon=1e-3, **settings)
         model.compute_in(choose_precision(config.asked_precision, torch.device("cpu"), config.opt_level))
         state = make_state(model, config, config.runtime)
         list(fit(state, data, config, config.runtime, batch_size=16))
-        found.append((state.micros, [p.detach() for n, p in model.stock.named_parameters() if "key.bias" not in n]))
-    assert found[0][0] == 1
-    assert (found[1][0] > 1) is cut
-    same = {"rtol": 2e-2, "atol": 2e-3} if "precision" in settings else {"rtol": 1e-4, "atol": 1e-5}
-    torch.testing.assert_close(found[1][1], found[0][1], **same)
+        micros.append(state.micros)
+        ends.append(torch.cat([p.detach().float().flatten() for p in model.stock.parameters()]))
+    assert micros[0] == 1
+    assert (micros[1] > 1) is cut
+    share = float((ends[1] - ends[0]).norm() / (ends[0] - start).norm())
+    assert share <= (0.0 if not cut else 0.1 if "precision" in settings else 1e-4), "of what the steps moved"
 
 
 @pytest.mark.gpu
