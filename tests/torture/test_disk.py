@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -81,6 +82,43 @@ def test_a_failed_write_leaves_the_older_checkpoint(
     found, problems = checkpoint.newest(tmp_path)
     assert found is not None
     assert (found.step, problems) == (1, [])
+
+
+def test_a_checkpoint_is_on_the_disk_before_its_rename_and_that_before_an_older_one_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that loses power keeps what was flushed: each file whole, the manifest last, then both folders."""
+    save(tmp_path, 1)
+    events: list[Any] = []
+    fsync, rename, rmtree = os.fsync, Path.rename, shutil.rmtree
+
+    def note_flush(descriptor: int) -> None:
+        about = os.fstat(descriptor)
+        events.append((about.st_ino, about.st_size if stat.S_ISREG(about.st_mode) else None))
+        fsync(descriptor)
+
+    def note_rename(path: Path, target: Path) -> Path:
+        events.append("rename")
+        return rename(path, target)
+
+    def note_removal(path: Path, *rest: Any, **more: Any) -> None:
+        if path.name == "step-00000001":
+            events.append("remove")
+        rmtree(path, *rest, **more)
+
+    monkeypatch.setattr(os, "fsync", note_flush)
+    monkeypatch.setattr(Path, "rename", note_rename)
+    monkeypatch.setattr(shutil, "rmtree", note_removal)
+    made = save(tmp_path, 2)
+    files = {path.name: (path.stat().st_ino, path.stat().st_size) for path in made.iterdir()}
+    folder, parent = ((path.stat().st_ino, None) for path in (made, tmp_path))
+    manifest = files.pop(checkpoint.MANIFEST)
+    assert set(files) == {"model.safetensors", "optimizer.safetensors", "state.json"}
+    at_manifest, at_folder, at_rename, at_parent, at_removal = (
+        events.index(event) for event in (manifest, folder, "rename", parent, "remove")
+    )
+    assert set(files.values()) <= set(events[:at_manifest])
+    assert at_manifest < at_folder < at_rename < at_parent < at_removal
 
 
 FILE_EVENTS = ("open", "os.rename", "os.mkdir", "os.rmdir", "os.remove")

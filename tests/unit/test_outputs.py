@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from classify.data.read import read_table
-from classify.outputs import write_predictions
+from classify.outputs import whole_file, write_predictions
 
 
 @pytest.mark.parametrize("name", ["p.csv", "p.tsv"])
@@ -26,3 +27,40 @@ def test_what_is_written_reads_back_as_it_was(tmp_path: Path, name: str, odd: st
     assert again.column("predicted_label") == [odd, "plain"]
     assert again.column(f"prob_{odd}") == ["0.9", "0.2"]
     assert again.column("text") == ["one", "two"]
+
+
+def test_many_rows_get_each_its_own_prediction(tmp_path: Path) -> None:
+    """More rows than are written at once, and not all of the table's."""
+    count = 9000
+    with (tmp_path / "in.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("text",), *((f"text {number}",) for number in range(count))])
+    rows = np.arange(1, count)
+    likely = rows / count
+    write_predictions(
+        tmp_path / "p.csv",
+        read_table(str(tmp_path / "in.csv")),
+        rows,
+        ["less", "more"],
+        np.stack([1 - likely, likely], axis=1),
+    )
+    again = read_table(str(tmp_path / "p.csv"))
+    assert again.column("text") == [f"text {number}" for number in rows]
+    assert [float(number) for number in again.column("prob_more")] == pytest.approx(likely.tolist(), abs=1e-7)
+    assert again.column("predicted_label") == ["less" if number <= count / 2 else "more" for number in rows]
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a machine that loses power can leave an empty file under the name."""
+    path = tmp_path / "run.json"
+    flushed: list[tuple[int, bool]] = []
+    fsync = os.fsync
+
+    def note_flush(descriptor: int) -> None:
+        flushed.append((os.fstat(descriptor).st_size, path.exists()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note_flush)
+    with whole_file(path) as file:
+        file.write("whole")
+    assert flushed == [(len("whole"), False)]
+    assert path.read_text() == "whole"
