@@ -83,7 +83,13 @@ def train_every_case(model_folder: Path, results: Path, strategy: Any = "auto") 
                 logging_steps=1,
             )
             state = train_state.make_state(model, config, runtime)
+            seeds: list[int] = []
+            hook = model.classifier.register_forward_pre_hook(lambda *_, to=seeds: to.append(torch.initial_seed()))
             events = list(trainer.fit(state, data, config, runtime, batch_size=BATCH))
+            hook.remove()
+            everywhere = runtime.gather(torch.tensor(seeds)).tolist()
+            assert len(everywhere) >= STEPS
+            assert len(set(everywhere)) == len(everywhere), "two micro-batches would drop the same entries"
             logits = logits_of(model, data.tokens, data.rows, runtime)
             tensors = gathered(dict(model.stock.named_parameters()), keep=runtime.is_main)
             digests = runtime.gather_texts(_digest(model) if strategy != "fsdp" else "")

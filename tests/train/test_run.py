@@ -315,6 +315,25 @@ def test_the_best_epoch_is_kept(
     assert f"the weights of epoch {best + 1} are kept" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("falls", [True, False], ids=["loss falls", "loss rises"])
+def test_among_epochs_of_one_macro_f1_the_lowest_loss_is_the_best(
+    model_folder: Path, table: Path, tmp_path: Path, falls: bool
+) -> None:
+    """On the rows that are learned the loss falls from epoch to epoch, with labels of other classes it rises."""
+    rows = tiny.table_rows(120) if falls else tiny.crossed_rows(120)
+    changes = {"eval_data": str(tiny.write_table(tmp_path / "eval.csv", rows)), "num_train_epochs": 3.0}
+    changes |= {"learning_rate": 1e-6, "lr_scheduler_type": "constant", "dropout": 0.0}
+    out = train(make_config(model_folder, table, tmp_path / "out", **changes))
+    found = read_json(out / "metrics.json")
+    log = [json.loads(line) for line in (out / "train_log.jsonl").read_text().splitlines()]
+    scores = [line["eval"] for line in log if "eval" in line]
+    losses = [score["loss"] for score in scores]
+    assert {score["accuracy"] for score in scores} == {found["probe"]["accuracy"]}, "the test needs equal predictions"
+    assert len(set(losses)) == 3
+    assert losses == sorted(losses, reverse=falls)
+    assert found["best_epoch"] == (3 if falls else 0)
+
+
 def harmful(folder: Path) -> dict[str, Any]:
     """Settings of a run whose start is better than each of its epochs: steps so long that they undo the model."""
     rows = tiny.write_table(folder / "rows.csv", tiny.table_rows(120))
