@@ -23,7 +23,8 @@ STEPS = 9  # three epochs of three
 
 
 def whole_config(model: Path, table: Path, out: Path, **changes: Any) -> Any:
-    return make_config(model, table, out, num_train_epochs=3.0, save_total_limit=9, **changes)
+    settings = {"num_train_epochs": 3.0, "save_total_limit": 9, "label_smoothing_factor": 0.1, **changes}
+    return make_config(model, table, out, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +67,9 @@ def test_resumed_is_uninterrupted_to_the_last_bit(
             run.train(whole_config(model_folder, table, tmp_path / "out"))
     assert caught.value.exit_code == 143
     assert read_json(tmp_path / "out" / "run.json")["status"] == "interrupted"
+    saved, _ = newest(tmp_path / "out" / "checkpoints")
+    assert saved is not None
+    assert saved.step == step + 1, "the step after the signal is the last, and it is saved"
     out = run.train(whole_config(model_folder, table, tmp_path / "out", resume_from_checkpoint=True))
     for name in ("model.safetensors", "predictions.csv"):
         assert (out / name).read_bytes() == (uninterrupted / name).read_bytes(), name
@@ -82,12 +86,12 @@ def test_resumed_is_uninterrupted_to_the_last_bit(
 
 
 def test_ctrl_c_is_130(model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stop_at(2, monkeypatch, signal.SIGINT)
+    stop_at(3, monkeypatch, signal.SIGINT)
     with pytest.raises(Interrupted, match=f"go on with --resume {tmp_path}/out$") as caught:
         run.train(whole_config(model_folder, table, tmp_path / "out"))
     assert caught.value.exit_code == 130
     kept = sorted(path.name for path in (tmp_path / "out" / "checkpoints").iterdir())
-    assert kept == ["step-00000000", "step-00000003"]
+    assert kept == ["step-00000000", "step-00000003", "step-00000004"], "start, epoch, and where it was stopped"
 
 
 def test_a_finished_run_is_left_as_it_is(

@@ -365,6 +365,24 @@ def test_the_start_is_kept_where_no_epoch_beats_it(
     assert torch.equal(load_file(out / "model.safetensors")["classifier.weight"], start["classifier.weight"])
 
 
+def test_smoothed_labels_and_class_weights_reach_a_run(model_folder: Path, tmp_path: Path) -> None:
+    """Where nothing moves, the training loss is that of the predictions on the same rows, by torch's own formula."""
+    rows = [row for number, row in enumerate(tiny.table_rows(90)) if row[1] == "card" or number % 5 == 0]
+    table, again = (tiny.write_table(tmp_path / f"{name}.csv", rows) for name in ("table", "again"))
+    changes = {"learning_rate": 1e-9, "num_train_epochs": 1.0, "head": "random", "dropout": 0.0, "precision": "fp32"}
+    changes |= {"label_smoothing_factor": 0.2, "class_weights": "balanced", "eval_data": str(again)}
+    out = train(make_config(model_folder, table, tmp_path / "out", **changes))
+    labels = sorted({label for _, label in rows})
+    truth = torch.tensor([labels.index(label) for _, label in rows])
+    with (out / "predictions.csv").open(newline="", encoding="utf-8") as file:
+        chances = [[float(row[f"prob_{label}"]) for label in labels] for row in csv.DictReader(file)]
+    counts = torch.bincount(truth)
+    assert counts.max() > 3 * counts.min()
+    weights = len(rows) / (len(labels) * counts.float())
+    expected = torch.nn.functional.cross_entropy(torch.tensor(chances).log(), truth, weights, label_smoothing=0.2)
+    assert read_json(out / "metrics.json")["train"]["loss"] == pytest.approx(float(expected), rel=1e-4)
+
+
 def test_a_random_start_is_no_candidate(model_folder: Path, table: Path, tmp_path: Path) -> None:
     out = train(make_config(model_folder, table, tmp_path / "out", **harmful(tmp_path), head="random"))
     assert read_json(out / "metrics.json")["best_epoch"] > 0

@@ -52,6 +52,11 @@ def test_logits_do_not_change(tmp_path: Path, kind: str) -> None:
     assert vocabulary.compacted
     table = small.stock.get_input_embeddings()
     assert table.num_embeddings == len(vocabulary.used) < 128
+    assert (np.diff(vocabulary.used) > 1).any(), "the ids in use must have gaps to tell one row from another"
+    start = whole.stock.get_input_embeddings().weight.detach()
+    expanded = vocabulary.expand({vocabulary.name: table.weight.detach() + 1})[vocabulary.name]
+    moved = torch.isin(torch.arange(len(start)), torch.from_numpy(vocabulary.used))
+    assert torch.equal(expanded, start + moved[:, None])
     for packed in (False, True) if kind != "deberta" else (False,):
         whole.use_packing(packed)
         small.use_packing(packed)
