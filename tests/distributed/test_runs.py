@@ -6,6 +6,7 @@ import contextlib
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -21,7 +22,16 @@ import torch
 
 import classify
 from tests.support import tiny
-from tests.support.processes import SCRIPT, rank_environments, run, run_distributed_test, run_ranks, start, unlaunched
+from tests.support.processes import (
+    SCRIPT,
+    finish,
+    rank_environments,
+    run,
+    run_distributed_test,
+    run_ranks,
+    start,
+    unlaunched,
+)
 from tests.support.runs import read_json
 
 pytestmark = pytest.mark.distributed
@@ -273,6 +283,25 @@ def test_nproc_listens_on_loopback_alone_and_its_workers_end_with_it(long_nproc:
         assert not any("libtorch" in mapped.path for mapped in launcher.memory_maps()), "waiting needs no torch"
         long_nproc.kill()
         assert psutil.wait_procs(workers, timeout=15)[1] == []
+
+
+def test_a_signal_to_one_of_two_processes_ends_both_behind_the_same_step(
+    uneven: dict[str, Path], model_folder: Path, tmp_path: Path
+) -> None:
+    """As where a scheduler ends one machine's processes; the main one is not told by the signal but by the others."""
+    words = flags(uneven, model_folder, "--epochs", "5000", "--output-dir", "out", "--save-steps", "100000")
+    ranks = [start(tmp_path, "run_classify.py", *words, **place) for place in rank_environments(2)]
+    try:
+        ranks[0].wait_for("epoch 2 ")
+        ranks[1].signal(signal.SIGTERM)
+        done = finish(ranks, 60, [143, 143])
+    finally:
+        for rank in ranks:
+            rank.kill()
+    stopped = [re.findall(r"error: stopped by SIGTERM after step (\d+), which is saved", output) for output in done]
+    (step,) = stopped[0]
+    assert stopped[1] == []
+    assert read_json(tmp_path / "out" / "checkpoints" / f"step-{int(step):08d}" / "state.json")["step"] == int(step)
 
 
 def test_tables_are_tokenised_before_the_processes_meet_and_once_for_all(
