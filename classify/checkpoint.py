@@ -2,11 +2,13 @@
 
 A checkpoint is written into a temporary sibling folder: weights and optimizer state as safetensors, everything else
 as JSON, then a manifest with every file's size and SHA-256 as the last file. Each file is flushed to the disk, the
-folder renamed into place and the parent flushed. Only then is an older one removed. Nothing is ever unpickled.
+folder renamed into place and the parent flushed. Only then is an older one removed, which is renamed first. Nothing is
+ever unpickled.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -23,12 +25,12 @@ from torch import nn
 
 from classify import sharding
 from classify.errors import CheckpointError
+from classify.files import TEMPORARY, remove_temporaries
 from classify.precision import Masters
 from classify.zero import Zero
 
 MANIFEST = "manifest.json"
 _FORMAT = 1
-_MAKING = ".making-step-"
 _NAME = re.compile(r"step-(\d{8,})$")
 
 
@@ -112,9 +114,8 @@ def save(
     """
     folder.mkdir(parents=True, exist_ok=True)
     final = folder / name_of(step)
-    temporary = folder / f"{_MAKING}{step:08d}"
-    for left in folder.glob(f"{_MAKING}*"):  # by a process that was killed while it wrote
-        shutil.rmtree(left, ignore_errors=True)
+    temporary = folder / f"{TEMPORARY}{final.name}"
+    remove_temporaries(folder)
     try:
         temporary.mkdir()
         save_file(weights, temporary / "model.safetensors")
@@ -122,7 +123,7 @@ def save(
         (temporary / "state.json").write_text(json.dumps({**state, "step": step}, indent=1) + "\n", encoding="utf-8")
         _write_manifest(temporary)
         if final.exists():  # a run that went back to an older checkpoint and came here again
-            shutil.rmtree(final)
+            _remove(final)
         temporary.rename(final)
         _flush(folder)
     except BaseException:
@@ -131,8 +132,16 @@ def save(
     steps = [number for number, _ in _entries(folder)]
     for number in sorted(set(steps) - keep(steps) - {step}):
         # What stays (a file that somebody has open on a network's disk) is removed with the next checkpoint.
-        shutil.rmtree(folder / name_of(number), ignore_errors=True)
+        with contextlib.suppress(OSError):
+            _remove(folder / name_of(number))
     return final
+
+
+def _remove(path: Path) -> None:
+    """Remove a checkpoint: whole, too, wherever the process is killed. Raises OSError where it stays."""
+    removed = path.with_name(f"{TEMPORARY}removed-{path.name}")
+    path.rename(removed)
+    shutil.rmtree(removed, ignore_errors=True)
 
 
 def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:

@@ -17,6 +17,7 @@ from typing import Any
 from classify import attempts, launch
 from classify.config import RunConfig
 from classify.errors import InputError
+from classify.files import TEMPORARY, remove_temporaries
 from classify.stored_run import CHECKPOINTS, run_folder
 
 # The lock lies in the folder itself, since the folder above may not be writable. It counts as nothing there.
@@ -194,8 +195,8 @@ def _numbered(stem: str) -> list[tuple[int, Path]]:
 
 
 def _entries(folder: Path) -> Iterator[Path]:
-    """What lies in a folder, but for its lock."""
-    return (path for path in folder.iterdir() if path.name != LOCK)
+    """What lies in a folder, but for its lock and what a killed process has not finished."""
+    return (path for path in folder.iterdir() if path.name != LOCK and not path.name.startswith(TEMPORARY))
 
 
 class FolderLock:
@@ -269,6 +270,8 @@ def claim_folder(destination: Destination, *, restarted: bool) -> tuple[Path, Fo
     try:
         if not restarted:
             _check_contents(destination, folder)
+        remove_temporaries(folder)
+        remove_temporaries(folder / CHECKPOINTS)
         if destination.overwrite:
             for entry in _entries(folder):
                 shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()

@@ -27,6 +27,7 @@ from classify.data.parts import Part
 from classify.data.tokens import Tokens, TrainingSet, default_max_length, load_tokenizer, max_length_reason, tokenize
 from classify.destination import CHECKPOINTS, Destination, begun_before, claim_folder
 from classify.errors import DiskError, InputError, disk_refusal
+from classify.files import TEMPORARY
 from classify.inference import logits_of
 from classify.loading import choices, load, places, settle_arithmetic
 from classify.model import LoadedModel, quiet_libraries
@@ -301,7 +302,7 @@ def _makes_files(
     """
     if not each_node:
         return runtime.is_main
-    sign = folder / runtime.broadcast(f".shared-{uuid.uuid4().hex}" if runtime.is_main else None)
+    sign = folder / runtime.broadcast(f"{TEMPORARY}shared-{uuid.uuid4().hex}" if runtime.is_main else None)
     if runtime.is_main:
         sign.touch()
     runtime.barrier()

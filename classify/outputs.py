@@ -8,14 +8,12 @@ import importlib.metadata
 import json
 import os
 import platform
-import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,32 +24,11 @@ from classify.data.infer import Guess
 from classify.data.parts import Corpus
 from classify.data.read import Table
 from classify.errors import InputError
+from classify.files import TEMPORARY, umask, whole_file
 
 # Of classify.json; a higher one may ask prediction for what this version does not know.
 FORMAT = 1
 _LIBRARIES = ("classify", "torch", "transformers", "datasets", "scikit-learn", "accelerate", "safetensors", "numpy")
-
-
-@contextmanager
-def whole_file(path: Path) -> Iterator[IO[str]]:
-    """A text file that appears under its name only when it is complete and on the disk."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -109,9 +86,7 @@ def save_model(folder: Path, stock: Any, weights: dict[str, Any], tokenizer: Any
 
     `weights` is the state dict in full: a sharded model holds a part of it only.
     """
-    for leftover in folder.glob(".model-*"):  # of a process that was killed here: one writes at a time
-        shutil.rmtree(leftover, ignore_errors=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".model-") as temporary:
+    with tempfile.TemporaryDirectory(dir=folder, prefix=f"{TEMPORARY}model-") as temporary:
         tokenizer.model_max_length = settings["max_length"]
         tokenizer.save_pretrained(temporary)
         stock.save_pretrained(temporary, state_dict=weights)
@@ -119,7 +94,7 @@ def save_model(folder: Path, stock: Any, weights: dict[str, Any], tokenizer: Any
         for file in sorted(Path(temporary).iterdir()):
             with file.open("rb") as written:
                 os.fsync(written.fileno())
-            os.chmod(file, 0o666 & ~_umask())  # safetensors leaves its files readable by their owner only
+            os.chmod(file, 0o666 & ~umask())  # safetensors leaves its files readable by their owner only
             os.replace(file, folder / file.name)
 
 

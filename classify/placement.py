@@ -7,7 +7,6 @@ A batch goes through the devices one after the other, so they take turns: this f
 from __future__ import annotations
 
 import logging
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from torch import nn
 
 from classify.errors import InputError
 from classify.estimate import FROZEN, MIB, TRAINED, Piece, layer_activations, spread
+from classify.files import TEMPORARY
 from classify.memory import main_memory
 from classify.sharding import repeated_layers
 
@@ -33,9 +33,7 @@ class Placement:
         self._model = model
         self._disk: tempfile.TemporaryDirectory[str] | None = None
         if "disk" in places.values():
-            for old in folder.glob(".offload-*"):  # of a process that was killed
-                shutil.rmtree(old)
-            self._disk = tempfile.TemporaryDirectory(dir=folder, prefix=".offload-")
+            self._disk = tempfile.TemporaryDirectory(dir=folder, prefix=f"{TEMPORARY}offload-")
         from accelerate import dispatch_model
 
         main = next((place for place in places.values() if place not in ("cpu", "disk")), "cpu")

@@ -12,6 +12,7 @@ import torch
 
 import classify.run as run
 from classify.errors import InputError
+from classify.files import TEMPORARY
 from classify.placement import Placement, choose_places
 from tests.support import tiny
 from tests.support.runs import make_config, read_json, stop_at
@@ -44,13 +45,13 @@ def test_frozen_layers_on_disk_change_no_bit(
     assert "on disk, " in said
     assert weights(folder) == weights(whole)
     assert (folder / "predictions.csv").read_bytes() == (whole / "predictions.csv").read_bytes()
-    assert not list(folder.glob(".offload-*"))
+    assert not list(folder.glob(f"{TEMPORARY}*"))
     assert read_json(folder / "run.json")["strategy"] == "model"
     with monkeypatch.context() as patch:
         stop_at(14, patch)
         with pytest.raises(run.Interrupted):
             run.train(config("cut", **spread))
-    assert not list((tmp_path / "cut").glob(".offload-*"))
+    assert not list((tmp_path / "cut").glob(f"{TEMPORARY}*"))
     # Where the layers lay is not part of a run: it goes on in memory.
     assert weights(run.train(config("cut", resume_from_checkpoint=True))) == weights(whole)
 
