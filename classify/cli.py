@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from classify import __version__, allocation, devices, launch, nproc
+from classify import __version__, allocation, devices, launch, nproc, signals
 from classify.arguments import Parser, parse_training, training_parser, unknown_words
 from classify.config import DEFAULT_BATCH_SIZE, TrainingConfig
 from classify.errors import ClassifyError, InputError, disk_refusal
@@ -31,6 +31,9 @@ Fine-tune a BERT classifier on your own table of texts and labels, and use it.
   classify --version                                            the version"""
 
 
+_INTERRUPTED = "interrupted"
+
+
 def main(argv: Sequence[str] | None = None, program: str = "classify") -> int:
     """Run a command and return its exit code: 0, 1 our fault, 2 the person's input, 3 checkpoint, 130/143 signal."""
     if argv is not None:
@@ -42,6 +45,7 @@ def main(argv: Sequence[str] | None = None, program: str = "classify") -> int:
     devices.limit_spinning(os.environ)
     # c10d warns of each peer whose name a machine without DNS cannot look up.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    signals.end_when_interrupted(_tell_interrupted)
     try:
         return _run(sys.argv[1:], program)
     finally:
@@ -51,31 +55,31 @@ def main(argv: Sequence[str] | None = None, program: str = "classify") -> int:
 def _run(arguments: list[str], program: str) -> int:
     debug = "--debug" in arguments
     try:
-        if program != "classify":
-            return _train(arguments, program)
-        return _dispatch(arguments)
-    except ClassifyError as error:
+        return _dispatch(arguments) if program == "classify" else _train(arguments, program)
+    except (Exception, KeyboardInterrupt) as error:
+        if signals.was_interrupted(error):
+            return _fail(_INTERRUPTED, 128 + signal.SIGINT, debug)
+        return _tell(error, debug)
+
+
+def _tell(error: BaseException, debug: bool) -> int:
+    """Print the line of an error, and return its exit code."""
+    if isinstance(error, ClassifyError):
         return _fail(str(error), error.exit_code, debug, everywhere=error.everywhere)
-    except KeyboardInterrupt:
-        return _fail("interrupted", 128 + signal.SIGINT, debug)
-    except BrokenPipeError:
+    if isinstance(error, BrokenPipeError):
         # Whoever read our output has left, e.g. `| head`; that is no fault.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except ModuleNotFoundError as error:
-        return _fail(
-            f"the package {error.name!r} is not installed in {sys.prefix}; run make, or pip install -e .", 1, debug
-        )
-    except OSError as error:
+    if isinstance(error, ModuleNotFoundError):
+        where = f"{error.name!r} is not installed in {sys.prefix}"
+        return _fail(f"the package {where}; run make, or pip install -e .", 1, debug)
+    if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         code = 1 if disk_refusal(error) is None else InputError.exit_code
         return _fail(f"{where}{error.strerror or error}", code, debug, everywhere=False)
-    except Exception as error:
-        _let_first_error_speak(error)
-        line = " ".join(str(error).split())[:300]
-        return _fail(
-            f"internal error: {type(error).__name__}: {line} (--debug shows where)", 1, debug, everywhere=False
-        )
+    _let_first_error_speak(error)
+    line = " ".join(str(error).split())[:300]
+    return _fail(f"internal error: {type(error).__name__}: {line} (--debug shows where)", 1, debug, everywhere=False)
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -233,6 +237,12 @@ def _fail(message: str, code: int, debug: bool, everywhere: bool = True) -> int:
     return code
 
 
+def _tell_interrupted() -> None:
+    """The line of a process that cannot wait for its own end."""
+    if launch.speaks():
+        print(f"error: {_INTERRUPTED}", file=sys.stderr, flush=True)
+
+
 def _tell_other_machines(error: InputError, debug: bool, start: Callable[[], Runtime]) -> int:
     """Say what is wrong with this machine's files, and to the others, too: they would wait for this one.
 
@@ -246,7 +256,7 @@ def _tell_other_machines(error: InputError, debug: bool, start: Callable[[], Run
     return code
 
 
-def _let_first_error_speak(error: Exception) -> None:
+def _let_first_error_speak(error: BaseException) -> None:
     """When a peer has gone, its own line is the one to read: wait for the launcher to end this process too."""
     text = str(error).lower()
     if launch.is_launched() and any(

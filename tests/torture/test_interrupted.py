@@ -1,0 +1,191 @@
+"""Ctrl-C at any time: exit 130, one line, nothing half-written, no process left; what follows goes on from there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import psutil
+import pytest
+
+from classify.cli import main
+from classify.files import TEMPORARY
+from tests.support.processes import ROOT, SCRIPT, Process, free_port, rank_environments, run, start, unlaunched
+from tests.support.runs import FILES, read_json
+
+LINE = "error: interrupted\n"
+
+
+class Swallowing:
+    """Its end is interrupted, where Python can raise nothing."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+def interrupt_at(name: str, how: str, program: str, words: Sequence[str]) -> int:
+    """The program, with Ctrl-C when it comes to a function."""
+    function = mock.DEFAULT
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        if how == "sent again":
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        if how == "swallowed":
+            Swallowing()
+            time.sleep(60)
+        signal.raise_signal(signal.SIGINT)
+        if how == "twice":
+            time.sleep(1.1)
+            signal.raise_signal(signal.SIGINT)
+        return function(*arguments, **options)
+
+    sys.argv = [program, *words]
+    patch = mock.patch(name, interrupted)
+    function = patch.get_original()[0]
+    with patch:
+        return main(program=program)
+
+
+def interrupted(
+    folder: Path,
+    name: str,
+    words: Sequence[str],
+    how: str = "once",
+    program: str = "run_classify.py",
+    **environment: str,
+) -> subprocess.CompletedProcess[str]:
+    """What came of it."""
+    return Process(interrupt_at, (name, how, program, list(words)), folder, unlaunched() | environment).finish(20)
+
+
+@pytest.fixture
+def words(model_folder: Path, table: Path) -> list[str]:
+    return ["--data", str(table), "--model", str(model_folder), "--cpu", "--epochs", "2", "--report-to", "none"]
+
+
+def temporaries(folder: Path) -> list[Path]:
+    return [*folder.rglob(f"{TEMPORARY}*"), *folder.rglob(".lock")]
+
+
+@pytest.mark.parametrize(
+    ("where", "kept"),
+    [
+        ("classify.job.load_tokenizer", None),
+        ("classify.data.tokens._store", None),
+        ("classify.job.load", None),
+        ("classify.run._record", set()),
+        ("classify.run.probe.start_head", {"run.json"}),
+        ("classify.finish.baseline.fit_and_score", FILES - {"tensorboard", "metrics.json"}),
+    ],
+    ids=["tokenizer", "tokens", "model", "folder", "probe", "baseline"],
+)
+def test_outside_of_the_training_loop(words: list[str], tmp_path: Path, where: str, kept: set[str] | None) -> None:
+    """Before the first step there is nothing to save, and --resume begins anew; behind the last one it ends the run."""
+    out = tmp_path / "out"
+    command = [*words, "--output-dir", "out"]
+    done = interrupted(tmp_path, where, command, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert (done.returncode, done.stderr) == (130, LINE)
+    assert temporaries(tmp_path) == []
+    assert ({path.name for path in out.iterdir()} if out.exists() else None) == kept
+    if kept:
+        assert read_json(out / "run.json")["status"] == "interrupted"
+        command = ["--resume", "out"]
+    done = run(tmp_path, "run_classify.py", *command)
+    assert done.returncode == 0, done.stderr
+    assert ("starting afresh" in done.stdout) == (kept == {"run.json"})
+    assert read_json(out / "run.json")["status"] == "finished"
+    assert {path.name for path in out.iterdir()} == FILES - {"tensorboard"}
+
+
+def test_twice_a_second_apart_in_the_training_loop(words: list[str], tmp_path: Path) -> None:
+    done = interrupted(tmp_path, "classify.run._evaluate_epoch", [*words, "--output-dir", "out"], "twice")
+    assert (done.returncode, done.stderr) == (130, LINE)
+    assert temporaries(tmp_path) == []
+    assert read_json(tmp_path / "out" / "run.json")["status"] == "interrupted"
+    assert [path.name for path in (tmp_path / "out" / "checkpoints").iterdir()] == ["step-00000000"]
+
+
+@pytest.mark.parametrize("where", ["classify.predict.load_trained", "classify.predict.logits_of", "os.fsync"])
+def test_while_predicting(model_folder: Path, words: list[str], table: Path, tmp_path: Path, where: str) -> None:
+    assert main([*words, "--max-steps", "1", "--output-dir", str(tmp_path / "out")], program="run_classify.py") == 0
+    (tmp_path / "there").mkdir()
+    predict = ["predict", "--model", str(tmp_path / "out"), "--data", str(table), "--out", "there/p.csv", "--cpu"]
+    done = interrupted(tmp_path, where, predict, program="classify")
+    assert (done.returncode, done.stderr) == (130, LINE)
+    assert list((tmp_path / "there").iterdir()) == []
+
+
+def test_a_library_that_swallows_it(words: list[str], tmp_path: Path) -> None:
+    """As Python does in what is called when an object goes: the process ends all the same, soon."""
+    begin = time.monotonic()
+    done = interrupted(tmp_path, "classify.job.load", words, "swallowed")
+    assert (done.returncode, done.stderr) == (130, LINE)
+    assert time.monotonic() - begin < 15
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_launcher_that_hands_it_on(words: list[str], tmp_path: Path, rank: int) -> None:
+    """Processes that a terminal has sent it get it from their launcher once more."""
+    place = rank_environments(2)[rank]
+    done = interrupted(tmp_path, "classify.job.load_tokenizer", words, "sent again", **place)
+    assert (done.returncode, done.stderr) == (130, LINE if rank == 0 else "")
+
+
+@pytest.mark.distributed
+def test_a_rank_that_waits_for_the_others(words: list[str], tmp_path: Path) -> None:
+    """It waits in torch, which looks for no signals."""
+    process = start(tmp_path, "run_classify.py", *words, **rank_environments(2)[0])
+    try:
+        deadline = time.monotonic() + 60
+        while not psutil.Process(process.pid).net_connections("tcp"):  # it listens for them
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        time.sleep(0.2)
+        process.signal(signal.SIGINT)
+        done = process.finish(15)
+    finally:
+        process.kill()
+    assert (done.returncode, done.stderr) == (130, LINE)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    ("sign", "line"), [("model: ", "error: interrupted"), ("epoch 2 ", "which is saved; go on with --resume out")]
+)
+def test_under_torchrun(words: list[str], tmp_path: Path, sign: str, line: str) -> None:
+    """While loading, and in training: the launcher has its own code and traceback, the program one line."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    with (tmp_path / "printed").open("w+") as out, (tmp_path / "told").open("w+") as err:
+        launcher = subprocess.Popen(
+            [*torchrun, "--master-port", str(free_port()), SCRIPT, *words, "--epochs", "5000", "--output-dir", "out"],
+            env=unlaunched() | {"PYTHONPATH": str(ROOT)},
+            cwd=tmp_path,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+        )
+        try:
+            deadline = time.monotonic() + 60
+            while sign not in (tmp_path / "printed").read_text() and time.monotonic() < deadline:
+                assert launcher.poll() is None
+                time.sleep(0.05)
+            os.killpg(launcher.pid, signal.SIGINT)
+            assert launcher.wait(20) == 1
+            with pytest.raises(ProcessLookupError):
+                os.killpg(launcher.pid, 0)
+        finally:
+            launcher.kill()
+        told = (tmp_path / "told").read_text()
+    assert told.count("error: ") == 1, told
+    assert line in told
+    assert told.count("Traceback") == told.count("SignalException: Process") == 1, told
+    assert str(ROOT / "classify") not in told
+    assert temporaries(tmp_path) == []
