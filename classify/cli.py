@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
 import signal
 import sys
@@ -46,6 +47,8 @@ def main(argv: Sequence[str] | None = None, program: str = "classify") -> int:
     # c10d warns of each peer whose name a machine without DNS cannot look up.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     signals.end_when_interrupted(_tell_interrupted)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names in scripts that a terminal does not know end no run
     try:
         return _run(sys.argv[1:], program)
     finally:

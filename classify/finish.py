@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import sys
 from typing import Any
@@ -182,12 +183,13 @@ def _summary(
         job.say(f"note: {note}")
     job.say("")
     job.say(f"result: {job.folder}")
-    job.say(f"next:   {_program()} predict --model {job.folder} --data new.csv --out predictions.csv")
+    words = ["predict", "--model", str(job.folder), "--data", "new.csv", "--out", "predictions.csv"]
+    job.say(f"next:   {shlex.join([*_program(), *words])}")
 
 
-def _program() -> str:
+def _program() -> list[str]:
     """How this program can be called from where the person stands: `classify` may not be on their PATH."""
     if shutil.which("classify"):
-        return "classify"
+        return ["classify"]
     python = os.path.relpath(sys.executable)
-    return f"{python if not python.startswith('..') else sys.executable} -m classify"
+    return [sys.executable if python.startswith("..") else python, "-m", "classify"]

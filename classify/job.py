@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 import time
 import uuid
@@ -97,7 +98,7 @@ class Job:
             kept = [f"{CHECKPOINTS}/{path.name}" for path in checkpoint.finished(self.folder / CHECKPOINTS)]
             raise DiskError(
                 f"{self.folder}: {what} could not be written: {reason}. Kept: {', '.join(kept) or 'nothing yet'}; mend "
-                f"that (free some space, say) and go on with --resume {self.folder}."
+                f"that (free some space, say) and go on with --resume {shlex.quote(str(self.folder))}."
             ) from error
 
     def tokens_of(self, part: Part) -> Tokens:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import shlex
 import signal
 import sys
 import time
@@ -239,7 +240,7 @@ def _loop(job: Job, state: train_state.TrainState, plan: BatchPlan, end: int) ->
             number = job.runtime.broadcast(received[0] if received else int(signal.SIGTERM))
             raise Interrupted(
                 f"stopped by {signal.Signals(number).name} after step {state.progress.step}, which is saved; "
-                f"go on with --resume {job.folder}",
+                f"go on with --resume {shlex.quote(str(job.folder))}",
                 number,
             )
 

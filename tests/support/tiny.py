@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import random
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -55,17 +56,20 @@ def write_table(path: Path, rows: list[tuple[str, str]], header: tuple[str, str]
     return path
 
 
-def make_tokenizer() -> Any:
-    """A WordPiece tokenizer over the words above and single letters."""
+def make_tokenizer(words: Iterable[str] = ()) -> Any:
+    """A WordPiece tokenizer over the words above and single letters, and more words, in any script."""
     import string
 
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
     pieces = [*SPECIAL, *WORDS, *string.ascii_lowercase, *("##" + letter for letter in string.ascii_lowercase)]
+    normalizer = normalizers.BertNormalizer(lowercase=True)
+    for word in words:
+        pieces += normalizer.normalize_str(word).split()  # Chinese: single characters
     vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
@@ -108,10 +112,17 @@ def configurations() -> dict[str, Any]:
     }
 
 
-def make_model(folder: Path, kind: str = "bert", seed: int = 0, spread: float = 0.2, **changes: Any) -> Path:
+def make_model(
+    folder: Path,
+    kind: str = "bert",
+    seed: int = 0,
+    spread: float = 0.2,
+    words: Iterable[str] = (),
+    **changes: Any,
+) -> Path:
     """Save a random encoder and the tokenizer into a folder, as a pre-trained model would lie there.
 
-    `changes` are set in its configuration.
+    `words` are added to its vocabulary, `changes` set in its configuration.
     `spread` is the standard deviation of the weights: at the usual 0.02 a tiny model's outputs are all alike.
     """
     import torch
@@ -123,5 +134,5 @@ def make_model(folder: Path, kind: str = "bert", seed: int = 0, spread: float = 
         setattr(config, name, value)
     torch.manual_seed(seed)
     transformers.AutoModel.from_config(config).save_pretrained(folder)
-    make_tokenizer().save_pretrained(folder)
+    make_tokenizer(words).save_pretrained(folder)
     return folder
