@@ -46,7 +46,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def training(place: Path) -> list[str]:
     return [
         *("--data", str(place / "数据.csv"), "--model", str(place / "модель 🤖"), "--text-column", TEXT),
-        *("--label-column", LABEL, "--cpu", "--epochs", "5", "--learning-rate", "1e-3"),
+        *("--label-column", LABEL, "--cpu", "--epochs", "2", "--learning-rate", "1e-3"),
     ]
 
 
