@@ -1,0 +1,131 @@
+"""README.md: what it shows to type is run, and what it shows as printed is what is printed."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from classify.data.read import read_table
+from tests.support import tiny
+from tests.support.documents import DISTRIBUTED, commands
+from tests.support.processes import ROOT, Process, run, unlaunched
+from tests.support.runs import FILES, read_json
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCKS = FENCED.findall(README)
+# The one that begins with the first line of a run.
+SAMPLE = next(text for _, text in BLOCKS if text.startswith("table: "))
+SNIPPETS = [text for language, text in BLOCKS if language == "python"]
+# Commands with what they print: (command, output).
+PRINTED = [
+    (command, output)
+    for _, text in BLOCKS
+    for command, output in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", text, re.MULTILINE)
+]
+TYPED = [line.split("#")[0].strip() for line in re.findall(r"^    (\S.*)", FENCED.sub("", README), re.MULTILINE)]
+TRAIN = "python run_classify.py --data my.csv"
+TRAIN_BY_FILE = "python run_classify.py --config configs/quickstart.yaml --learning-rate 3e-5"
+PREDICT = "classify predict --model runs/my-1 --data new.csv --out predictions.csv"
+# These lines depend on the model, the processor or the number of steps: what they are called, and their flags.
+VARYING = ("model", "max length", "texts", "device", "precision", "vocabulary")
+
+
+@pytest.fixture(scope="module")
+def place(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files that the page speaks of, and what has become of its first command."""
+    folder = tmp_path_factory.mktemp("readme")
+    (folder / "data").mkdir()
+    shutil.copy(ROOT / "data" / "tickets.csv", folder / "data")
+    shutil.copytree(ROOT / "configs", folder / "configs")
+    tiny.write_table(folder / "my.csv", tiny.table_rows(30))
+    tiny.write_table(folder / "new.csv", tiny.table_rows(5, seed=1))
+    (folder / "latin1.csv").write_bytes(b"text,label\nlost card,card\ncaf\xe9,money\n")
+    done = type_in(folder, TRAIN, model_folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def type_in(folder: Path, line: str, model: Path | None = None) -> Any:
+    """What a command comes to; with a model, it trains two steps of that instead of the default one."""
+    words = shlex.split(line)[1:] if line.startswith("python ") else shlex.split(line)
+    quick = ["--model", str(model), "--max-steps", "2", "--cpu"] if model is not None else []
+    return run(folder, *words, *quick)
+
+
+def test_every_command_is_known_here() -> None:
+    """A command that is new on the page is to be run by a test."""
+    others = {"make run", "make test", ". .venv/bin/activate"}
+    assert {TRAIN, TRAIN_BY_FILE, PREDICT} <= set(TYPED)
+    assert set(TYPED) <= {TRAIN, TRAIN_BY_FILE, PREDICT, *others, *commands(DISTRIBUTED)}
+    for target in ("run", "test"):
+        assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    # Of the tables, which leave out the data, the flags may stand in another order.
+    in_tables = re.findall(r"^\| `((?:python|torchrun) [^`]*)` \|", README, re.MULTILINE)
+    assert len(in_tables) == 5
+    known = [sorted(line.split()) for line in commands(DISTRIBUTED)]
+    for line in in_tables:
+        assert sorted(f"{line} --data my.csv".split()) in known, line
+
+
+def test_it_trains(place: Path, model_folder: Path) -> None:
+    done = type_in(place, TRAIN_BY_FILE, model_folder)
+    assert done.returncode == 0, done.stderr
+    for name in ("my-1", "tickets-1"):
+        assert {path.name for path in (place / "runs" / name).iterdir()} == FILES
+    assert read_json(place / "runs" / "tickets-1" / "run.json")["config"]["training"]["learning_rate"] == 3e-5
+
+
+def test_it_predicts(place: Path) -> None:
+    done = type_in(place, PREDICT)
+    assert done.returncode == 0, done.stderr
+    columns = read_table(str(place / "predictions.csv")).columns
+    assert columns == ["text", "label", "predicted_label", "confidence", "prob_app", "prob_card", "prob_money"]
+
+
+@pytest.mark.parametrize(("line", "output"), PRINTED, ids=[line for line, _ in PRINTED])
+def test_what_it_prints(place: Path, line: str, output: str) -> None:
+    done = type_in(place, line)
+    assert (done.stderr or done.stdout).startswith(output)
+    assert done.returncode == (2 if output.startswith("error: ") else 0)
+
+
+def run_code(code: str) -> None:
+    """A snippet, in the folder where it would be typed."""
+    exec(code, {})
+
+
+@pytest.mark.embedded
+@pytest.mark.parametrize("snippet", SNIPPETS, ids=["pipeline", "classify"])
+def test_the_snippets(place: Path, snippet: str) -> None:
+    done = Process(run_code, (snippet,), place, unlaunched()).finish()
+    assert done.returncode == 0, done.stderr
+
+
+def structure(printed: str) -> list[str]:
+    """The lines without their numbers, and without what depends on the machine; alike ones in a row once."""
+    lines = []
+    for line in printed.splitlines():
+        name, _, rest = line.partition(": ")
+        if name in VARYING:
+            line = f"{name}: {re.findall(r' [(][^()]*[)]$', rest)}"
+        line = re.sub(r"\S+ -m classify", "classify", line).removesuffix(" - best so far")
+        lines.append(re.sub(r"\d+([.,]\d+)*", "#", " ".join(line.split())))
+    return [line for line, _ in itertools.groupby(lines) if not line.startswith("note: ")]
+
+
+def test_the_sample_output_is_what_a_run_prints(model_folder: Path, tmp_path: Path) -> None:
+    """Line by line, up to the numbers; the run is one of two steps."""
+    (tmp_path / "data").mkdir()
+    shutil.copy(ROOT / "data" / "tickets.csv", tmp_path / "data")
+    done = type_in(tmp_path, "python run_classify.py --data data/tickets.csv", model_folder)
+    assert done.returncode == 0, done.stderr
+    expected, got = structure(SAMPLE), structure(done.stdout)
+    assert got == expected
+    assert len(expected) > 25
