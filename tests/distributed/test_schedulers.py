@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.documents import DISTRIBUTED, commands, make_place, type_in
-from tests.support.processes import ROOT, SCRIPT, free_port
+from tests.support.processes import ROOT, SCRIPT, free_port, not_here
 
 pytestmark = pytest.mark.distributed
 
@@ -66,7 +66,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The environment of a SLURM of two nodes that lives as long as this module."""
     missing = [name for name in ("munged", "slurmctld", "slurmd", "srun", "sbatch") if shutil.which(name) is None]
     if missing or os.geteuid() != 0:
-        pytest.skip(f"needs root and SLURM (package slurm-wlm); missing: {', '.join(missing) or 'root'}")
+        not_here(f"needs root and SLURM (package slurm-wlm); missing: {', '.join(missing) or 'root'}")
     folder = tmp_path_factory.mktemp("slurm")
     (folder / "state").mkdir()
     key = folder / "munge.key"
@@ -89,7 +89,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         deadline = time.monotonic() + 30
         while "2 idle" not in _ask(environment, "sinfo", "--noheader", "--format", "%D %t"):
             if time.monotonic() > deadline:
-                pytest.skip(f"this SLURM does not start here: {(folder / 'daemons.log').read_text()[-300:]}")
+                not_here(f"this SLURM does not start here: {(folder / 'daemons.log').read_text()[-300:]}")
             time.sleep(0.5)
         yield environment
     finally:
@@ -164,7 +164,7 @@ def test_a_batch_job_without_srun_is_one_process(
 
 def test_mpirun(model_folder: Path, tmp_path: Path) -> None:
     if shutil.which("mpirun") is None:
-        pytest.skip("needs Open MPI (package openmpi-bin)")
+        not_here("needs Open MPI (package openmpi-bin)")
     command_line = "mpirun --oversubscribe -np 2 python run_classify.py --data my.csv"
     assert command_line in commands(DISTRIBUTED)
     environment = {**make_place(tmp_path, model_folder), "OMPI_ALLOW_RUN_AS_ROOT": "1"}

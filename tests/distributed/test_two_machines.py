@@ -22,7 +22,17 @@ import classify
 from classify.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
 from tests.support import tiny
 from tests.support.documents import DISTRIBUTED, commands, make_place
-from tests.support.processes import ROOT, SCRIPT, Process, finish, free_port, rank_environments, start, unlaunched
+from tests.support.processes import (
+    ROOT,
+    SCRIPT,
+    Process,
+    finish,
+    free_port,
+    not_here,
+    rank_environments,
+    start,
+    unlaunched,
+)
 
 pytestmark = pytest.mark.distributed
 
@@ -38,12 +48,12 @@ def ip(*words: str) -> None:
 def machines() -> Iterator[tuple[str, str]]:
     """The names of two network namespaces that see each other and nothing else."""
     if shutil.which("ip") is None:
-        pytest.skip("two machines need the command ip (package iproute2)")
+        not_here("two machines need the command ip (package iproute2)")
     try:
         for name in NAMES:
             ip("netns", "add", name)
     except subprocess.CalledProcessError as error:
-        pytest.skip(f"network namespaces cannot be made here: {error.stderr.decode().strip()}")
+        not_here(f"network namespaces cannot be made here: {error.stderr.decode().strip()}")
     try:
         ip("link", "add", "cable0", "netns", NAMES[0], "type", "veth", "peer", "name", "cable0", "netns", NAMES[1])
         for name, address in zip(NAMES, ADDRESSES, strict=True):

@@ -46,7 +46,7 @@ def standin_environment(kind: str) -> dict[str, str]:
         (folder / f"standin_{kind}" / "lock").unlink(missing_ok=True)
         (folder / "standin_private" / "lock").unlink(missing_ok=True)
         code = "import torch; print(torch.accelerator.current_accelerator())"
-        done = run_python(folder, "-c", code, timeout=400, **variables)
+        done = run_python(folder, "-c", code, timeout=220, **variables)
     assert done.stdout == f"{kind}\n", done.stderr
     return variables
 

@@ -24,7 +24,7 @@ from classify.cli import main
 from classify.errors import DiskError
 from classify.run import train
 from tests.support import tiny
-from tests.support.processes import ROOT, Process, finish, rank_environments, unlaunched
+from tests.support.processes import ROOT, Process, finish, not_here, rank_environments, unlaunched
 from tests.support.runs import FILES, make_config, read_json
 
 
@@ -164,7 +164,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)], capture_output=True, check=False
     )
     if mounted.returncode:
-        pytest.skip("a small file system cannot be mounted here (needs root)")
+        not_here("a small file system cannot be mounted here (needs root)")
     try:
         yield place
     finally:

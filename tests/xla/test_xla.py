@@ -27,7 +27,7 @@ def train(
     def run(name: str, *flags: str, code: int = 0, **environment: str) -> tuple[Path, str]:
         words = ["--config", "settings.yaml", "--data", str(table), "--model", str(model_folder), "--epochs", "2"]
         done = python(
-            SCRIPT, *words, "--output-dir", name, *flags, timeout=400,
+            SCRIPT, *words, "--output-dir", name, *flags, timeout=220,
             **{"PJRT_DEVICE": "CPU", **environment},
         )  # fmt: skip
         assert done.returncode == code, done.stderr
