@@ -59,11 +59,17 @@ $(XLA)/installed: constraints.txt
 test-xla: $(XLA)/installed
 	HF_HUB_OFFLINE=1 PJRT_DEVICE=CPU $(XLA)/bin/python -m pytest -q tests/xla
 
-# ZeRO by DeepSpeed itself, on CPUs.
-test-deepspeed: $(VENV)/installed-test
-	$(PIP) setuptools wheel
-	$(PIP) --no-build-isolation 'deepspeed>=0.18'
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q tests/distributed/test_deepspeed.py
+# ZeRO by DeepSpeed itself, on CPUs; in an environment of its own, since transformers and Accelerate import it where it is.
+DEEPSPEED := .venv-deepspeed
+$(DEEPSPEED)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(DEEPSPEED)
+	$(DEEPSPEED)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch setuptools wheel
+	$(DEEPSPEED)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[tensorboard,test]'
+	$(DEEPSPEED)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation 'deepspeed>=0.18'
+	touch $@
+
+test-deepspeed: $(DEEPSPEED)/installed
+	HF_HUB_OFFLINE=1 $(DEEPSPEED)/bin/python -m pytest -q tests/distributed/test_deepspeed.py
 
 lint: $(VENV)/installed-lint
 	$(BIN)/ruff check .
@@ -99,4 +105,4 @@ bench-gpu: $(VENV)/installed
 check: lint test
 
 clean:
-	rm -rf $(VENV) $(XLA) runs
+	rm -rf $(VENV) $(XLA) $(DEEPSPEED) runs

@@ -102,7 +102,7 @@ def loss_not_falling(first: float, last: float, *, classes: int, epochs: float) 
     Equal probabilities for all classes have a loss of log(classes), whatever the weights and the smoothing of labels.
     """
     guessing = math.log(classes)
-    if epochs >= 1 and last >= guessing:
+    if epochs >= 1 and last >= guessing and last > first - _RISE:
         return [
             f"the training loss of the last epoch is {last:.3f}, no lower than {guessing:.3f}, as of guessing among "
             f"{classes} classes: training diverged or hardly began; try {_CALMER} or more --epochs"

@@ -141,7 +141,7 @@ def _check_frozen(config: RunConfig, model: ModelFolder) -> None:
 def _check_disk(config: RunConfig, corpus: Corpus, model: ModelFolder, wanted: Destination) -> tuple[str, ...]:
     """Raise InputError where the disk has no room for what the run surely writes; a note where it may have too little.
 
-    What lies in a folder that the run goes on in, or empties, is counted as room.
+    What lies in a folder that the run goes on in, or empties, is counted as room; a resumed run is never refused.
     """
     destination = begun_before(wanted) or wanted
     folder = destination.folder or Path("runs")
@@ -163,11 +163,12 @@ def _check_disk(config: RunConfig, corpus: Corpus, model: ModelFolder, wanted: D
         + len(part) * (len(corpus.labels) + 2) * _BYTES_A_SCORE,
     )
     above = nearest_existing(folder)
-    room = shutil.disk_usage(above).free
-    if destination.folder is not None and folder.is_dir():
+    room = free = shutil.disk_usage(above).free
+    has = f"{folder}: the disk of {above} has {estimate.size_words(free)} free"
+    if destination.folder is not None and folder.is_dir() and any(folder.iterdir()):
         room += sum(path.lstat().st_size for path in folder.rglob("*"))
-    has = f"{folder}: the disk of {above} has {estimate.size_words(room)} free"
-    if need.least > room:
+        has += f" beside {estimate.size_words(room - free)} in the folder"
+    if need.least > room and not destination.resume:  # of which only a part may be left to do
         raise InputError(
             f"{has}, and this run writes at least {estimate.size_words(need.least)}. Free some, give an --output-dir "
             "on another disk, or keep fewer checkpoints (save_total_limit: 1 in --config)."

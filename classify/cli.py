@@ -260,9 +260,12 @@ def _tell_other_machines(error: InputError, debug: bool, start: Callable[[], Run
 
 
 def _let_first_error_speak(error: BaseException) -> None:
-    """When a peer has gone, its own line is the one to read: wait for the launcher to end this process too."""
+    """When a peer has gone, its own line is the one to read: wait for the launcher to end this process too.
+
+    --nproc leaves a rank that prints an error its time before it ends the others.
+    """
     text = str(error).lower()
     if launch.is_launched() and any(
         sign in text for sign in ("connection closed by peer", "connection reset", "broken pipe")
     ):
-        time.sleep(3.0)
+        time.sleep(3.0 + (nproc.PRINTING_SECONDS if launch.started_here() else 0.0))

@@ -17,6 +17,7 @@ from classify import batch_norm, estimate, xla
 from classify.data.tokens import Tokens
 from classify.errors import InputError
 from classify.hub import ModelFolder
+from classify.memory import out_of_memory, release_cache
 from classify.packing import PACKED_ATTENTION, Batch, TextClassifier, encoder_of, fill_up, pack, pad
 from classify.precision import Precision, full_precision
 from classify.runtime import Runtime
@@ -208,7 +209,7 @@ def decide_packing(
     else:
         longest_first = rows[np.argsort(-tokens.lengths[rows], kind="stable")]
         sample = longest_first[np.unique(np.linspace(0, len(rows) - 1, num=min(8, len(rows))).astype(np.int64))]
-        differences = _packed_differences(model, tokens, sample, runtime.device, training)
+        differences = _differences_in_memory(model, tokens, sample, runtime.device, training)
         shares = {what: share for what, (share, bound) in differences.items() if not share <= bound}
         if shares:
             words = " and ".join(f"{what} differ by {share:.1e}" for what, share in shares.items())
@@ -219,6 +220,20 @@ def decide_packing(
         raise InputError(f"packing: packed is not possible: {fault}; leave it at auto.")
     model.use_packing(fault is None)
     return fault or reason
+
+
+def _differences_in_memory(
+    model: LoadedModel, tokens: Tokens, rows: npt.NDArray[np.int64], device: torch.device, training: bool
+) -> dict[str, tuple[float, float]]:
+    """`_packed_differences` of the rows, longest first, or of the shorter half of them where memory runs out."""
+    while True:
+        try:
+            return _packed_differences(model, tokens, rows, device, training)
+        except (RuntimeError, MemoryError) as error:
+            if len(rows) == 1 or not out_of_memory(error):
+                raise
+        release_cache(device)
+        rows = rows[(len(rows) + 1) // 2 :]
 
 
 def _packed_differences(
@@ -249,7 +264,9 @@ def _packed_differences(
             with precision.autocast(training=False):
                 packed["scored logits"] = _outputs(model, tokens, [rows], device, gradients=False)["logits"]
             exact["scored logits"], rounded["scored logits"] = exact["logits"], rounded["logits"]
-    except (TypeError, ValueError, RuntimeError, AttributeError, AssertionError, IndexError):
+    except (TypeError, ValueError, RuntimeError, AttributeError, AssertionError, LookupError) as error:
+        if out_of_memory(error):
+            raise
         return {"logits": (float("inf"), 0.0)}
     finally:
         model.classifier.train(was_training)

@@ -29,7 +29,7 @@ _CLOSING_SECONDS = 30.0
 _ENDING_SECONDS = 15.0
 _REPEAT_SECONDS = 1.0
 # An error that all ranks meet is printed by one of them, which on a busy machine comes to it after the silent ones.
-_PRINTING_SECONDS = 5.0
+PRINTING_SECONDS = 5.0
 _MET_BY_ALL = (InputError.exit_code, CheckpointError.exit_code)
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -37,8 +37,8 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 def run_processes(arguments: Sequence[str], count: int) -> int:
     """Run `python -m classify <arguments>` in `count` processes; returns the first failed worker's exit code, or 0.
 
-    SIGINT and SIGTERM are handed on to the workers, whose code then says so. The workers speak for themselves: this
-    process prints nothing.
+    SIGINT and SIGTERM are handed on to the workers, whose code then says so. The workers speak for themselves; this
+    process prints a line only where one of them was killed and could not.
     """
     workers: list[subprocess.Popen[bytes]] = []
     # Bound here and served by rank 0, so that no other program can take the port in between. It stays open here, too:
@@ -46,7 +46,7 @@ def run_processes(arguments: Sequence[str], count: int) -> int:
     with _noted_signals() as received, socket.create_server(("127.0.0.1", 0), backlog=max(128, count)) as listener:
         try:
             _start(workers, arguments, count, listener)
-            return _wait(workers, received)
+            return _exit_code(_wait(workers, received), received)
         finally:
             for worker in workers:
                 worker.kill()  # which does nothing to one that has ended
@@ -109,7 +109,10 @@ def _ends_with_parent() -> Callable[[], None] | None:
 
 
 def _wait(workers: Sequence[subprocess.Popen[bytes]], received: Sequence[int]) -> int:
-    """Wait for all workers; hand on what is received, and end the others where one fails. Returns the exit code."""
+    """Wait for all workers; hand on what is received, and end the others where one fails.
+
+    Returns the first one's code that failed: negative where a signal ended it.
+    """
     code, forwarded = 0, 0
     ends_at = killed_at = math.inf
     while True:
@@ -118,14 +121,14 @@ def _wait(workers: Sequence[subprocess.Popen[bytes]], received: Sequence[int]) -
         running = [worker for worker, one in zip(workers, codes, strict=True) if one is None]
         code = code or failed
         if not running:
-            return code if code >= 0 else 128 - code  # a shell's code for a process that a signal ended
+            return code
         now = time.monotonic()
         numbers = list(received[forwarded:])
         forwarded += len(numbers)
         if numbers and killed_at == math.inf:
             killed_at = now + _SAVING_SECONDS
         if failed and ends_at == math.inf:
-            ends_at = now + (_CLOSING_SECONDS if received else _PRINTING_SECONDS if failed in _MET_BY_ALL else 0.0)
+            ends_at = now + (_CLOSING_SECONDS if received else PRINTING_SECONDS if failed in _MET_BY_ALL else 0.0)
         elif failed and numbers:  # told to stop again
             ends_at = now
         if now >= ends_at:
@@ -139,3 +142,16 @@ def _wait(workers: Sequence[subprocess.Popen[bytes]], received: Sequence[int]) -
             for number in numbers:
                 worker.send_signal(number)
         time.sleep(_POLL_SECONDS)
+
+
+def _exit_code(code: int, received: Sequence[int]) -> int:
+    """The code of the command for a worker's: a shell's where a signal ended that, which is said unless asked for."""
+    if code >= 0:
+        return code
+    if not received:
+        print(
+            f"error: one of the processes was ended by {signal.Signals(-code).name}; where that was for lack of memory "
+            "take fewer processes or --gradient-accumulation-steps 2. Go on with --resume.",
+            file=sys.stderr,
+        )
+    return 128 - code

@@ -13,10 +13,12 @@ import torch
 
 from classify import checkpoint, train_state
 from classify.checkpoint import Checkpoint
+from classify.config import FIELDS
 from classify.data.infer import Guess
 from classify.destination import CHECKPOINTS
 from classify.errors import CheckpointError, InputError
 from classify.job import Job
+from classify.options import shown_name
 from classify.precision import for_training
 
 # Settings that a resumed run may change without learning otherwise, or that its identity answers for.
@@ -102,7 +104,7 @@ def _look(job: Job) -> Checkpoint | None:
             job.say(
                 f"note: the weights of the best epoch so far cannot be trusted, so the best is sought anew: {error}"
             )
-            found.state["progress"]["best"] = None
+            found.state["progress"] |= {"best": None, "scored": None}
     return found
 
 
@@ -135,7 +137,7 @@ def _tell_changes(job: Job, found: Checkpoint) -> None:
     """Say which settings that bear on learning are others than those the checkpoint was trained with."""
     before, now = found.state.get("settings", {}), job.config.flat()
     changed = [
-        f"{name} was {before[name]} and is {now[name]}"
+        f"{shown_name(FIELDS[name][1])} was {before[name]} and is {now[name]}"
         for name in now
         if name not in _NO_LEARNING and name in before and before[name] != now[name]
     ]

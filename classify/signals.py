@@ -26,7 +26,8 @@ def end_when_interrupted(speak: Callable[[], object]) -> None:
     Libraries may swallow the exception, or wait for other ranks without looking for signals. Where the process is
     still there after some seconds it speaks for itself, and leaves.
     """
-    if threading.current_thread() is not threading.main_thread():
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # of a job in the background
+    if ignored or threading.current_thread() is not threading.main_thread():
         return
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
@@ -78,7 +79,8 @@ def stop_signals() -> Iterator[list[int]]:
         times.append(time.monotonic())
 
     try:
-        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+        wanted = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, note) for number in wanted}
     except ValueError:  # not the main thread: the caller handles signals
         yield received
         return

@@ -54,7 +54,9 @@ def stored_values(folder: Path) -> dict[str, Any]:
             f"{error}); give --data and the other flags of the run."
         ) from None
     stored = {str(name): value for part in parts for name, value in part.items()}
-    unknown = ", ".join(repr(name) for name in stored if name not in FIELDS)
+    # An option that is gone since means nothing where it was off.
+    gone = [name for name, value in stored.items() if name not in FIELDS and value not in (None, False)]
+    unknown = ", ".join(map(repr, gone))
     if unknown:
         raise InputError(
             f"{file}: this version knows no {unknown}, which stands under 'config'; give --data and the other flags of "
@@ -63,7 +65,7 @@ def stored_values(folder: Path) -> dict[str, Any]:
     values = {
         name: value
         for name, value in stored.items()
-        if name not in _OF_A_COMMAND and value != _default(name) and value is not None
+        if name in FIELDS and name not in _OF_A_COMMAND and value != _default(name) and value is not None
     }
     for name in _PATHS:
         if isinstance(values.get(name), str):

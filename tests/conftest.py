@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,11 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 from tests.support import tiny
 from tests.support.person import Person
 from tests.support.processes import run, run_python
+
+
+def pytest_configure() -> None:
+    """A job in the background may ignore Ctrl-C, and so would the processes that tests send it to."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="session")

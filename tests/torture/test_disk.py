@@ -21,7 +21,7 @@ from torch import nn
 from classify import checkpoint, estimate, run
 from classify import finish as finishing
 from classify.cli import main
-from classify.errors import DiskError
+from classify.errors import DiskError, InputError
 from classify.run import train
 from tests.support import tiny
 from tests.support.processes import ROOT, Process, finish, not_here, rank_environments, unlaunched
@@ -250,6 +250,19 @@ def test_what_may_not_fit_is_a_note(
     monkeypatch.setattr(estimate, "disk_need", lambda *_, **__: need)
     train(make_config(model_folder, table, tmp_path / "out", max_steps=1))
     assert re.search(r"note: .*free, and this run may write up to 1,152,921,504\.6 GB", capsys.readouterr().out)
+
+
+def test_a_run_that_is_resumed_is_not_refused_for_what_it_has_written(
+    table: Path, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Finished, its checkpoints removed, on a disk that has filled up since: there is nothing to do."""
+    out = train(make_config(model_folder, table, tmp_path / "out", max_steps=1))
+    shutil.rmtree(out / "checkpoints")
+    monkeypatch.setattr(estimate, "disk_need", lambda *_, **__: estimate.DiskNeed(1 << 60, 1 << 60))
+    train(make_config(model_folder, table, out, max_steps=1, resume_from_checkpoint=True))
+    assert "this run is finished" in capsys.readouterr().out
+    with pytest.raises(InputError, match=r"free beside \d+ kB in the folder, and this run writes at least"):
+        train(make_config(model_folder, table, out, max_steps=1, overwrite_output_dir=True))
 
 
 @pytest.mark.parametrize(

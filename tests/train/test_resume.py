@@ -168,7 +168,7 @@ def test_a_changed_setting_is_told_and_no_command_forgotten(
         patch.setattr(sys, "orig_argv", ["second"])
         run.train(whole_config(model_folder, table, tmp_path / "out", resume_from_checkpoint=True, **changes))
     assert (
-        f"note: learning_rate was 0.001 and is 0.0001; weight_decay was 0.01 and is 0.1 from step {stopped} on\n"
+        f"note: --learning-rate was 0.001 and is 0.0001; weight_decay was 0.01 and is 0.1 from step {stopped} on\n"
         in capsys.readouterr().out
     )
     found = read_json(tmp_path / "out" / "run.json")
@@ -342,9 +342,17 @@ def test_a_lost_best_epoch_is_sought_anew(
     assert found["best_epoch"] < EPOCHS, "the test needs a run that gets worse"
     assert kept[0].name == f"step-{best:08d}"
     harm(kept[0], "flip")
+    shutil.copytree(out, tmp_path / "killed")
     run.train(config(EPOCHS + 1))
     assert "the best is sought anew" in capsys.readouterr().out
     assert read_json(out / "metrics.json")["best_epoch"] == EPOCHS + 1
+    # The same where nothing is left to train: a process that was killed while it wrote its last files.
+    record = read_json(tmp_path / "killed" / "run.json")
+    (tmp_path / "killed" / "run.json").write_text(json.dumps({**record, "status": "interrupted"}))
+    last = config(EPOCHS)
+    last.training.output_dir, last.training.resume_from_checkpoint = str(tmp_path / "killed"), True
+    run.train(last)
+    assert read_json(tmp_path / "killed" / "metrics.json")["best_epoch"] == EPOCHS
 
 
 def test_a_finished_run_without_checkpoints_is_left_as_it_is(

@@ -74,8 +74,9 @@ def test_one_answer_for_all_rows() -> None:
 @pytest.mark.parametrize(
     ("first", "last", "epochs", "part"),
     [
-        (2.0, 1.5, 3.0, "no lower than 1.386, as of guessing among 4 classes"),
-        (1.9, 1.386295, 1.0, "no lower than 1.386"),
+        (1.5, 1.48, 3.0, "no lower than 1.386, as of guessing among 4 classes"),
+        (1.386295, 1.386295, 1.0, "no lower than 1.386"),
+        (2.0, 1.5, 3.0, None),  # it falls; dropout makes it larger than that of the evaluation
         (0.4, 0.9, 3.0, "rose from 0.400 in the first epoch to 0.900 in the last"),
         (0.4, 0.42, 3.0, None),
         (1.9, 1.5, 0.9, None),

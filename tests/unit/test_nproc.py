@@ -64,9 +64,15 @@ def test_the_rank_that_prints_an_error_which_all_meet_has_time_to(workers: list[
     assert [worker.returncode for worker in workers] == [2, 2]
 
 
-def test_a_worker_that_a_signal_ended_has_a_shells_code(workers: list[subprocess.Popen[bytes]]) -> None:
+def test_a_worker_that_a_signal_ended_has_a_shells_code_and_a_line(
+    workers: list[subprocess.Popen[bytes]], capsys: pytest.CaptureFixture[str]
+) -> None:
     start(workers, KILLED)
-    assert nproc._wait(workers, []) == 137
+    assert nproc._wait(workers, []) == -9
+    assert nproc._exit_code(-9, []) == 137
+    assert capsys.readouterr().err.startswith("error: one of the processes was ended by SIGKILL; ")
+    assert nproc._exit_code(-15, [15]) == 143
+    assert capsys.readouterr().err == ""
 
 
 def test_who_is_told_to_stop_may_save_after_another_has_left(workers: list[subprocess.Popen[bytes]]) -> None:

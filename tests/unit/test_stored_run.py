@@ -143,6 +143,11 @@ BROKEN = {
 }
 
 
+def test_an_option_that_is_gone_since_is_no_reason_to_refuse_where_it_was_off(run: RunConfig) -> None:
+    store({"config": {"data": {"data": "a.csv"}, "model": {}, "training": {"cuda_graphs": False, "seed": 7}}})
+    assert parse("--resume", FOLDER).training.seed == 7
+
+
 @pytest.mark.parametrize(("content", "line"), BROKEN.values(), ids=BROKEN)
 def test_a_broken_file_is_one_line(run: RunConfig, content: Any, line: str) -> None:
     store(content)
