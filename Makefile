@@ -26,9 +26,10 @@ $(VENV)/installed-lint: $(VENV)/installed
 run: $(VENV)/installed
 	$(BIN)/python run_classify.py --data data/tickets.csv
 
-# A worker of pytest-xdist a core (WORKERS=0: one test after the other). A worker takes a whole file: fixtures are made
-# once, and ports that documents name are taken by one test at a time. In the order of names, so long files come first.
-WORKERS ?= logical
+# Workers of pytest-xdist, one more than cores since tests often wait (WORKERS=0: one test after the other). A worker takes
+# a whole file: fixtures are made once, and ports that documents name are taken by one test at a time. In the order of
+# names, so long files come first.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(1 + len(getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count()))(0)))')
 PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # The stand-ins for NPUs and CUDA devices are compiled once, before tests with time-outs would wait for that.

@@ -125,28 +125,34 @@ def submit(environment: dict[str, str], log: Path, *command: str, folder: Path =
     return log.read_text()
 
 
-DOCUMENTED = {
-    "sbatch configs/cluster/slurm.sh my.csv": "runs/slurm-*",
-    "srun --nodes 2 --ntasks-per-node 2 python run_classify.py --data my.csv": "runs/my-1",
-}
+FOUR = [(0, 0, 0), (0, 1, 1), (1, 2, 0), (1, 3, 1)]
 
 
-@pytest.mark.parametrize("command_line", DOCUMENTED)
-def test_the_documented_commands(slurm: dict[str, str], model_folder: Path, tmp_path: Path, command_line: str) -> None:
-    """As they stand in docs/distributed.md; the batch script is asked for fewer tasks than its head says."""
+def environment_of(slurm: dict[str, str], place: dict[str, str]) -> dict[str, str]:
+    return {**slurm, **place, "SLURM_CONF": slurm["SLURM_CONF"], "MASTER_ADDR": slurm["MASTER_ADDR"]}
+
+
+def test_the_documented_batch_script(slurm: dict[str, str], model_folder: Path, tmp_path: Path) -> None:
+    """As it stands in docs/distributed.md, but asked for fewer tasks than its head says."""
+    command_line = "sbatch configs/cluster/slurm.sh my.csv"
     assert command_line in commands(DISTRIBUTED)
-    environment = {**slurm, **make_place(tmp_path, model_folder), "SLURM_CONF": slurm["SLURM_CONF"]}
-    environment["MASTER_ADDR"] = slurm["MASTER_ADDR"]
-    if command_line.startswith("sbatch"):
-        fewer = ["--nodes=2", "--ntasks-per-node=2", "--gpus-per-node=0", "--cpus-per-task=1", "--export=ALL"]
-        said = submit(environment, tmp_path / "log", *fewer, *shlex.split(command_line)[1:], folder=tmp_path)
-    else:
-        done = type_in(tmp_path, command_line, environment)
-        assert done.returncode == 0, done.stderr
-        said = done.stdout
-    (folder,) = tmp_path.glob(DOCUMENTED[command_line])
-    assert told(folder) == ("srun", [(0, 0, 0), (0, 1, 1), (1, 2, 0), (1, 3, 1)]), said
+    environment = environment_of(slurm, make_place(tmp_path, model_folder))
+    fewer = ["--nodes=2", "--ntasks-per-node=2", "--gpus-per-node=0", "--cpus-per-task=1", "--export=ALL"]
+    said = submit(environment, tmp_path / "log", *fewer, *shlex.split(command_line)[1:], folder=tmp_path)
+    (folder,) = tmp_path.glob("runs/slurm-*")
+    assert told(folder) == ("srun", FOUR), said
     assert said.count("result: ") == 1
+
+
+def test_the_documented_tasks_of_srun(slurm: dict[str, str], tmp_path: Path) -> None:
+    """Each finds its place in what srun set."""
+    command_line = "srun --nodes 2 --ntasks-per-node 2 python run_classify.py --data my.csv"
+    assert command_line in commands(DISTRIBUTED)
+    done = type_in(tmp_path, command_line, environment_of(slurm, make_place(tmp_path, None)))
+    assert done.returncode == 0, done.stderr
+    launches = sorted((json.loads(line) for line in done.stdout.splitlines()), key=lambda one: one["rank"])
+    assert [(one["machine"], one["rank"], one["local_rank"]) for one in launches] == FOUR
+    assert {(one["launcher"], one["world_size"], one["local_world_size"]) for one in launches} == {("srun", 4, 2)}
 
 
 def test_a_batch_job_without_srun_is_one_process(

@@ -125,36 +125,38 @@ def start_on_both(
     return _finished(processes, code)
 
 
-@pytest.mark.parametrize(
-    ("program", "per_machine", "places"),
-    [
-        ("torchrun", (2, 2), [(0, 0, 0), (0, 1, 1), (1, 2, 0), (1, 3, 1)]),
-        ("bash", (2, 1), [(0, 0, 0), (0, 1, 1), (1, 2, 0)]),
-    ],
-    ids=["2+2", "2+1"],
-)
-def test_ranks_on_two_machines(
-    machines: tuple[str, str],
-    model_folder: Path,
-    tmp_path: Path,
-    program: str,
-    per_machine: tuple[int, int],
-    places: list[tuple[int, int, int]],
-) -> None:
-    """The lines of docs/distributed.md as they stand. Local rank 0 is there twice, global rank 0 once; it alone writes,
-    though both machines share the folder."""
-    lines = [line for line in commands(DISTRIBUTED) if line.startswith(program) and ADDRESSES[0] in line]
+def documented(program: str) -> list[str]:
+    """The lines of docs/distributed.md that a person types on the two machines."""
+    return [line for line in commands(DISTRIBUTED) if line.startswith(program) and ADDRESSES[0] in line]
+
+
+def test_ranks_on_two_machines(machines: tuple[str, str], model_folder: Path, tmp_path: Path) -> None:
+    """Local rank 0 is there twice, global rank 0 once; it alone writes, though both machines share the folder."""
     environment = make_place(tmp_path, model_folder)
-    shown = start_on_both(machines, tmp_path, lines, [{**environment, "PROCESSES": str(n)} for n in per_machine])
+    shown = start_on_both(machines, tmp_path, documented("torchrun"), [environment, environment])
     (folder,) = (tmp_path / "runs").iterdir()
     run = json.loads((folder / "run.json").read_text())
-    assert [(entry["machine"], entry["rank"], entry["local_rank"]) for entry in run["topology"]] == places
+    places = [(entry["machine"], entry["rank"], entry["local_rank"]) for entry in run["topology"]]
+    assert places == [(0, 0, 0), (0, 1, 1), (1, 2, 0), (1, 3, 1)]
     assert sum(entry["rows_per_step"] for entry in run["topology"]) == 32
     assert run["status"] == "finished"
     assert shown[0].count("result: runs/my-1") == 1
     assert "result: " not in shown[1]
     log = [json.loads(line) for line in (folder / "train_log.jsonl").read_text().splitlines()]
     assert [("eval" in line, line["step"]) for line in log] == [(False, 2), (True, 2)], "each once"
+
+
+def test_the_script_for_two_unequal_machines(machines: tuple[str, str], tmp_path: Path) -> None:
+    """Each process finds its place in what the script's torchrun set."""
+    environment = make_place(tmp_path, None)
+    shown = start_on_both(
+        machines, tmp_path, documented("bash"), [{**environment, "PROCESSES": str(n)} for n in (2, 1)]
+    )
+    lines = [line for output in shown for line in output.splitlines() if line.startswith("{")]
+    launches = sorted((json.loads(line) for line in lines), key=lambda one: one["rank"])
+    places = [(one["machine"], one["rank"], one["local_rank"], one["local_world_size"]) for one in launches]
+    assert places == [(0, 0, 0, 2), (0, 1, 1, 2), (1, 2, 0, 1)]
+    assert {(one["launcher"], one["world_size"]) for one in launches} == {("torchrun", 3)}
 
 
 def test_resuming_needs_the_checkpoint_on_the_first_machine_only(

@@ -7,6 +7,7 @@ MLUs, Gaudis, Intel's GPUs and CUDA's two processes, on Apple's GPU one; on CUDA
 from __future__ import annotations
 
 import csv
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -24,28 +25,46 @@ pytestmark = [pytest.mark.distributed, needs_compiler]
 vendors = pytest.mark.vendors
 
 
+Trained = tuple[Path, str, list[dict[str, Any]]]
+
+
 @pytest.fixture
-def train(model_folder: Path, table: Path, tmp_path: Path) -> Callable[..., tuple[Path, str, list[dict[str, Any]]]]:
-    """Train in a folder; returns it, what was printed, and what each process asked of which device."""
-    (tmp_path / "settings.yaml").write_text(SETTINGS)
+def train(model_folder: Path, table: Path, tmp_path: Path) -> Callable[..., Trained]:
+    """Train in the test's folder, see `train_in`."""
+    return functools.partial(train_in, tmp_path, model_folder, table)
 
-    def run(
-        name: str, *flags: str, kind: str = "npu", processes: int = 0, machines: int = 1, **environment: str
-    ) -> tuple[Path, str, list[dict[str, Any]]]:
-        log = tmp_path / f"{name}.log"
-        words = ["--data", str(table), "--model", str(model_folder), "--epochs", "1", "--output-dir", name, *flags]
-        words = [SCRIPT, "--config", "settings.yaml", *words]
-        environment = {**standin_environment(kind), "STANDIN_LOG": str(log), **environment}
-        if processes:
-            printed = "".join(run_python_ranks(processes, *words, folder=tmp_path, machines=machines, **environment))
-        else:
-            done = run_python(tmp_path, *words, **environment)
-            assert done.returncode == 0, done.stderr
-            printed = done.stdout
-        calls = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-        return tmp_path / name, printed, calls
 
-    return run
+@pytest.fixture(scope="module")
+def alone(model_folder: Path, table: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """What a process by itself, with all the memory it likes, comes to on an NPU."""
+    return train_in(tmp_path_factory.mktemp("npu"), model_folder, table, "one")
+
+
+def train_in(
+    place: Path,
+    model_folder: Path,
+    table: Path,
+    name: str,
+    *flags: str,
+    kind: str = "npu",
+    processes: int = 0,
+    machines: int = 1,
+    **environment: str,
+) -> Trained:
+    """Train; returns the output folder, what was printed, and what each process asked of which device."""
+    (place / "settings.yaml").write_text(SETTINGS)
+    log = place / f"{name}.log"
+    words = ["--data", str(table), "--model", str(model_folder), "--epochs", "1", "--output-dir", name, *flags]
+    words = [SCRIPT, "--config", "settings.yaml", *words]
+    environment = {**standin_environment(kind), "STANDIN_LOG": str(log), **environment}
+    if processes:
+        printed = "".join(run_python_ranks(processes, *words, folder=place, machines=machines, **environment))
+    else:
+        done = run_python(place, *words, **environment)
+        assert done.returncode == 0, done.stderr
+        printed = done.stdout
+    calls = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    return place / name, printed, calls
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +78,8 @@ def on_cpu(model_folder: Path, table: Path, tmp_path_factory: pytest.TempPathFac
     return tmp_path / "cpu"
 
 
-def test_one_process_takes_one_and_says_so(train: Callable[..., Any], on_cpu: Path) -> None:
-    folder, printed, calls = train("one")
+def test_one_process_takes_one_and_says_so(alone: Trained, on_cpu: Path) -> None:
+    folder, printed, calls = alone
     assert "device: npu:0: " in printed
     assert "one of 2 npu devices is used; --nproc 2" in printed
     assert [place["device"] for place in read_json(folder / "run.json")["topology"]] == ["npu:0"]
@@ -177,18 +196,18 @@ def test_half_precision_with_a_gradient_scaler(train: Callable[..., Any], on_cpu
         assert given.max(axis=1) == pytest.approx([float(row["confidence"]) for row in rows], abs=1e-5)
 
 
-def test_too_little_memory_cuts_the_micro_batches(train: Callable[..., Any], on_cpu: Path) -> None:
-    _, _, (plenty,) = train("plenty")
+def test_too_little_memory_cuts_the_micro_batches(train: Callable[..., Any], alone: Trained, on_cpu: Path) -> None:
+    _, _, (plenty,) = alone
     folder, printed, (little,) = train("little", STANDIN_MEMORY=str(int(0.8 * plenty["peaks"][0])))
     assert little["peaks"][0] < plenty["peaks"][0]
     assert "out of memory with the rows of a step at once; they are cut into" in printed
     assert difference(folder, on_cpu) < 1e-5
 
 
-def test_layers_spread_over_two_npus(train: Callable[..., Any], on_cpu: Path) -> None:
+def test_layers_spread_over_two_npus(train: Callable[..., Any], alone: Trained, on_cpu: Path) -> None:
     """One process, half of the pieces on each device; together they hold what one alone could not."""
-    _, _, (alone,) = train("alone")
-    room = str(int(0.8 * alone["peaks"][0]))
+    _, _, (whole,) = alone
+    room = str(int(0.8 * whole["peaks"][0]))
     folder, printed, (work,) = train("spread", "--strategy", "model", "--device-memory", "0.002", STANDIN_MEMORY=room)
     assert "device: npu:0, npu:1 (model parallel)" in printed
     assert " on npu:0, " in printed
