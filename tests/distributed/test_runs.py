@@ -251,7 +251,7 @@ def long_nproc(uneven: dict[str, Path], model_folder: Path, tmp_path: Path) -> I
 
 @pytest.mark.parametrize(
     ("number", "to_all", "code"),
-    [(signal.SIGINT, True, 130), (signal.SIGTERM, False, 143)],
+    [(signal.SIGINT, True, 130), (signal.SIGINT, False, 130), (signal.SIGTERM, False, 143)],
 )
 def test_a_signal_saves_and_leaves_no_process(
     long_nproc: subprocess.Popen[str], tmp_path: Path, number: signal.Signals, to_all: bool, code: int
