@@ -187,9 +187,17 @@ def _identity(plan: DevicePlan) -> str:
 
 
 def _exchange(store: torch.distributed.Store, launch: Launch, text: str) -> list[str]:
-    """One text of each rank, in rank order, before there is a group. A collective."""
+    """One text of each rank, in rank order, before there is a group. A collective.
+
+    The store ends with the process that serves it, so that one leaves last: the texts may make every rank end.
+    """
+    ranks = range(launch.world_size)
     store.set(f"device/{launch.rank}", text)
-    return [one.decode() for one in store.multi_get([f"device/{rank}" for rank in range(launch.world_size)])]
+    texts = [one.decode() for one in store.multi_get([f"device/{rank}" for rank in ranks])]
+    store.set(f"device-read/{launch.rank}", "")
+    if launch.is_main:
+        store.wait([f"device-read/{rank}" for rank in ranks])
+    return texts
 
 
 def _topology(runtime: Runtime) -> list[dict[str, Any]]:

@@ -17,7 +17,18 @@ import psutil
 import pytest
 import torch
 
-from tests.support.processes import ROOT, SCRIPT, free_port, run, run_python, run_ranks, unlaunched
+from classify.launch import read_launch
+from classify.process_group import _exchange
+from tests.support.processes import (
+    ROOT,
+    SCRIPT,
+    free_port,
+    run,
+    run_distributed_test,
+    run_python,
+    run_ranks,
+    unlaunched,
+)
 from tests.support.runs import read_json
 
 pytestmark = pytest.mark.distributed
@@ -255,6 +266,25 @@ def test_launched_ranks_tell_a_contradiction_once(
     assert first.startswith(f"error: {line}")
     assert first.count("\n") == 1
     assert second == ""
+
+
+def exchange_and_leave() -> None:
+    launch = read_launch(os.environ)
+    store, _, _ = next(torch.distributed.rendezvous("env://"))
+
+    class SlowStore:
+        set, wait = store.set, store.wait
+
+        def multi_get(self, keys: list[str]) -> list[bytes]:
+            time.sleep(launch.rank)
+            return store.multi_get(keys)
+
+    assert _exchange(SlowStore(), launch, f"text {launch.rank}") == ["text 0", "text 1"]  # type: ignore[arg-type]
+
+
+def test_the_process_with_the_store_leaves_last() -> None:
+    """All ranks may end on what they have read of each other, so one that reads late must still find the store."""
+    run_distributed_test(exchange_and_leave, 2)
 
 
 def test_nccl_is_refused_where_no_accelerator_is_found(
