@@ -64,7 +64,7 @@ def check_inputs(config: RunConfig) -> Checked:
         corpus = load_corpus(config.data, training.seed)
         check_columns_free((corpus.test or corpus.eval).table, corpus.labels)
     with faults.collecting():
-        model = resolve_model(config.model.name, download=not faults)
+        model = resolve_model(config.model.name, download=not faults, pooling=config.model.pooling)
         with faults.collecting():
             _check_length(config, model)
         with faults.collecting():
@@ -161,6 +161,7 @@ def _check_disk(config: RunConfig, corpus: Corpus, model: ModelFolder, wanted: D
         limit=training.save_total_limit,
         predictions=part.table.arrow.nbytes * len(part) // len(part.table)
         + len(part) * (len(corpus.labels) + 2) * _BYTES_A_SCORE,
+        added_layers=model.added_layers,
     )
     above = nearest_existing(folder)
     room = free = shutil.disk_usage(above).free

@@ -73,6 +73,11 @@ class ModelConfig:
         "where the classifier layer starts: a logistic regression on the model's own output, or random",
         "--head",
     )
+    pooling: Literal["auto", "first", "mean"] = option(
+        "auto",
+        "what the classifier reads: the first token, or the mean of a text's tokens by one more layer; auto: the mean "
+        "where the model was trained with it",
+    )
     packing: Literal["auto", "packed", "padded"] = option(
         "auto", "pack texts end to end, or pad them; auto packs wherever packed and padded logits agree"
     )

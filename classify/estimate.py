@@ -64,12 +64,25 @@ class Need:
         return f"about {self.total / MIB:,.0f} MiB a device ({listed})"
 
 
-def count_weights(folder: Path, is_frozen: Callable[[str], bool] = lambda _: False) -> tuple[int, int]:
-    """(trained, frozen) parameters in a folder's safetensors files, by their headers; `is_frozen` tells by name."""
+def weight_shapes(folder: Path, added_layers: int = 0) -> list[tuple[str, list[int]]]:
+    """(name, shape) of each tensor in a folder's safetensors files, and of layers that are added like its last one."""
+    shapes = [
+        (name, one["shape"]) for path in weight_files(folder) for name, one in safetensors_file.header(path).items()
+    ]
+    last = max((_layer_of(name) or 0 for name, _ in shapes), default=0)
+    copied = [(name, shape) for name, shape in shapes if _layer_of(name) == last]
+    for number in range(last + 1, last + 1 + added_layers):
+        shapes += [(name.replace(f".{last}.", f".{number}.", 1), shape) for name, shape in copied]
+    return shapes
+
+
+def count_weights(
+    folder: Path, is_frozen: Callable[[str], bool] = lambda _: False, added_layers: int = 0
+) -> tuple[int, int]:
+    """(trained, frozen) parameters of a model in `folder` with layers added; `is_frozen` tells by name."""
     counts = {False: 0, True: 0}
-    for path in weight_files(folder):
-        for name, one in safetensors_file.header(path).items():
-            counts[is_frozen(name)] += math.prod(one["shape"])
+    for name, shape in weight_shapes(folder, added_layers):
+        counts[is_frozen(name)] += math.prod(shape)
     return counts[False], counts[True]
 
 
@@ -93,6 +106,7 @@ def disk_need(
     saves: tuple[int, int],
     limit: int,
     predictions: int,
+    added_layers: int = 0,
 ) -> DiskNeed:
     """What a run writes that begins from the model in `folder`, by the headers of its files.
 
@@ -106,15 +120,14 @@ def disk_need(
     own, moments = (2, 4) if level == "O3" else (4, 8)  # under O2 the masters are kept in the place of the weights
     weights, model = [0, 0], 0
     trained = [0, 0]
-    for path in weight_files(folder):
-        for name, one in safetensors_file.header(path).items():
-            count = math.prod(one["shape"])
-            model += 4 * count
-            is_table = compacts and len(one["shape"]) == 2 and one["shape"][0] == config.get("vocab_size")
-            added = lora_rank * sum(one["shape"]) if len(one["shape"]) == 2 and _layer_of(name) is not None else 0
-            for case in (1,) if is_table else (0, 1):
-                weights[case] += own * (count + added)
-                trained[case] += moments * (added if is_frozen(name) else added + count)
+    for name, shape in weight_shapes(folder, added_layers):
+        count = math.prod(shape)
+        model += 4 * count
+        is_table = compacts and len(shape) == 2 and shape[0] == config.get("vocab_size")
+        added = lora_rank * sum(shape) if len(shape) == 2 and _layer_of(name) is not None else 0
+        for case in (1,) if is_table else (0, 1):
+            weights[case] += own * (count + added)
+            trained[case] += moments * (added if is_frozen(name) else added + count)
     rest = predictions + sum(path.stat().st_size for path in folder.glob("*") if path.suffix in (".json", ".txt"))
     bounds = []
     for case, (number, kept) in enumerate(zip(saves, (limit, max(limit, 2)), strict=True)):
@@ -207,6 +220,7 @@ def training_need(
     half: bool = False,
     level: str | None = None,
     frozen_layers: int = 0,
+    added_layers: int = 0,
     checkpointing: bool = False,
 ) -> Need:
     """What a step of `rows` texts of `length` tokens takes. An estimate, rather too high.
@@ -216,7 +230,7 @@ def training_need(
     """
     trained, frozen = weights
     own, gradient, moments = _OF_LEVEL.get(level or "", (FROZEN, 4, 8))
-    layers = max(0.0, _number(config, _LAYERS) - frozen_layers)
+    layers = max(0.0, _number(config, _LAYERS) + added_layers - frozen_layers)
     kept = layers * layer_activations(config, rows * length, length, half, level)
     kept *= KEPT_INPUT if checkpointing else 1.0
     return Need(own * (trained + frozen), gradient * trained, moments * trained, int(kept))

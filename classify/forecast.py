@@ -43,12 +43,13 @@ def memory(checked: Checked, runtime: Runtime) -> str:
     is_frozen = lora or estimate.frozen_names(model.freeze_embeddings, model.freeze_layers)
     need = estimate.training_need(
         checked.model.config,
-        estimate.count_weights(checked.model.path, is_frozen),
+        estimate.count_weights(checked.model.path, is_frozen, checked.model.added_layers),
         each,
         length,
         half=half,
         level=training.opt_level,
         frozen_layers=model.freeze_layers,
+        added_layers=checked.model.added_layers,
         checkpointing=training.gradient_checkpointing,
     ).divided(devices, *_CUT.get(plan.strategy, ()))
     return f"memory: {need.words()}, for texts of about {length:.0f} tokens; a vocabulary cut to what occurs takes less"

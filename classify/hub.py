@@ -5,13 +5,14 @@ In this order: a folder; the installed package that carries the default model; t
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib.util
 import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from classify import safetensors_file
 from classify.config import DEFAULT_MODEL
@@ -24,15 +25,26 @@ _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 # Without any of these, transformers invents an empty vocabulary and every word is unknown.
 _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 
+Pooling = Literal["first", "mean"]
+
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """A model on this machine: the name asked for, its folder, how it was found, its config.json."""
+    """A model on this machine: the name asked for, its folder, how it was found, its config.json.
+
+    `pooling` is what a new classifier on it reads: the first token's state, or the mean of all.
+    """
 
     name: str
     path: Path
     found: str
     config: dict[str, Any]
+    pooling: Pooling = "first"
+
+    @property
+    def added_layers(self) -> int:
+        """Layers to append to the model of the folder: one where only that lets it compute a mean (`mean_pooling`)."""
+        return int(self.pooling == "mean" and self.config.get("model_type") in _MEAN_LAYER)
 
     @property
     def max_length(self) -> int:
@@ -45,6 +57,11 @@ class ModelFolder:
         return positions
 
 
+# Architectures whose classifier reads the first token through layers that a mean can pass.
+_MEAN_LAYER = {"bert", "roberta", "xlm-roberta", "camembert", "distilbert"}
+# Those whose own configuration says which states the classifier reads.
+_POOLING_OPTION = {"modernbert"}
+
 # RoBERTa counts positions from pad_token_id + 1, so that many are not usable.
 _OFFSET_POSITIONS = {
     "camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "lilt", "longformer", "luke", "markuplm", "mpnet",
@@ -52,11 +69,33 @@ _OFFSET_POSITIONS = {
 }  # fmt: skip
 
 
-def resolve_model(name: str, *, download: bool = True) -> ModelFolder:
+def resolve_model(name: str, *, download: bool = True, pooling: str = "auto") -> ModelFolder:
     """Find a model. Raises InputError, in one line, where it cannot be had or is not usable.
 
-    Without `download` a model that only the hub has is not fetched, and counts as not to be had.
+    Without `download` a model that only the hub has is not fetched, and counts as not to be had. `pooling` "auto" is
+    the mean where the model was trained with it and its architecture can be given it, else the first token.
     """
+    folder = _find(name, download)
+    can = folder.config.get("model_type") in _MEAN_LAYER | _POOLING_OPTION
+    if pooling == "mean" and not can:
+        kinds = ", ".join(sorted(_MEAN_LAYER | _POOLING_OPTION))
+        raise InputError(
+            f"--model {name}: pooling: mean is for {kinds}. Got {folder.config.get('model_type')}; leave it at auto."
+        )
+    mean = pooling == "mean" or (pooling == "auto" and can and _trained_with_mean(folder.path))
+    return dataclasses.replace(folder, pooling="mean" if mean else "first")
+
+
+def _trained_with_mean(folder: Path) -> bool:
+    """Whether the model in this folder was trained with mean pooling, as the files of sentence-transformers say."""
+    try:
+        pooling = json.loads((folder / "1_Pooling" / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return pooling.get("pooling_mode_mean_tokens") is True or pooling.get("pooling_mode") == "mean"
+
+
+def _find(name: str, download: bool) -> ModelFolder:
     path = Path(name)
     if path.is_dir():
         return _checked(name, path, "a local folder")

@@ -137,6 +137,7 @@ class Job:
             "batch_size": self.batch_size,
             "seed": self.config.training.seed,
             "precision": self.precision.name,
+            "pooling": "mean" if self.checked.model.pooling == "mean" else None,
             "lora": [self.config.model.lora_rank, self.config.model.lora_alpha] if self.config.model.lora else None,
             "freeze_embeddings": self.config.model.freeze_embeddings,
             "freeze_layers": self.config.model.freeze_layers,

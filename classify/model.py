@@ -17,6 +17,7 @@ from classify import batch_norm, estimate, xla
 from classify.data.tokens import Tokens
 from classify.errors import InputError
 from classify.hub import ModelFolder
+from classify.mean_pooling import append_layer
 from classify.memory import out_of_memory, release_cache
 from classify.packing import PACKED_ATTENTION, Batch, TextClassifier, encoder_of, fill_up, pack, pad
 from classify.precision import Precision, full_precision
@@ -135,6 +136,8 @@ def load_model(
         )
         if dropout is not None:
             _set_dropout(config, dropout)
+        if folder.pooling == "mean" and hasattr(config, "classifier_pooling"):
+            config.classifier_pooling = "mean"
         stock, found = transformers.AutoModelForSequenceClassification.from_pretrained(
             folder.path,
             output_loading_info=True,
@@ -158,6 +161,8 @@ def load_model(
             "last token, as decoders do; take a BERT-like model, which reads the first."
         )
     _renew_head(stock, {*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])})
+    if folder.added_layers:
+        append_layer(stock)
     return LoadedModel(TextClassifier(stock), pad_token_id, _first_position(stock))
 
 

@@ -1,0 +1,131 @@
+"""The added layer computes the mean of a text's tokens, in a model that stays a stock one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from classify.config import TrainingConfig
+from classify.data.read import read_table
+from classify.data.tokens import load_tokenizer, tokenize
+from classify.errors import InputError
+from classify.estimate import count_weights
+from classify.hub import resolve_model
+from classify.inference import features_of
+from classify.model import load_model
+from classify.run import train
+from tests.support import tiny
+from tests.support.runs import make_config, read_json
+
+TEXTS = [text for text, _ in tiny.table_rows(30)]
+SAYS = {"old": {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}, "new": {"pooling_mode": "mean"}}
+
+
+def mean_model(folder: Path, kind: str = "bert", says: str = "old") -> Path:
+    """A random encoder as sentence-transformers would have saved it."""
+    tiny.make_model(folder, kind)
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(SAYS[says]))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return mean_model(tmp_path_factory.mktemp("mean") / "bert")
+
+
+@pytest.mark.parametrize("packed", [True, False], ids=["packed", "padded"])
+@pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta", "camembert", "distilbert", "modernbert"])
+def test_features_are_the_true_mean(tmp_path: Path, kind: str, packed: bool) -> None:
+    """Of the stock encoder's states, without the first token but for its small share."""
+    path = mean_model(tmp_path / kind, kind)
+    tokenizer = load_tokenizer(str(path))
+    model = load_model(resolve_model(str(path)), ["a", "b", "c"], seed=1, pad_token_id=0)
+    model.use_packing(packed)
+    found = features_of(
+        model, tokenize(tokenizer, TEXTS, 60), np.arange(len(TEXTS)), TrainingConfig(use_cpu=True).runtime
+    )
+    encoder = transformers.AutoModel.from_pretrained(path).eval()
+    for features, text in zip(found, TEXTS, strict=True):
+        with torch.no_grad():
+            states = encoder(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
+        mean = states.mean(dim=0)
+        if kind == "modernbert":
+            head = model.stock.head
+            with torch.no_grad():
+                expected = head(mean)
+        else:
+            total = torch.nn.functional.layer_norm(10 * mean + states[0], mean.shape, eps=1e-12)
+            expected = 0.3 * total + 3.0 if kind == "distilbert" else torch.tanh(0.3 * total)
+        np.testing.assert_allclose(features, expected, atol=2e-5)
+        if kind == "bert":
+            cosine = np.corrcoef(features, mean)[0, 1]
+            assert cosine > 0.97
+            assert cosine > np.corrcoef(features, states[0])[0, 1]
+
+
+def test_the_layer_learns(folder: Path) -> None:
+    """It can leave the mean: attention, which is uniform at first, gets a gradient, too."""
+    model = load_model(resolve_model(str(folder)), ["a", "b", "c"], seed=1, pad_token_id=0)
+    tokens = tokenize(load_tokenizer(str(folder)), TEXTS, 60)
+    model.classifier.train()
+    logits = model.classifier(model.batch(tokens, np.arange(8)))
+    torch.nn.functional.cross_entropy(logits, torch.arange(8) % 3).backward()
+    layer = model.stock.bert.encoder.layer[-1]
+    for name in ("attention.self.query", "attention.self.value", "attention.output.dense", "output.dense"):
+        assert layer.get_submodule(name).weight.grad.abs().max() > 0, name
+    assert layer.attention.output.dropout.p == 0.0
+    assert model.stock.bert.encoder.layer[0].attention.output.dropout.p == 0.1
+
+
+@pytest.mark.parametrize(("says", "wish", "layers"), [("old", "auto", 3), ("new", "auto", 3), ("new", "first", 2)])
+def test_what_the_folder_says_decides(tmp_path: Path, says: str, wish: str, layers: int) -> None:
+    found = resolve_model(str(mean_model(tmp_path / "m", says=says)), pooling=wish)
+    model = load_model(found, ["a", "b"], seed=1, pad_token_id=0)
+    assert len(model.stock.bert.encoder.layer) == model.stock.config.num_hidden_layers == layers
+    own = [p for name, p in model.stock.named_parameters() if not name.startswith("classifier")]
+    assert count_weights(found.path, added_layers=found.added_layers) == (sum(p.numel() for p in own), 0)
+
+
+def test_asked_for_where_no_file_speaks_of_it(tmp_path: Path) -> None:
+    bert, albert = (tiny.make_model(tmp_path / kind, kind) for kind in ("bert", "albert"))
+    assert resolve_model(str(bert)).added_layers == 0
+    assert resolve_model(str(bert), pooling="mean").added_layers == 1
+    with pytest.raises(InputError, match=r"pooling: mean is for bert, .*Got albert; leave it at auto"):
+        resolve_model(str(albert), pooling="mean")
+
+
+@pytest.mark.parametrize("kind", ["bert", "distilbert"])
+def test_the_folder_is_a_stock_one(tmp_path: Path, table: Path, kind: str) -> None:
+    """`pipeline` says what the program does; a run that starts from the result adds no second layer."""
+    model = mean_model(tmp_path / "model", kind)
+    out = train(make_config(model, table, tmp_path / "out"))
+    assert not (out / "1_Pooling").exists()
+    rows = read_table(str(out / "predictions.csv"))
+    pipe = transformers.pipeline("text-classification", model=str(out), top_k=None)
+    for row, scores in enumerate(pipe(rows.column("text"), truncation=True)):
+        for score in scores:
+            own = float(rows.column(f"prob_{score['label']}")[row])
+            assert own == pytest.approx(score["score"], abs=1e-5)
+    assert resolve_model(str(out)).added_layers == 0
+    assert "pooling" in read_json(out / "run.json")["config"]["model"]
+
+
+def test_a_run_goes_on_with_the_pooling_it_began_with(folder: Path, table: Path, tmp_path: Path) -> None:
+    train(make_config(folder, table, tmp_path / "whole"))
+    train(make_config(folder, table, tmp_path / "out"))
+    shutil.rmtree(sorted((tmp_path / "out" / "checkpoints").iterdir())[-1])
+    (tmp_path / "out" / "run.json").write_text(
+        (tmp_path / "out" / "run.json").read_text().replace("finished", "failed")
+    )
+    with pytest.raises(InputError, match="pooling was 'mean' and is None"):
+        train(make_config(folder, table, tmp_path / "out", resume_from_checkpoint=True, pooling="first"))
+    out = train(make_config(folder, table, tmp_path / "out", resume_from_checkpoint=True))
+    expected = (tmp_path / "whole" / "model.safetensors").read_bytes()
+    assert (out / "model.safetensors").read_bytes() == expected
