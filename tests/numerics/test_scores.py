@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, f1_score, log_loss
+from sklearn.model_selection import PredefinedSplit, cross_val_score
 
 from classify import baseline, metrics, probe
 from classify.trainer import learning_rate_factor
@@ -92,11 +93,43 @@ def test_the_folded_probe_has_the_regressions_probabilities(classes: int) -> Non
     assert weight.shape == (classes, 8)
     mean, scale = features.mean(axis=0, dtype=np.float64), features.std(axis=0, dtype=np.float64) + 1e-6
     standard = ((features - mean) / scale).astype(np.float32)
-    own = LogisticRegression(C=probe._STRENGTH, max_iter=200, tol=1e-3).fit(standard, labels)
+    own = LogisticRegression(C=probe.strength_for(standard, labels), max_iter=200, tol=1e-3).fit(standard, labels)
     got = metrics.softmax(features.astype(np.float64) @ weight.T + bias)
     np.testing.assert_allclose(got, own.predict_proba(standard), atol=2e-4)
     if classes == 2:
         np.testing.assert_allclose(weight[0], -weight[1])
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3, 1.0])
+def test_the_probes_strength_is_the_best_of_cross_validation(noise: float) -> None:
+    """As scikit-learn finds it by the same folds; the noisier the labels, the stronger the regularisation."""
+    draw = np.random.default_rng(5)
+    labels = draw.integers(0, 3, 120)
+    features = draw.normal(size=(120, 16)).astype(np.float32)
+    features[:, :3] += 6 * np.eye(3, dtype=np.float32)[labels]
+    labels = np.where(draw.random(120) < noise, draw.integers(0, 3, 120), labels)
+    fold = np.empty(120, dtype=np.int64)
+    fold[np.argsort(labels, kind="stable")] = np.arange(120) % 3
+    losses = [
+        -cross_val_score(
+            LogisticRegression(C=strength, max_iter=1_000), features, labels, cv=PredefinedSplit(fold),
+            scoring="neg_log_loss",
+        ).mean()
+        for strength in probe._STRENGTHS
+    ]  # fmt: skip
+    chosen = probe.strength_for(features, labels)
+    assert chosen == probe._STRENGTHS[int(np.argmin(losses))]
+    if noise == 1.0:
+        assert chosen == min(probe._STRENGTHS)
+    if noise == 0.0:
+        assert chosen == max(probe._STRENGTHS)
+
+
+def test_cross_validation_with_classes_of_one_row() -> None:
+    """A class with no row outside a fold has probability zero there; that ends nothing."""
+    features = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
+    assert probe.strength_for(features, np.array([0, 0, 0, 0, 0, 0, 0, 1, 2])) in probe._STRENGTHS
+    assert probe.strength_for(features[:2], np.array([0, 1])) in probe._STRENGTHS
 
 
 def test_a_class_the_training_part_lacks_is_not_predicted() -> None:

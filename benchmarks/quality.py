@@ -1,0 +1,351 @@
+"""How good are the models that come out, nothing set, beside what other tools make of the same rows and weights.
+
+    python benchmarks/quality.py FOLDER [--seeds 0 1 2] [--sets trec irony] [--sizes 2000 k5 k10] [--peers]
+    python benchmarks/quality.py FOLDER --validation --ours "longer=--epochs 20" --ours "default="
+
+FOLDER holds quality/NAME/{train,test}.csv with the columns text and label, banking77/{train,test}.csv and
+sst2/{train,dev}.tsv. Sizes: 2000 training rows, or 5 or 10 of each class (k5, k10). data/tickets.csv is cut in five.
+With --validation models are scored on further training rows, which choices may be made by; without it on test rows.
+Peers are run with --peers and kept with their versions; SetFit in the interpreter that --setfit names, since it wants
+versions of its own. Everything measured is kept in benchmarks/quality.json (--store).
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import importlib.metadata
+import json
+import os
+import random
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+FILES = {
+    **{name: f"quality/{name}/{{}}.csv" for name in ("agnews", "emotion", "imdb", "irony", "sst5", "trec")},
+    "banking77": "banking77/{}.csv",
+    "sst2": "sst2/{}.tsv",
+}
+TICKETS, SPLITS = "tickets", 5
+SIZES = ("2000", "k5", "k10")
+ROWS, SCORED = 2_000, 1_500
+MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+MANY_CLASSES = 50
+
+Rows = list[tuple[str, str]]
+Task = tuple[str, str, int]  # set, size, seed
+
+
+def read(path: Path) -> Rows:
+    """(text, label) of each row."""
+    csv.field_size_limit(1 << 30)
+    tab = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix == ".tsv" else {}
+    with path.open(newline="", encoding="utf-8") as file:
+        reader = csv.reader(file, **tab)  # type: ignore[arg-type]
+        next(reader)
+        return [(text, label) for text, label, *_ in reader]
+
+
+def write(path: Path, rows: Rows) -> None:
+    """A CSV with the columns text and label."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("text", "label"), *rows])
+
+
+def rows_of(folder: Path, task: Task, validation: bool) -> tuple[Rows, Rows]:
+    """Training rows and the rows to score on, drawn by the seed."""
+    name, size, seed = task
+    draw = random.Random(seed)
+    if name == TICKETS:
+        rows = read(ROOT / "data" / "tickets.csv")
+        random.Random(0).shuffle(rows)
+        part = [row for number, row in enumerate(rows) if number % SPLITS == seed]
+        rest = [row for number, row in enumerate(rows) if number % SPLITS != seed]
+        return (rest[len(rest) // 5 :], rest[: len(rest) // 5]) if validation else (rest, part)
+    rows = read(folder / FILES[name].format("train"))
+    draw.shuffle(rows)
+    most = ROWS if len(rows) > ROWS * 1.2 or not validation else len(rows) * 4 // 5
+    if validation:
+        scored = rows[most : most + 1_000]
+    else:
+        scored = read(folder / FILES[name].format("dev" if name == "sst2" else "test"))
+        draw.shuffle(scored)
+    if size == str(ROWS):
+        return rows[:most], scored[:SCORED]
+    each, counts, few = int(size[1:]), Counter[str](), []
+    for row in rows[:most] + rows[most + 1_000 :]:
+        counts[row[1]] += 1
+        if counts[row[1]] <= each:
+            few.append(row)
+    return few, scored[:SCORED]
+
+
+def ours(folder: Path, flags: str, seed: int) -> dict[str, float]:
+    """This program on train.csv and scored.csv of a folder."""
+    out = folder / "out"
+    words = [sys.executable, str(ROOT / "run_classify.py"), "--cpu", "--report-to", "none", "--seed", str(seed)]
+    words += ["--data", str(folder / "train.csv"), "--test-data", str(folder / "scored.csv"), "--output-dir", str(out)]
+    begin = time.perf_counter()
+    done = subprocess.run([*words, *shlex.split(flags)], capture_output=True, text=True, env=_offline())
+    wall = time.perf_counter() - begin
+    if done.returncode:
+        raise SystemExit(f"{folder}: {done.stderr}")
+    found = json.loads((out / "metrics.json").read_text())
+    return {
+        "accuracy": found["test"]["accuracy"],
+        "macro_f1": found["test"]["macro_f1"],
+        "wall": wall,
+        "train_seconds": found["train"]["seconds"],
+    }
+
+
+def _offline() -> dict[str, str]:
+    return {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true"}
+
+
+def peer(name: str, python: str, folder: Path, seed: int) -> dict[str, Any]:
+    """Another tool on the same files, in a process of its own; the last line it prints is its figures."""
+    words = [python, __file__, str(folder), "--worker", name, "--seeds", str(seed), "--model", _model_folder()]
+    begin = time.perf_counter()
+    done = subprocess.run(words, capture_output=True, text=True, env=_offline())
+    wall = time.perf_counter() - begin
+    if done.returncode:
+        raise SystemExit(f"{name}: {done.stderr[-2000:]}")
+    return {**json.loads(done.stdout.splitlines()[-1]), "wall": wall}
+
+
+def _model_folder() -> str:
+    from classify.hub import resolve_model
+
+    return str(resolve_model(MODEL).path)
+
+
+def figures(truth: list[str], predicted: list[str], *packages: str) -> dict[str, Any]:
+    """A worker's result."""
+    from sklearn.metrics import f1_score
+
+    return {
+        "accuracy": sum(a == b for a, b in zip(truth, predicted, strict=True)) / len(truth),
+        "macro_f1": float(f1_score(truth, predicted, average="macro")),
+        "versions": {package: importlib.metadata.version(package) for package in packages},
+    }
+
+
+def trainer(train: Rows, scored: Rows, model: str, seed: int, **settings: Any) -> dict[str, Any]:
+    """transformers' Trainer as run_classification.py sets it up: texts padded to 128 tokens, the last weights kept."""
+    import datasets
+    import transformers
+
+    transformers.set_seed(seed)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+    labels = sorted({label for _, label in train})
+
+    def encode(rows: Rows) -> datasets.Dataset:
+        texts = tokenizer([text for text, _ in rows], padding="max_length", max_length=128, truncation=True)
+        return datasets.Dataset.from_dict({**texts, "labels": [labels.index(label) for _, label in rows]})
+
+    stock = transformers.AutoModelForSequenceClassification.from_pretrained(model, num_labels=len(labels))
+    with tempfile.TemporaryDirectory() as place:
+        arguments = transformers.TrainingArguments(
+            output_dir=place,
+            use_cpu=True,
+            report_to="none",
+            seed=seed,
+            save_strategy="no",
+            disable_tqdm=True,
+            **settings,
+        )
+        loop = transformers.Trainer(stock, arguments, train_dataset=encode(train))
+        loop.train()
+        best = loop.predict(encode([(text, labels[0]) for text, _ in scored])).predictions.argmax(axis=1)
+    predicted = [labels[number] for number in best]
+    return figures([label for _, label in scored], predicted, "transformers", "torch", "accelerate")
+
+
+def trainer_script(train: Rows, scored: Rows, model: str, seed: int) -> dict[str, Any]:
+    """With the script's defaults."""
+    return trainer(train, scored, model, seed, per_device_train_batch_size=8, learning_rate=5e-5, num_train_epochs=3)
+
+
+def trainer_readme(train: Rows, scored: Rows, model: str, seed: int) -> dict[str, Any]:
+    """With the flags of the script's README."""
+    return trainer(train, scored, model, seed, per_device_train_batch_size=32, learning_rate=2e-5, num_train_epochs=3)
+
+
+def tfidf(train: Rows, scored: Rows, model: str, seed: int) -> dict[str, Any]:
+    """TF-IDF of words and of characters into a logistic regression, as the program's own baseline."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline, make_union
+
+    words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
+    characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True)
+    pipe = make_pipeline(make_union(words, characters), LogisticRegression(C=10))
+    pipe.fit([text for text, _ in train], [label for _, label in train])
+    return figures([label for _, label in scored], list(pipe.predict([text for text, _ in scored])), "scikit-learn")
+
+
+def frozen(train: Rows, scored: Rows, model: str, seed: int) -> dict[str, Any]:
+    """A logistic regression on the frozen model's mean-pooled output, scikit-learn's defaults."""
+    import torch
+    import transformers
+    from sklearn.linear_model import LogisticRegression
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+    encoder = transformers.AutoModel.from_pretrained(model).eval()
+
+    @torch.no_grad()
+    def embed(rows: Rows) -> Any:
+        parts = []
+        for start in range(0, len(rows), 32):
+            texts = [text for text, _ in rows[start : start + 32]]
+            batch = tokenizer(texts, padding=True, truncation=True, max_length=256, return_tensors="pt")
+            states, mask = encoder(**batch).last_hidden_state, batch["attention_mask"][..., None]
+            parts.append(torch.nn.functional.normalize((states * mask).sum(1) / mask.sum(1), dim=1))
+        return torch.cat(parts).numpy()
+
+    head = LogisticRegression(max_iter=1_000).fit(embed(train), [label for _, label in train])
+    return figures([label for _, label in scored], list(head.predict(embed(scored))), "scikit-learn", "transformers")
+
+
+def setfit(train: Rows, scored: Rows, model: str, seed: int) -> dict[str, Any]:
+    """SetFit (Tunstall et al., 2022) with its defaults: one epoch over pairs, then a logistic regression."""
+    import datasets
+    from setfit import SetFitModel, Trainer, TrainingArguments
+
+    stock = SetFitModel.from_pretrained(model)
+    data = datasets.Dataset.from_dict({"text": [text for text, _ in train], "label": [label for _, label in train]})
+    with tempfile.TemporaryDirectory() as place:
+        arguments = TrainingArguments(output_dir=place, seed=seed, report_to="none", save_strategy="no")
+        Trainer(model=stock, args=arguments, train_dataset=data).train()
+    predicted = stock.predict([text for text, _ in scored])
+    truth = [label for _, label in scored]
+    return figures(truth, [str(label) for label in predicted], "setfit", "sentence-transformers", "torch")
+
+
+SCRIPT, README, TFIDF, FROZEN, SETFIT = "Trainer, script", "Trainer, README", "TF-IDF", "frozen", "SetFit"
+PEERS: dict[str, Callable[[Rows, Rows, str, int], dict[str, Any]]] = {
+    SCRIPT: trainer_script,
+    README: trainer_readme,
+    TFIDF: tfidf,
+    FROZEN: frozen,
+    SETFIT: setfit,
+}
+
+
+class Store:
+    """Everything measured, by tool, set, size, seed and the rows that were scored."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.entries: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+
+    def key(self, tool: str, task: Task, validation: bool) -> str:
+        """Of an entry."""
+        return "/".join([tool, *map(str, task), "validation" if validation else "test"])
+
+    def add(self, key: str, entry: dict[str, Any]) -> None:
+        """Keep an entry, at once: a table takes hours."""
+        self.entries[key] = entry
+        self.path.write_text(json.dumps(self.entries, indent=1, sort_keys=True) + "\n")
+
+    def mean(self, tool: str, name: str, size: str, validation: bool, what: str = "accuracy") -> float | None:
+        """Over the seeds that were measured."""
+        values = self.values(tool, name, size, validation, what)
+        return statistics.mean(values) if values else None
+
+    def values(self, tool: str, name: str, size: str, validation: bool, what: str = "accuracy") -> list[float]:
+        """Of each seed."""
+        tail = "validation" if validation else "test"
+        parts = ((key.split("/"), entry) for key, entry in self.entries.items())
+        return [
+            entry[what]
+            for (tool_, name_, size_, _, tail_), entry in parts
+            if (tool_, name_, size_, tail_) == (tool, name, size, tail)
+        ]
+
+
+def table(store: Store, tools: list[str], size: str, validation: bool) -> list[str]:
+    """Mean accuracy (and wall seconds) of each tool on each set, as Markdown."""
+    names = [name for name in (*FILES, TICKETS) if any(store.values(tool, name, size, validation) for tool in tools)]
+    tools = [tool for tool in tools if any(store.values(tool, name, size, validation) for name in names)]
+    if not names:
+        return []
+    lines = [f"| {size} | " + " | ".join(tools) + " |", "|---" * (1 + len(tools)) + "|"]
+    sums: dict[str, list[tuple[float, float]]] = {tool: [] for tool in tools}
+    for name in names:
+        cells = []
+        for tool in tools:
+            accuracy = store.mean(tool, name, size, validation)
+            wall = store.mean(tool, name, size, validation, "wall")
+            cells.append("" if accuracy is None or wall is None else f"{accuracy:.3f} ({wall:.0f} s)")
+            if accuracy is not None and wall is not None:
+                sums[tool].append((accuracy, wall))
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    whole = [
+        f"{statistics.mean(a for a, _ in sums[tool]):.3f} ({sum(w for _, w in sums[tool]):.0f} s)"
+        if len(sums[tool]) == len(names)
+        else ""
+        for tool in tools
+    ]
+    return [*lines, "| mean (sum) | " + " | ".join(whole) + " |"]
+
+
+def main() -> None:
+    """Run what is asked for and not yet in the store, then print the tables."""
+    parser = argparse.ArgumentParser(description="Accuracy beside other tools on public data sets.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--worker", choices=PEERS)
+    parser.add_argument("--model", default=MODEL)
+    parser.add_argument("--sets", nargs="+", default=[*FILES, TICKETS], choices=[*FILES, TICKETS])
+    parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=SIZES)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--ours", action="append", metavar="NAME=FLAGS", help="this program with flags; default=")
+    parser.add_argument("--peers", nargs="*", choices=PEERS, help="run these again; all without a name")
+    parser.add_argument("--setfit", metavar="PYTHON", default=".venv-setfit/bin/python")
+    parser.add_argument("--validation", action="store_true", help="score on further training rows")
+    parser.add_argument("--store", type=Path, default=ROOT / "benchmarks" / "quality.json")
+    options = parser.parse_args()
+    if options.worker:
+        train, scored = (read(options.folder / f"{name}.csv") for name in ("train", "scored"))
+        print(json.dumps(PEERS[options.worker](train, scored, options.model, options.seeds[0])))
+        return
+    sys.path.insert(0, str(ROOT))
+    store = Store(options.store)
+    own = [item.partition("=") for item in options.ours or ["default="]]
+    peers = list(PEERS) if options.peers == [] else options.peers or []
+    tasks = [(name, size, seed) for size in options.sizes for name in options.sets for seed in options.seeds]
+    tasks += [(TICKETS, "2000", seed) for seed in range(SPLITS) if TICKETS in options.sets and "2000" in options.sizes]
+    for task in dict.fromkeys(tasks):
+        if task[0] == TICKETS and task[1] != "2000":
+            continue
+        with tempfile.TemporaryDirectory() as place:
+            for name, rows in zip(("train", "scored"), rows_of(options.folder, task, options.validation), strict=True):
+                write(Path(place) / f"{name}.csv", rows)
+            for tool, _, flags in own:
+                entry = {"flags": flags, **ours(Path(place), f"{flags} --overwrite-output-dir", task[2])}
+                store.add(store.key(tool, task, options.validation), entry)
+                print(*task, tool, f"{entry['accuracy']:.4f}", f"{entry['wall']:.0f} s", flush=True)
+            for tool in peers:
+                if tool == SETFIT and task[1] == "2000":  # hours of pairs
+                    continue
+                python = options.setfit if tool == SETFIT else sys.executable
+                entry = peer(tool, python, Path(place), task[2])
+                store.add(store.key(tool, task, options.validation), entry)
+                print(*task, tool, f"{entry['accuracy']:.4f}", f"{entry['wall']:.0f} s", flush=True)
+    tools = [*dict.fromkeys([*(tool for tool, _, _ in own), *PEERS])]
+    for size in options.sizes:
+        print("\n".join(["", *table(store, tools, size, options.validation)]))
+
+
+if __name__ == "__main__":
+    main()
