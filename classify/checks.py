@@ -19,6 +19,7 @@ from classify.destination import Destination, begun_before, check_destination, n
 from classify.errors import Faults, InputError
 from classify.hub import ModelFolder, resolve_model
 from classify.outputs import check_columns_free, labels_of, read_settings
+from classify.recipe import choose
 from classify.tracking import choose_trackers
 
 # Of a number in predictions.csv, with the comma behind it.
@@ -70,8 +71,11 @@ def check_inputs(config: RunConfig) -> Checked:
         with faults.collecting():
             _check_frozen(config, model)
     faults.raise_if_any()
+    width = estimate.width_of(model.config)
+    chosen = config.settle(choose(len(corpus.train), width))
     notes = _check_disk(config, corpus, model, destination) if launch.looks_at_folders() else ()
-    return Checked(config, corpus, model, destination, trackers, _guesses(config, corpus, model), precision, notes)
+    guesses = (*_guesses(config, corpus, model), *_recipe(training, chosen, len(corpus.train), width))
+    return Checked(config, corpus, model, destination, trackers, guesses, precision, notes)
 
 
 def check_start(training: TrainingConfig) -> None:
@@ -146,7 +150,7 @@ def _check_disk(config: RunConfig, corpus: Corpus, model: ModelFolder, wanted: D
     destination = begun_before(wanted) or wanted
     folder = destination.folder or Path("runs")
     training, part = config.training, corpus.test or corpus.eval
-    epochs = math.ceil(training.num_train_epochs)
+    epochs = math.ceil(training.epochs)
     ends_early = training.max_steps > 0 or training.max_minutes is not None
     is_frozen = estimate.frozen_names(config.model.freeze_embeddings, config.model.freeze_layers)
     need = estimate.disk_need(
@@ -193,6 +197,19 @@ def _guesses(config: RunConfig, corpus: Corpus, model: ModelFolder) -> tuple[Gue
         *corpus.guesses,
         Guess("model", config.model.name, model.found, "--model"),
     )
+
+
+def _recipe(training: TrainingConfig, chosen: tuple[str, ...], rows: int, width: int) -> tuple[Guess, ...]:
+    """The line on what the recipe chose; none where everything was given."""
+    if not chosen:
+        return ()
+    words = {
+        "batch_size": f"batches of {training.batch_size}",
+        "num_train_epochs": f"{training.epochs:g} epochs",
+        "learning_rate": f"learning rate {training.peak_learning_rate:g}",
+    }
+    why = f"for {rows:,} training rows and an encoder {width} wide"
+    return (Guess("recipe", ", ".join(words[name] for name in chosen), why, ", ".join(map(_flag, chosen))),)
 
 
 def _flag(name: str) -> str:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from classify import __version__, allocation, devices, launch, nproc, signals
 from classify.arguments import Parser, parse_training, training_parser, unknown_words
-from classify.config import DEFAULT_BATCH_SIZE, TrainingConfig
+from classify.config import TrainingConfig
 from classify.errors import ClassifyError, InputError, disk_refusal
+from classify.recipe import Recipe
 
 if TYPE_CHECKING:
     from classify.runtime import Runtime
@@ -187,7 +188,7 @@ def _devices(arguments: list[str], program: str) -> int:
     parser.add_argument(
         "--device", metavar="KIND", default="cuda", help="kind of the planned devices (default: %(default)s)"
     )
-    parser.add_argument("--batch-size", "--batch_size", metavar="N", default=str(DEFAULT_BATCH_SIZE), help="of a step")
+    parser.add_argument("--batch-size", "--batch_size", metavar="N", default=str(Recipe.batch_size), help="of a step")
     parser.add_argument("--cpu", "--use-cpu", "--no-cuda", action="store_true", help="leave GPUs alone")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     options, unknown = parser.parse_known_args(arguments)

@@ -15,8 +15,8 @@ from typing import Any, Literal
 from classify.device_config import DeviceConfig
 from classify.errors import InputError
 from classify.options import above, above_or_off, at_least, between, convert, option, shown_name
+from classify.recipe import Recipe
 
-DEFAULT_BATCH_SIZE = 32
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
 
@@ -121,7 +121,13 @@ class TrainingConfig(DeviceConfig):
         "--resume",
         "--resume-from-checkpoint",
     )
-    num_train_epochs: float = option(3.0, "times each row is seen", "--epochs", "--num-train-epochs", check=above(0))
+    num_train_epochs: float | None = option(
+        None,
+        "times each row is seen; 3 for large tables, more for small ones if not given",
+        "--epochs",
+        "--num-train-epochs",
+        check=above(0),
+    )
     max_steps: int = option(
         -1,
         "stop after this many steps, whatever --epochs says; -1: no limit",
@@ -136,7 +142,7 @@ class TrainingConfig(DeviceConfig):
     )
     batch_size: int | None = option(
         None,
-        "rows of an optimizer step, all devices together; 32 if not given",
+        "rows of an optimizer step, all devices together; 32 for large tables, 16 or 8 for small ones if not given",
         "--batch-size",
         check=above(0),
     )
@@ -153,7 +159,12 @@ class TrainingConfig(DeviceConfig):
         "--gradient-accumulation-steps",
         check=above(0),
     )
-    learning_rate: float = option(5e-5, "peak learning rate of AdamW", "--learning-rate", check=above(0))
+    learning_rate: float | None = option(
+        None,
+        "peak learning rate of AdamW; 5e-5, or 3e-5 for wide models, if not given",
+        "--learning-rate",
+        check=above(0),
+    )
     weight_decay: float = option(0.01, "AdamW's weight decay; none on biases and norms", check=between(0, 1))
     adam_beta1: float = option(0.9, "AdamW's beta 1", check=between(0, 1))
     adam_beta2: float = option(0.999, "AdamW's beta 2", check=between(0, 1))
@@ -200,8 +211,18 @@ class TrainingConfig(DeviceConfig):
     def train_batch_size(self) -> int:
         """Rows of an optimizer step on all devices together."""
         if self.per_device_train_batch_size is None:
-            return self.batch_size or DEFAULT_BATCH_SIZE
+            return self.batch_size or Recipe.batch_size
         return self.per_device_train_batch_size * self.world_size * self.runtime.replicas
+
+    @property
+    def epochs(self) -> float:
+        """Times each row is seen."""
+        return self.num_train_epochs or Recipe.num_train_epochs
+
+    @property
+    def peak_learning_rate(self) -> float:
+        """AdamW's learning rate behind the warm-up."""
+        return self.learning_rate or Recipe.learning_rate
 
 
 @dataclass
@@ -215,6 +236,7 @@ class RunConfig:
     plan: bool = False
     # Who said what was not given: {field: a variable of SageMaker's container, or the run.json of the run to resume}.
     assumed: dict[str, str] = field(default_factory=dict)
+    _from_recipe: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def from_values(
@@ -238,6 +260,22 @@ class RunConfig:
         if faults:
             raise InputError(*faults)
         return config
+
+    def settle(self, recipe: Recipe) -> tuple[str, ...]:
+        """Take from the recipe what nobody gave, and return the names of those fields.
+
+        What an earlier recipe gave, on another table, is forgotten.
+        """
+        training = self.training
+        for name, value in self._from_recipe.items():
+            if getattr(training, name) == value:
+                setattr(training, name, None)
+        by_device = training.per_device_train_batch_size is not None
+        names = [spec.name for spec in dataclasses.fields(recipe) if not (by_device and spec.name == "batch_size")]
+        self._from_recipe = {name: getattr(recipe, name) for name in names if getattr(training, name) is None}
+        for name, value in self._from_recipe.items():
+            setattr(training, name, value)
+        return tuple(self._from_recipe)
 
     def validate(self) -> None:
         """Check every field and their combinations; raises one InputError that lists all faults.

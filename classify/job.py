@@ -126,7 +126,7 @@ class Job:
     def limits(self) -> list[float | None]:
         """What a plan for --max-minutes was made for."""
         training = self.config.training
-        return [training.max_minutes, training.num_train_epochs, training.max_steps]
+        return [training.max_minutes, training.epochs, training.max_steps]
 
     def identity(self) -> dict[str, Any]:
         """What must be the same for a checkpoint to be gone on from."""

@@ -93,7 +93,7 @@ def make_optimizer(
             }
             for (decayed, level), parameters in groups.items()
         ],
-        lr=config.learning_rate,
+        lr=config.peak_learning_rate,
         betas=(config.adam_beta1, config.adam_beta2),
         eps=config.adam_epsilon,
         fused=device.type in ("cpu", "cuda", "xpu"),

@@ -85,7 +85,7 @@ def _run(job: Job) -> Path:
     training = job.config.training
     found = resume.find_checkpoint(job) if job.destination.resume else None
     plan = BatchPlan(len(job.checked.corpus.train), job.batch_size, training.seed)
-    end = plan.end_of(training.num_train_epochs, training.max_steps)
+    end = plan.end_of(training.epochs, training.max_steps)
     if training.max_minutes is not None and found is not None and found.state["progress"].get("limits") == job.limits:
         end = found.state["progress"]["end"] or end
     if job.destination.resume and resume.is_finished(job, found, end):
@@ -282,7 +282,7 @@ def _evaluate_epoch(job: Job, state: train_state.TrainState) -> None:
     epoch = progress.position / len(job.checked.corpus.train)
     score = job.score(job.checked.corpus.eval)
     better = _keep_if_best(job, progress, score)
-    planned = job.config.training.num_train_epochs
+    planned = job.config.training.epochs
     if job.config.training.max_minutes is not None and progress.end is not None:
         planned = progress.end / len(job.checked.corpus.train)
     mean = progress.mean_loss

@@ -67,6 +67,10 @@ def stored_values(folder: Path) -> dict[str, Any]:
         for name, value in stored.items()
         if name in FIELDS and name not in _OF_A_COMMAND and value != _default(name) and value is not None
     }
+    if "pooling" not in stored:  # of a version that read the first token always, and had no recipe
+        values["pooling"] = "first"
+        if stored.get("per_device_train_batch_size") is None and isinstance(content.get("batch_size"), int):
+            values["batch_size"] = content["batch_size"]
     for name in _PATHS:
         if isinstance(values.get(name), str):
             values[name] = _where_it_lies(values[name], base, keep=name not in _TABLES)

@@ -218,14 +218,14 @@ def fit(
     rank was, all finish the step and the event says `stopped`. `late` asks whether time is up: that step is the last.
     """
     batches = plan.BatchPlan(len(data.rows), batch_size, config.seed)
-    end = end or batches.end_of(config.num_train_epochs, config.max_steps)
+    end = end or batches.end_of(config.epochs, config.max_steps)
     total_steps = batches.steps_until(end)
     progress = state.progress
     since = _Since()
     parts = state.parts
     for step in batches.steps(progress.position, end):
         begin = time.perf_counter()
-        rate = config.learning_rate * learning_rate_factor(
+        rate = config.peak_learning_rate * learning_rate_factor(
             progress.step, total_steps, config.warmup_steps, config.lr_scheduler_type
         )
         set_learning_rate(state.optimizer, rate)

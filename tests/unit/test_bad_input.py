@@ -153,7 +153,7 @@ def test_help_is_light_and_whole(person: Person, words: list[str]) -> None:
     assert done.stderr == ""
     assert person.report.read_text() == ""
     text = " ".join(done.stdout.split())
-    for flag in ("--data", "--learning-rate", "--nproc", "(default: 5e-05)", "Hardware"):
+    for flag in ("--data", "--learning-rate", "--nproc", "(default: linear)", "Hardware"):
         assert flag in text
 
 

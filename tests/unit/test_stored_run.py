@@ -84,9 +84,19 @@ def test_what_is_given_beside_it_wins(run: RunConfig, tmp_path: Path) -> None:
     assert "num_train_epochs" not in found.assumed
 
 
+def test_a_run_of_a_version_without_recipe_goes_on_as_it_began(run: RunConfig) -> None:
+    """Its batch was not given, but is known, and its classifier reads the first token."""
+    content = of(run, batch_size=32)
+    content["config"]["training"]["batch_size"] = None
+    del content["config"]["model"]["pooling"]
+    store(content)
+    found = parse("--resume", FOLDER)
+    assert (found.training.batch_size, found.model.pooling) == (32, "first")
+
+
 def test_a_command_that_names_a_table_is_whole(run: RunConfig) -> None:
     found = parse("--resume", FOLDER, "--data", "my.csv")
-    assert found.training.num_train_epochs == 3
+    assert found.training.num_train_epochs is None
     assert found.data.test_data is None
 
 
@@ -184,4 +194,4 @@ def test_a_containers_tables_are_the_ones(run: RunConfig, tmp_path: Path, monkey
     monkeypatch.setenv("SM_CHANNEL_TRAIN", str(tmp_path / "train"))
     found = parse("--resume", FOLDER)
     assert found.data.data == str(tmp_path / "train" / "t.csv")
-    assert found.training.num_train_epochs == 3
+    assert found.training.num_train_epochs is None

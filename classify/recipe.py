@@ -1,0 +1,38 @@
+"""How a table is trained on where nobody says otherwise: batch, epochs and learning rate.
+
+docs/recipe.md tells what each number is for and what was tried. Each one has its flag.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+# A table of so many rows is seen five times; smaller ones more often, larger ones less.
+_ROWS = 2_000
+_EPOCHS, _FEWEST_EPOCHS, _MOST_EPOCHS = 5, 3, 20
+# Rows from which a batch holds 16, and 32.
+_ROWS_FOR_16, _ROWS_FOR_32 = 300, 8_000
+# Wider encoders take smaller steps.
+_WIDE = 512
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a run trains with; the numbers here are those of large tables and small models."""
+
+    batch_size: int = 32
+    num_train_epochs: float = _FEWEST_EPOCHS
+    learning_rate: float = 5e-5
+
+
+def choose(rows: int, width: int) -> Recipe:
+    """The recipe for `rows` training rows and an encoder of that width.
+
+    Steps matter more than epochs: with too few of them fine-tuning has not converged (Mosbach et al., 2021, "On the
+    Stability of Fine-tuning BERT", section 6). So epochs grow as the root of what rows are missing, and batches shrink.
+    Learning rates are of those that Devlin et al., 2019, name in appendix A.3.
+    """
+    batch = 32 if rows >= _ROWS_FOR_32 else 16 if rows >= _ROWS_FOR_16 else 8
+    epochs = round(min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, _EPOCHS * math.sqrt(_ROWS / rows))))
+    return Recipe(batch, epochs, 5e-5 if width <= _WIDE else 3e-5)

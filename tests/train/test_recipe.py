@@ -1,0 +1,74 @@
+"""The recipe: what it depends on, and that whatever is given stands."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from classify.checks import check
+from classify.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
+from classify.recipe import Recipe, choose
+from tests.support import tiny
+
+SIZES = [8, 50, 299, 300, 1_000, 2_000, 7_999, 8_000, 50_000, 1_000_000]
+
+
+def test_more_rows_are_seen_less_often_in_larger_batches() -> None:
+    for fewer, more in itertools.pairwise(choose(rows, 384) for rows in SIZES):
+        assert fewer.num_train_epochs >= more.num_train_epochs
+        assert fewer.batch_size <= more.batch_size
+        assert fewer.learning_rate == more.learning_rate
+    assert choose(2_000, 384) == Recipe(16, 5, 5e-5)
+    assert choose(1_000_000, 384) == Recipe()
+    assert choose(2_000, 1_024).learning_rate < choose(2_000, 384).learning_rate
+
+
+def test_more_rows_never_take_fewer_steps() -> None:
+    """But where a batch doubles."""
+    for fewer, more in itertools.pairwise(SIZES):
+        few, many = choose(fewer, 384), choose(more, 384)
+        steps = [rows * r.num_train_epochs / r.batch_size for rows, r in ((fewer, few), (more, many))]
+        assert steps[1] >= steps[0] or many.batch_size > few.batch_size
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({}, "recipe: batches of 8, 20 epochs, learning rate 5e-05 - for 96 training rows and an encoder 32 wide "
+             "(--batch-size, --epochs, --learning-rate to change)"),
+        ({"num_train_epochs": 2.0}, "recipe: batches of 8, learning rate 5e-05 - for 96 training rows and an encoder "
+                                    "32 wide (--batch-size, --learning-rate to change)"),
+        ({"per_device_train_batch_size": 4}, "recipe: 20 epochs, learning rate 5e-05 - for 96 training rows and an "
+                                             "encoder 32 wide (--epochs, --learning-rate to change)"),
+        ({"num_train_epochs": 2.0, "batch_size": 4, "learning_rate": 1e-4}, None),
+    ],
+)  # fmt: skip
+def test_what_is_given_stands(
+    model_folder: Path, table: Path, tmp_path: Path, given: dict[str, float], line: str | None
+) -> None:
+    training = TrainingConfig(output_dir=str(tmp_path / "out"), **given)  # type: ignore[arg-type]
+    checked = check(RunConfig(DataConfig(data=str(table)), ModelConfig(model=str(model_folder)), training))
+    lines = [guess.line() for guess in checked.guesses if guess.what == "recipe"]
+    assert lines == ([] if line is None else [line])
+    for name, value in given.items():
+        assert getattr(training, name) == value
+    assert (training.batch_size is None) is ("per_device_train_batch_size" in given)
+
+
+def test_another_table_gets_another_recipe(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    """From the same configuration, unless somebody has changed a number in between."""
+    long = tiny.write_table(tmp_path / "long.csv", tiny.table_rows(2_000))
+    config = RunConfig(
+        DataConfig(data=str(table)),
+        ModelConfig(model=str(model_folder)),
+        TrainingConfig(output_dir=str(tmp_path / "o")),
+    )
+    check(config)
+    assert config.training.num_train_epochs == 20
+    config.training.learning_rate = 1e-3
+    config.data.data = str(long)
+    check(config)
+    assert (config.training.num_train_epochs, config.training.batch_size) == (choose(1_600, 384).num_train_epochs, 16)
+    assert config.training.learning_rate == 1e-3
