@@ -36,6 +36,7 @@ GROUPS = {
         "layerwise_lr_decay",
         "label_smoothing_factor",
         "class_weights",
+        "keep",
         "seed",
     ),
     "Hardware": (
@@ -66,7 +67,7 @@ GROUPS = {
 # Names of Hugging Face's scripts that are no flags here, and what stands in their place.
 _ALWAYS = "every run trains, evaluates and tests; drop it"
 _EACH_EPOCH = "a run evaluates and saves after each epoch; drop it, or give --save-steps to save more often"
-_BEST = "the epoch with the best macro F1 on the evaluation part is kept; drop it"
+_BEST = "the last weights are kept unless earlier ones were clearly better; --keep best takes the best macro F1"
 _UNPADDED = "texts are packed, not padded; drop it"
 ELSEWHERE = {
     **dict.fromkeys(("do_train", "do_eval", "do_predict"), _ALWAYS),

@@ -187,6 +187,12 @@ class TrainingConfig(DeviceConfig):
     gradient_checkpointing: bool = option(
         False, "keep less for the backward pass and compute it again: less memory, slower", "--gradient-checkpointing"
     )
+    keep: Literal["auto", "last", "best"] = option(
+        "auto",
+        "weights to keep: the last, or those that scored best on the evaluation part; auto: the last, unless earlier "
+        "ones were better by two standard errors",
+        "--keep",
+    )
     max_grad_norm: float = option(1.0, "gradients are clipped to this norm; 0: never", check=at_least(0))
     warmup_steps: float = option(
         0.1, "steps over which the learning rate rises; below 1: share of all steps", check=at_least(0)

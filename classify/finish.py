@@ -21,11 +21,10 @@ from classify.resume import take_best
 
 
 def finish(job: Job, state: train_state.TrainState, record: RunRecord) -> None:
-    """Go back to the best epoch, score the test part, write every file, say where they lie."""
+    """Go back to the weights that are kept, score the test part, write every file, say where they lie."""
     progress, corpus = state.progress, job.checked.corpus
-    best = progress.best
-    assert best is not None, "the last step is always evaluated"
-    best_epoch, step = best["epoch"], int(best["step"])
+    kept = progress.kept(job.config.training.keep, len(corpus.eval))
+    best_epoch, step = kept["epoch"], int(kept["step"])
     job.model.classifier.make_whole(state.masters)  # what is scored is what will be saved
     if state.zero is not None:
         state.zero.make_whole(job.model.stock)
@@ -34,6 +33,8 @@ def finish(job: Job, state: train_state.TrainState, record: RunRecord) -> None:
             job.say(_kept(best_epoch, step))
         else:
             best_epoch, step = progress.position / len(corpus.train), progress.step
+    elif progress.best is not None and progress.best["macro_f1"] > kept["macro_f1"]:
+        job.say(_last(progress.best, kept, len(corpus.eval)))
     if job.adapted is not None:
         merge_adapters(job.adapted)
     part = corpus.test or corpus.eval
@@ -64,6 +65,15 @@ def _kept(epoch: float, step: int) -> str:
     return (
         "note: fine-tuning did not improve on the logistic regression on frozen features, so the weights before it are "
         "kept; try a lower --learning-rate, more --epochs or more rows"
+    )
+
+
+def _last(best: dict[str, float], last: dict[str, float], rows: int) -> str:
+    """The line on weights that are kept though earlier ones scored higher."""
+    what = f"epoch {best['epoch']:g}" if best["step"] else "the start"
+    return (
+        f"the last weights are kept: macro F1 {last['macro_f1']:.3f} of {rows} evaluation rows, and {what} had "
+        f"{best['macro_f1']:.3f}, which may be chance (--keep to change)"
     )
 
 
@@ -119,9 +129,8 @@ def _write(
 
 def _eval_score(job: Job, step: int, as_scored: bool) -> metrics.Score:
     """The evaluation score of the weights of `step`, computed again only where they are not bit for bit `as_scored`."""
-    if job.best is not None and job.best[0] == step and as_scored:
-        return job.best[1]
-    return job.score(job.checked.corpus.eval)
+    score = job.scores.get(step)
+    return score if score is not None and as_scored else job.score(job.checked.corpus.eval)
 
 
 def _baseline(job: Job, part: Part) -> baseline.BaselineResult | None:

@@ -48,7 +48,7 @@ class Job:
 
     `writes` is true on the main process, and on one of each machine under --save-on-each-node. `names` are those that
     the launcher's agents have for this job, by which a restarted one knows its folder: rank 0 may be elsewhere then.
-    `best` is the evaluation score of the best step so far, where this process has seen it. `held` is what is given
+    `scores` are the evaluation scores by step, of those that this process has seen. `held` is what is given
     back at the end: the folder's lock and the process group.
     """
 
@@ -70,7 +70,7 @@ class Job:
     adapted: Any = None
     placement: Placement | None = None
     probe: dict[str, float] | None = None
-    best: tuple[int, metrics.Score] | None = None
+    scores: dict[int, metrics.Score] = field(default_factory=dict)
     begun: float = field(default_factory=time.time)
     start_seconds: float | None = None
     log: TrainLog | None = None

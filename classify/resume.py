@@ -24,7 +24,8 @@ from classify.precision import for_training
 # Settings that a resumed run may change without learning otherwise, or that its identity answers for.
 _NO_LEARNING = {
     *("data", "eval_data", "test_data", "text_column", "label_column", "max_length", "max_train_samples"),
-    *("model", "head", "lora", "lora_rank", "lora_alpha", "freeze_embeddings", "freeze_layers", "compact_vocabulary"),
+    *("model", "head", "pooling", "lora", "lora_rank", "lora_alpha", "freeze_embeddings", "freeze_layers"),
+    *("compact_vocabulary", "keep"),
     *("batch_size", "per_device_train_batch_size", "seed", "precision", "fp16", "bf16"),
     *("use_cpu", "local_rank", "nproc", "ddp_backend", "device_memory"),
     *("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "save_steps", "save_on_each_node"),

@@ -104,7 +104,8 @@ def _run(job: Job) -> Path:
             _save(job, state)
         job.start_seconds = job.elapsed
         _loop(job, state, plan, end)
-        if state.progress.scored != state.progress.step:  # stopped within an epoch, and nothing was left to train
+        # Stopped within an epoch, or by a version that did not keep this score, and nothing was left to train.
+        if state.progress.scored != state.progress.step or state.progress.latest is None:
             _evaluate_epoch(job, state)
             _save(job, state)
         finish(job, state, record)
@@ -303,11 +304,13 @@ def _evaluate_epoch(job: Job, state: train_state.TrainState) -> None:
 def _keep_if_best(job: Job, progress: train_state.Progress, score: metrics.Score) -> bool:
     """Remember the score of the step that training stands at, and whether it is the best so far, which is returned."""
     progress.scored, best = progress.step, progress.best
+    job.scores[progress.step] = score
+    epoch = progress.position / len(job.checked.corpus.train)
+    values = {"macro_f1": score.macro_f1, "loss": score.loss, "accuracy": score.accuracy}
+    progress.latest = {"step": progress.step, "epoch": epoch, **values}
     better = best is None or score.rank > (best["macro_f1"], -best["loss"])
     if better:
-        job.best = (progress.step, score)
-        epoch = progress.position / len(job.checked.corpus.train)
-        progress.best = {"step": progress.step, "epoch": epoch, "macro_f1": score.macro_f1, "loss": score.loss}
+        progress.best = progress.latest
     return better
 
 

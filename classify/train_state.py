@@ -20,6 +20,8 @@ from classify.runtime import Runtime
 from classify.zero import Zero
 
 Rows = npt.NDArray[np.int64]
+# By which an earlier score must be ahead of the last one: chance alone does that in one of forty.
+_STANDARD_ERRORS = 2.0
 
 
 @dataclass
@@ -28,7 +30,8 @@ class Progress:
 
     `end` is where a limit of time lets it end, once that has been measured, under the `limits` that were given then;
     `parts` the micro-batches a step is cut into, more than were asked for where memory was short. `best` is the step
-    that scored best on the evaluation part, `scored` the last one that was scored; 0 is the start, before any step.
+    that scored best on the evaluation part, `latest` the last one that was scored, which is at step `scored`; step 0 is
+    the start.
     `first_loss` is the mean training loss of the first epoch.
     """
 
@@ -42,6 +45,7 @@ class Progress:
     limits: list[float | None] | None = None
     parts: int = 1
     best: dict[str, float] | None = None
+    latest: dict[str, float] | None = None
     scored: int | None = None
     first_loss: float | None = None
 
@@ -49,6 +53,20 @@ class Progress:
     def mean_loss(self) -> float:
         """Mean training loss over the rows of the epoch so far."""
         return self.epoch_loss / (self.epoch_weight or 1.0)
+
+    def kept(self, rule: str, rows: int) -> dict[str, float]:
+        """The scored step whose weights a run keeps, by `--keep`; `rows` are those of the evaluation part.
+
+        The best of several scores on few rows is the luckiest: "auto" takes the last weights unless the best are ahead
+        of them by two standard errors of an accuracy (Breiman et al., 1984, "Classification and Regression Trees",
+        section 3.4.3, chooses by one).
+        """
+        assert self.best is not None, "the last step is always scored"
+        assert self.latest is not None
+        accuracy = self.latest["accuracy"]
+        margin = _STANDARD_ERRORS * math.sqrt(accuracy * (1 - accuracy) / rows)
+        ahead = self.best["macro_f1"] - self.latest["macro_f1"]
+        return self.best if rule == "best" or (rule == "auto" and ahead > margin) else self.latest
 
 
 @dataclass

@@ -12,6 +12,7 @@ from sklearn.metrics import accuracy_score, f1_score, log_loss
 from sklearn.model_selection import PredefinedSplit, cross_val_score
 
 from classify import baseline, metrics, probe
+from classify.train_state import Progress
 from classify.trainer import learning_rate_factor
 
 
@@ -98,6 +99,25 @@ def test_the_folded_probe_has_the_regressions_probabilities(classes: int) -> Non
     np.testing.assert_allclose(got, own.predict_proba(standard), atol=2e-4)
     if classes == 2:
         np.testing.assert_allclose(weight[0], -weight[1])
+
+
+@pytest.mark.parametrize(
+    ("rule", "best", "last", "rows", "kept"),
+    [
+        ("auto", 0.79, 0.70, 100, "last"),  # a standard error is 0.046
+        ("auto", 0.80, 0.70, 100, "best"),
+        ("auto", 0.73, 0.70, 2_000, "best"),
+        ("best", 0.71, 0.70, 100, "best"),
+        ("last", 0.99, 0.70, 100, "last"),
+        ("auto", 0.70, 0.70, 100, "last"),
+    ],
+)
+def test_weights_before_the_last_are_kept_where_they_are_clearly_better(
+    rule: str, best: float, last: float, rows: int, kept: str
+) -> None:
+    scores = {"best": {"macro_f1": best, "accuracy": best}, "last": {"macro_f1": last, "accuracy": last}}
+    progress = Progress(best=scores["best"], latest=scores["last"])
+    assert progress.kept(rule, rows) is scores[kept]
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.3, 1.0])
