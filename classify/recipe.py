@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-# A table of so many rows is seen five times; smaller ones more often, larger ones less.
-_ROWS = 2_000
-_EPOCHS, _FEWEST_EPOCHS, _MOST_EPOCHS = 5, 3, 20
+# A table of so many rows, or more, is seen three times; smaller ones more often.
+_ROWS = 1_500
+_FEWEST_EPOCHS, _MOST_EPOCHS = 3, 20
 # Rows from which a batch holds 16, and 32.
-_ROWS_FOR_16, _ROWS_FOR_32 = 300, 8_000
+_ROWS_FOR_16, _ROWS_FOR_32 = 4_000, 10_000
 # Wider encoders take smaller steps.
 _WIDE = 512
 
@@ -34,5 +34,5 @@ def choose(rows: int, width: int) -> Recipe:
     Learning rates are of those that Devlin et al., 2019, name in appendix A.3.
     """
     batch = 32 if rows >= _ROWS_FOR_32 else 16 if rows >= _ROWS_FOR_16 else 8
-    epochs = round(min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, _EPOCHS * math.sqrt(_ROWS / rows))))
+    epochs = round(min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, _FEWEST_EPOCHS * math.sqrt(_ROWS / rows))))
     return Recipe(batch, epochs, 5e-5 if width <= _WIDE else 3e-5)
