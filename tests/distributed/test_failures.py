@@ -22,7 +22,9 @@ from classify.process_group import _exchange
 from tests.support.processes import (
     ROOT,
     SCRIPT,
+    forked_python,
     free_port,
+    nproc_command,
     run,
     run_distributed_test,
     run_python,
@@ -86,11 +88,15 @@ def test_one_ranks_error_ends_all(
     (tmp_path / "spy").mkdir()
     report = tmp_path / "failed-at"
     (tmp_path / "spy" / "sitecustomize.py").write_text(FAILING.format(rank=rank, report=str(report), error=failure[0]))
-    start = [*TORCHRUN, "--master-port", str(free_port()), SCRIPT] if way == "torchrun" else [SCRIPT, "--nproc", "2"]
+    if way == "torchrun":
+        start = [sys.executable, *TORCHRUN, "--master-port", str(free_port()), SCRIPT]
+    else:
+        start = nproc_command("--nproc", "2")
+    path = os.pathsep.join([str(tmp_path / "spy"), str(ROOT)])
     process = subprocess.Popen(
-        [sys.executable, *start, *words(table, model_folder, "--epochs", "500")],
+        [*start, *words(table, model_folder, "--epochs", "500")],
         cwd=tmp_path,
-        env={**unlaunched(), "PYTHONPATH": os.pathsep.join([str(tmp_path / "spy"), str(ROOT)])},
+        env={**unlaunched(), "PYTHONPATH": path, "PYTHON_EXEC": forked_python()},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -153,7 +159,8 @@ RESTARTED = ("--epochs", "12", "--learning-rate", "1e-3", "--batch-size", "4")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, table: Path, model_folder: Path) -> Path:
     """The folder of a run on two processes that nobody disturbed; and it left no warning about its process group."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    done = run_python(folder, *TORCHRUN, "--standalone", SCRIPT, *words(table, model_folder, *RESTARTED))
+    own = words(table, model_folder, *RESTARTED)
+    done = run_python(folder, *TORCHRUN, "--standalone", SCRIPT, *own, PYTHON_EXEC=forked_python())
     assert done.returncode == 0, done.stderr
     assert "destroy_process_group" not in done.stderr
     return folder / "out"
@@ -173,6 +180,7 @@ def test_a_restarted_job_resumes_by_itself(
     process = subprocess.Popen(
         [sys.executable, *TORCHRUN, *where, "--max-restarts", "1", SCRIPT, *own],
         cwd=tmp_path,
+        env={**os.environ, "PYTHON_EXEC": forked_python()},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

@@ -17,6 +17,7 @@ from tests.support.documents import DISTRIBUTED, commands, make_place, type_in
 from tests.support.processes import (
     ROOT,
     Process,
+    forked_python,
     free_port,
     rank_environments,
     run_distributed_test,
@@ -102,7 +103,7 @@ def test_the_documented_launchers_are_read(tmp_path: Path, command_line: str) ->
 def test_the_documented_explanations(model_folder: Path, tmp_path: Path, command_line: str) -> None:
     """They print their plan and train nothing."""
     assert command_line in commands(DISTRIBUTED)
-    environment = make_place(tmp_path, model_folder)
+    environment = make_place(tmp_path, model_folder, forked_python())
     if command_line == "classify devices":
         environment["CUDA_VISIBLE_DEVICES"] = ""
     stop = "" if command_line.startswith("classify") or "--plan" in command_line else " --plan"
@@ -159,7 +160,7 @@ def test_a_script_that_trains_twice(
         "        assert classifier.probabilities(['card']).shape == (1, 3)\n"
     )
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    done = python(*torchrun, "mine.py", PYTHONPATH=str(ROOT))
+    done = python(*torchrun, "mine.py", PYTHONPATH=str(ROOT), PYTHON_EXEC=forked_python())
     assert done.returncode == 0, done.stderr
     runs = [json.loads((tmp_path / "runs" / f"my-{n}" / "run.json").read_text()) for n in (1, 2)]
     assert [run["seed"] for run in runs] == [1, 2]
@@ -229,7 +230,8 @@ def test_accelerate_launch(tmp_path: Path, several: bool) -> None:
     command = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1", "--num_machines", "1"]
     command += ["--mixed_precision", "no", "--dynamo_backend", "no", "run_classify.py", "--data", "my.csv"]
     if several:
-        launches = [json.loads(output) for output in run_python_ranks(2, *command, folder=tmp_path)]
+        outputs = run_python_ranks(2, *command, folder=tmp_path, interpreter=forked_python())
+        launches = [json.loads(output) for output in outputs]
     else:
         launches = [json.loads(run_python(tmp_path, *command).stdout)]
     assert [(one["machine"] or 0, one["rank"], one["local_rank"]) for one in launches] == (

@@ -25,6 +25,8 @@ from tests.support import tiny
 from tests.support.processes import (
     SCRIPT,
     finish,
+    forked_python,
+    nproc_command,
     rank_environments,
     run,
     run_distributed_test,
@@ -166,7 +168,7 @@ def test_only_one_process_writes(
     (tmp_path / "spy").mkdir()
     (tmp_path / "spy" / "sitecustomize.py").write_text(SPY.format(report=str(tmp_path / "writes.txt")))
     words = flags(uneven, model_folder, "--max-steps", "3", "--save-steps", "1", "--output-dir", "out")
-    done = python(*TORCHRUN, "2", SCRIPT, *words, PYTHONPATH=str(tmp_path / "spy"))
+    done = python(*TORCHRUN, "2", SCRIPT, *words, PYTHONPATH=str(tmp_path / "spy"), PYTHON_EXEC=forked_python())
     assert done.returncode == 0, done.stderr
     writers = {line.split()[0] for line in (tmp_path / "writes.txt").read_text().splitlines()}
     assert writers == {"0"}
@@ -192,7 +194,7 @@ def test_an_error_under_torchrun_comes_once(
 ) -> None:
     begin = time.monotonic()
     words = flags(uneven, model_folder, "--text-column", "nothing")
-    done = python(*TORCHRUN, "2", SCRIPT, *words)
+    done = python(*TORCHRUN, "2", SCRIPT, *words, PYTHON_EXEC=forked_python())
     assert done.returncode == 1, "torchrun's own code"
     assert done.stderr.count("error: --text-column nothing") == 1
     assert time.monotonic() - begin < 60
@@ -218,13 +220,18 @@ def test_resume_in_other_processes(
 
 
 @pytest.fixture
-def long_nproc(uneven: dict[str, Path], model_folder: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """The launching process of a long training in two processes, in the middle of it; nothing is left of it."""
+def long_nproc(
+    request: pytest.FixtureRequest, uneven: dict[str, Path], model_folder: Path, tmp_path: Path
+) -> Iterator[subprocess.Popen[str]]:
+    """The launching process of a long training in two processes, in the middle of it; nothing is left of it.
+
+    As "real" its workers are interpreters of their own, else they are forked.
+    """
     words = flags(
         uneven, model_folder, "--epochs", "5000", "--output-dir", "out", "--nproc", "2", "--save-steps", "100000"
     )
     process = subprocess.Popen(
-        [sys.executable, SCRIPT, *words],
+        [sys.executable, SCRIPT, *words] if request.param == "real" else nproc_command(*words),
         cwd=tmp_path,
         env={**unlaunched(), "HF_HUB_OFFLINE": "1"},
         stdout=subprocess.PIPE,
@@ -253,11 +260,13 @@ def long_nproc(uneven: dict[str, Path], model_folder: Path, tmp_path: Path) -> I
     ("number", "to_all", "code"),
     [(signal.SIGINT, True, 130), (signal.SIGINT, False, 130), (signal.SIGTERM, False, 143)],
 )
+@pytest.mark.parametrize("long_nproc", ["forked"], indirect=True)
 def test_a_signal_saves_and_leaves_no_process(
     long_nproc: subprocess.Popen[str], tmp_path: Path, number: signal.Signals, to_all: bool, code: int
 ) -> None:
     """To all of the foreground's processes, as a terminal sends Ctrl-C, or to the one that a person started."""
     workers = psutil.Process(long_nproc.pid).children(recursive=True)
+    assert len(workers) == 2
     (os.killpg if to_all else os.kill)(long_nproc.pid, number)
     out, err = long_nproc.communicate(timeout=60)
     assert long_nproc.returncode == code, (out[-500:], err)
@@ -268,6 +277,7 @@ def test_a_signal_saves_and_leaves_no_process(
     assert not any(worker.is_running() for worker in workers)
 
 
+@pytest.mark.parametrize("long_nproc", ["real"], indirect=True)
 def test_nproc_listens_on_loopback_alone_and_its_workers_end_with_it(long_nproc: subprocess.Popen[str]) -> None:
     launcher = psutil.Process(long_nproc.pid)
     workers = launcher.children(recursive=True)

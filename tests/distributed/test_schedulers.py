@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.documents import DISTRIBUTED, commands, make_place, type_in
-from tests.support.processes import ROOT, SCRIPT, free_port, not_here
+from tests.support.processes import ROOT, SCRIPT, forked_python, free_port, not_here
 
 pytestmark = pytest.mark.distributed
 
@@ -136,7 +136,7 @@ def test_the_documented_batch_script(slurm: dict[str, str], model_folder: Path, 
     """As it stands in docs/distributed.md, but asked for fewer tasks than its head says."""
     command_line = "sbatch configs/cluster/slurm.sh my.csv"
     assert command_line in commands(DISTRIBUTED)
-    environment = environment_of(slurm, make_place(tmp_path, model_folder))
+    environment = environment_of(slurm, make_place(tmp_path, model_folder, forked_python()))
     fewer = ["--nodes=2", "--ntasks-per-node=2", "--gpus-per-node=0", "--cpus-per-task=1", "--export=ALL"]
     said = submit(environment, tmp_path / "log", *fewer, *shlex.split(command_line)[1:], folder=tmp_path)
     (folder,) = tmp_path.glob("runs/slurm-*")

@@ -27,6 +27,7 @@ from tests.support.processes import (
     SCRIPT,
     Process,
     finish,
+    forked_python,
     free_port,
     not_here,
     rank_environments,
@@ -132,7 +133,7 @@ def documented(program: str) -> list[str]:
 
 def test_ranks_on_two_machines(machines: tuple[str, str], model_folder: Path, tmp_path: Path) -> None:
     """Local rank 0 is there twice, global rank 0 once; it alone writes, though both machines share the folder."""
-    environment = make_place(tmp_path, model_folder)
+    environment = make_place(tmp_path, model_folder, forked_python())
     shown = start_on_both(machines, tmp_path, documented("torchrun"), [environment, environment])
     (folder,) = (tmp_path / "runs").iterdir()
     run = json.loads((folder / "run.json").read_text())
@@ -181,7 +182,7 @@ def test_resuming_needs_the_checkpoint_on_the_first_machine_only(
     (tmp_path / "go.sh").write_text(
         "#!/bin/sh\n"
         f'if [ "$GROUP_RANK" = 1 ]; then mount --bind {hidden} {tmp_path}/out; fi\n'
-        f'exec {sys.executable} {SCRIPT} "$@"\n'
+        f'exec {forked_python()} {SCRIPT} "$@"\n'
     )
     port = free_port()
     processes = []

@@ -19,7 +19,7 @@ from classify.predict import load_classifier
 from tests.support.comparison import SETTINGS, difference, drift
 from tests.support.processes import SCRIPT, run, run_python, run_python_ranks
 from tests.support.runs import read_json
-from tests.support.standins import needs_compiler, standin_environment
+from tests.support.standins import needs_compiler, standin_environment, standin_python
 
 pytestmark = [pytest.mark.distributed, needs_compiler]
 vendors = pytest.mark.vendors
@@ -57,10 +57,13 @@ def train_in(
     words = ["--data", str(table), "--model", str(model_folder), "--epochs", "1", "--output-dir", name, *flags]
     words = [SCRIPT, "--config", "settings.yaml", *words]
     environment = {**standin_environment(kind), "STANDIN_LOG": str(log), **environment}
+    interpreter = standin_python(kind)
     if processes:
-        printed = "".join(run_python_ranks(processes, *words, folder=place, machines=machines, **environment))
+        printed = "".join(
+            run_python_ranks(processes, *words, folder=place, machines=machines, interpreter=interpreter, **environment)
+        )
     else:
-        done = run_python(place, *words, **environment)
+        done = run_python(place, *words, interpreter=interpreter, **environment)
         assert done.returncode == 0, done.stderr
         printed = done.stdout
     calls = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
@@ -131,7 +134,7 @@ BOUND = """
 import os, runpy, sys
 if sys.argv[1] == "bound":
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["LOCAL_RANK"]
-del sys.argv[:2]  # -c, and that word
+del sys.argv[:2]  # this script, and that word
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
@@ -140,9 +143,12 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 def test_tasks_that_see_one_device_each(model_folder: Path, table: Path, tmp_path: Path, bound: str, code: int) -> None:
     """It is theirs, unless it is the same one for two of them: then they say so before NCCL does in its own way."""
     flags = ["--data", str(table), "--model", str(model_folder), "--max-steps", "2", "--report-to", "none"]
-    words = ["-c", BOUND, bound, SCRIPT, *flags, "--output-dir", "out"]
+    (tmp_path / "bound.py").write_text(BOUND)
+    words = ["bound.py", bound, SCRIPT, *flags, "--output-dir", "out"]
     environment = {**standin_environment("cuda"), "STANDIN_DEVICES": "1"}
-    outputs = run_python_ranks(2, *words, folder=tmp_path, timeout=90, code=code, **environment)
+    outputs = run_python_ranks(
+        2, *words, folder=tmp_path, timeout=90, code=code, interpreter=standin_python("cuda"), **environment
+    )
     if code == 0:
         record = read_json(tmp_path / "out" / "run.json")
         assert [place["device"] for place in record["topology"]] == ["cuda:0", "cuda:0"]
@@ -168,6 +174,7 @@ def test_tf32_on_one_cuda_device(train: Callable[..., Any], on_cpu: Path) -> Non
     folder, printed, (work,) = train("tf32", "--precision", "tf32", kind="cuda", STANDIN_DEVICES="1")
     assert "precision: tf32 - asked for" in printed
     assert work["operations"][0] > 1000
+    assert len(work["operations"]) == 1, "there is one device"
     assert work["products"] == "high"  # torch's word for TensorFloat32; the stand-in's products are a CPU's
     assert difference(folder, on_cpu) < 1e-5
 

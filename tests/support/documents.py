@@ -58,10 +58,11 @@ def type_in(
     )
 
 
-def make_place(folder: Path, model: Path | None) -> dict[str, str]:
+def make_place(folder: Path, model: Path | None, interpreter: str = sys.executable) -> dict[str, str]:
     """Lay out what the commands expect (run_classify.py, my.csv, configs/); returns the environment to run them in.
 
     With a model they train two steps; without one each process prints how it reads its launch, and stops.
+    `interpreter` is what the commands, and launchers, start as python.
     """
     more = ["--cpu", "--model", str(model), "--max-steps", "2", "--report-to", "none"]
     script = _READ.format(root=str(ROOT)) if model is None else _QUICK.format(root=str(ROOT), more=more)
@@ -72,5 +73,10 @@ def make_place(folder: Path, model: Path | None) -> dict[str, str]:
     for script in (ROOT / "configs" / "cluster").iterdir():
         (cluster / script.name).write_text(script.read_text(encoding="utf-8"))
     environment = unlaunched()
-    path = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
-    return {**environment, "PATH": path, "VENV": sys.prefix, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    folders = dict.fromkeys([str(Path(interpreter).parent), str(Path(sys.executable).parent)])
+    environment["PATH"] = os.pathsep.join([*folders, environment["PATH"]])
+    activate = folder / "venv" / "bin" / "activate"
+    activate.parent.mkdir(parents=True)
+    activate.write_text(f"PATH={shlex.quote(environment['PATH'])}\n")
+    own = {"VENV": str(folder / "venv"), "PYTHON_EXEC": interpreter, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    return {**environment, **own}

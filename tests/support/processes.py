@@ -2,15 +2,19 @@
 
 `run` and `start` give the program a process of its own: its working folder, its environment, its signals, its exit
 code. `run_ranks` does so for several ranks of one run, `run_distributed_test` runs a function of a test in each rank.
-What the import order or a launcher is at stake for starts a real interpreter instead: `run_python`.
+What the import order or a launcher is at stake for starts a real interpreter instead: `run_python`. Of a launcher that
+is real the ranks may still be forked: `forked_python` is what it then starts as python.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import functools
 import multiprocessing
 import multiprocessing.connection
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -19,7 +23,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.forkserver import ensure_running
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, NoReturn
 from unittest import mock
@@ -31,7 +35,7 @@ SCRIPT = str(ROOT / "run_classify.py")
 
 # Of a process, what a launcher would set; tests must not inherit them.
 LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME")
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 # What the program sets before it imports torch, which the server does for it.
 _OF_TORCH = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
 # What one rank's failure leaves the others to end by themselves.
@@ -44,8 +48,8 @@ _context.set_forkserver_preload(["tests.support.preload"])
 
 def start_server() -> None:
     """Start the fork server with a thread count of one; later calls do nothing."""
-    with mock.patch.dict(os.environ, _ONE_THREAD | _OF_TORCH):
-        ensure_running()
+    with mock.patch.dict(os.environ, ONE_THREAD | _OF_TORCH):
+        forkserver.ensure_running()
 
 
 def unlaunched() -> dict[str, str]:
@@ -173,20 +177,65 @@ def _child(
     os._exit(code)
 
 
-def _program(words: Sequence[str]) -> int:
-    """The program as `classify ...`, or as `run_classify.py ...`."""
+@functools.cache
+def forked_python() -> str:
+    """A command that does what `python` does with a script or a module, in a process forked from the server.
+
+    For the ranks of a real launcher, see rank_client.py. Its folder holds nothing else, so that it can stand on PATH.
+    """
+    listener, executable = make_client()
+    start_server()
+    _context.Process(target=_serve_ranks, args=(listener, executable), daemon=True).start()
+    listener.close()
+    return executable
+
+
+def make_client() -> tuple[socket.socket, str]:
+    """A socket for rank_server.py to listen at, and a `python` that asks there."""
+    folder = Path(tempfile.mkdtemp(dir=_outputs.name))
+    address = str(folder.with_suffix(".socket"))
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(address)
+    listener.listen(64)
+    words = [sys.executable, "-I", "-S", str(ROOT / "tests" / "support" / "rank_client.py"), address, sys.executable]
+    (folder / "python").write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+    (folder / "python").chmod(0o755)
+    return listener, str(folder / "python")
+
+
+def _serve_ranks(listener: socket.socket, executable: str) -> None:
+    """In a process forked from the server, whose exit functions are not those of ranks, and which ends with it."""
+    from tests.support.rank_server import serve
+
+    atexit._clear()
+    os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]
+    serve(listener, executable)
+
+
+def _program(words: Sequence[str], executable: str) -> int:
+    """The program as `classify ...`, or as `run_classify.py ...`; the workers that it starts are `executable`."""
     from classify.cli import main
 
     program, *arguments = words
+    sys.executable = executable
     sys.argv = [program, *arguments]
     sys.orig_argv = [sys.executable, *words] if program == "run_classify.py" else [sys.executable, "-m", *words]
     return main(program=program)
 
 
+def nproc_command(*words: str) -> list[str]:
+    """`run_classify.py` with --nproc among its words: a real interpreter, which needs no torch, and forked workers."""
+    main = "from classify.cli import main; raise SystemExit(main(program='run_classify.py'))"
+    code = f"import sys; sys.executable = {forked_python()!r}; sys.path.insert(0, {str(ROOT)!r}); {main}"
+    return [sys.executable, "-c", code, *words]
+
+
 def start(folder: Path, *words: str, network: str | None = None, **environment: str) -> Process:
     """Start the program in a folder: `start(folder, "classify", "predict", ...)`, or "run_classify.py" first."""
     assert words[0] in ("classify", "run_classify.py"), words[0]
-    return Process(_program, [list(words)], folder, {**unlaunched(), "HF_HUB_OFFLINE": "1", **environment}, network)
+    executable = forked_python() if "--nproc" in words else sys.executable
+    own = {**unlaunched(), "HF_HUB_OFFLINE": "1", **environment}
+    return Process(_program, [list(words), executable], folder, own, network)
 
 
 def run(folder: Path, *words: str, timeout: float = 120, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -195,11 +244,11 @@ def run(folder: Path, *words: str, timeout: float = 120, **environment: str) -> 
 
 
 def run_python(
-    folder: Path, *arguments: str, timeout: float = 120, **environment: str
+    folder: Path, *arguments: str, timeout: float = 120, interpreter: str = sys.executable, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a real interpreter with these arguments in a folder: for launchers, scripts and the order of imports."""
     return subprocess.run(
-        [sys.executable, *arguments],
+        [interpreter, *arguments],
         cwd=folder,
         env={**unlaunched(), "HF_HUB_OFFLINE": "1", **environment},
         capture_output=True,
@@ -227,7 +276,7 @@ def rank_environments(*per_machine: int, address: str = "127.0.0.1") -> list[dic
             "MASTER_ADDR": address,
             "MASTER_PORT": port,
             "HF_HUB_OFFLINE": "1",
-            **_ONE_THREAD,
+            **ONE_THREAD,
         }
         for rank, (machine, local) in enumerate(places)
     ]
@@ -258,13 +307,14 @@ def run_python_ranks(
     timeout: float = 120,
     machines: int = 1,
     code: int | Sequence[int] = 0,
+    interpreter: str = sys.executable,
     **environment: str,
 ) -> list[str]:
     """As `run_ranks`, but real interpreters with these arguments: where what is imported is at stake."""
     outputs = [tempfile.TemporaryFile("w+", dir=_outputs.name) for _ in range(count)]  # noqa: SIM115 - closed with it
     ranks = [
         subprocess.Popen(
-            [sys.executable, *arguments],
+            [interpreter, *arguments],
             cwd=folder,
             env={**unlaunched(), **place, **environment},
             stdin=subprocess.DEVNULL,

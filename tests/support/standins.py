@@ -9,6 +9,7 @@ import functools
 import hashlib
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import filelock
 import pytest
 import torch
 
-from tests.support.processes import ROOT, run_python
+from tests.support.processes import ONE_THREAD, ROOT, make_client, run_python, unlaunched
 
 STANDINS = ROOT / "tests" / "standins"
 # With the commands of this environment, of which ninja may be one.
@@ -49,6 +50,20 @@ def standin_environment(kind: str) -> dict[str, str]:
         done = run_python(folder, "-c", code, timeout=220, **variables)
     assert done.stdout == f"{kind}\n", done.stderr
     return variables
+
+
+@functools.cache
+def standin_python(kind: str) -> str:
+    """A command as `forked_python`, whose server has imported torch with devices of this kind."""
+    listener, executable = make_client()
+    with listener:
+        subprocess.Popen(  # which ends with this process
+            [sys.executable, "-m", "tests.support.rank_server", str(listener.fileno()), executable],
+            env={**unlaunched(), **ONE_THREAD, **standin_environment(kind)},
+            cwd=ROOT,
+            pass_fds=[listener.fileno()],
+        )
+    return executable
 
 
 if __name__ == "__main__":
