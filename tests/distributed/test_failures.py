@@ -152,7 +152,7 @@ def descendants(process: subprocess.Popen[str], rank: str) -> list[psutil.Proces
     return found
 
 
-RESTARTED = ("--epochs", "12", "--learning-rate", "1e-3", "--batch-size", "4")
+RESTARTED = ("--epochs", "8", "--learning-rate", "1e-3", "--batch-size", "4")
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +190,7 @@ def test_a_restarted_job_resumes_by_itself(
         assert process.stdout is not None
         for line in process.stdout:
             lines.append(line)
-            if line.startswith("epoch 3 "):
+            if line.startswith("epoch 2 "):
                 descendants(process, "1")[0].kill()
                 break
         out, _ = process.communicate(timeout=90)

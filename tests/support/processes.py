@@ -182,7 +182,10 @@ def forked_python() -> str:
     """A command that does what `python` does with a script or a module, in a process forked from the server.
 
     For the ranks of a real launcher, see rank_client.py. Its folder holds nothing else, so that it can stand on PATH.
+    Where the system is not Linux, it is the interpreter.
     """
+    if sys.platform != "linux":
+        return sys.executable
     listener, executable = make_client()
     start_server()
     _context.Process(target=_serve_ranks, args=(listener, executable), daemon=True).start()

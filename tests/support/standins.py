@@ -55,6 +55,8 @@ def standin_environment(kind: str) -> dict[str, str]:
 @functools.cache
 def standin_python(kind: str) -> str:
     """A command as `forked_python`, whose server has imported torch with devices of this kind."""
+    if sys.platform != "linux":
+        return sys.executable
     listener, executable = make_client()
     with listener:
         subprocess.Popen(  # which ends with this process
