@@ -30,8 +30,6 @@ from tests.support.runs import read_json
 
 pytestmark = pytest.mark.distributed
 
-TICKETS = ROOT / "data" / "tickets.csv"
-
 
 def words(table: Path, model: Path) -> list[str]:
     return [
@@ -125,13 +123,13 @@ def run_each(folder: Path, words_and_places: list[tuple[list[str], dict[str, str
     assert [one.returncode for one in done] == [0] * len(done), done
 
 
-def test_the_flag_of_old_launchers_alone(model_folder: Path, tmp_path: Path) -> None:
+def test_the_flag_of_old_launchers_alone(table: Path, model_folder: Path, tmp_path: Path) -> None:
     """RANK and WORLD_SIZE in the environment, the local rank as a flag only, with a space or an equals sign.
 
     (`--local-rank=N` is what torch.distributed.launch itself hands over.)
     """
     place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    own = words(TICKETS, model_folder)
+    own = words(table, model_folder)
     flags = {"0": ["--local_rank", "0"], "1": ["--local_rank=1"]}
     run_each(tmp_path, [([*own, *flags[rank]], {**place, "RANK": rank}) for rank in flags])
     assert places(tmp_path / "out") == [(0, 0, 0), (0, 1, 1)]
@@ -176,10 +174,10 @@ def train_in_a_spawned_process(rank: int, port: int, table: Path, model: Path) -
     assert (training.process_index, training.world_size) == (rank, 2)
 
 
-def test_spawned_processes_through_the_api(model_folder: Path, tmp_path: Path) -> None:
+def test_spawned_processes_through_the_api(table: Path, model_folder: Path, tmp_path: Path) -> None:
     port = free_port()
     processes = [
-        Process(train_in_a_spawned_process, (rank, port, TICKETS, model_folder), tmp_path, unlaunched())
+        Process(train_in_a_spawned_process, (rank, port, table, model_folder), tmp_path, unlaunched())
         for rank in (0, 1)
     ]
     done = [process.finish(90) for process in processes]

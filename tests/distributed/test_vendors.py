@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import functools
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,8 @@ def train(model_folder: Path, table: Path, tmp_path: Path) -> Callable[..., Trai
 
 @pytest.fixture(scope="module")
 def alone(model_folder: Path, table: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """What a process by itself, with all the memory it likes, comes to on an NPU."""
-    return train_in(tmp_path_factory.mktemp("npu"), model_folder, table, "one")
+    """What a process by itself, with all the memory it likes, comes to on an NPU; it imports torch itself."""
+    return train_in(tmp_path_factory.mktemp("npu"), model_folder, table, "one", interpreter=sys.executable)
 
 
 def train_in(
@@ -49,6 +50,7 @@ def train_in(
     kind: str = "npu",
     processes: int = 0,
     machines: int = 1,
+    interpreter: str | None = None,
     **environment: str,
 ) -> Trained:
     """Train; returns the output folder, what was printed, and what each process asked of which device."""
@@ -57,7 +59,7 @@ def train_in(
     words = ["--data", str(table), "--model", str(model_folder), "--epochs", "1", "--output-dir", name, *flags]
     words = [SCRIPT, "--config", "settings.yaml", *words]
     environment = {**standin_environment(kind), "STANDIN_LOG": str(log), **environment}
-    interpreter = standin_python(kind)
+    interpreter = interpreter or standin_python(kind)
     if processes:
         printed = "".join(
             run_python_ranks(processes, *words, folder=place, machines=machines, interpreter=interpreter, **environment)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from tests.support import tiny
 from tests.support.processes import ROOT, unlaunched
 
 DISTRIBUTED = ROOT / "docs" / "distributed.md"
@@ -67,7 +67,7 @@ def make_place(folder: Path, model: Path | None, interpreter: str = sys.executab
     more = ["--cpu", "--model", str(model), "--max-steps", "2", "--report-to", "none"]
     script = _READ.format(root=str(ROOT)) if model is None else _QUICK.format(root=str(ROOT), more=more)
     (folder / "run_classify.py").write_text(script)
-    shutil.copy(ROOT / "data" / "tickets.csv", folder / "my.csv")
+    tiny.write_table(folder / "my.csv", tiny.table_rows(120))
     cluster = folder / "configs" / "cluster"
     cluster.mkdir(parents=True)
     for script in (ROOT / "configs" / "cluster").iterdir():

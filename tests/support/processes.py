@@ -212,7 +212,7 @@ def _serve_ranks(listener: socket.socket, executable: str) -> None:
 
     atexit._clear()
     os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]
-    serve(listener, executable)
+    serve(listener, executable, os.getppid())
 
 
 def _program(words: Sequence[str], executable: str) -> int:

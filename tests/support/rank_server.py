@@ -27,32 +27,38 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _HIGH = 200  # above every number that an open file of a rank or of this process has
 
 
-def serve(listener: socket.socket, executable: str) -> NoReturn:
+def serve(listener: socket.socket, executable: str, parent: int) -> NoReturn:
     """Answer clients at this socket; `executable` is what starts one, and sys.executable of ranks."""
-    _end_with_parent()
+    _end_with(parent)
     while True:
         connection, _ = listener.accept()
         with contextlib.suppress(ChildProcessError):  # there is none
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         with connection:
+            server = os.getpid()
             if os.fork() == 0:
+                _end_with(server)
                 listener.close()
                 _supervise(connection, executable)
 
 
-def _end_with_parent() -> None:
+def _end_with(parent: int) -> None:
+    """Be killed when the parent ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before the call
+        os._exit(1)
 
 
 def _supervise(client: socket.socket, executable: str) -> NoReturn:
     """Start the rank, and tell the client how it ends; where the client ends first, kill the rank."""
-    _end_with_parent()
     message, received, _, _ = socket.recv_fds(client, 1 << 20, 64)
     if not message:  # the client was killed
         os._exit(1)
+    supervisor = os.getpid()
     rank = os.fork()
     if rank == 0:
+        _end_with(supervisor)
         client.close()
         _run(json.loads(message), received, executable)
     for descriptor in received:
@@ -71,7 +77,6 @@ def _run(request: dict[str, Any], received: list[int], executable: str) -> NoRet
     """In the forked process: take the place of a fresh interpreter, run the words, and end as it would."""
     code = 1
     try:
-        _end_with_parent()
         os.setsid()
         _take_place(request, received)
         _set_interpreter(request, executable)
@@ -131,4 +136,4 @@ def _set_interpreter(request: dict[str, Any], executable: str) -> None:
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])
+    serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2], int(sys.argv[3]))

@@ -60,7 +60,7 @@ def standin_python(kind: str) -> str:
     listener, executable = make_client()
     with listener:
         subprocess.Popen(  # which ends with this process
-            [sys.executable, "-m", "tests.support.rank_server", str(listener.fileno()), executable],
+            [sys.executable, "-m", "tests.support.rank_server", str(listener.fileno()), executable, str(os.getpid())],
             env={**unlaunched(), **ONE_THREAD, **standin_environment(kind)},
             cwd=ROOT,
             pass_fds=[listener.fileno()],
