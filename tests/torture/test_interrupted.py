@@ -18,17 +18,7 @@ import pytest
 
 from classify.cli import main
 from classify.files import TEMPORARY
-from tests.support.processes import (
-    ROOT,
-    SCRIPT,
-    Process,
-    forked_python,
-    free_port,
-    rank_environments,
-    run,
-    start,
-    unlaunched,
-)
+from tests.support.processes import ROOT, SCRIPT, Process, free_port, rank_environments, run, start, unlaunched
 from tests.support.runs import FILES, read_json
 
 LINE = "error: interrupted\n"
@@ -176,7 +166,7 @@ def test_under_torchrun(words: list[str], tmp_path: Path, sign: str, line: str) 
     with (tmp_path / "printed").open("w+") as out, (tmp_path / "told").open("w+") as err:
         launcher = subprocess.Popen(
             [*torchrun, "--master-port", str(free_port()), SCRIPT, *words, "--epochs", "5000", "--output-dir", "out"],
-            env=unlaunched() | {"PYTHONPATH": str(ROOT), "PYTHON_EXEC": forked_python()},
+            env=unlaunched() | {"PYTHONPATH": str(ROOT)},
             cwd=tmp_path,
             stdout=out,
             stderr=err,
