@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test test-vendors test-xla test-deepspeed test-all lint check bench bench-gpu clean
+.PHONY: run test test-vendors test-xla test-deepspeed test-all lint check bench bench-quality bench-gpu clean
 .DEFAULT_GOAL := run
 
 $(VENV)/installed: pyproject.toml constraints.txt
@@ -94,6 +94,19 @@ else
 	$(BIN)/python benchmarks/sets.py $(SETS)
 endif
 
+# Accuracy beside other tools on public sets: make bench-quality SETS=folder (see benchmarks/quality.py). Peers are run
+# again with QUALITY="--peers"; SetFit wants versions of its own.
+QUALITY ?=
+SETFIT := .venv-setfit
+$(SETFIT)/installed: constraints.txt
+	$(PYTHON) -m venv $(SETFIT)
+	$(SETFIT)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(SETFIT)/bin/python -m pip install --quiet --disable-pip-version-check setfit==1.2.0
+	touch $@
+
+bench-quality: $(VENV)/installed $(if $(findstring --peers,$(QUALITY)),$(SETFIT)/installed)
+	$(BIN)/python benchmarks/quality.py $(SETS) $(QUALITY)
+
 # The same on a GPU, with bert-base's configuration and random weights, which serve for speed: a table of short texts in
 # batches of 32, and long texts in batches of 256.
 GPU_RACE := $(BIN)/python benchmarks/training.py --gpu --model random-bert-base
@@ -106,4 +119,4 @@ bench-gpu: $(VENV)/installed
 check: lint test
 
 clean:
-	rm -rf $(VENV) $(XLA) $(DEEPSPEED) runs
+	rm -rf $(VENV) $(XLA) $(DEEPSPEED) $(SETFIT) runs
