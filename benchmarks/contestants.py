@@ -147,12 +147,13 @@ class _GpuMemory(_Memory):
 
 
 def _our_words(name: str, race: Race, out: Path) -> list[str]:
+    (race.folder / "stock.yaml").write_text("pooling: first\n")  # of the same architecture as the others
     words = [
         str(ROOT / "run_classify.py"), "--data", str(race.folder / "train.csv"),
         "--eval-data", str(race.folder / "test.csv"), "--test-data", str(race.folder / "test.csv"),
         "--model", race.model, "--epochs", str(race.epochs), "--batch-size", str(race.batch_size),
         "--max-length", str(race.max_length), "--learning-rate", "5e-5", "--report-to", "none",
-        "--output-dir", str(out), "--seed", str(race.seed),
+        "--output-dir", str(out), "--seed", str(race.seed), "--config", str(race.folder / "stock.yaml"),
     ]  # fmt: skip
     words += [] if race.gpu else ["--cpu"]
     words += ["--max-steps", str(race.max_steps)] if race.max_steps > 0 else []

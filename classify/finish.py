@@ -72,7 +72,7 @@ def _last(best: dict[str, float], last: dict[str, float], rows: int) -> str:
     """The line on weights that are kept though earlier ones scored higher."""
     what = f"epoch {best['epoch']:g}" if best["step"] else "the start"
     return (
-        f"the last weights are kept: macro F1 {last['macro_f1']:.3f} of {rows} evaluation rows, and {what} had "
+        f"note: the last weights are kept: macro F1 {last['macro_f1']:.3f} of {rows} evaluation rows, and {what} had "
         f"{best['macro_f1']:.3f}, which may be chance (--keep to change)"
     )
 

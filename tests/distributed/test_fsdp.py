@@ -22,7 +22,7 @@ STEPS = 12
 def runs(tmp_path_factory: pytest.TempPathFactory, table: Path, model_folder: Path) -> Path:
     """A folder with the same run once as ddp/ and once as fsdp/, every second step saved."""
     folder = tmp_path_factory.mktemp("strategies")
-    (folder / "c.yaml").write_text("dropout: 0.0\nsave_total_limit: 9\n")
+    (folder / "c.yaml").write_text("dropout: 0.0\nadam_epsilon: 1.0e-5\nsave_total_limit: 9\n")
     for strategy in ("ddp", "fsdp"):
         train(folder, table, model_folder, strategy, strategy)
     return folder

@@ -9,7 +9,8 @@ import numpy as np
 # Without dropout, which each process draws for itself, and with an epsilon that does not blow up gradients that are
 # rounding alone.
 SETTINGS = (
-    "dropout: 0.0\nhead: random\nlearning-rate: 1.0e-3\nadam-epsilon: 1.0e-3\nlogging-steps: 1\nreport-to: none\n"
+    "dropout: 0.0\nhead: random\nbatch-size: 32\nlearning-rate: 1.0e-3\nadam-epsilon: 1.0e-3\nlogging-steps: 1\n"
+    "report-to: none\n"
 )
 
 

@@ -139,7 +139,7 @@ def test_a_whole_run_says_that_ddp_is_faster(
     table: Path, model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Once, and the folder tells what was done."""
-    training = TrainingConfig(output_dir=str(tmp_path / "out"), max_steps=3, report_to="none")
+    training = TrainingConfig(output_dir=str(tmp_path / "out"), max_steps=3, batch_size=32, report_to="none")
     training.__dict__["runtime"] = two_devices()
     folder = classify.train(RunConfig(DataConfig(data=str(table)), ModelConfig(model=str(model_folder)), training))
     said = capsys.readouterr().out
