@@ -196,7 +196,16 @@ def _guesses(config: RunConfig, corpus: Corpus, model: ModelFolder) -> tuple[Gue
         Guess("table", f"{table.path}, {len(table)} rows", f"UTF-8 with a header, {delimiter} between columns", ""),
         *corpus.guesses,
         Guess("model", config.model.name, model.found, "--model"),
+        _pooling(config.model.pooling, model),
     )
+
+
+def _pooling(asked: str, model: ModelFolder) -> Guess:
+    """What the classifier reads of a text."""
+    value = "the mean of a text's tokens" if model.pooling == "mean" else "a text's first token"
+    why = "the model was trained with it" if model.pooling == "mean" else "no file of the model asks for the mean"
+    value += ", by one more layer" if model.added_layers else ""
+    return Guess("pooling", value, why if asked == "auto" else "asked for", "pooling in --config")
 
 
 def _recipe(training: TrainingConfig, chosen: tuple[str, ...], rows: int, width: int) -> tuple[Guess, ...]:

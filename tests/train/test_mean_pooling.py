@@ -114,7 +114,9 @@ def test_the_folder_is_a_stock_one(tmp_path: Path, table: Path, kind: str) -> No
             own = float(rows.column(f"prob_{score['label']}")[row])
             assert own == pytest.approx(score["score"], abs=1e-5)
     assert resolve_model(str(out)).added_layers == 0
-    assert "pooling" in read_json(out / "run.json")["config"]["model"]
+    (guess,) = (one for one in read_json(out / "run.json")["guesses"] if one["what"] == "pooling")
+    assert guess["value"] == "the mean of a text's tokens, by one more layer"
+    assert guess["why"] == "the model was trained with it"
 
 
 def test_a_run_goes_on_with_the_pooling_it_began_with(folder: Path, table: Path, tmp_path: Path) -> None:

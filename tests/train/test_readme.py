@@ -34,7 +34,7 @@ TRAIN = "python run_classify.py --data my.csv"
 TRAIN_BY_FILE = "python run_classify.py --config configs/quickstart.yaml --learning-rate 3e-5"
 PREDICT = "classify predict --model runs/my-1 --data new.csv --out predictions.csv"
 # These lines depend on the model, the processor or the number of steps: what they are called, and their flags.
-VARYING = ("model", "max length", "texts", "device", "precision", "vocabulary")
+VARYING = ("model", "pooling", "max length", "texts", "device", "precision", "vocabulary")
 
 
 @pytest.fixture(scope="module")
