@@ -33,6 +33,7 @@ GROUPS = {
         "gradient_checkpointing",
         "learning_rate",
         "lr_scheduler_type",
+        "contrastive_steps",
         "layerwise_lr_decay",
         "label_smoothing_factor",
         "class_weights",

@@ -72,9 +72,9 @@ def check_inputs(config: RunConfig) -> Checked:
             _check_frozen(config, model)
     faults.raise_if_any()
     width = estimate.width_of(model.config)
-    chosen = config.settle(choose(len(corpus.train), width))
+    chosen = config.settle(choose(len(corpus.train), len(corpus.labels), width))
     notes = _check_disk(config, corpus, model, destination) if launch.looks_at_folders() else ()
-    guesses = (*_guesses(config, corpus, model), *_recipe(training, chosen, len(corpus.train), width))
+    guesses = (*_guesses(config, corpus, model), *_recipe(config, chosen, corpus, width))
     return Checked(config, corpus, model, destination, trackers, guesses, precision, notes)
 
 
@@ -208,16 +208,20 @@ def _pooling(asked: str, model: ModelFolder) -> Guess:
     return Guess("pooling", value, why if asked == "auto" else "asked for", "pooling in --config")
 
 
-def _recipe(training: TrainingConfig, chosen: tuple[str, ...], rows: int, width: int) -> tuple[Guess, ...]:
+def _recipe(config: RunConfig, chosen: tuple[str, ...], corpus: Corpus, width: int) -> tuple[Guess, ...]:
     """The line on what the recipe chose; none where everything was given."""
+    training = config.training
+    if not training.contrastive_steps or config.model.head == "random":
+        chosen = tuple(name for name in chosen if name != "contrastive_steps")
     if not chosen:
         return ()
     words = {
         "batch_size": f"batches of {training.batch_size}",
         "num_train_epochs": f"{training.epochs:g} epochs",
         "learning_rate": f"learning rate {training.peak_learning_rate:g}",
+        "contrastive_steps": f"{training.contrastive_steps} steps on pairs of rows first",
     }
-    why = f"for {rows:,} training rows and an encoder {width} wide"
+    why = f"for {len(corpus.train):,} training rows of {len(corpus.labels)} classes and an encoder {width} wide"
     return (Guess("recipe", ", ".join(words[name] for name in chosen), why, ", ".join(map(_flag, chosen))),)
 
 

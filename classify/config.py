@@ -165,6 +165,12 @@ class TrainingConfig(DeviceConfig):
         "--learning-rate",
         check=above(0),
     )
+    contrastive_steps: int | None = option(
+        None,
+        "steps on pairs of rows before the head starts, for few rows a class; 0: none",
+        "--contrastive-steps",
+        check=at_least(0),
+    )
     weight_decay: float = option(0.01, "AdamW's weight decay; none on biases and norms", check=between(0, 1))
     adam_beta1: float = option(0.9, "AdamW's beta 1", check=between(0, 1))
     adam_beta2: float = option(0.999, "AdamW's beta 2", check=between(0, 1))

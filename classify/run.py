@@ -16,9 +16,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
 from tqdm import tqdm
 
-from classify import attempts, checkpoint, launch, metrics, probe, rehearsal, resume, train_state, trainer
+from classify import attempts, checkpoint, contrastive, launch, metrics, probe, rehearsal, resume, train_state, trainer
 from classify.checkpoint import Checkpoint
 from classify.checks import Checked, check
 from classify.config import RunConfig
@@ -164,6 +165,7 @@ def _begin(job: Job, found: Checkpoint | None) -> train_state.TrainState:
     config, score = job.config, None
     if config.model.head == "probe":
         begin = time.perf_counter()
+        _train_on_pairs(job)
         start = probe.start_head(job.model, job.training_set, job.runtime, config.training.seed)
         score = job.score(job.checked.corpus.eval)
         job.probe = {"accuracy": score.accuracy, "seconds": start.seconds}
@@ -175,6 +177,15 @@ def _begin(job: Job, found: Checkpoint | None) -> train_state.TrainState:
     if score is not None:
         _keep_if_best(job, state.progress, score)
     return state
+
+
+def _train_on_pairs(job: Job) -> None:
+    """The recipe's steps on pairs of rows, where the weights can be moved before they are wrapped; says so."""
+    steps = job.config.training.contrastive_steps or 0
+    can = job.placement is None and job.precision.level <= 1 and job.precision.half is not torch.float16
+    if steps and can and job.runtime.device.type != "xla":
+        seconds = contrastive.pull_together(job.model, job.training_set, job.runtime, job.config.training, steps)
+        job.say(f"pairs: {steps} steps on pairs of rows, {seconds:.1f} s (--contrastive-steps to change)")
 
 
 def _rehearse(job: Job, state: train_state.TrainState, plan: BatchPlan, end: int) -> int:

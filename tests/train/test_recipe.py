@@ -16,45 +16,57 @@ SIZES = [8, 50, 300, 1_000, 2_000, 3_999, 4_000, 9_999, 10_000, 50_000, 1_000_00
 
 
 def test_more_rows_are_seen_less_often_in_larger_batches() -> None:
-    for fewer, more in itertools.pairwise(choose(rows, 384) for rows in SIZES):
+    for fewer, more in itertools.pairwise(choose(rows, 4, 384) for rows in SIZES):
         assert fewer.num_train_epochs >= more.num_train_epochs
         assert fewer.batch_size <= more.batch_size
         assert fewer.learning_rate == more.learning_rate
-    assert choose(2_000, 384) == Recipe(8, 3, 5e-5)
-    assert choose(1_000_000, 384) == Recipe()
-    assert choose(2_000, 1_024).learning_rate < choose(2_000, 384).learning_rate
+    assert choose(2_000, 4, 384) == Recipe(8, 3, 5e-5, 0)
+    assert choose(1_000_000, 4, 384) == Recipe()
+    assert choose(2_000, 4, 1_024).learning_rate < choose(2_000, 4, 384).learning_rate
 
 
 def test_more_rows_never_take_fewer_steps() -> None:
     """But where a batch doubles."""
     for fewer, more in itertools.pairwise(SIZES):
-        few, many = choose(fewer, 384), choose(more, 384)
+        few, many = choose(fewer, 4, 384), choose(more, 4, 384)
         steps = [rows * r.num_train_epochs / r.batch_size for rows, r in ((fewer, few), (more, many))]
         assert steps[1] >= steps[0] or many.batch_size > few.batch_size
 
 
+WHY = "for 96 training rows of 3 classes and an encoder 32 wide"
+
+
 @pytest.mark.parametrize(
-    ("given", "line"),
+    ("given", "chosen", "flags"),
     [
-        ({}, "recipe: batches of 8, 12 epochs, learning rate 5e-05 - for 96 training rows and an encoder 32 wide "
-             "(--batch-size, --epochs, --learning-rate to change)"),
-        ({"num_train_epochs": 2.0}, "recipe: batches of 8, learning rate 5e-05 - for 96 training rows and an encoder "
-                                    "32 wide (--batch-size, --learning-rate to change)"),
-        ({"per_device_train_batch_size": 4}, "recipe: 12 epochs, learning rate 5e-05 - for 96 training rows and an "
-                                             "encoder 32 wide (--epochs, --learning-rate to change)"),
-        ({"num_train_epochs": 2.0, "batch_size": 4, "learning_rate": 1e-4}, None),
+        ({}, "batches of 8, 12 epochs, learning rate 5e-05", "--batch-size, --epochs, --learning-rate"),
+        ({"num_train_epochs": 2.0}, "batches of 8, learning rate 5e-05", "--batch-size, --learning-rate"),
+        ({"per_device_train_batch_size": 4}, "12 epochs, learning rate 5e-05", "--epochs, --learning-rate"),
+        ({"num_train_epochs": 2.0, "batch_size": 4, "learning_rate": 1e-4}, None, None),
     ],
-)  # fmt: skip
+)
 def test_what_is_given_stands(
-    model_folder: Path, table: Path, tmp_path: Path, given: dict[str, float], line: str | None
+    model_folder: Path, table: Path, tmp_path: Path, given: dict[str, float], chosen: str | None, flags: str | None
 ) -> None:
     training = TrainingConfig(output_dir=str(tmp_path / "out"), **given)  # type: ignore[arg-type]
     checked = check(RunConfig(DataConfig(data=str(table)), ModelConfig(model=str(model_folder)), training))
     lines = [guess.line() for guess in checked.guesses if guess.what == "recipe"]
-    assert lines == ([] if line is None else [line])
+    assert lines == ([] if chosen is None else [f"recipe: {chosen} - {WHY} ({flags} to change)"])
     for name, value in given.items():
         assert getattr(training, name) == value
     assert (training.batch_size is None) is ("per_device_train_batch_size" in given)
+
+
+def test_few_rows_a_class_are_trained_on_in_pairs_first(model_folder: Path, tmp_path: Path) -> None:
+    assert choose(100, 4, 384).contrastive_steps > 0
+    assert choose(101, 4, 384).contrastive_steps == 0
+    few = tiny.write_table(tmp_path / "few.csv", tiny.table_rows(60))
+    for head, said in (("probe", True), ("random", False)):
+        training = TrainingConfig(output_dir=str(tmp_path / "out"))
+        model = ModelConfig(model=str(model_folder), head=head)  # type: ignore[arg-type]
+        checked = check(RunConfig(DataConfig(data=str(few)), model, training))
+        (line,) = (guess.line() for guess in checked.guesses if guess.what == "recipe")
+        assert ("60 steps on pairs of rows first" in line) is said
 
 
 def test_another_table_gets_another_recipe(model_folder: Path, table: Path, tmp_path: Path) -> None:

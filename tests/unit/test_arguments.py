@@ -20,7 +20,8 @@ CONTRACT = """--data --eval-data --test-data --text-column --label-column --mode
 --resume-from-checkpoint --fp16 --bf16 --local-rank --plan --ddp-backend --save-on-each-node
 --gradient-accumulation-steps --gradient-checkpointing --lr-scheduler-type --layerwise-lr-decay
 --label-smoothing-factor --class-weights --freeze-embeddings --freeze-layers --lora --max-minutes --opt-level
---sync-batch-norm --device-memory --deepspeed --sync-bn --fp16-opt-level --keep""".split()  # noqa: SIM905
+--sync-batch-norm --device-memory --deepspeed --sync-bn --fp16-opt-level --keep
+--contrastive-steps""".split()  # noqa: SIM905
 
 
 def parse(*words: str) -> RunConfig:

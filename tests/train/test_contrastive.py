@@ -1,0 +1,100 @@
+"""Steps on pairs of rows: the loss, the draw of a batch, and that they bring texts of a class together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from classify import contrastive
+from classify.config import TrainingConfig
+from classify.inference import features_of
+from classify.run import train
+from tests.support import tiny
+from tests.support.comparison import difference
+from tests.support.processes import run_ranks
+from tests.support.runs import data_and_model, make_config, read_json
+
+
+def test_the_loss_is_the_mean_over_pairs_of_each_kind() -> None:
+    features = torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 3.0], [-1.0, 0.0]])
+    labels = torch.tensor([0, 0, 1, 1])
+    half = 0.5**0.5
+    within = ((0 - 1) ** 2 + (-half - 1) ** 2) / 2  # rows 0, 1 and 2, 3
+    between = (half**2 + (-1) ** 2 + half**2 + 0**2) / 4
+    assert float(contrastive.pair_loss(features, labels)) == pytest.approx((within + between) / 2)
+    assert float(contrastive.pair_loss(features[:2], labels[:2])) == pytest.approx(1.0)  # one kind alone
+
+
+@pytest.mark.parametrize(("classes", "count"), [(3, 32), (20, 32), (2, 8), (77, 32)])
+def test_classes_are_drawn_alike_and_each_has_a_pair(classes: int, count: int) -> None:
+    draw = np.random.default_rng(0)
+    labels = np.concatenate([np.repeat(np.arange(classes), 5), np.zeros(100, dtype=np.int64)])
+    for _ in range(20):
+        chosen = contrastive.draw_rows(labels, count, draw)
+        assert len(set(chosen.tolist())) == len(chosen) <= count + classes
+        present, counts = np.unique(labels[chosen], return_counts=True)
+        assert len(present) == min(classes, count // 2)
+        assert counts.min() >= 2
+        assert (counts[1:] <= counts[0]).all() if present[0] == 0 else counts.max() == counts.min()
+
+
+def spread(folder: Path, steps: int) -> tuple[float, Any]:
+    """Mean cosine of two rows of one class less that of two of different ones, after so many steps."""
+    data, model = data_and_model(folder)
+    model.use_packing(True)
+    config = TrainingConfig(use_cpu=True, learning_rate=1e-3, seed=1)
+    if steps:
+        contrastive.pull_together(model, data, config.runtime, config, steps)
+    features = features_of(model, data.tokens, data.rows, config.runtime)
+    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
+    same = data.labels[:, None] == data.labels[None, :]
+    cosines, apart = unit @ unit.T, ~np.eye(len(unit), dtype=bool)
+    return float(cosines[same & apart].mean() - cosines[~same].mean()), model
+
+
+def test_texts_of_a_class_come_together(model_folder: Path) -> None:
+    before, untrained = spread(model_folder, 0)
+    after, model = spread(model_folder, 30)
+    assert before < 0.1
+    assert after > before + 0.1
+    assert not model.classifier.training
+    for name, parameter in untrained.stock.classifier.named_parameters():
+        assert torch.equal(parameter, dict(model.stock.classifier.named_parameters())[name]), "the head is not touched"
+
+
+def test_all_ranks_start_from_the_main_process(model_folder: Path, tmp_path: Path) -> None:
+    table = tiny.write_table(tmp_path / "few.csv", tiny.table_rows(60))
+    words = ["run_classify.py", "--data", str(table), "--model", str(model_folder), "--cpu", "--max-steps", "1"]
+    words += ["--learning-rate", "1e-3", "--batch-size", "8", "--precision", "fp32", "--report-to", "none"]
+    (tmp_path / "c.yaml").write_text("dropout: 0.0\nadam_epsilon: 1.0e-5\n")
+    for count, out in ((1, "one"), (2, "two")):
+        run_ranks(count, *words, "--config", "c.yaml", "--output-dir", out, folder=tmp_path)
+    assert difference(tmp_path / "two", tmp_path / "one") <= 1e-5
+
+
+def test_a_run_says_it_and_its_start_has_it(
+    model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tiny.write_table(tmp_path / "few.csv", tiny.table_rows(60))
+    starts = {}
+    for steps in (0, 10):
+        config = make_config(
+            model_folder,
+            table,
+            tmp_path / str(steps),
+            contrastive_steps=steps,
+            save_total_limit=9,
+            num_train_epochs=1.0,
+        )
+        out = train(config)
+        said = capsys.readouterr().out
+        assert ("pairs: 10 steps on pairs of rows" in said) is (steps == 10)
+        starts[steps] = load_file(out / "checkpoints" / "step-00000000" / "model.safetensors")
+        assert read_json(out / "run.json")["config"]["training"]["contrastive_steps"] == steps
+    moved = [name for name, tensor in starts[0].items() if not torch.equal(tensor, starts[10][name])]
+    assert any("encoder.layer.0" in name for name in moved)
