@@ -19,7 +19,6 @@ from classify.destination import Destination, begun_before, check_destination, n
 from classify.errors import Faults, InputError
 from classify.hub import ModelFolder, resolve_model
 from classify.outputs import check_columns_free, labels_of, read_settings
-from classify.recipe import choose
 from classify.tracking import choose_trackers
 
 # Of a number in predictions.csv, with the comma behind it.
@@ -72,7 +71,7 @@ def check_inputs(config: RunConfig) -> Checked:
             _check_frozen(config, model)
     faults.raise_if_any()
     width = estimate.width_of(model.config)
-    chosen = config.settle(choose(len(corpus.train), len(corpus.labels), width))
+    chosen = config.settle(len(corpus.train), len(corpus.labels), width)
     notes = _check_disk(config, corpus, model, destination) if launch.looks_at_folders() else ()
     guesses = (*_guesses(config, corpus, model), *_recipe(config, chosen, corpus, width))
     return Checked(config, corpus, model, destination, trackers, guesses, precision, notes)
@@ -211,7 +210,7 @@ def _pooling(asked: str, model: ModelFolder) -> Guess:
 def _recipe(config: RunConfig, chosen: tuple[str, ...], corpus: Corpus, width: int) -> tuple[Guess, ...]:
     """The line on what the recipe chose; none where everything was given."""
     training = config.training
-    if not training.contrastive_steps or config.model.head == "random":
+    if not training.contrastive_steps:
         chosen = tuple(name for name in chosen if name != "contrastive_steps")
     if not chosen:
         return ()
@@ -219,7 +218,7 @@ def _recipe(config: RunConfig, chosen: tuple[str, ...], corpus: Corpus, width: i
         "batch_size": f"batches of {training.batch_size}",
         "num_train_epochs": f"{training.epochs:g} epochs",
         "learning_rate": f"learning rate {training.peak_learning_rate:g}",
-        "contrastive_steps": f"{training.contrastive_steps} steps on pairs of rows first",
+        "contrastive_steps": f"{training.contrastive_steps} steps on pairs of rows before",
     }
     why = f"for {len(corpus.train):,} training rows of {len(corpus.labels)} classes and an encoder {width} wide"
     return (Guess("recipe", ", ".join(words[name] for name in chosen), why, ", ".join(map(_flag, chosen))),)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from classify.device_config import DeviceConfig
 from classify.errors import InputError
 from classify.options import above, above_or_off, at_least, between, convert, option, shown_name
-from classify.recipe import Recipe
+from classify.recipe import Recipe, choose
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
@@ -123,10 +123,10 @@ class TrainingConfig(DeviceConfig):
     )
     num_train_epochs: float | None = option(
         None,
-        "times each row is seen; 3 for large tables, more for small ones if not given",
+        "times each row is seen; 3 for large tables, more for small ones if not given; 0 keeps the start",
         "--epochs",
         "--num-train-epochs",
-        check=above(0),
+        check=at_least(0),
     )
     max_steps: int = option(
         -1,
@@ -229,7 +229,7 @@ class TrainingConfig(DeviceConfig):
     @property
     def epochs(self) -> float:
         """Times each row is seen."""
-        return self.num_train_epochs or Recipe.num_train_epochs
+        return Recipe.num_train_epochs if self.num_train_epochs is None else self.num_train_epochs
 
     @property
     def peak_learning_rate(self) -> float:
@@ -273,8 +273,8 @@ class RunConfig:
             raise InputError(*faults)
         return config
 
-    def settle(self, recipe: Recipe) -> tuple[str, ...]:
-        """Take from the recipe what nobody gave, and return the names of those fields.
+    def settle(self, rows: int, classes: int, width: int) -> tuple[str, ...]:
+        """Take from the recipe (see `recipe.choose`) what nobody gave, and return the names of those fields.
 
         What an earlier recipe gave, on another table, is forgotten.
         """
@@ -282,6 +282,9 @@ class RunConfig:
         for name, value in self._from_recipe.items():
             if getattr(training, name) == value:
                 setattr(training, name, None)
+        # Layers on several devices cannot be moved before training, and a random head is no end.
+        pairs = self.model.head == "probe" and training.strategy != "model" and training.contrastive_steps != 0
+        recipe = choose(rows, classes, width, pairs=pairs)
         by_device = training.per_device_train_batch_size is not None
         names = [spec.name for spec in dataclasses.fields(recipe) if not (by_device and spec.name == "batch_size")]
         self._from_recipe = {name: getattr(recipe, name) for name in names if getattr(training, name) is None}
@@ -327,6 +330,8 @@ class RunConfig:
             )
         if training.opt_level is not None:
             self._combine_level(training.opt_level, faults)
+        if training.num_train_epochs == 0 and training.max_steps < 0 and self.model.head == "random":
+            faults.append("--epochs 0 keeps the start, and --head random starts from chance; drop one of them.")
         if self.model.lora and (self.model.freeze_embeddings or self.model.freeze_layers):
             faults.append("--lora freezes all but the head; drop --freeze-embeddings and --freeze-layers.")
         if training.deepspeed is not None:

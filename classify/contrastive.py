@@ -45,6 +45,9 @@ def _train(model: LoadedModel, data: TrainingSet, device: torch.device, config: 
     rows = int(np.clip(_TOKENS / data.tokens.lengths_of(data.rows).mean(), _FEWEST_ROWS, _ROWS))
     features: list[torch.Tensor] = []
     hook = output_layer(model.stock).register_forward_pre_hook(lambda _, args: features.append(args[0]))
+    # Without a gradient scaler fp16 would lose small gradients; what this costs on a few rows is little.
+    is_fp16 = model.classifier.precision.half is torch.float16
+    forward = model.classifier.logits if is_fp16 else model.classifier
     was_training = model.classifier.training
     model.classifier.train()
     torch.manual_seed(config.seed)
@@ -53,7 +56,7 @@ def _train(model: LoadedModel, data: TrainingSet, device: torch.device, config: 
             set_learning_rate(optimizer, config.peak_learning_rate * learning_rate_factor(step, steps, _WARMUP))
             chosen = draw_rows(data.labels[data.rows], rows, draw)
             features.clear()
-            model.classifier(model.batch(data.tokens, data.rows[chosen]).to(device))
+            forward(model.batch(data.tokens, data.rows[chosen]).to(device))
             labels = torch.from_numpy(data.labels[data.rows[chosen]]).to(device)
             pair_loss(features[0][: len(chosen)].float(), labels).backward()
             torch.nn.utils.clip_grad_norm_(trained, _CLIP)

@@ -163,8 +163,8 @@ def _settings(job: Job) -> dict[str, Any]:
 def _train_metrics(job: Job, progress: train_state.Progress) -> dict[str, Any]:
     return {
         "seconds": progress.seconds,
-        "rows_per_second": progress.position / progress.seconds,
-        "tokens_per_second": progress.tokens / progress.seconds,
+        "rows_per_second": progress.position / progress.seconds if progress.step else 0.0,
+        "tokens_per_second": progress.tokens / progress.seconds if progress.step else 0.0,
         "steps": progress.step,
         "epochs": progress.position / len(job.checked.corpus.train),
         "loss": progress.mean_loss,

@@ -15,7 +15,7 @@ _FEWEST_EPOCHS, _MOST_EPOCHS = 3, 20
 _ROWS_FOR_16, _ROWS_FOR_32 = 4_000, 10_000
 # Wider encoders take smaller steps.
 _WIDE = 512
-# Rows a class up to which pairs are trained on first, and for how many steps.
+# Rows a class up to which pairs are trained on instead, and for how many steps.
 _FEW_A_CLASS, _CONTRASTIVE_STEPS = 25, 60
 
 
@@ -29,15 +29,17 @@ class Recipe:
     contrastive_steps: int = 0
 
 
-def choose(rows: int, classes: int, width: int) -> Recipe:
-    """The recipe for `rows` training rows of some classes and an encoder of that width.
+def choose(rows: int, classes: int, width: int, *, pairs: bool = True) -> Recipe:
+    """The recipe for `rows` training rows of some classes and an encoder of that width; `pairs`: may be trained on.
 
     Steps matter more than epochs: with too few of them fine-tuning has not converged (Mosbach et al., 2021, "On the
     Stability of Fine-tuning BERT", section 6). So epochs grow as the root of what rows are missing, and batches shrink.
     Learning rates are of those that Devlin et al., 2019, name in appendix A.3. With few rows a class, pairs of them are
-    trained on first (see `contrastive`).
+    trained on instead (see `contrastive`), and the head on top of that is kept.
     """
     batch = 32 if rows >= _ROWS_FOR_32 else 16 if rows >= _ROWS_FOR_16 else 8
     epochs = round(min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, _FEWEST_EPOCHS * math.sqrt(_ROWS / rows))))
-    pairs = _CONTRASTIVE_STEPS if rows <= _FEW_A_CLASS * classes else 0
-    return Recipe(batch, epochs, 5e-5 if width <= _WIDE else 3e-5, pairs)
+    rate = 5e-5 if width <= _WIDE else 3e-5
+    if pairs and rows <= _FEW_A_CLASS * classes:
+        return Recipe(batch, 0, rate, _CONTRASTIVE_STEPS)
+    return Recipe(batch, epochs, rate)

@@ -16,7 +16,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
 from tqdm import tqdm
 
 from classify import attempts, checkpoint, contrastive, launch, metrics, probe, rehearsal, resume, train_state, trainer
@@ -182,8 +181,7 @@ def _begin(job: Job, found: Checkpoint | None) -> train_state.TrainState:
 def _train_on_pairs(job: Job) -> None:
     """The recipe's steps on pairs of rows, where the weights can be moved before they are wrapped; says so."""
     steps = job.config.training.contrastive_steps or 0
-    can = job.placement is None and job.precision.level <= 1 and job.precision.half is not torch.float16
-    if steps and can and job.runtime.device.type != "xla":
+    if steps and job.placement is None:
         seconds = contrastive.pull_together(job.model, job.training_set, job.runtime, job.config.training, steps)
         job.say(f"pairs: {steps} steps on pairs of rows, {seconds:.1f} s (--contrastive-steps to change)")
 
@@ -198,7 +196,7 @@ def _rehearse(job: Job, state: train_state.TrainState, plan: BatchPlan, end: int
         rehearsal.rehearse(state, data, list(plan.steps(start, min(end, start + plan.rows))), training, runtime)
         if state.parts != parts:
             _tell_cut(job, state.progress.step + 1, state.parts)
-    if training.max_minutes is None:
+    if training.max_minutes is None or end <= start:
         return end
     why = "as measured when the run began"
     if state.progress.end is None or state.progress.limits != job.limits:

@@ -12,12 +12,13 @@ from safetensors.torch import load_file
 
 from classify import contrastive
 from classify.config import TrainingConfig
+from classify.errors import InputError
 from classify.inference import features_of
 from classify.run import train
 from tests.support import tiny
 from tests.support.comparison import difference
 from tests.support.processes import run_ranks
-from tests.support.runs import data_and_model, make_config, read_json
+from tests.support.runs import FILES, data_and_model, make_config, read_json
 
 
 def test_the_loss_is_the_mean_over_pairs_of_each_kind() -> None:
@@ -62,7 +63,6 @@ def test_texts_of_a_class_come_together(model_folder: Path) -> None:
     after, model = spread(model_folder, 30)
     assert before < 0.1
     assert after > before + 0.1
-    assert not model.classifier.training
     for name, parameter in untrained.stock.classifier.named_parameters():
         assert torch.equal(parameter, dict(model.stock.classifier.named_parameters())[name]), "the head is not touched"
 
@@ -98,3 +98,23 @@ def test_a_run_says_it_and_its_start_has_it(
         assert read_json(out / "run.json")["config"]["training"]["contrastive_steps"] == steps
     moved = [name for name, tensor in starts[0].items() if not torch.equal(tensor, starts[10][name])]
     assert any("encoder.layer.0" in name for name in moved)
+
+
+def test_zero_epochs_keep_the_start(model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With few rows that is all; the folder is a whole one, and predicts."""
+    table = tiny.write_table(tmp_path / "few.csv", tiny.table_rows(60))
+    config = make_config(model_folder, table, tmp_path / "out", num_train_epochs=None, batch_size=None)
+    out = train(config)
+    found = read_json(out / "metrics.json")
+    assert (found["train"]["steps"], found["train"]["epochs"], found["best_epoch"]) == (0, 0, 0)
+    assert found["eval"]["accuracy"] == found["probe"]["accuracy"]
+    assert {path.name for path in out.iterdir()} == FILES - {"tensorboard"}, "no step was taken"
+    start = load_file(out / "checkpoints" / "step-00000000" / "model.safetensors")
+    assert torch.equal(load_file(out / "model.safetensors")["classifier.weight"], start["classifier.weight"])
+    again = make_config(
+        model_folder, table, tmp_path / "out", num_train_epochs=None, batch_size=None, resume_from_checkpoint=True
+    )
+    train(again)
+    assert "this run is finished" in capsys.readouterr().out
+    with pytest.raises(InputError, match="--epochs 0 keeps the start, and --head random"):
+        train(make_config(model_folder, table, tmp_path / "other", num_train_epochs=0.0, head="random"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ SIZES = [8, 50, 300, 1_000, 2_000, 3_999, 4_000, 9_999, 10_000, 50_000, 1_000_00
 
 
 def test_more_rows_are_seen_less_often_in_larger_batches() -> None:
-    for fewer, more in itertools.pairwise(choose(rows, 4, 384) for rows in SIZES):
+    for fewer, more in itertools.pairwise(choose(rows, 4, 384, pairs=False) for rows in SIZES):
         assert fewer.num_train_epochs >= more.num_train_epochs
         assert fewer.batch_size <= more.batch_size
         assert fewer.learning_rate == more.learning_rate
@@ -28,7 +29,7 @@ def test_more_rows_are_seen_less_often_in_larger_batches() -> None:
 def test_more_rows_never_take_fewer_steps() -> None:
     """But where a batch doubles."""
     for fewer, more in itertools.pairwise(SIZES):
-        few, many = choose(fewer, 4, 384), choose(more, 4, 384)
+        few, many = (choose(rows, 4, 384, pairs=False) for rows in (fewer, more))
         steps = [rows * r.num_train_epochs / r.batch_size for rows, r in ((fewer, few), (more, many))]
         assert steps[1] >= steps[0] or many.batch_size > few.batch_size
 
@@ -57,16 +58,28 @@ def test_what_is_given_stands(
     assert (training.batch_size is None) is ("per_device_train_batch_size" in given)
 
 
-def test_few_rows_a_class_are_trained_on_in_pairs_first(model_folder: Path, tmp_path: Path) -> None:
-    assert choose(100, 4, 384).contrastive_steps > 0
-    assert choose(101, 4, 384).contrastive_steps == 0
+@pytest.mark.parametrize(
+    ("given", "epochs", "steps"),
+    [
+        ({}, 0, 60),
+        ({"num_train_epochs": 2.0}, 2, 60),
+        ({"contrastive_steps": 0}, 17, 0),
+        ({"head": "random"}, 17, 0),
+        ({"strategy": "model"}, 17, 0),
+    ],
+)
+def test_few_rows_a_class_are_trained_on_in_pairs(
+    model_folder: Path, tmp_path: Path, given: dict[str, Any], epochs: float, steps: int
+) -> None:
     few = tiny.write_table(tmp_path / "few.csv", tiny.table_rows(60))
-    for head, said in (("probe", True), ("random", False)):
-        training = TrainingConfig(output_dir=str(tmp_path / "out"))
-        model = ModelConfig(model=str(model_folder), head=head)  # type: ignore[arg-type]
-        checked = check(RunConfig(DataConfig(data=str(few)), model, training))
-        (line,) = (guess.line() for guess in checked.guesses if guess.what == "recipe")
-        assert ("60 steps on pairs of rows first" in line) is said
+    head = given.pop("head", "probe")
+    training = TrainingConfig(output_dir=str(tmp_path / "out"), **given)
+    checked = check(RunConfig(DataConfig(data=str(few)), ModelConfig(model=str(model_folder), head=head), training))
+    assert (training.epochs, training.contrastive_steps) == (epochs, steps)
+    (line,) = (guess.line() for guess in checked.guesses if guess.what == "recipe")
+    assert ("60 steps on pairs of rows before" in line) is (steps > 0)
+    assert choose(100, 4, 384).contrastive_steps > 0
+    assert choose(101, 4, 384) == choose(101, 4, 384, pairs=False)
 
 
 def test_another_table_gets_another_recipe(model_folder: Path, table: Path, tmp_path: Path) -> None:

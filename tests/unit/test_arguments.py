@@ -87,8 +87,8 @@ def test_resume_takes_a_folder_or_nothing() -> None:
         (["my.csv"], "unexpected argument 'my.csv'; every value follows a flag, e.g. --data my.csv."),
         ([], "--data must name a table, e.g. --data my.csv. Got nothing instead."),
         (["--data"], "argument --data: expected one argument. See --help."),
-        (["--data", "x", "--epochs", "0"], "--epochs must be a number above 0. Got '0' instead."),
-        (["--data", "x", "--epochs", "nan"], "--epochs must be a number above 0. Got 'nan' instead."),
+        (["--data", "x", "--epochs", "-1"], "--epochs must be a number of at least 0. Got '-1' instead."),
+        (["--data", "x", "--epochs", "nan"], "--epochs must be a number of at least 0. Got 'nan' instead."),
         (["--data", "x", "--batch-size", "1.5"], "--batch-size must be a whole number above 0. Got '1.5' instead."),
         (["--data", "x", "--head", "big"], "--head must be one of probe, random. Got 'big' instead."),
         (
@@ -168,7 +168,7 @@ def test_yaml_under_flags(tmp_path: Path) -> None:
     ("text", "part"),
     [
         ("data: a\nlerning_rate: 1\n", "a.yaml: unknown key lerning_rate. Did you mean learning_rate?"),
-        ("data: a\nepochs: many\n", "a.yaml: epochs must be a number above 0. Got 'many' instead."),
+        ("data: a\nepochs: many\n", "a.yaml: epochs must be a number of at least 0. Got 'many' instead."),
         ("data: a\nepochs: 1\nnum_train_epochs: 2\n", "a.yaml: num_train_epochs and epochs set the same thing"),
         ("data: [a\n", "a.yaml line 2: not valid YAML"),
         ("- a\n", "expected lines such as 'batch-size: 32'. Got a list instead."),

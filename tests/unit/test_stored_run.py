@@ -147,7 +147,7 @@ BROKEN = {
     ),
     "type": (
         {"config": {"data": {"data": "a"}, "model": {}, "training": {"num_train_epochs": "many"}}},
-        r"runs/my-1/run\.json: num_train_epochs must be a number above 0\. Got 'many' instead",
+        r"runs/my-1/run\.json: num_train_epochs must be a number of at least 0\. Got 'many' instead",
     ),
     "no table": ({"config": {"data": {}, "model": {}, "training": {}}}, "--data must name a table"),
 }
