@@ -184,7 +184,8 @@ def test_tf32_on_one_cuda_device(train: Callable[..., Any], on_cpu: Path) -> Non
 @vendors
 def test_apples_gpu(train: Callable[..., Any], on_cpu: Path) -> None:
     """One process, no float64 on the device."""
-    folder, printed, (work,) = train("apple", kind="mps")
+    # A real interpreter: a process forked from the server does not find this device.
+    folder, printed, (work,) = train("apple", kind="mps", interpreter=sys.executable)
     assert "device: mps:0: local_rank is -1 and there is one mps device" in printed
     assert work["operations"][0] > 1000
     assert difference(folder, on_cpu) < 1e-5
