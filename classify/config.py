@@ -282,8 +282,8 @@ class RunConfig:
         for name, value in self._from_recipe.items():
             if getattr(training, name) == value:
                 setattr(training, name, None)
-        # Layers on several devices cannot be moved before training, and a random head is no end.
-        pairs = self.model.head == "probe" and training.strategy != "model" and training.contrastive_steps != 0
+        # The start is kept after pairs, and a random head is none to keep.
+        pairs = self.model.head == "probe" and training.contrastive_steps != 0
         recipe = choose(rows, classes, width, pairs=pairs)
         by_device = training.per_device_train_batch_size is not None
         names = [spec.name for spec in dataclasses.fields(recipe) if not (by_device and spec.name == "batch_size")]

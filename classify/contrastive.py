@@ -57,7 +57,7 @@ def _train(model: LoadedModel, data: TrainingSet, device: torch.device, config: 
             chosen = draw_rows(data.labels[data.rows], rows, draw)
             features.clear()
             forward(model.batch(data.tokens, data.rows[chosen]).to(device))
-            labels = torch.from_numpy(data.labels[data.rows[chosen]]).to(device)
+            labels = torch.from_numpy(data.labels[data.rows[chosen]]).to(features[0].device)
             pair_loss(features[0][: len(chosen)].float(), labels).backward()
             torch.nn.utils.clip_grad_norm_(trained, _CLIP)
             optimizer.step()

@@ -179,9 +179,9 @@ def _begin(job: Job, found: Checkpoint | None) -> train_state.TrainState:
 
 
 def _train_on_pairs(job: Job) -> None:
-    """The recipe's steps on pairs of rows, where the weights can be moved before they are wrapped; says so."""
+    """The recipe's steps on pairs of rows; says so."""
     steps = job.config.training.contrastive_steps or 0
-    if steps and job.placement is None:
+    if steps:
         seconds = contrastive.pull_together(job.model, job.training_set, job.runtime, job.config.training, steps)
         job.say(f"pairs: {steps} steps on pairs of rows, {seconds:.1f} s (--contrastive-steps to change)")
 

@@ -30,6 +30,17 @@ def weights(folder: Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
 
 
+def test_pairs_are_trained_on_wherever_the_layers_lie(deep: Path, table: Path, tmp_path: Path) -> None:
+    changes = {"freeze_layers": 5, "batch_size": 8, "contrastive_steps": 4, "num_train_epochs": 0.0}
+    folders = [
+        run.train(make_config(deep, table, tmp_path / name, **changes, **spread))
+        for name, spread in (("whole", {}), ("spread", {"strategy": "model", "device_memory": ROOM}))
+    ]
+    assert weights(folders[0]) == weights(folders[1])
+    untrained = run.train(make_config(deep, table, tmp_path / "none", **{**changes, "contrastive_steps": 0}))
+    assert weights(folders[0]) != weights(untrained)
+
+
 def test_frozen_layers_on_disk_change_no_bit(
     deep: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

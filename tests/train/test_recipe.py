@@ -65,7 +65,7 @@ def test_what_is_given_stands(
         ({"num_train_epochs": 2.0}, 2, 60),
         ({"contrastive_steps": 0}, 17, 0),
         ({"head": "random"}, 17, 0),
-        ({"strategy": "model"}, 17, 0),
+        ({"strategy": "model"}, 0, 60),
     ],
 )
 def test_few_rows_a_class_are_trained_on_in_pairs(
