@@ -37,7 +37,9 @@ GROUPS = {
         "layerwise_lr_decay",
         "label_smoothing_factor",
         "class_weights",
+        "patience",
         "keep",
+        "metric_for_best_model",
         "seed",
     ),
     "Hardware": (
@@ -68,13 +70,13 @@ GROUPS = {
 # Names of Hugging Face's scripts that are no flags here, and what stands in their place.
 _ALWAYS = "every run trains, evaluates and tests; drop it"
 _EACH_EPOCH = "a run evaluates and saves after each epoch; drop it, or give --save-steps to save more often"
-_BEST = "the last weights are kept unless earlier ones were clearly better; --keep best takes the best macro F1"
+_BEST = "the last weights are kept unless earlier ones were clearly better; --keep best takes those that scored best"
 _UNPADDED = "texts are packed, not padded; drop it"
 ELSEWHERE = {
     **dict.fromkeys(("do_train", "do_eval", "do_predict"), _ALWAYS),
     **dict.fromkeys(("task_name", "dataset_name", "dataset_config_name"), "give a table with --data"),
     **dict.fromkeys(("eval_strategy", "evaluation_strategy", "save_strategy"), _EACH_EPOCH),
-    **dict.fromkeys(("load_best_model_at_end", "metric_for_best_model", "greater_is_better"), _BEST),
+    **dict.fromkeys(("load_best_model_at_end", "greater_is_better"), _BEST),
     **dict.fromkeys(("pad_to_max_length", "group_by_length", "train_sampling_strategy"), _UNPADDED),
     "per_device_eval_batch_size": "the size of evaluation's batches is chosen for the device; drop it",
     "dataloader_num_workers": "no worker processes are needed; drop it",

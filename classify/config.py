@@ -15,6 +15,7 @@ from typing import Any, Literal
 from classify.device_config import DeviceConfig
 from classify.errors import InputError
 from classify.options import above, above_or_off, at_least, between, convert, option, shown_name
+from classify.output_config import OutputConfig
 from classify.recipe import Recipe, choose
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
@@ -108,19 +109,9 @@ class ModelConfig:
 
 
 @dataclass
-class TrainingConfig(DeviceConfig):
+class TrainingConfig(OutputConfig, DeviceConfig):
     """How to train and on what; TrainingArguments-like. `batch_size` is the global batch, on all devices together."""
 
-    output_dir: str | None = option(None, "folder for the result; runs/<name of data>-<n> if not given", "--output-dir")
-    overwrite_output_dir: bool = option(
-        False, "empty the folder first if it holds an earlier run", "--overwrite-output-dir"
-    )
-    resume_from_checkpoint: bool | str = option(
-        False,
-        "go on from the newest checkpoint (of this folder, if one is named; alone with it: as that run's command said)",
-        "--resume",
-        "--resume-from-checkpoint",
-    )
     num_train_epochs: float | None = option(
         None,
         "times each row is seen; 3 for large tables, more for small ones if not given; 0 keeps the start",
@@ -193,31 +184,17 @@ class TrainingConfig(DeviceConfig):
     gradient_checkpointing: bool = option(
         False, "keep less for the backward pass and compute it again: less memory, slower", "--gradient-checkpointing"
     )
-    keep: Literal["auto", "last", "best"] = option(
-        "auto",
-        "weights to keep: the last, or those that scored best on the evaluation part; auto: the last, unless earlier "
-        "ones were better by two standard errors",
-        "--keep",
+    patience: int | None = option(
+        None,
+        "stop when so many evaluations in a row (one an epoch) brought no better score; the best weights are kept",
+        "--patience",
+        check=above(0),
     )
     max_grad_norm: float = option(1.0, "gradients are clipped to this norm; 0: never", check=at_least(0))
     warmup_steps: float = option(
         0.1, "steps over which the learning rate rises; below 1: share of all steps", check=at_least(0)
     )
     seed: int = option(42, "seed of the split, the shuffle, the head and dropout", "--seed", check=between(0, 2**31))
-    save_steps: int | None = option(
-        None,
-        "a checkpoint every so many steps, besides the one at each epoch's end",
-        "--save-steps",
-        check=above(0),
-    )
-    save_on_each_node: bool = option(
-        False, "each machine gets all files, for machines without a shared disk", "--save-on-each-node"
-    )
-    save_total_limit: int = option(2, "checkpoints kept, the best one among them", check=at_least(1))
-    logging_steps: int = option(10, "steps between two lines of train_log.jsonl", check=above(0))
-    report_to: str = option(
-        "auto", "tensorboard, wandb, mlflow, ...; none; auto: tensorboard where it is installed", "--report-to"
-    )
 
     @property
     def train_batch_size(self) -> int:
@@ -230,6 +207,11 @@ class TrainingConfig(DeviceConfig):
     def epochs(self) -> float:
         """Times each row is seen."""
         return Recipe.num_train_epochs if self.num_train_epochs is None else self.num_train_epochs
+
+    @property
+    def weights_kept(self) -> str:
+        """`keep`; a run that ends when scores get no better goes back to where they were best."""
+        return "best" if self.keep == "auto" and self.patience is not None else self.keep
 
     @property
     def peak_learning_rate(self) -> float:
@@ -347,6 +329,8 @@ class RunConfig:
             faults.append("--device-memory belongs to --strategy model; give both, or none.")
         if self.model.lora and training.strategy == "fsdp":
             faults.append("--lora leaves little that --strategy fsdp could cut over processes; drop one of them.")
+        if training.patience is not None and training.keep == "last":
+            faults.append("--patience keeps the best weights, --keep last the last ones; drop one of them.")
         if training.resume_from_checkpoint and training.overwrite_output_dir:
             faults.append("--resume goes on from a folder that --overwrite-output-dir would empty; give one of them.")
 

@@ -23,7 +23,8 @@ from classify.resume import take_best
 def finish(job: Job, state: train_state.TrainState, record: RunRecord) -> None:
     """Go back to the weights that are kept, score the test part, write every file, say where they lie."""
     progress, corpus = state.progress, job.checked.corpus
-    kept = progress.kept(job.config.training.keep, len(corpus.eval))
+    metric = job.config.training.metric_for_best_model
+    kept = progress.kept(job.config.training.weights_kept, metric, len(corpus.eval))
     best_epoch, step = kept["epoch"], int(kept["step"])
     job.model.classifier.make_whole(state.masters)  # what is scored is what will be saved
     if state.zero is not None:
@@ -33,8 +34,8 @@ def finish(job: Job, state: train_state.TrainState, record: RunRecord) -> None:
             job.say(_kept(best_epoch, step))
         else:
             best_epoch, step = progress.position / len(corpus.train), progress.step
-    elif progress.best is not None and progress.best["macro_f1"] > kept["macro_f1"]:
-        job.say(_last(progress.best, kept, len(corpus.eval)))
+    elif progress.best is not None and progress.best[metric] != kept[metric]:
+        job.say(_last(progress.best, kept, metric, len(corpus.eval)))
     if job.adapted is not None:
         merge_adapters(job.adapted)
     part = corpus.test or corpus.eval
@@ -68,12 +69,12 @@ def _kept(epoch: float, step: int) -> str:
     )
 
 
-def _last(best: dict[str, float], last: dict[str, float], rows: int) -> str:
+def _last(best: dict[str, float], last: dict[str, float], metric: str, rows: int) -> str:
     """The line on weights that are kept though earlier ones scored higher."""
     what = f"epoch {best['epoch']:g}" if best["step"] else "the start"
     return (
-        f"note: the last weights are kept: macro F1 {last['macro_f1']:.3f} of {rows} evaluation rows, and {what} had "
-        f"{best['macro_f1']:.3f}, which may be chance (--keep to change)"
+        f"note: the last weights are kept: {metrics.NAMES[metric]} {last[metric]:.3f} of {rows} evaluation rows, and "
+        f"{what} had {best[metric]:.3f}, which may be chance (--keep to change)"
     )
 
 

@@ -13,6 +13,9 @@ Array = npt.NDArray[Any]
 
 _RESAMPLES = 1000
 
+# The scores that choose between weights, and what a line calls them.
+NAMES = {"macro_f1": "macro F1", "accuracy": "accuracy", "loss": "loss"}
+
 
 @dataclass(frozen=True)
 class Score:
@@ -28,9 +31,9 @@ class Score:
     predicted: dict[str, int]
 
     @property
-    def rank(self) -> tuple[float, float]:
-        """Larger is better: macro F1, then a lower loss."""
-        return self.macro_f1, -self.loss
+    def summary(self) -> dict[str, float]:
+        """The numbers of the whole part."""
+        return {name: getattr(self, name) for name in NAMES}
 
     def as_json(self) -> dict[str, Any]:
         """Nested plain values, numbers unrounded."""

@@ -25,7 +25,7 @@ from classify.precision import for_training
 _NO_LEARNING = {
     *("data", "eval_data", "test_data", "text_column", "label_column", "max_length", "max_train_samples"),
     *("model", "head", "pooling", "lora", "lora_rank", "lora_alpha", "freeze_embeddings", "freeze_layers"),
-    *("compact_vocabulary", "keep"),
+    *("compact_vocabulary", "keep", "metric_for_best_model", "patience"),
     *("batch_size", "per_device_train_batch_size", "seed", "precision", "fp16", "bf16"),
     *("use_cpu", "local_rank", "nproc", "ddp_backend", "device_memory"),
     *("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "save_steps", "save_on_each_node"),
@@ -123,7 +123,8 @@ def is_finished(job: Job, found: Checkpoint | None, end: int) -> bool:
             f"{job.folder}: this run is finished, and without its checkpoints it cannot be extended; nothing to do."
         )
     elif finished and found is not None and found.state["progress"]["position"] >= end:
-        job.say(f"{job.folder}: this run is finished; nothing to do. More --epochs would extend it.")
+        flag = "A longer --patience" if job.config.training.patience is not None else "More --epochs"
+        job.say(f"{job.folder}: this run is finished; nothing to do. {flag} would extend it.")
     elif found is None:
         job.say(f"{job.folder}: no finished checkpoint to resume from; starting afresh.")
         return False

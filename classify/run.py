@@ -82,12 +82,9 @@ def train(
 
 def _run(job: Job) -> Path:
     """Resume or start, train, score, write."""
-    training = job.config.training
     found = resume.find_checkpoint(job) if job.destination.resume else None
-    plan = BatchPlan(len(job.checked.corpus.train), job.batch_size, training.seed)
-    end = plan.end_of(training.epochs, training.max_steps)
-    if training.max_minutes is not None and found is not None and found.state["progress"].get("limits") == job.limits:
-        end = found.state["progress"]["end"] or end
+    plan = BatchPlan(len(job.checked.corpus.train), job.batch_size, job.config.training.seed)
+    end = _planned_end(job, plan, found)
     if job.destination.resume and resume.is_finished(job, found, end):
         return job.folder
     record = _record(job, found)
@@ -123,6 +120,20 @@ def _run(job: Job) -> Path:
             if job.log is not None:
                 job.log.close()
     return job.folder
+
+
+def _planned_end(job: Job, plan: BatchPlan, found: Checkpoint | None) -> int:
+    """Rows after which training ends, as far as that is known before it begins."""
+    training = job.config.training
+    end = plan.end_of(training.epochs, training.max_steps)
+    if found is None:
+        return end
+    progress = train_state.Progress(**found.state["progress"])
+    if progress.waited_long(training.patience):
+        return progress.position
+    if training.max_minutes is not None and progress.limits == job.limits:
+        return progress.end or end
+    return end
 
 
 def _record(job: Job, found: Checkpoint | None) -> RunRecord:
@@ -245,6 +256,9 @@ def _loop(job: Job, state: train_state.TrainState, plan: BatchPlan, end: int) ->
                 _evaluate_epoch(job, state)
             if event.epoch_ended or event.last or event.save_due or event.stopped:
                 _save(job, state)
+            if event.epoch_ended and not event.last and state.progress.waited_long(training.patience):
+                _tell_patience(job, state.progress)
+                break
         # All ranks have left the loop at the same step; a signal may have come since the last time they asked.
         if job.runtime.any(bool(received)):
             number = job.runtime.broadcast(received[0] if received else int(signal.SIGTERM))
@@ -260,6 +274,12 @@ def _tell_cut(job: Job, step: int, parts: int) -> None:
         f"note: step {step}: out of memory with the rows of a step at once; they are cut into {parts} micro-batches "
         "from here on, which changes nothing but dropout's draws"
     )
+
+
+def _tell_patience(job: Job, progress: train_state.Progress) -> None:
+    assert progress.best is not None, "scores were waited for"
+    name = metrics.NAMES[job.config.training.metric_for_best_model]
+    job.say(f"stopped: no better {name} since epoch {progress.best['epoch']:g} (--patience to change)")
 
 
 def _bar(job: Job, step: int, total: int) -> tqdm:
@@ -303,7 +323,7 @@ def _evaluate_epoch(job: Job, state: train_state.TrainState) -> None:
         f"{score.loss:.4f}, accuracy {score.accuracy:.4f}, macro F1 {score.macro_f1:.4f}, "
         f"{progress.position / progress.seconds:.0f} rows/s{' - best so far' if better else ''}"
     )
-    values = {"accuracy": score.accuracy, "macro_f1": score.macro_f1, "loss": score.loss}
+    values = score.summary
     with job.writing("the training log"):
         if job.log is not None:
             job.log.write({"step": progress.step, "epoch": epoch, "eval": values})
@@ -312,15 +332,9 @@ def _evaluate_epoch(job: Job, state: train_state.TrainState) -> None:
 
 def _keep_if_best(job: Job, progress: train_state.Progress, score: metrics.Score) -> bool:
     """Remember the score of the step that training stands at, and whether it is the best so far, which is returned."""
-    progress.scored, best = progress.step, progress.best
     job.scores[progress.step] = score
     epoch = progress.position / len(job.checked.corpus.train)
-    values = {"macro_f1": score.macro_f1, "loss": score.loss, "accuracy": score.accuracy}
-    progress.latest = {"step": progress.step, "epoch": epoch, **values}
-    better = best is None or score.rank > (best["macro_f1"], -best["loss"])
-    if better:
-        progress.best = progress.latest
-    return better
+    return progress.add_score(score.summary, epoch, job.config.training.metric_for_best_model)
 
 
 def _save(job: Job, state: train_state.TrainState) -> None:

@@ -31,7 +31,7 @@ class Progress:
     `end` is where a limit of time lets it end, once that has been measured, under the `limits` that were given then;
     `parts` the micro-batches a step is cut into, more than were asked for where memory was short. `best` is the step
     that scored best on the evaluation part, `latest` the last one that was scored, which is at step `scored`; step 0 is
-    the start.
+    the start; `waited` counts the scores since the best one.
     `first_loss` is the mean training loss of the first epoch.
     """
 
@@ -47,6 +47,7 @@ class Progress:
     best: dict[str, float] | None = None
     latest: dict[str, float] | None = None
     scored: int | None = None
+    waited: int = 0
     first_loss: float | None = None
 
     @property
@@ -54,19 +55,38 @@ class Progress:
         """Mean training loss over the rows of the epoch so far."""
         return self.epoch_loss / (self.epoch_weight or 1.0)
 
-    def kept(self, rule: str, rows: int) -> dict[str, float]:
+    def add_score(self, scores: dict[str, float], epoch: float, metric: str) -> bool:
+        """Remember the evaluation scores of the step that training stands at; whether they are the best so far."""
+        self.scored = self.step
+        self.latest = {"step": self.step, "epoch": epoch, **scores}
+        better = self.best is None or _rank(self.latest, metric) > _rank(self.best, metric)
+        self.waited = 0 if better else self.waited + 1
+        if better:
+            self.best = self.latest
+        return better
+
+    def waited_long(self, patience: int | None) -> bool:
+        """Whether as many scores as `patience` says were no better than the best one."""
+        return patience is not None and self.waited >= patience
+
+    def kept(self, rule: str, metric: str, rows: int) -> dict[str, float]:
         """The scored step whose weights a run keeps, by `--keep`; `rows` are those of the evaluation part.
 
         The best of several scores on few rows is the luckiest: "auto" takes the last weights unless the best are ahead
         of them by two standard errors of an accuracy (Breiman et al., 1984, "Classification and Regression Trees",
-        section 3.4.3, chooses by one).
+        section 3.4.3, chooses by one). A loss has no such error, and its lowest counts.
         """
         assert self.best is not None, "the last step is always scored"
         assert self.latest is not None
         accuracy = self.latest["accuracy"]
-        margin = _STANDARD_ERRORS * math.sqrt(accuracy * (1 - accuracy) / rows)
-        ahead = self.best["macro_f1"] - self.latest["macro_f1"]
+        margin = 0.0 if metric == "loss" else _STANDARD_ERRORS * math.sqrt(accuracy * (1 - accuracy) / rows)
+        ahead = _rank(self.best, metric)[0] - _rank(self.latest, metric)[0]
         return self.best if rule == "best" or (rule == "auto" and ahead > margin) else self.latest
+
+
+def _rank(scores: dict[str, float], metric: str) -> tuple[float, float]:
+    """Larger is better; scores that are equal are told apart by the loss."""
+    return (-scores["loss"] if metric == "loss" else scores[metric]), -scores["loss"]
 
 
 @dataclass

@@ -102,22 +102,39 @@ def test_the_folded_probe_has_the_regressions_probabilities(classes: int) -> Non
 
 
 @pytest.mark.parametrize(
-    ("rule", "best", "last", "rows", "kept"),
+    ("rule", "metric", "best", "last", "rows", "kept"),
     [
-        ("auto", 0.79, 0.70, 100, "last"),  # a standard error is 0.046
-        ("auto", 0.80, 0.70, 100, "best"),
-        ("auto", 0.73, 0.70, 2_000, "best"),
-        ("best", 0.71, 0.70, 100, "best"),
-        ("last", 0.99, 0.70, 100, "last"),
-        ("auto", 0.70, 0.70, 100, "last"),
+        ("auto", "macro_f1", 0.79, 0.70, 100, "last"),  # a standard error is 0.046
+        ("auto", "macro_f1", 0.80, 0.70, 100, "best"),
+        ("auto", "accuracy", 0.73, 0.70, 2_000, "best"),
+        ("best", "accuracy", 0.71, 0.70, 100, "best"),
+        ("last", "macro_f1", 0.99, 0.70, 100, "last"),
+        ("auto", "macro_f1", 0.70, 0.70, 100, "last"),
+        ("auto", "loss", 0.71, 0.70, 100, "best"),  # no standard error is known of it
     ],
 )
 def test_weights_before_the_last_are_kept_where_they_are_clearly_better(
-    rule: str, best: float, last: float, rows: int, kept: str
+    rule: str, metric: str, best: float, last: float, rows: int, kept: str
 ) -> None:
-    scores = {"best": {"macro_f1": best, "accuracy": best}, "last": {"macro_f1": last, "accuracy": last}}
+    scores = {
+        name: {"macro_f1": value, "accuracy": value, "loss": 1 - value}
+        for name, value in {"best": best, "last": last}.items()
+    }
     progress = Progress(best=scores["best"], latest=scores["last"])
-    assert progress.kept(rule, rows) is scores[kept]
+    assert progress.kept(rule, metric, rows) is scores[kept]
+
+
+@pytest.mark.parametrize(("metric", "best"), [("macro_f1", 3), ("accuracy", 1), ("loss", 2)])
+def test_each_score_has_its_best_step(metric: str, best: int) -> None:
+    """Of equal ones the lower loss counts; `waited` is how many came after the best."""
+    progress = Progress()
+    for macro_f1, accuracy, loss in [(0.5, 0.9, 0.7), (0.4, 0.8, 0.5), (0.6, 0.8, 0.8), (0.6, 0.8, 0.9)]:
+        progress.step += 1
+        progress.add_score({"macro_f1": macro_f1, "accuracy": accuracy, "loss": loss}, float(progress.step), metric)
+    assert progress.best is not None
+    assert progress.best["step"] == best
+    assert progress.waited == 4 - best
+    assert [progress.waited_long(patience) for patience in (4 - best, 5 - best, None)] == [True, False, False]
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.3, 1.0])

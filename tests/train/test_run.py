@@ -315,6 +315,31 @@ def test_the_best_epoch_is_kept(
     assert f"the weights of epoch {best + 1} are kept" in capsys.readouterr().out
 
 
+def test_patience_ends_a_run_that_gets_no_better(
+    model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ends one epoch after the best, whose weights are kept, as a whole run had scored them; and it stays ended."""
+    settings = {**worse_in_the_end(tmp_path), "keep": "auto"}
+    whole = train(make_config(model_folder, table, tmp_path / "whole", **{**settings, "keep": "last"}))
+    out = train(make_config(model_folder, table, tmp_path / "out", **settings, patience=1))
+    evaluations = [
+        [line for line in map(json.loads, (folder / "train_log.jsonl").read_text().splitlines()) if "eval" in line]
+        for folder in (out, whole)
+    ]
+    ended = len(evaluations[0])
+    assert evaluations[0] == evaluations[1][:ended]
+    assert ended < EPOCHS, "the test needs a run that gets worse"
+    found = read_json(out / "metrics.json")
+    assert (found["train"]["epochs"], found["best_epoch"]) == (ended, ended - 1)
+    assert f"stopped: no better macro F1 since epoch {ended - 1} (--patience to change)" in capsys.readouterr().out
+    before = (out / "model.safetensors").read_bytes()
+    train(make_config(model_folder, table, out, **settings, patience=1, resume_from_checkpoint=True))
+    assert "A longer --patience would extend it" in capsys.readouterr().out
+    assert (out / "model.safetensors").read_bytes() == before
+    train(make_config(model_folder, table, out, **settings, patience=EPOCHS, resume_from_checkpoint=True))
+    assert read_json(out / "metrics.json")["train"]["epochs"] == EPOCHS
+
+
 @pytest.mark.parametrize("keep", ["auto", "last"])
 def test_a_better_epoch_that_may_be_chance_is_not_kept(
     model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], keep: str

@@ -11,6 +11,7 @@ from classify.arguments import parse_training, training_parser, yaml_keys
 from classify.config import FIELDS, DataConfig, ModelConfig, RunConfig, TrainingConfig
 from classify.device_config import DeviceConfig
 from classify.errors import InputError
+from classify.output_config import OutputConfig
 from tests.support.processes import ROOT
 
 CONTRACT = """--data --eval-data --test-data --text-column --label-column --model --epochs --batch-size --learning-rate
@@ -21,7 +22,7 @@ CONTRACT = """--data --eval-data --test-data --text-column --label-column --mode
 --gradient-accumulation-steps --gradient-checkpointing --lr-scheduler-type --layerwise-lr-decay
 --label-smoothing-factor --class-weights --freeze-embeddings --freeze-layers --lora --max-minutes --opt-level
 --sync-batch-norm --device-memory --deepspeed --sync-bn --fp16-opt-level --keep
---contrastive-steps""".split()  # noqa: SIM905
+--contrastive-steps --patience --metric-for-best-model""".split()  # noqa: SIM905
 
 
 def parse(*words: str) -> RunConfig:
@@ -214,7 +215,7 @@ def test_every_recipe_validates_and_is_headed_by_its_command(path: Path) -> None
 def test_config_classes_stay_small() -> None:
     import dataclasses
 
-    for kind in (DataConfig, ModelConfig, DeviceConfig, TrainingConfig):
+    for kind in (DataConfig, ModelConfig, DeviceConfig, OutputConfig, TrainingConfig):
         assert len(kind.__annotations__) <= 30
     assert len(FIELDS) == sum(len(dataclasses.fields(kind)) for kind in (DataConfig, ModelConfig, TrainingConfig))
 
