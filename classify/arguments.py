@@ -24,6 +24,7 @@ GROUPS = {
     "Data": ("data", "eval_data", "test_data", "text_column", "label_column", "max_length", "max_train_samples"),
     "Model": ("model", "head", "freeze_embeddings", "freeze_layers", "lora"),
     "Training": (
+        "preset",
         "num_train_epochs",
         "max_steps",
         "max_minutes",

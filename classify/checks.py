@@ -216,7 +216,7 @@ def _recipe(config: RunConfig, chosen: tuple[str, ...], corpus: Corpus, width: i
         return ()
     words = {
         "batch_size": f"batches of {training.batch_size}",
-        "num_train_epochs": f"{training.epochs:g} epochs",
+        "num_train_epochs": f"{training.epochs:g} epochs" if training.epochs else "no epochs",
         "learning_rate": f"learning rate {training.peak_learning_rate:g}",
         "contrastive_steps": f"{training.contrastive_steps} steps on pairs of rows before",
     }

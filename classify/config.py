@@ -16,7 +16,7 @@ from classify.device_config import DeviceConfig
 from classify.errors import InputError
 from classify.options import above, above_or_off, at_least, between, convert, option, shown_name
 from classify.output_config import OutputConfig
-from classify.recipe import Recipe, choose
+from classify.recipe import START_ONLY, Recipe, choose
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
@@ -112,6 +112,11 @@ class ModelConfig:
 class TrainingConfig(OutputConfig, DeviceConfig):
     """How to train and on what; TrainingArguments-like. `batch_size` is the global batch, on all devices together."""
 
+    preset: Literal["fast", "default"] = option(
+        "default",
+        "fast: a logistic regression on the frozen model's output and no more; default: the recipe for the table",
+        "--preset",
+    )
     num_train_epochs: float | None = option(
         None,
         "times each row is seen; 3 for large tables, more for small ones if not given; 0 keeps the start",
@@ -266,7 +271,7 @@ class RunConfig:
                 setattr(training, name, None)
         # The start is kept after pairs, and a random head is none to keep.
         pairs = self.model.head == "probe" and training.contrastive_steps != 0
-        recipe = choose(rows, classes, width, pairs=pairs)
+        recipe = choose(rows, classes, width, pairs=pairs, preset=training.preset)
         by_device = training.per_device_train_batch_size is not None
         names = [spec.name for spec in dataclasses.fields(recipe) if not (by_device and spec.name == "batch_size")]
         self._from_recipe = {name: getattr(recipe, name) for name in names if getattr(training, name) is None}
@@ -312,8 +317,14 @@ class RunConfig:
             )
         if training.opt_level is not None:
             self._combine_level(training.opt_level, faults)
-        if training.num_train_epochs == 0 and training.max_steps < 0 and self.model.head == "random":
-            faults.append("--epochs 0 keeps the start, and --head random starts from chance; drop one of them.")
+        if self.model.head == "random" and training.max_steps < 0:
+            if training.num_train_epochs == 0:
+                faults.append("--epochs 0 keeps the start, and --head random starts from chance; drop one of them.")
+            elif training.num_train_epochs is None and training.preset in START_ONLY:
+                faults.append(
+                    f"--preset {training.preset} keeps the start, and --head random starts from chance; drop one of "
+                    "them."
+                )
         if self.model.lora and (self.model.freeze_embeddings or self.model.freeze_layers):
             faults.append("--lora freezes all but the head; drop --freeze-embeddings and --freeze-layers.")
         if training.deepspeed is not None:

@@ -34,15 +34,19 @@ class ProbeResult:
     seconds: float
 
 
-def start_head(model: LoadedModel, data: TrainingSet, runtime: Runtime, seed: int) -> ProbeResult:
+def start_head(
+    model: LoadedModel, data: TrainingSet, runtime: Runtime, seed: int, *, is_final: bool = False
+) -> ProbeResult:
     """Fit the probe on some of the training rows (50 a class, at least 1,000) and set the output layer to it.
+
+    With `is_final`, when nothing is fine-tuned from it, it learns from up to 20,000.
 
     The features come from all ranks; the main process fits, and its weights go to every rank, so that all start from
     the same bits. A collective.
     """
     begin = time.perf_counter()
     layer = output_layer(model.stock)
-    limit = min(MOST_ROWS, max(FEWEST_ROWS, ROWS_PER_CLASS * layer.out_features))
+    limit = MOST_ROWS if is_final else min(MOST_ROWS, max(FEWEST_ROWS, ROWS_PER_CLASS * layer.out_features))
     chosen = cap_rows(data.labels, data.rows, limit, seed=seed)
     # In the precision of training, not of scores: what a rounded feature moves, fine-tuning moves a thousandfold.
     with model.classifier.precision.autocast(training=True):

@@ -17,6 +17,8 @@ _ROWS_FOR_16, _ROWS_FOR_32 = 4_000, 10_000
 _WIDE = 512
 # Rows a class up to which pairs are trained on instead, and for how many steps.
 _FEW_A_CLASS, _CONTRASTIVE_STEPS = 25, 60
+# Presets whose runs end where the others begin to fine-tune.
+START_ONLY = ("fast",)
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,10 @@ class Recipe:
     contrastive_steps: int = 0
 
 
-def choose(rows: int, classes: int, width: int, *, pairs: bool = True) -> Recipe:
+def choose(rows: int, classes: int, width: int, *, pairs: bool = True, preset: str = "default") -> Recipe:
     """The recipe for `rows` training rows of some classes and an encoder of that width; `pairs`: may be trained on.
+
+    The preset "fast" keeps the head's start, a logistic regression on the frozen model.
 
     Steps matter more than epochs: with too few of them fine-tuning has not converged (Mosbach et al., 2021, "On the
     Stability of Fine-tuning BERT", section 6). So epochs grow as the root of what rows are missing, and batches shrink.
@@ -40,6 +44,8 @@ def choose(rows: int, classes: int, width: int, *, pairs: bool = True) -> Recipe
     batch = 32 if rows >= _ROWS_FOR_32 else 16 if rows >= _ROWS_FOR_16 else 8
     epochs = round(min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, _FEWEST_EPOCHS * math.sqrt(_ROWS / rows))))
     rate = 5e-5 if width <= _WIDE else 3e-5
+    if preset in START_ONLY:
+        return Recipe(batch, 0, rate)
     if pairs and rows <= _FEW_A_CLASS * classes:
         return Recipe(batch, 0, rate, _CONTRASTIVE_STEPS)
     return Recipe(batch, epochs, rate)

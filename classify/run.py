@@ -93,7 +93,7 @@ def _run(job: Job) -> Path:
             # Stands there until the run says otherwise: a killed process cannot.
             record.write("interrupted")
     try:
-        state = _begin(job, found)
+        state = _begin(job, found, end)
         end = _rehearse(job, state, plan, end)
         with job.runtime.awaited(), job.writing("the training log"):
             _open_logs(job, state.progress.step)
@@ -168,15 +168,18 @@ def _rows_per_step(job: Job) -> list[int]:
     return [len(share) for share in divide(token_cost(lengths, job.model.hidden_size), job.runtime.world_size)]
 
 
-def _begin(job: Job, found: Checkpoint | None) -> train_state.TrainState:
-    """What a checkpoint holds, or a fresh start, which is the first candidate for the best unless it is random."""
+def _begin(job: Job, found: Checkpoint | None, end: int) -> train_state.TrainState:
+    """What a checkpoint holds, or a fresh start, which is the first candidate for the best unless it is random.
+
+    `end` is the rows that training will consume.
+    """
     if found is not None:
         return resume.restore(job, found)
     config, score = job.config, None
     if config.model.head == "probe":
         begin = time.perf_counter()
         _train_on_pairs(job)
-        start = probe.start_head(job.model, job.training_set, job.runtime, config.training.seed)
+        start = probe.start_head(job.model, job.training_set, job.runtime, config.training.seed, is_final=end == 0)
         score = job.score(job.checked.corpus.eval)
         job.probe = {"accuracy": score.accuracy, "seconds": start.seconds}
         job.say(

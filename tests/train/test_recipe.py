@@ -7,11 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from classify.checks import check
 from classify.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
 from classify.recipe import Recipe, choose
+from classify.run import train
 from tests.support import tiny
+from tests.support.runs import make_config, read_json
 
 SIZES = [8, 50, 300, 1_000, 2_000, 3_999, 4_000, 9_999, 10_000, 50_000, 1_000_000]
 
@@ -66,6 +70,7 @@ def test_what_is_given_stands(
         ({"contrastive_steps": 0}, 17, 0),
         ({"head": "random"}, 17, 0),
         ({"strategy": "model"}, 0, 60),
+        ({"preset": "fast"}, 0, 0),
     ],
 )
 def test_few_rows_a_class_are_trained_on_in_pairs(
@@ -97,3 +102,20 @@ def test_another_table_gets_another_recipe(model_folder: Path, table: Path, tmp_
     check(config)
     assert (config.training.num_train_epochs, config.training.batch_size) == (3, 16)
     assert config.training.learning_rate == 1e-3
+
+
+def test_the_fast_preset_keeps_a_head_that_has_seen_all_rows(
+    model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The encoder comes out as it went in; fine-tuning would start from a head of 1,000 rows."""
+    table = tiny.write_table(tmp_path / "rows.csv", tiny.table_rows(1_500))
+    out = train(make_config(model_folder, table, tmp_path / "out", preset="fast", num_train_epochs=None))
+    said = capsys.readouterr().out
+    assert "a logistic regression on the model's output of 1200 rows" in said
+    assert "recipe: no epochs - for 1,200 training rows" in said
+    before, after = (load_file(folder / "model.safetensors") for folder in (model_folder, out))
+    shared = [name for name in before if f"bert.{name}" in after]
+    assert len(shared) > 10
+    for name in shared:
+        assert torch.equal(before[name], after[f"bert.{name}"]), name
+    assert read_json(out / "metrics.json")["train"]["steps"] == 0
