@@ -16,6 +16,7 @@ import argparse
 import csv
 import importlib.metadata
 import json
+import math
 import os
 import random
 import shlex
@@ -39,10 +40,12 @@ TICKETS, SPLITS = "tickets", 5
 SIZES = ("2000", "k5", "k10")
 ROWS, SCORED = 2_000, 1_500
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
-MANY_CLASSES = 50
+MANY_CLASSES = ("banking77",)
+FAST, BEST = "fast", "best"
 
 Rows = list[tuple[str, str]]
 Task = tuple[str, str, int]  # set, size, seed
+Pairs = dict[str, tuple[float, float]]  # of each set: this program, the other tool
 
 
 def read(path: Path) -> Rows:
@@ -89,23 +92,44 @@ def rows_of(folder: Path, task: Task, validation: bool) -> tuple[Rows, Rows]:
     return few, scored[:SCORED]
 
 
-def ours(folder: Path, flags: str, seed: int) -> dict[str, float]:
-    """This program on train.csv and scored.csv of a folder."""
-    out = folder / "out"
-    words = [sys.executable, str(ROOT / "run_classify.py"), "--cpu", "--report-to", "none", "--seed", str(seed)]
-    words += ["--data", str(folder / "train.csv"), "--test-data", str(folder / "scored.csv"), "--output-dir", str(out)]
+def ours(folder: Path, flags: str, seed: int, curve: bool) -> dict[str, Any]:
+    """This program on train.csv and scored.csv of a folder.
+
+    `curve` runs it once more, with nine tenths of train.csv to train on as before and scored.csv to evaluate on, and
+    adds [seconds since the command, accuracy] of the start and of each epoch.
+    """
+    metrics, wall = _run(folder, ["--test-data", str(folder / "scored.csv"), *shlex.split(flags)], seed)
+    entry = {
+        "accuracy": metrics["test"]["accuracy"],
+        "macro_f1": metrics["test"]["macro_f1"],
+        "rows": metrics["test"]["rows"],
+        "wall": wall,
+        "loading": metrics["start_seconds"] - metrics["probe"]["seconds"],
+        "train_seconds": metrics["train"]["seconds"],
+    }
+    if curve:
+        rows = read(folder / "train.csv")
+        write(folder / "most.csv", [row for number, row in enumerate(rows) if number % 10])
+        words = ["--data", str(folder / "most.csv"), "--eval-data", str(folder / "scored.csv")]
+        metrics, _ = _run(folder, [*words, *shlex.split(flags)], seed)
+        log = (folder / "out" / "train_log.jsonl").read_text().splitlines()
+        scored = [line for line in map(json.loads, log) if "eval" in line]
+        begin, epoch = metrics["start_seconds"], metrics["train"]["seconds"] / max(1, metrics["train"]["epochs"])
+        epochs = [[begin + epoch * line["epoch"], line["eval"]["accuracy"]] for line in scored if line["epoch"]]
+        entry["curve"] = [[begin, metrics["probe"]["accuracy"]], *epochs]
+    return entry
+
+
+def _run(folder: Path, words: list[str], seed: int) -> tuple[dict[str, Any], float]:
+    """metrics.json of a run into the folder's `out`, and the seconds that it took."""
+    command = [sys.executable, str(ROOT / "run_classify.py"), "--cpu", "--report-to", "none", "--seed", str(seed)]
+    command += ["--data", str(folder / "train.csv"), "--output-dir", str(folder / "out"), "--overwrite-output-dir"]
     begin = time.perf_counter()
-    done = subprocess.run([*words, *shlex.split(flags)], capture_output=True, text=True, env=_offline())
+    done = subprocess.run([*command, *words], capture_output=True, text=True, env=_offline())
     wall = time.perf_counter() - begin
     if done.returncode:
         raise SystemExit(f"{folder}: {done.stderr}")
-    found = json.loads((out / "metrics.json").read_text())
-    return {
-        "accuracy": found["test"]["accuracy"],
-        "macro_f1": found["test"]["macro_f1"],
-        "wall": wall,
-        "train_seconds": found["train"]["seconds"],
-    }
+    return json.loads((folder / "out" / "metrics.json").read_text()), wall
 
 
 def _offline() -> dict[str, str]:
@@ -136,6 +160,7 @@ def figures(truth: list[str], predicted: list[str], *packages: str) -> dict[str,
     return {
         "accuracy": sum(a == b for a, b in zip(truth, predicted, strict=True)) / len(truth),
         "macro_f1": float(f1_score(truth, predicted, average="macro")),
+        "rows": len(truth),
         "versions": {package: importlib.metadata.version(package) for package in packages},
     }
 
@@ -165,10 +190,13 @@ def trainer(train: Rows, scored: Rows, model: str, seed: int, **settings: Any) -
             **settings,
         )
         loop = transformers.Trainer(stock, arguments, train_dataset=encode(train))
+        begin = time.perf_counter()
         loop.train()
+        seconds = time.perf_counter() - begin
         best = loop.predict(encode([(text, labels[0]) for text, _ in scored])).predictions.argmax(axis=1)
     predicted = [labels[number] for number in best]
-    return figures([label for _, label in scored], predicted, "transformers", "torch", "accelerate")
+    entry = figures([label for _, label in scored], predicted, "transformers", "torch", "accelerate")
+    return {**entry, "train_seconds": seconds}
 
 
 def trainer_script(train: Rows, scored: Rows, model: str, seed: int) -> dict[str, Any]:
@@ -247,15 +275,18 @@ class Store:
 
     def __init__(self, path: Path):
         self.path = path
-        self.entries: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+        self.entries = self._stored()
+
+    def _stored(self) -> dict[str, dict[str, Any]]:
+        return json.loads(self.path.read_text()) if self.path.exists() else {}
 
     def key(self, tool: str, task: Task, validation: bool) -> str:
         """Of an entry."""
         return "/".join([tool, *map(str, task), "validation" if validation else "test"])
 
     def add(self, key: str, entry: dict[str, Any]) -> None:
-        """Keep an entry, at once: a table takes hours."""
-        self.entries[key] = entry
+        """Keep an entry, at once: a table takes hours, and others may be adding to it."""
+        self.entries = {**self._stored(), key: entry}
         self.path.write_text(json.dumps(self.entries, indent=1, sort_keys=True) + "\n")
 
     def mean(self, tool: str, name: str, size: str, validation: bool, what: str = "accuracy") -> float | None:
@@ -263,14 +294,14 @@ class Store:
         values = self.values(tool, name, size, validation, what)
         return statistics.mean(values) if values else None
 
-    def values(self, tool: str, name: str, size: str, validation: bool, what: str = "accuracy") -> list[float]:
+    def values(self, tool: str, name: str, size: str, validation: bool, what: str = "accuracy") -> list[Any]:
         """Of each seed."""
         tail = "validation" if validation else "test"
         parts = ((key.split("/"), entry) for key, entry in self.entries.items())
         return [
             entry[what]
             for (tool_, name_, size_, _, tail_), entry in parts
-            if (tool_, name_, size_, tail_) == (tool, name, size, tail)
+            if (tool_, name_, size_, tail_) == (tool, name, size, tail) and what in entry
         ]
 
 
@@ -302,48 +333,98 @@ def table(store: Store, tools: list[str], size: str, validation: bool) -> list[s
 
 def goals(store: Store, tool: str, validation: bool) -> list[str]:
     """The aims of docs/recipe.md beside what `tool`, a set-up of this program, was measured at; over sets with both."""
+    full = str(ROWS)
 
-    def means(other: str, size: str = str(ROWS), what: str = "accuracy") -> dict[str, float]:
+    def means(other: str, size: str = full, what: str = "accuracy") -> dict[str, float]:
         values = {name: store.mean(other, name, size, validation, what) for name in FILES}
         return {name: value for name, value in values.items() if value is not None}
 
-    def compare(name: str, aim: str, pairs: list[tuple[float, float]], value: Callable[[], str]) -> str:
-        return f"| {name} | {aim} | {value() if pairs else 'not measured'} | {len(pairs)} |"
+    def beside(own: dict[str, float], others: dict[str, float]) -> Pairs:
+        return {name: (own[name], others[name]) for name in own if name in others}
 
-    def beside(others: dict[str, float], own: dict[str, float]) -> list[tuple[float, float]]:
-        return [(own[name], others[name]) for name in own if name in others]
+    def few(what: str) -> Pairs:
+        """5 and 10 rows a class, of each set."""
+        by_size = {size: beside(means(tool, size, what), means(SETFIT, size, what)) for size in SIZES[1:]}
+        return {f"{name}, {size}": pair for size, pairs in by_size.items() for name, pair in pairs.items()}
 
-    own, wall = means(tool), means(tool, what="wall")
-    script, readme = means(SCRIPT), means(README)
+    def deviations(other: str) -> dict[str, float]:
+        values = {name: store.values(other, name, full, validation) for name in FILES}
+        return {name: statistics.stdev(seeds) for name, seeds in values.items() if len(seeds) > 1}
+
+    own, script, readme = means(tool), means(SCRIPT), means(README)
     better = {name: max(score, readme.get(name, score)) for name, score in script.items()}
-    trainer_pairs, tfidf_pairs = beside(better, own), beside(means(TFIDF), own)
-    walls = beside(means(SCRIPT, what="wall"), wall)
-    few = [(mine, theirs) for size in SIZES[1:] for mine, theirs in beside(means(SETFIT, size), means(tool, size))]
-    few_walls = [
-        (mine, theirs)
-        for size in SIZES[1:]
-        for mine, theirs in beside(means(SETFIT, size, "wall"), means(tool, size, "wall"))
+    over_trainer = beside(own, better)
+    few_classes = {name: pair for name, pair in over_trainer.items() if name not in MANY_CLASSES}
+    rows = means(tool, what="rows")
+    behind = [
+        name for name, (mine, theirs) in over_trainer.items() if mine < theirs - standard_error(theirs, rows[name])
     ]
-
-    def points(pairs: list[tuple[float, float]], of: Callable[[list[float]], float]) -> str:
-        return f"{100 * of([a - b for a, b in pairs]):+.1f}"
-
-    def ratio(pairs: list[tuple[float, float]]) -> str:
-        return f"{sum(a for a, _ in pairs) / sum(b for _, b in pairs):.2f} x"
-
-    def above(pairs: list[tuple[float, float]]) -> str:
-        return f"{sum(a > b for a, b in pairs)} of {len(pairs)}"
-
+    of_words, words_wall = means(TFIDF), means(TFIDF, what="wall")
+    after_loading = {name: wall - means(FAST, what="loading")[name] for name, wall in means(FAST, what="wall").items()}
+    lines = [
+        ("over the better Trainer, median points", "+1.0", over_trainer, points(over_trainer, statistics.median)),
+        ("the same, mean without banking77", "+1.0", few_classes, points(few_classes)),
+        ("below it by more than a standard error", "none", over_trainer, ", ".join(behind) or "none"),
+        ("above TF-IDF", "all", beside(own, of_words), above(beside(own, of_words))),
+        ("wall time over the script's defaults, summed", "0.4 x",
+         *ratio(beside(means(tool, what="wall"), means(SCRIPT, what="wall")))),
+        ("time to the script's accuracy over its own, median", "0.25 x",
+         *ratio(beside(time_to(store, tool, script, validation), means(SCRIPT, what="train_seconds")), median=True)),
+        ("deviation over seeds, over the script's", "0.5 x", *ratio(beside(deviations(tool), deviations(SCRIPT)))),
+        ("--preset fast over TF-IDF, mean points", "+0.0", beside(means(FAST), of_words),
+         points(beside(means(FAST), of_words))),
+        ("its time behind loading the model over TF-IDF's", "2 x", *ratio(beside(after_loading, words_wall))),
+        ("--preset best over the default, mean points", "+0.7", beside(means(BEST), own),
+         points(beside(means(BEST), own))),
+        ("5 and 10 rows a class over SetFit, mean points", "+0.0", few("accuracy"), points(few("accuracy"))),
+        ("its wall time over SetFit's", "0.5 x", *ratio(few("wall"))),
+    ]  # fmt: skip
     return [
         f"| aim, {tool} | number | measured | sets |",
         "|---|---|---|---|",
-        compare("over the better Trainer, median points", "+1.0", trainer_pairs,
-                lambda: points(trainer_pairs, statistics.median)),
-        compare("over TF-IDF", "all", tfidf_pairs, lambda: above(tfidf_pairs)),
-        compare("wall time over the script's defaults, summed", "0.4 x", walls, lambda: ratio(walls)),
-        compare("5 and 10 rows a class over SetFit, mean points", "+0.0", few, lambda: points(few, statistics.mean)),
-        compare("its wall time over SetFit's", "0.5 x", few_walls, lambda: ratio(few_walls)),
-    ]  # fmt: skip
+        *(
+            f"| {name} | {aim} | {value if pairs else 'not measured'} | {len(pairs)} |"
+            for name, aim, pairs, value in lines
+        ),
+    ]
+
+
+def points(pairs: Pairs, of: Callable[[list[float]], float] = statistics.mean) -> str:
+    """The mean difference of accuracies, in points."""
+    return f"{100 * of([a - b for a, b in pairs.values()]):+.1f}" if pairs else ""
+
+
+def ratio(pairs: Pairs, median: bool = False) -> tuple[Pairs, str]:
+    """The pairs, and the ratio of their sums or the median of their ratios."""
+    if not pairs:
+        return pairs, ""
+    if median:
+        return pairs, f"{statistics.median(a / b for a, b in pairs.values()):.2f} x"
+    return pairs, f"{sum(a for a, _ in pairs.values()) / sum(b for _, b in pairs.values()):.2f} x"
+
+
+def above(pairs: Pairs) -> str:
+    """On how many sets the first is the better one."""
+    return f"{sum(a > b for a, b in pairs.values())} of {len(pairs)}"
+
+
+def standard_error(accuracy: float, rows: float) -> float:
+    """Of an accuracy on so many rows."""
+    return math.sqrt(accuracy * (1 - accuracy) / rows)
+
+
+def time_to(store: Store, tool: str, wanted: dict[str, float], validation: bool) -> dict[str, float]:
+    """Mean seconds from the command to the first scored epoch (0: the start) that reaches the accuracy wanted.
+
+    Infinite where a run never does.
+    """
+    seconds = {}
+    for name, accuracy in wanted.items():
+        curves = store.values(tool, name, str(ROWS), validation, "curve")
+        reached = [next((time for time, score in curve if score >= accuracy), math.inf) for curve in curves]
+        if reached:
+            seconds[name] = statistics.mean(reached)
+    return seconds
 
 
 def main() -> None:
@@ -356,6 +437,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=SIZES)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--ours", action="append", metavar="NAME=FLAGS", help="this program with flags; default=")
+    parser.add_argument("--curve", action="store_true", help="each epoch's accuracy too, in a second run")
     parser.add_argument("--peers", nargs="*", choices=PEERS, help="run these again; all without a name")
     parser.add_argument("--setfit", metavar="PYTHON", default=".venv-setfit/bin/python")
     parser.add_argument("--validation", action="store_true", help="score on further training rows")
@@ -378,7 +460,7 @@ def main() -> None:
             for name, rows in zip(("train", "scored"), rows_of(options.folder, task, options.validation), strict=True):
                 write(Path(place) / f"{name}.csv", rows)
             for tool, _, flags in own:
-                entry = {"flags": flags, **ours(Path(place), f"{flags} --overwrite-output-dir", task[2])}
+                entry = {"flags": flags, **ours(Path(place), flags, task[2], options.curve)}
                 store.add(store.key(tool, task, options.validation), entry)
                 print(*task, tool, f"{entry['accuracy']:.4f}", f"{entry['wall']:.0f} s", flush=True)
             for tool in peers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import random
 from collections import Counter
@@ -57,18 +58,51 @@ def test_the_tickets_are_cut_in_five(quality: Any, folder: Path) -> None:
     assert all(Counter(train) + Counter(scored) == together for train, scored in parts)
 
 
+def measured(store: Any, quality: Any, tool: str, name: str, size: str = "2000", **entry: Any) -> None:
+    """Add an entry for each seed: a value is a list then."""
+    seeds = max(len(value) for value in entry.values())
+    for seed in range(seeds):
+        values = {what: value[seed % len(value)] for what, value in entry.items()}
+        store.add(store.key(tool, (name, size, seed), False), values)
+
+
 def test_goals_over_the_sets_that_both_have_run(quality: Any, tmp_path: Path) -> None:
     store = quality.Store(tmp_path / "q.json")
-    for tool, name, accuracy, wall in (
-        ("default", "trec", 0.95, 10.0),
-        ("default", "irony", 0.70, 20.0),
-        ("default", "sst5", 0.40, 99.0),
-        (quality.SCRIPT, "trec", 0.92, 100.0),
-        (quality.SCRIPT, "irony", 0.71, 50.0),
-        (quality.README, "trec", 0.93, 40.0),
-        (quality.TFIDF, "irony", 0.69, 1.0),
-        (quality.TFIDF, "sst5", 0.41, 1.0),
-    ):
-        store.add(store.key(tool, (name, "2000", 0), False), {"accuracy": accuracy, "wall": wall})
+    add = functools.partial(measured, store, quality)
+    curve = [[[5.0, 0.5], [9.0, 0.93], [12.0, 0.96]]]
+    add("default", "trec", accuracy=[0.94, 0.96], wall=[10.0], rows=[500], curve=curve)
+    add("default", "irony", accuracy=[0.65, 0.65], wall=[20.0], rows=[500])
+    add("default", "banking77", accuracy=[0.92], wall=[20.0], rows=[500])
+    add("default", "sst5", accuracy=[0.40], wall=[99.0], rows=[500])
+    add(quality.SCRIPT, "trec", accuracy=[0.90, 0.94], wall=[100.0], train_seconds=[90.0])
+    add(quality.SCRIPT, "irony", accuracy=[0.71], wall=[50.0], train_seconds=[40.0])
+    add(quality.SCRIPT, "banking77", accuracy=[0.90], wall=[50.0], train_seconds=[40.0])
+    add(quality.README, "trec", accuracy=[0.93], wall=[40.0])
+    add(quality.TFIDF, "irony", accuracy=[0.60], wall=[3.0])
+    add(quality.TFIDF, "sst5", accuracy=[0.41], wall=[3.0])
+    add(quality.FAST, "irony", accuracy=[0.63], wall=[9.0], loading=[6.0])
+    add(quality.BEST, "trec", accuracy=[0.96], wall=[9.0])
+    add("default", "trec", "k5", accuracy=[0.80], wall=[10.0])
+    add(quality.SETFIT, "trec", "k5", accuracy=[0.82], wall=[40.0])
     lines = quality.goals(quality.Store(tmp_path / "q.json"), "default", False)
-    assert [line.split("|")[3].strip() for line in lines[2:]] == ["+0.5", "1 of 2", "0.20 x", *["not measured"] * 2]
+    assert [[cell.strip() for cell in line.split("|")[3:5]] for line in lines[2:]] == [
+        ["+2.0", "3"],  # 0.95 over 0.93, 0.65 under 0.71, 0.92 over 0.90
+        ["-2.0", "2"],
+        ["irony", "3"],
+        ["1 of 2", "2"],
+        ["0.25 x", "3"],
+        ["0.10 x", "1"],  # 0.92 after 9 of 90 seconds
+        ["0.50 x", "1"],  # of the two seeds of trec
+        ["+3.0", "1"],
+        ["1.00 x", "1"],
+        ["+1.0", "1"],
+        ["-2.0", "1"],
+        ["0.25 x", "1"],
+    ]
+
+
+def test_an_accuracy_that_is_never_reached_takes_for_ever(quality: Any, tmp_path: Path) -> None:
+    store = quality.Store(tmp_path / "q.json")
+    measured(store, quality, "default", "trec", curve=[[[5.0, 0.5], [9.0, 0.9]]])
+    times = [quality.time_to(store, "default", {"trec": wanted}, False)["trec"] for wanted in (0.4, 0.9, 0.95)]
+    assert times == [5.0, 9.0, float("inf")]
