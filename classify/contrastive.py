@@ -1,4 +1,4 @@
-"""With few rows: texts of a class are pulled together, and classes apart, before the head starts.
+"""Before the head starts: texts of a class are pulled together, and classes apart.
 
 A handful of texts a class say little by themselves, but every two of them say whether they belong together. So SetFit
 (Tunstall et al., 2022, "Efficient Few-Shot Learning Without Prompts", section 3) first trains an encoder on pairs. Here
@@ -8,6 +8,8 @@ all pairs of a batch count in one pass, so some dozens of steps do what a pass o
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +17,10 @@ import torch
 from torch.nn.functional import normalize
 
 from classify.config import TrainingConfig
+from classify.data.plan import divide, token_cost
 from classify.data.tokens import TrainingSet
+from classify.errors import ClassifyError
+from classify.memory import out_of_memory, release_cache
 from classify.model import LoadedModel, output_layer
 from classify.optimization import learning_rate_factor, make_optimizer, set_learning_rate
 from classify.runtime import Runtime
@@ -24,47 +29,120 @@ from classify.runtime import Runtime
 _ROWS, _FEWEST_ROWS, _TOKENS = 32, 8, 8_192
 _WARMUP, _CLIP = 0.1, 1.0
 
+T = TypeVar("T")
 
-def pull_together(model: LoadedModel, data: TrainingSet, runtime: Runtime, config: TrainingConfig, steps: int) -> float:
+
+def pull_together(
+    model: LoadedModel,
+    data: TrainingSet,
+    runtime: Runtime,
+    config: TrainingConfig,
+    steps: int,
+    after_step: Callable[[], object] = lambda: None,
+) -> float:
     """Train all but the output layer on pairs of rows for some steps; returns the seconds it took.
 
-    The main process computes, and its weights go to every rank, so the result does not depend on how many there are.
-    A collective.
+    The ranks share the rows of a step and exchange features and gradients, so that each pair counts whichever rank has
+    its rows. Where memory runs out, steps have half as many rows from there on. A collective.
+
+    Raises ClassifyError where memory does not do for four rows.
     """
     begin = time.perf_counter()
-    if runtime.is_main:
-        _train(model, data, runtime.device, config, steps)
+    runtime.broadcast_parameters(model.stock)
+    pairs = _Pairs(model, data, runtime, config)
+    draw = np.random.default_rng(config.seed)
+    rows = int(np.clip(_TOKENS / data.tokens.lengths_of(data.rows).mean(), _FEWEST_ROWS, _ROWS))
+    was_training = model.classifier.training
+    model.classifier.train()
+    # Each rank drops other units, as in every other step.
+    torch.manual_seed(config.seed + runtime.rank)
+    try:
+        for step in range(steps):
+            rate = config.peak_learning_rate * learning_rate_factor(step, steps, _WARMUP)
+            while not pairs.step(draw_rows(data.labels[data.rows], rows, draw), rate):
+                rows //= 2
+                if rows < 4:
+                    raise ClassifyError(
+                        "out of memory with the pairs of 8 texts; take a smaller --max-length or --contrastive-steps 0."
+                    )
+            after_step()
+    finally:
+        pairs.close()
+        model.classifier.train(was_training)
     runtime.broadcast_parameters(model.stock)
     return time.perf_counter() - begin
 
 
-def _train(model: LoadedModel, data: TrainingSet, device: torch.device, config: TrainingConfig, steps: int) -> None:
-    optimizer = make_optimizer(model.classifier, config, device)
-    trained = [p for group in optimizer.param_groups for p in group["params"]]
-    draw = np.random.default_rng(config.seed)
-    rows = int(np.clip(_TOKENS / data.tokens.lengths_of(data.rows).mean(), _FEWEST_ROWS, _ROWS))
-    features: list[torch.Tensor] = []
-    hook = output_layer(model.stock).register_forward_pre_hook(lambda _, args: features.append(args[0]))
-    # Without a gradient scaler fp16 would lose small gradients; what this costs on a few rows is little.
-    is_fp16 = model.classifier.precision.half is torch.float16
-    forward = model.classifier.logits if is_fp16 else model.classifier
-    was_training = model.classifier.training
-    model.classifier.train()
-    torch.manual_seed(config.seed)
-    try:
-        for step in range(steps):
-            set_learning_rate(optimizer, config.peak_learning_rate * learning_rate_factor(step, steps, _WARMUP))
-            chosen = draw_rows(data.labels[data.rows], rows, draw)
-            features.clear()
-            forward(model.batch(data.tokens, data.rows[chosen]).to(device))
-            labels = torch.from_numpy(data.labels[data.rows[chosen]]).to(features[0].device)
-            pair_loss(features[0][: len(chosen)].float(), labels).backward()
-            torch.nn.utils.clip_grad_norm_(trained, _CLIP)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-    finally:
-        hook.remove()
-        model.classifier.train(was_training)
+class _Pairs:
+    """What a step on pairs needs: an optimizer, and the features as they reach the output layer."""
+
+    def __init__(self, model: LoadedModel, data: TrainingSet, runtime: Runtime, config: TrainingConfig):
+        self.model, self.data, self.runtime = model, data, runtime
+        self.optimizer = make_optimizer(model.classifier, config, runtime.device)
+        self.layer = output_layer(model.stock)
+        head = {id(parameter) for parameter in self.layer.parameters()}
+        trained = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        self.trained = [parameter for parameter in trained if id(parameter) not in head]
+        # Without a gradient scaler fp16 would lose small gradients; what this costs on a few rows is little.
+        is_fp16 = model.classifier.precision.half is torch.float16
+        self.forward = model.classifier.logits if is_fp16 else model.classifier
+        self._caught: list[torch.Tensor] = []
+        self._hook = self.layer.register_forward_pre_hook(lambda _, args: self._caught.append(args[0]))
+
+    def close(self) -> None:
+        """Leave the model as it was but for its weights."""
+        self._hook.remove()
+        self._caught.clear()
+
+    def step(self, chosen: npt.NDArray[np.int64], rate: float) -> bool:
+        """One optimizer step on places in the training rows; False, with nothing done, where memory ran out."""
+        runtime, rows = self.runtime, self.data.rows[chosen]
+        costs = token_cost(self.data.tokens.lengths_of(rows), self.model.hidden_size)
+        shares = divide(costs, runtime.world_size)
+        own = self._tried(lambda: self._features(rows[shares[runtime.rank]]))
+        if own is None:
+            return False
+        everyone = runtime.gather(own.detach())  # in the order of ranks
+        before = sum(map(len, shares[: runtime.rank]))
+        features = torch.cat([everyone[:before], own, everyone[before + len(own) :]])
+        labels = torch.from_numpy(self.data.labels[rows[np.concatenate(shares)]])
+        loss = pair_loss(features, labels.to(features.device))
+        if not self._tried(lambda: _backward(loss)):
+            return False
+        runtime.add_gradients(self.trained)
+        torch.nn.utils.clip_grad_norm_(self.trained, _CLIP)
+        set_learning_rate(self.optimizer, rate)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return True
+
+    def _features(self, rows: npt.NDArray[np.int64]) -> torch.Tensor:
+        """What the output layer reads of some rows, (n, width)."""
+        if not len(rows):
+            return torch.zeros(0, self.layer.in_features, device=self.runtime.device)
+        self._caught.clear()
+        self.forward(self.model.batch(self.data.tokens, rows).to(self.runtime.device))
+        return self._caught.pop()[: len(rows)].float()
+
+    def _tried(self, compute: Callable[[], T]) -> T | None:
+        """What a computation returns; None where memory ran out on any rank. A collective."""
+        result = None
+        try:
+            result = compute()
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+        if self.runtime.any(result is None):
+            self.optimizer.zero_grad(set_to_none=True)
+            release_cache(self.runtime.device)
+            return None
+        return result
+
+
+def _backward(loss: torch.Tensor) -> bool:
+    if loss.requires_grad:  # not on a rank without rows
+        loss.backward()
+    return True
 
 
 def draw_rows(labels: npt.NDArray[np.int64], count: int, draw: np.random.Generator) -> npt.NDArray[np.int64]:

@@ -196,7 +196,9 @@ def _train_on_pairs(job: Job) -> None:
     """The recipe's steps on pairs of rows; says so."""
     steps = job.config.training.contrastive_steps or 0
     if steps:
-        seconds = contrastive.pull_together(job.model, job.training_set, job.runtime, job.config.training, steps)
+        with _bar(job, 0, steps) as bar:
+            training = job.config.training
+            seconds = contrastive.pull_together(job.model, job.training_set, job.runtime, training, steps, bar.update)
         job.say(f"pairs: {steps} steps on pairs of rows, {seconds:.1f} s (--contrastive-steps to change)")
 
 

@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -214,6 +214,16 @@ class Runtime:
         if self.distributed:
             for parameter in module.parameters():
                 torch.distributed.broadcast(parameter.data, src=0)
+
+    def add_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Make each gradient the sum of all ranks'; one that is not there counts as zero. A collective."""
+        if not self.distributed:
+            return
+        own = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
+        total = torch.cat([gradient.reshape(-1) for gradient in own])
+        torch.distributed.all_reduce(total)
+        for parameter, part in zip(parameters, total.split([one.numel() for one in parameters]), strict=True):
+            parameter.grad = part.view_as(parameter)
 
     def forward(self, model: nn.Module, batches: list[Any]) -> torch.Tensor:
         """Outputs of a (wrapped) model for one batch a replica, concatenated in order."""

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from classify import contrastive
 from classify.config import TrainingConfig
-from classify.errors import InputError
+from classify.errors import ClassifyError, InputError
 from classify.inference import features_of
 from classify.run import train
 from tests.support import tiny
@@ -67,7 +67,27 @@ def test_texts_of_a_class_come_together(model_folder: Path) -> None:
         assert torch.equal(parameter, dict(model.stock.classifier.named_parameters())[name]), "the head is not touched"
 
 
-def test_all_ranks_start_from_the_main_process(model_folder: Path, tmp_path: Path) -> None:
+def test_steps_hold_fewer_rows_where_memory_runs_out(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step is done again, and later ones stay as small; with no rows left to halve the line says what to do."""
+    data, model = data_and_model(model_folder)
+    config = TrainingConfig(use_cpu=True, learning_rate=1e-3, seed=1)
+    features, room, taken = contrastive._Pairs._features, 9, []
+
+    def short_of_memory(self: Any, rows: Any) -> torch.Tensor:
+        taken.append(len(rows))
+        if len(rows) > room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return features(self, rows)
+
+    monkeypatch.setattr(contrastive._Pairs, "_features", short_of_memory)
+    contrastive.pull_together(model, data, config.runtime, config, 3)
+    assert [count > room for count in taken] == [True, True, False, False, False]
+    room = 3
+    with pytest.raises(ClassifyError, match=r"out of memory with the pairs of 8 texts; take .* --contrastive-steps 0"):
+        contrastive.pull_together(model, data, config.runtime, config, 3)
+
+
+def test_the_start_does_not_depend_on_the_number_of_ranks(model_folder: Path, tmp_path: Path) -> None:
     table = tiny.write_table(tmp_path / "few.csv", tiny.table_rows(60))
     words = ["run_classify.py", "--data", str(table), "--model", str(model_folder), "--cpu", "--max-steps", "1"]
     words += ["--learning-rate", "1e-3", "--batch-size", "8", "--precision", "fp32", "--report-to", "none"]
