@@ -35,6 +35,7 @@ GROUPS = {
         "learning_rate",
         "lr_scheduler_type",
         "contrastive_steps",
+        "average_seeds",
         "layerwise_lr_decay",
         "label_smoothing_factor",
         "class_weights",

@@ -210,8 +210,8 @@ def _pooling(asked: str, model: ModelFolder) -> Guess:
 def _recipe(config: RunConfig, chosen: tuple[str, ...], corpus: Corpus, width: int) -> tuple[Guess, ...]:
     """The line on what the recipe chose; none where everything was given."""
     training = config.training
-    if not training.contrastive_steps:
-        chosen = tuple(name for name in chosen if name != "contrastive_steps")
+    silent = {"contrastive_steps": training.contrastive_steps == 0, "average_seeds": training.cycles == 1}
+    chosen = tuple(name for name in chosen if not silent.get(name))
     if not chosen:
         return ()
     words = {
@@ -219,6 +219,7 @@ def _recipe(config: RunConfig, chosen: tuple[str, ...], corpus: Corpus, width: i
         "num_train_epochs": f"{training.epochs:g} epochs" if training.epochs else "no epochs",
         "learning_rate": f"learning rate {training.peak_learning_rate:g}",
         "contrastive_steps": f"{training.contrastive_steps} steps on pairs of rows before",
+        "average_seeds": f"the average of {training.cycles} trainings",
     }
     why = f"for {len(corpus.train):,} training rows of {len(corpus.labels)} classes and an encoder {width} wide"
     return (Guess("recipe", ", ".join(words[name] for name in chosen), why, ", ".join(map(_flag, chosen))),)

@@ -16,7 +16,7 @@ from classify.device_config import DeviceConfig
 from classify.errors import InputError
 from classify.options import above, above_or_off, at_least, between, convert, option, shown_name
 from classify.output_config import OutputConfig
-from classify.recipe import START_ONLY, Recipe, choose
+from classify.recipe import PRESETS, Recipe, choose
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
@@ -112,9 +112,10 @@ class ModelConfig:
 class TrainingConfig(OutputConfig, DeviceConfig):
     """How to train and on what; TrainingArguments-like. `batch_size` is the global batch, on all devices together."""
 
-    preset: Literal["fast", "default"] = option(
+    preset: Literal["fast", "default", "best"] = option(
         "default",
-        "fast: a logistic regression on the frozen model's output and no more; default: the recipe for the table",
+        "default: the recipe for the table; fast: a logistic regression on the frozen model's output, no more; "
+        "best: the average of three trainings",
         "--preset",
     )
     num_train_epochs: float | None = option(
@@ -167,6 +168,12 @@ class TrainingConfig(OutputConfig, DeviceConfig):
         "--contrastive-steps",
         check=at_least(0),
     )
+    average_seeds: int | None = option(
+        None,
+        "train so many times from the same start, in other orders, and keep the average of the weights; 1 if not given",
+        "--average-seeds",
+        check=above(0),
+    )
     weight_decay: float = option(0.01, "AdamW's weight decay; none on biases and norms", check=between(0, 1))
     adam_beta1: float = option(0.9, "AdamW's beta 1", check=between(0, 1))
     adam_beta2: float = option(0.999, "AdamW's beta 2", check=between(0, 1))
@@ -214,8 +221,15 @@ class TrainingConfig(OutputConfig, DeviceConfig):
         return Recipe.num_train_epochs if self.num_train_epochs is None else self.num_train_epochs
 
     @property
+    def cycles(self) -> int:
+        """Trainings that the run consists of; the average of their weights is what it keeps."""
+        return self.average_seeds or Recipe.average_seeds
+
+    @property
     def weights_kept(self) -> str:
         """`keep`; a run that ends when scores get no better goes back to where they were best."""
+        if self.cycles > 1:  # the average comes last, and is none of those before it
+            return "last"
         return "best" if self.keep == "auto" and self.patience is not None else self.keep
 
     @property
@@ -320,7 +334,7 @@ class RunConfig:
         if self.model.head == "random" and training.max_steps < 0:
             if training.num_train_epochs == 0:
                 faults.append("--epochs 0 keeps the start, and --head random starts from chance; drop one of them.")
-            elif training.num_train_epochs is None and training.preset in START_ONLY:
+            elif training.num_train_epochs is None and PRESETS[training.preset].get("num_train_epochs") == 0:
                 faults.append(
                     f"--preset {training.preset} keeps the start, and --head random starts from chance; drop one of "
                     "them."
@@ -340,10 +354,33 @@ class RunConfig:
             faults.append("--device-memory belongs to --strategy model; give both, or none.")
         if self.model.lora and training.strategy == "fsdp":
             faults.append("--lora leaves little that --strategy fsdp could cut over processes; drop one of them.")
+        self._combine_seeds(faults)
         if training.patience is not None and training.keep == "last":
             faults.append("--patience keeps the best weights, --keep last the last ones; drop one of them.")
         if training.resume_from_checkpoint and training.overwrite_output_dir:
             faults.append("--resume goes on from a folder that --overwrite-output-dir would empty; give one of them.")
+
+    def _combine_seeds(self, faults: list[str]) -> None:
+        """Faults of several trainings in one run beside other options."""
+        training = self.training
+        asked = training.average_seeds
+        if (asked or PRESETS[training.preset].get("average_seeds", 1)) == 1:
+            return
+        flag = f"--average-seeds {asked}" if asked else f"--preset {training.preset}"
+        epochs = training.num_train_epochs
+        faults.extend(
+            f"{flag} trains whole courses and averages their ends, and {other} does not go with that; drop one of them."
+            for other, given in (
+                (f"--epochs {epochs:g}" if epochs else "", epochs is not None and epochs % 1 > 0),
+                (f"--max-steps {training.max_steps}", training.max_steps > 0),
+                (f"--max-minutes {training.max_minutes}", training.max_minutes is not None),
+                (f"--patience {training.patience}", training.patience is not None),
+                ("--keep best", training.keep == "best"),
+                ("--deepspeed", training.deepspeed is not None),
+                (f"--opt-level {training.opt_level}", training.opt_level in ("O2", "O3")),
+            )
+            if given
+        )
 
     def _combine_level(self, level: str, faults: list[str]) -> None:
         """Faults of --opt-level beside other options."""

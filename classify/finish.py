@@ -17,7 +17,7 @@ from classify.adapters import merge_adapters
 from classify.data.parts import Part
 from classify.job import Job
 from classify.outputs import FORMAT, RunRecord, save_model, write_json, write_predictions
-from classify.resume import take_best
+from classify.resume import take_weights
 
 
 def finish(job: Job, state: train_state.TrainState, record: RunRecord) -> None:
@@ -30,9 +30,10 @@ def finish(job: Job, state: train_state.TrainState, record: RunRecord) -> None:
     if state.zero is not None:
         state.zero.make_whole(job.model.stock)
     if step != progress.step:
-        if take_best(job, step):
+        if take_weights(job, step):
             job.say(_kept(best_epoch, step))
         else:
+            job.say("note: so the last epoch is kept")
             best_epoch, step = progress.position / len(corpus.train), progress.step
     elif progress.best is not None and progress.best[metric] != kept[metric]:
         job.say(_last(progress.best, kept, metric, len(corpus.eval)))

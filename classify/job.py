@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 from classify import attempts, checkpoint, explain, launch, metrics
 from classify.agreement import check_alike, check_enough
+from classify.averaging import WeightAverage
 from classify.batch_norm import told
 from classify.checks import Checked
 from classify.config import RunConfig
@@ -70,6 +71,7 @@ class Job:
     adapted: Any = None
     placement: Placement | None = None
     probe: dict[str, float] | None = None
+    average: WeightAverage = field(default_factory=WeightAverage)
     scores: dict[int, metrics.Score] = field(default_factory=dict)
     begun: float = field(default_factory=time.time)
     start_seconds: float | None = None
@@ -138,6 +140,9 @@ class Job:
             "seed": self.config.training.seed,
             "precision": self.precision.name,
             "pooling": "mean" if self.checked.model.pooling == "mean" else None,
+            "average": [self.config.training.cycles, self.config.training.epochs]
+            if self.config.training.cycles > 1
+            else None,
             "lora": [self.config.model.lora_rank, self.config.model.lora_alpha] if self.config.model.lora else None,
             "freeze_embeddings": self.config.model.freeze_embeddings,
             "freeze_layers": self.config.model.freeze_layers,

@@ -6,7 +6,7 @@ docs/recipe.md tells what each number is for and what was tried. Each one has it
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # A table of so many rows, or more, is seen three times; smaller ones more often.
 _ROWS = 1_500
@@ -17,8 +17,12 @@ _ROWS_FOR_16, _ROWS_FOR_32 = 4_000, 10_000
 _WIDE = 512
 # Rows a class up to which pairs are trained on instead, and for how many steps.
 _FEW_A_CLASS, _CONTRASTIVE_STEPS = 25, 60
-# Presets whose runs end where the others begin to fine-tune.
-START_ONLY = ("fast",)
+# What a preset changes in the recipe: "fast" keeps the head's start, a logistic regression on the frozen model.
+PRESETS: dict[str, dict[str, float]] = {
+    "fast": {"num_train_epochs": 0, "contrastive_steps": 0},
+    "default": {},
+    "best": {"average_seeds": 3},
+}
 
 
 @dataclass(frozen=True)
@@ -29,12 +33,11 @@ class Recipe:
     num_train_epochs: float = _FEWEST_EPOCHS
     learning_rate: float = 5e-5
     contrastive_steps: int = 0
+    average_seeds: int = 1
 
 
 def choose(rows: int, classes: int, width: int, *, pairs: bool = True, preset: str = "default") -> Recipe:
     """The recipe for `rows` training rows of some classes and an encoder of that width; `pairs`: may be trained on.
-
-    The preset "fast" keeps the head's start, a logistic regression on the frozen model.
 
     Steps matter more than epochs: with too few of them fine-tuning has not converged (Mosbach et al., 2021, "On the
     Stability of Fine-tuning BERT", section 6). So epochs grow as the root of what rows are missing, and batches shrink.
@@ -44,8 +47,8 @@ def choose(rows: int, classes: int, width: int, *, pairs: bool = True, preset: s
     batch = 32 if rows >= _ROWS_FOR_32 else 16 if rows >= _ROWS_FOR_16 else 8
     epochs = round(min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, _FEWEST_EPOCHS * math.sqrt(_ROWS / rows))))
     rate = 5e-5 if width <= _WIDE else 3e-5
-    if preset in START_ONLY:
-        return Recipe(batch, 0, rate)
+    steps = 0
     if pairs and rows <= _FEW_A_CLASS * classes:
-        return Recipe(batch, 0, rate, _CONTRASTIVE_STEPS)
-    return Recipe(batch, epochs, rate)
+        epochs, steps = 0, _CONTRASTIVE_STEPS
+    recipe = Recipe(batch, epochs, rate, steps)
+    return replace(recipe, **PRESETS[preset])  # type: ignore[arg-type]

@@ -154,6 +154,8 @@ def restore(job: Job, found: Checkpoint) -> train_state.TrainState:
     if job.vocabulary is not None and job.vocabulary.compacted:
         _check_vocabulary(found, weights.get(VOCABULARY), job.vocabulary.as_tensor())
     checkpoint.set_model(job.model.stock, weights)
+    if job.writes:
+        job.average.restore(weights, found.state.get("averaged", 0))
     state = train_state.make_state(job.model, job.config.training, job.runtime, job.objective)
     tensors = job.runtime.broadcast_tensors(found.optimizer_tensors() if main else None)
     if state.zero is not None:
@@ -177,14 +179,14 @@ def _check_vocabulary(found: Checkpoint, before: torch.Tensor | None, now: torch
         )
 
 
-def take_best(job: Job, step: int) -> bool:
+def take_weights(job: Job, step: int) -> bool:
     """Load the weights of an earlier step; False where they cannot be trusted any more. A collective."""
     tensors = None
     if job.runtime.is_main:
         try:
             tensors = checkpoint.load(job.folder / CHECKPOINTS / checkpoint.name_of(step)).model_tensors()
         except CheckpointError as error:
-            job.say(f"note: the best epoch's checkpoint cannot be trusted, so the last epoch is kept: {error}")
+            job.say(f"note: {checkpoint.name_of(step)} cannot be trusted: {error}")
     if not job.runtime.broadcast(tensors is not None):
         return False
     checkpoint.set_model(job.model.stock, job.runtime.broadcast_tensors(tensors))

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
 from tqdm import tqdm
 
 from classify import attempts, checkpoint, contrastive, launch, metrics, probe, rehearsal, resume, train_state, trainer
@@ -25,7 +26,7 @@ from classify.config import RunConfig
 from classify.data.infer import Guess
 from classify.data.plan import BatchPlan, divide, end_in_time, token_cost
 from classify.destination import CHECKPOINTS
-from classify.errors import InputError, Interrupted
+from classify.errors import CheckpointError, InputError, Interrupted
 from classify.finish import finish
 from classify.job import Job, prepare
 from classify.outputs import RunRecord, TrainLog
@@ -97,7 +98,7 @@ def _run(job: Job) -> Path:
         end = _rehearse(job, state, plan, end)
         with job.runtime.awaited(), job.writing("the training log"):
             _open_logs(job, state.progress.step)
-        if found is None and state.progress.best is not None:
+        if found is None and (state.progress.best is not None or job.config.training.cycles > 1):
             _save(job, state)
         job.start_seconds = job.elapsed
         _loop(job, state, plan, end)
@@ -125,7 +126,7 @@ def _run(job: Job) -> Path:
 def _planned_end(job: Job, plan: BatchPlan, found: Checkpoint | None) -> int:
     """Rows after which training ends, as far as that is known before it begins."""
     training = job.config.training
-    end = plan.end_of(training.epochs, training.max_steps)
+    end = plan.end_of(training.cycles * training.epochs, training.max_steps)
     if found is None:
         return end
     progress = train_state.Progress(**found.state["progress"])
@@ -240,6 +241,7 @@ def _open_logs(job: Job, step: int) -> None:
 def _loop(job: Job, state: train_state.TrainState, plan: BatchPlan, end: int) -> None:
     """Train to the end; score and save at each epoch's end. Raises Interrupted after saving, when told to stop."""
     training = job.config.training
+    cycle_ends = set(range(0, end + 1, end // training.cycles)) if training.cycles > 1 else set()
     with stop_signals() as received, _bar(job, state.progress.step, plan.steps_until(end)) as bar:
         events = trainer.fit(
             state,
@@ -259,6 +261,8 @@ def _loop(job: Job, state: train_state.TrainState, plan: BatchPlan, end: int) ->
                 _log_step(job, event, bar)
             if event.epoch_ended or event.last:
                 _evaluate_epoch(job, state)
+            if state.progress.position in cycle_ends:
+                _end_cycle(job, state, last=event.last)
             if event.epoch_ended or event.last or event.save_due or event.stopped:
                 _save(job, state)
             if event.epoch_ended and not event.last and state.progress.waited_long(training.patience):
@@ -279,6 +283,26 @@ def _tell_cut(job: Job, step: int, parts: int) -> None:
         f"note: step {step}: out of memory with the rows of a step at once; they are cut into {parts} micro-batches "
         "from here on, which changes nothing but dropout's draws"
     )
+
+
+def _end_cycle(job: Job, state: train_state.TrainState, last: bool) -> None:
+    """Take the weights into the average; then go back to the start, or at the last cycle's end to the average."""
+    weights, _ = _tensors(job, state)
+    job.average.add(weights)
+    cycles = job.config.training.cycles
+    if not last:
+        job.say(f"training {job.average.count} of {cycles} is done; the next one begins from the same start")
+        if not resume.take_weights(job, 0):
+            raise CheckpointError(
+                f"{job.folder}: the start of all {cycles} trainings cannot be read any more; start afresh with "
+                "--overwrite-output-dir."
+            )
+        state.optimizer.state.clear()
+        return
+    checkpoint.set_model(job.model.stock, job.runtime.broadcast_tensors(job.average.tensors if job.writes else None))
+    state.progress.best = None  # of one training; the average is what competes
+    job.say(f"the average of {cycles} trainings:")
+    _evaluate_epoch(job, state)
 
 
 def _tell_patience(job: Job, progress: train_state.Progress) -> None:
@@ -351,17 +375,13 @@ def _save(job: Job, state: train_state.TrainState) -> None:
         # Steps beyond this one belong to a course that was left by going back to an older checkpoint.
         steps = [step for step in steps if step <= progress.step]
         best = {int(progress.best["step"])} if progress.best is not None else set()
+        best |= {0} if job.config.training.cycles > 1 else set()
         newest = set(steps[-limit:])
         return newest if best <= newest else best | set(steps[-max(1, limit - 1) :])
 
-    weights, moments = checkpoint.tensors_of(
-        job.model.stock,
-        state.optimizer,
-        state.masters,
-        keep=job.writes,
-        elsewhere=job.placement.left_out() if job.placement is not None else None,
-        zero=state.zero,
-    )
+    weights, moments = _tensors(job, state)
+    if job.writes:
+        weights |= job.average.for_checkpoint()
     if job.writes and job.vocabulary is not None and job.vocabulary.compacted:
         weights[resume.VOCABULARY] = job.vocabulary.as_tensor()
     with job.runtime.awaited(), job.writing(f"checkpoint {checkpoint.name_of(progress.step)}"):
@@ -378,6 +398,19 @@ def _save(job: Job, state: train_state.TrainState) -> None:
                     "settings": job.config.flat(),
                     "scaler": state.zero.scale() if state.zero is not None else state.scaler.state_dict(),
                     "probe": job.probe,
+                    "averaged": job.average.count,
                 },
                 keep=keep,
             )
+
+
+def _tensors(job: Job, state: train_state.TrainState) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Weights and optimizer state as they stand, where this process writes. A collective."""
+    return checkpoint.tensors_of(
+        job.model.stock,
+        state.optimizer,
+        state.masters,
+        keep=job.writes,
+        elsewhere=job.placement.left_out() if job.placement is not None else None,
+        zero=state.zero,
+    )

@@ -219,14 +219,14 @@ def fit(
     """
     batches = plan.BatchPlan(len(data.rows), batch_size, config.seed)
     end = end if end is not None else batches.end_of(config.epochs, config.max_steps)
-    total_steps = batches.steps_until(end)
+    total_steps = batches.steps_until(end) // config.cycles
     progress = state.progress
     since = _Since()
     parts = state.parts
     for step in batches.steps(progress.position, end):
         begin = time.perf_counter()
         rate = config.peak_learning_rate * learning_rate_factor(
-            progress.step, total_steps, config.warmup_steps, config.lr_scheduler_type
+            progress.step % total_steps, total_steps, config.warmup_steps, config.lr_scheduler_type
         )
         set_learning_rate(state.optimizer, rate)
         if step.position % batches.rows == 0:
