@@ -1,13 +1,14 @@
 """How good are the models that come out, nothing set, beside what other tools make of the same rows and weights.
 
-    python benchmarks/quality.py FOLDER [--seeds 0 1 2] [--sets trec irony] [--sizes 2000 k5 k10] [--peers]
-    python benchmarks/quality.py FOLDER --validation --ours "longer=--epochs 20" --ours "default="
+    python benchmarks/quality.py FOLDER [--seeds 0 1 2] [--sets trec irony] [--sizes 2000 k5] [--ours default best]
+    python benchmarks/quality.py FOLDER --peers [NAME ...]
+    python benchmarks/quality.py FOLDER --validation --ours default "longer=--epochs 20"
 
 FOLDER holds quality/NAME/{train,test}.csv with the columns text and label, banking77/{train,test}.csv and
 sst2/{train,dev}.tsv. Sizes: 2000 training rows, or 5 or 10 of each class (k5, k10). data/tickets.csv is cut in five.
 With --validation models are scored on further training rows, which choices may be made by; without it on test rows.
-Peers are run with --peers and kept with their versions; SetFit in the interpreter that --setfit names, since it wants
-versions of its own. Everything measured is kept in benchmarks/quality.json (--store).
+With --peers the other tools run instead, SetFit in the interpreter that --setfit names, since it wants versions of its
+own. Everything measured is kept with its versions in benchmarks/quality.json (--store), and the tables are of that.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ SIZES = ("2000", "k5", "k10")
 ROWS, SCORED = 2_000, 1_500
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 MANY_CLASSES = ("banking77",)
-FAST, BEST = "fast", "best"
+DEFAULT, FAST, BEST = "default", "fast", "best"
+OURS = {DEFAULT: "", FAST: "--preset fast", BEST: "--preset best"}
 
 Rows = list[tuple[str, str]]
 Task = tuple[str, str, int]  # set, size, seed
@@ -428,7 +430,7 @@ def time_to(store: Store, tool: str, wanted: dict[str, float], validation: bool)
 
 
 def main() -> None:
-    """Run what is asked for and not yet in the store, then print the tables."""
+    """Run what is asked for, then print the tables of all that is in the store."""
     parser = argparse.ArgumentParser(description="Accuracy beside other tools on public data sets.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--worker", choices=PEERS)
@@ -436,7 +438,7 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", default=[*FILES, TICKETS], choices=[*FILES, TICKETS])
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=SIZES)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--ours", action="append", metavar="NAME=FLAGS", help="this program with flags; default=")
+    parser.add_argument("--ours", nargs="+", metavar="NAME[=FLAGS]", help=f"{', '.join(OURS)}, or others with flags")
     parser.add_argument("--curve", action="store_true", help="each epoch's accuracy too, in a second run")
     parser.add_argument("--peers", nargs="*", choices=PEERS, help="run these again; all without a name")
     parser.add_argument("--setfit", metavar="PYTHON", default=".venv-setfit/bin/python")
@@ -449,8 +451,9 @@ def main() -> None:
         return
     sys.path.insert(0, str(ROOT))
     store = Store(options.store)
-    own = [item.partition("=") for item in options.ours or ["default="]]
     peers = list(PEERS) if options.peers == [] else options.peers or []
+    asked = options.ours or ([] if peers else [DEFAULT])
+    own = {name: flags if equals else OURS[name] for name, equals, flags in (item.partition("=") for item in asked)}
     tasks = [(name, size, seed) for size in options.sizes for name in options.sets for seed in options.seeds]
     tasks += [(TICKETS, "2000", seed) for seed in range(SPLITS) if TICKETS in options.sets and "2000" in options.sizes]
     for task in dict.fromkeys(tasks):
@@ -459,7 +462,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as place:
             for name, rows in zip(("train", "scored"), rows_of(options.folder, task, options.validation), strict=True):
                 write(Path(place) / f"{name}.csv", rows)
-            for tool, _, flags in own:
+            for tool, flags in own.items():
                 entry = {"flags": flags, **ours(Path(place), flags, task[2], options.curve)}
                 store.add(store.key(tool, task, options.validation), entry)
                 print(*task, tool, f"{entry['accuracy']:.4f}", f"{entry['wall']:.0f} s", flush=True)
@@ -470,10 +473,10 @@ def main() -> None:
                 entry = peer(tool, python, Path(place), task[2])
                 store.add(store.key(tool, task, options.validation), entry)
                 print(*task, tool, f"{entry['accuracy']:.4f}", f"{entry['wall']:.0f} s", flush=True)
-    tools = [*dict.fromkeys([*(tool for tool, _, _ in own), *PEERS])]
+    tools = [*dict.fromkeys([*(own or [DEFAULT]), *PEERS])]
     for size in options.sizes:
         print("\n".join(["", *table(store, tools, size, options.validation)]))
-    for tool, _, _ in own:
+    for tool in own or [DEFAULT]:
         print("\n".join(["", *goals(store, tool, options.validation)]))
 
 
