@@ -222,8 +222,8 @@ class TrainingConfig(OutputConfig, DeviceConfig):
 
     @property
     def cycles(self) -> int:
-        """Trainings that the run consists of; the average of their weights is what it keeps."""
-        return self.average_seeds or Recipe.average_seeds
+        """Trainings that the run consists of; the average of their weights is what it keeps. One where none is done."""
+        return self.average_seeds or Recipe.average_seeds if self.epochs else 1
 
     @property
     def weights_kept(self) -> str:

@@ -7,6 +7,7 @@ all pairs of a batch count in one pass, so some dozens of steps do what a pass o
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -45,7 +46,7 @@ def pull_together(
     The ranks share the rows of a step and exchange features and gradients, so that each pair counts whichever rank has
     its rows. Where memory runs out, steps have half as many rows from there on. A collective.
 
-    Raises ClassifyError where memory does not do for four rows.
+    Raises ClassifyError where memory does not do for four rows, or training diverges.
     """
     begin = time.perf_counter()
     runtime.broadcast_parameters(model.stock)
@@ -66,6 +67,11 @@ def pull_together(
                         "out of memory with the pairs of 8 texts; take a smaller --max-length or --contrastive-steps 0."
                     )
             after_step()
+        if not math.isfinite(float(pairs.loss)):  # once it is not, it stays so
+            raise ClassifyError(
+                f"the loss of the steps on pairs is {float(pairs.loss)}; training has diverged. Lower --learning-rate, "
+                "or take --contrastive-steps 0."
+            )
     finally:
         pairs.close()
         model.classifier.train(was_training)
@@ -86,6 +92,7 @@ class _Pairs:
         # Without a gradient scaler fp16 would lose small gradients; what this costs on a few rows is little.
         is_fp16 = model.classifier.precision.half is torch.float16
         self.forward = model.classifier.logits if is_fp16 else model.classifier
+        self.loss = torch.zeros(())
         self._caught: list[torch.Tensor] = []
         self._hook = self.layer.register_forward_pre_hook(lambda _, args: self._caught.append(args[0]))
 
@@ -109,6 +116,7 @@ class _Pairs:
         loss = pair_loss(features, labels.to(features.device))
         if not self._tried(lambda: _backward(loss)):
             return False
+        self.loss = loss.detach()
         runtime.add_gradients(self.trained)
         torch.nn.utils.clip_grad_norm_(self.trained, _CLIP)
         set_learning_rate(self.optimizer, rate)
@@ -165,7 +173,8 @@ def pair_loss(features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """
     unit = normalize(features, dim=1)
     same = labels[:, None] == labels[None, :]
-    pairs = torch.triu(torch.ones_like(same), diagonal=1)
     errors = (unit @ unit.T - same.float()) ** 2
-    kinds = [errors[pairs & kind].mean() for kind in (same, ~same) if bool((pairs & kind).any())]
-    return torch.stack(kinds).mean()
+    kinds = torch.stack([same, ~same]).float().triu(diagonal=1)  # (2, n, n): each pair once
+    counts = kinds.sum((1, 2))
+    means = (errors * kinds).sum((1, 2)) / counts.clamp(min=1)
+    return means.sum() / (counts > 0).sum()

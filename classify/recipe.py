@@ -15,8 +15,9 @@ _FEWEST_EPOCHS, _MOST_EPOCHS = 3, 20
 _ROWS_FOR_16, _ROWS_FOR_32 = 4_000, 10_000
 # Wider encoders take smaller steps.
 _WIDE = 512
-# Rows a class up to which pairs are trained on instead, and for how many steps.
-_FEW_A_CLASS, _CONTRASTIVE_STEPS = 25, 60
+# Rows up to which pairs are trained on before, and for how many steps; and rows a class up to which they do instead.
+_ROWS_FOR_PAIRS, _CONTRASTIVE_STEPS = 4_000, 100
+_FEW_A_CLASS = 25
 # What a preset changes in the recipe: "fast" keeps the head's start, a logistic regression on the frozen model.
 PRESETS: dict[str, dict[str, float]] = {
     "fast": {"num_train_epochs": 0, "contrastive_steps": 0},
@@ -41,14 +42,14 @@ def choose(rows: int, classes: int, width: int, *, pairs: bool = True, preset: s
 
     Steps matter more than epochs: with too few of them fine-tuning has not converged (Mosbach et al., 2021, "On the
     Stability of Fine-tuning BERT", section 6). So epochs grow as the root of what rows are missing, and batches shrink.
-    Learning rates are of those that Devlin et al., 2019, name in appendix A.3. With few rows a class, pairs of them are
-    trained on instead (see `contrastive`), and the head on top of that is kept.
+    Learning rates are of those that Devlin et al., 2019, name in appendix A.3. Pairs of rows bring the classes apart
+    before (see `contrastive`); with few rows a class the head on top of that is kept.
     """
     batch = 32 if rows >= _ROWS_FOR_32 else 16 if rows >= _ROWS_FOR_16 else 8
     epochs = round(min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, _FEWEST_EPOCHS * math.sqrt(_ROWS / rows))))
     rate = 5e-5 if width <= _WIDE else 3e-5
-    steps = 0
-    if pairs and rows <= _FEW_A_CLASS * classes:
-        epochs, steps = 0, _CONTRASTIVE_STEPS
+    steps = _CONTRASTIVE_STEPS if pairs and rows < _ROWS_FOR_PAIRS else 0
+    if steps and rows <= _FEW_A_CLASS * classes:
+        epochs = 0
     recipe = Recipe(batch, epochs, rate, steps)
     return replace(recipe, **PRESETS[preset])  # type: ignore[arg-type]

@@ -33,7 +33,8 @@ pytestmark = pytest.mark.distributed
 
 def words(table: Path, model: Path) -> list[str]:
     return [
-        "--data", str(table), "--model", str(model), "--cpu", "--max-steps", "2", "--report-to", "none",
+        "--data", str(table), "--model", str(model), "--cpu",
+        "--contrastive-steps", "0", "--max-steps", "2", "--report-to", "none",
         "--output-dir", "out",
     ]  # fmt: skip
 

@@ -54,7 +54,8 @@ def uneven(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def flags(tables: dict[str, Path], model: Path, *more: str) -> list[str]:
     return [
         "--data", str(tables["data"]), "--eval-data", str(tables["eval"]), "--test-data", str(tables["test"]),
-        "--model", str(model), "--cpu", "--batch-size", "16", "--learning-rate", "1e-3", "--report-to", "none", *more,
+        "--model", str(model), "--cpu",
+        "--contrastive-steps", "0", "--batch-size", "16", "--learning-rate", "1e-3", "--report-to", "none", *more,
     ]  # fmt: skip
 
 

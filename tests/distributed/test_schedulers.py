@@ -49,7 +49,8 @@ PartitionName=all Nodes=ALL Default=YES State=UP MaxTime=INFINITE
 
 def words(table: Path, model: Path, out: Path) -> list[str]:
     return [
-        "--data", str(table), "--model", str(model), "--cpu", "--max-steps", "2", "--report-to", "none",
+        "--data", str(table), "--model", str(model), "--cpu",
+        "--contrastive-steps", "0", "--max-steps", "2", "--report-to", "none",
         "--output-dir", str(out),
     ]  # fmt: skip
 

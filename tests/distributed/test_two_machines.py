@@ -108,7 +108,8 @@ def two_homes(folder: Path) -> tuple[Path, Path]:
 
 def words_for(table: Path, model: Path) -> list[str]:
     return [
-        "run_classify.py", "--data", str(table), "--model", str(model), "--cpu", "--max-steps", "3", "--report-to",
+        "run_classify.py", "--data", str(table), "--model", str(model), "--cpu",
+        "--contrastive-steps", "0", "--max-steps", "3", "--report-to",
         "none", "--output-dir", "out", "--batch-size", "32",
     ]  # fmt: skip
 

@@ -64,7 +64,7 @@ def make_place(folder: Path, model: Path | None, interpreter: str = sys.executab
     With a model they train two steps; without one each process prints how it reads its launch, and stops.
     `interpreter` is what the commands, and launchers, start as python.
     """
-    more = ["--cpu", "--model", str(model), "--max-steps", "2", "--report-to", "none"]
+    more = ["--cpu", "--model", str(model), "--contrastive-steps", "0", "--max-steps", "2", "--report-to", "none"]
     script = _READ.format(root=str(ROOT)) if model is None else _QUICK.format(root=str(ROOT), more=more)
     (folder / "run_classify.py").write_text(script)
     tiny.write_table(folder / "my.csv", tiny.table_rows(120))

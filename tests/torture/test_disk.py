@@ -182,7 +182,7 @@ def test_too_little_room_is_told_before_torch_is_loaded(
     fill(small_disk, 100_000)
     code = "import sys; from classify.cli import main; code = main(); print('torch' in sys.modules); sys.exit(code)"
     done = python(
-        "-c", code, "train", "--data", str(table), "--model", str(model_folder), "--cpu",
+        "-c", code, "train", "--data", str(table), "--model", str(model_folder), "--cpu", "--contrastive-steps", "0",
         "--output-dir", str(small_disk / "out"), PYTHONPATH=str(ROOT),
     )  # fmt: skip
     assert done.returncode == 2
@@ -345,7 +345,8 @@ def test_a_disk_that_is_full_for_one_rank_is_told_to_all(
 ) -> None:
     """Also where no launcher ends the others, who wait for the checkpoint to be whole."""
     words = [
-        "--data", str(table), "--model", str(model_folder), "--cpu", "--epochs", "1", "--report-to", "none",
+        "--data", str(table), "--model", str(model_folder), "--cpu",
+        "--contrastive-steps", "0", "--epochs", "1", "--report-to", "none",
         "--output-dir", str(small_disk / "out"),
     ]  # fmt: skip
     ranks = [

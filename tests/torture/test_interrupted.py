@@ -68,7 +68,19 @@ def interrupted(
 
 @pytest.fixture
 def words(model_folder: Path, table: Path) -> list[str]:
-    return ["--data", str(table), "--model", str(model_folder), "--cpu", "--epochs", "2", "--report-to", "none"]
+    return [
+        "--data",
+        str(table),
+        "--model",
+        str(model_folder),
+        "--cpu",
+        "--contrastive-steps",
+        "0",
+        "--epochs",
+        "2",
+        "--report-to",
+        "none",
+    ]
 
 
 def temporaries(folder: Path) -> list[Path]:

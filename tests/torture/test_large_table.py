@@ -53,7 +53,18 @@ def measured(folder: Path, *words: str) -> dict[str, float]:
 def test_it_is_trained_on_and_predicted_in_seconds(large: Path, model_folder: Path, tmp_path: Path) -> None:
     trained = measured(
         tmp_path,
-        *("train", "--data", str(large), "--model", str(model_folder), "--cpu", "--report-to", "none"),
+        *(
+            "train",
+            "--data",
+            str(large),
+            "--model",
+            str(model_folder),
+            "--cpu",
+            "--contrastive-steps",
+            "0",
+            "--report-to",
+            "none",
+        ),
         *("--max-steps", str(STEPS), "--batch-size", str(BATCH), "--output-dir", "out"),
     )
     run, metrics = read_json(tmp_path / "out" / "run.json"), read_json(tmp_path / "out" / "metrics.json")

@@ -80,7 +80,18 @@ def test_resumed_anywhere_it_is_the_same(
 
 
 def test_two_processes_average_as_one_does(model_folder: Path, table: Path, tmp_path: Path) -> None:
-    words = ["run_classify.py", "--data", str(table), "--model", str(model_folder), "--cpu", "--average-seeds", "2"]
+    words = [
+        "run_classify.py",
+        "--data",
+        str(table),
+        "--model",
+        str(model_folder),
+        "--cpu",
+        "--contrastive-steps",
+        "0",
+        "--average-seeds",
+        "2",
+    ]
     words += ["--learning-rate", "1e-3", "--batch-size", "32", "--epochs", "1", "--precision", "fp32"]
     (tmp_path / "c.yaml").write_text("dropout: 0.0\nadam_epsilon: 1.0e-5\n")
     for count, out in ((1, "one"), (2, "two")):

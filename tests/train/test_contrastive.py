@@ -123,7 +123,7 @@ def test_a_run_says_it_and_its_start_has_it(
 def test_zero_epochs_keep_the_start(model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With few rows that is all; the folder is a whole one, and predicts."""
     table = tiny.write_table(tmp_path / "few.csv", tiny.table_rows(60))
-    config = make_config(model_folder, table, tmp_path / "out", num_train_epochs=None, batch_size=None)
+    config = make_config(model_folder, table, tmp_path / "out", num_train_epochs=None, contrastive_steps=None)
     out = train(config)
     found = read_json(out / "metrics.json")
     assert (found["train"]["steps"], found["train"]["epochs"], found["best_epoch"]) == (0, 0, 0)
@@ -132,7 +132,12 @@ def test_zero_epochs_keep_the_start(model_folder: Path, tmp_path: Path, capsys: 
     start = load_file(out / "checkpoints" / "step-00000000" / "model.safetensors")
     assert torch.equal(load_file(out / "model.safetensors")["classifier.weight"], start["classifier.weight"])
     again = make_config(
-        model_folder, table, tmp_path / "out", num_train_epochs=None, batch_size=None, resume_from_checkpoint=True
+        model_folder,
+        table,
+        tmp_path / "out",
+        num_train_epochs=None,
+        contrastive_steps=None,
+        resume_from_checkpoint=True,
     )
     train(again)
     assert "this run is finished" in capsys.readouterr().out

@@ -25,7 +25,7 @@ def test_more_rows_are_seen_less_often_in_larger_batches() -> None:
         assert fewer.num_train_epochs >= more.num_train_epochs
         assert fewer.batch_size <= more.batch_size
         assert fewer.learning_rate == more.learning_rate
-    assert choose(2_000, 4, 384) == Recipe(8, 3, 5e-5, 0)
+    assert choose(2_000, 4, 384) == Recipe(8, 3, 5e-5, 100)
     assert choose(1_000_000, 4, 384) == Recipe()
     assert choose(2_000, 4, 1_024).learning_rate < choose(2_000, 4, 384).learning_rate
 
@@ -38,16 +38,26 @@ def test_more_rows_never_take_fewer_steps() -> None:
         assert steps[1] >= steps[0] or many.batch_size > few.batch_size
 
 
+PAIRS, STEPS = ", 100 steps on pairs of rows before", ", --contrastive-steps"
 WHY = "for 96 training rows of 3 classes and an encoder 32 wide"
 
 
 @pytest.mark.parametrize(
     ("given", "chosen", "flags"),
     [
-        ({}, "batches of 8, 12 epochs, learning rate 5e-05", "--batch-size, --epochs, --learning-rate"),
-        ({"num_train_epochs": 2.0}, "batches of 8, learning rate 5e-05", "--batch-size, --learning-rate"),
-        ({"per_device_train_batch_size": 4}, "12 epochs, learning rate 5e-05", "--epochs, --learning-rate"),
-        ({"num_train_epochs": 2.0, "batch_size": 4, "learning_rate": 1e-4}, None, None),
+        ({}, f"batches of 8, 12 epochs, learning rate 5e-05{PAIRS}", f"--batch-size, --epochs, --learning-rate{STEPS}"),
+        (
+            {"num_train_epochs": 2.0},
+            f"batches of 8, learning rate 5e-05{PAIRS}",
+            f"--batch-size, --learning-rate{STEPS}",
+        ),
+        (
+            {"per_device_train_batch_size": 4},
+            f"12 epochs, learning rate 5e-05{PAIRS}",
+            f"--epochs, --learning-rate{STEPS}",
+        ),
+        ({"contrastive_steps": 0, "learning_rate": 1e-4}, "batches of 8, 12 epochs", "--batch-size, --epochs"),
+        ({"num_train_epochs": 2.0, "batch_size": 4, "learning_rate": 1e-4, "contrastive_steps": 0}, None, None),
     ],
 )
 def test_what_is_given_stands(
@@ -65,26 +75,28 @@ def test_what_is_given_stands(
 @pytest.mark.parametrize(
     ("given", "epochs", "steps"),
     [
-        ({}, 0, 60),
-        ({"num_train_epochs": 2.0}, 2, 60),
+        ({}, 0, 100),
+        ({"num_train_epochs": 2.0}, 2, 100),
         ({"contrastive_steps": 0}, 17, 0),
         ({"head": "random"}, 17, 0),
-        ({"strategy": "model"}, 0, 60),
+        ({"strategy": "model"}, 0, 100),
         ({"preset": "fast"}, 0, 0),
+        ({"preset": "best"}, 0, 100),
     ],
 )
-def test_few_rows_a_class_are_trained_on_in_pairs(
+def test_few_rows_a_class_are_trained_on_in_pairs_alone(
     model_folder: Path, tmp_path: Path, given: dict[str, Any], epochs: float, steps: int
 ) -> None:
     few = tiny.write_table(tmp_path / "few.csv", tiny.table_rows(60))
     head = given.pop("head", "probe")
     training = TrainingConfig(output_dir=str(tmp_path / "out"), **given)
     checked = check(RunConfig(DataConfig(data=str(few)), ModelConfig(model=str(model_folder), head=head), training))
-    assert (training.epochs, training.contrastive_steps) == (epochs, steps)
+    assert (training.epochs, training.contrastive_steps, training.cycles) == (epochs, steps, 1)
     (line,) = (guess.line() for guess in checked.guesses if guess.what == "recipe")
-    assert ("60 steps on pairs of rows before" in line) is (steps > 0)
-    assert choose(100, 4, 384).contrastive_steps > 0
-    assert choose(101, 4, 384) == choose(101, 4, 384, pairs=False)
+    assert ("100 steps on pairs of rows before" in line) is (steps > 0)
+    assert choose(100, 4, 384).num_train_epochs == 0
+    assert choose(101, 4, 384).num_train_epochs > 0
+    assert choose(4_000, 4, 384) == choose(4_000, 4, 384, pairs=False)
 
 
 def test_another_table_gets_another_recipe(model_folder: Path, table: Path, tmp_path: Path) -> None:

@@ -444,10 +444,12 @@ def test_random_head_has_no_probe(model_folder: Path, table: Path, tmp_path: Pat
     assert not (out / "tensorboard").exists()
 
 
-def test_a_diverging_run_says_so(model_folder: Path, table: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("pairs", [0, 5])
+def test_a_diverging_run_says_so(model_folder: Path, table: Path, tmp_path: Path, pairs: int) -> None:
     from classify.errors import ClassifyError
 
-    config = make_config(model_folder, table, tmp_path / "out", learning_rate=1e30, max_grad_norm=0.0)
+    steps = {"learning_rate": 1e30, "max_grad_norm": 0.0, "contrastive_steps": pairs}
+    config = make_config(model_folder, table, tmp_path / "out", **steps)
     with pytest.raises(ClassifyError, match=r"diverged\. Lower --learning-rate"):
         train(config)
     assert read_json(tmp_path / "out" / "run.json")["status"] == "failed"
@@ -484,7 +486,19 @@ def test_precisions_a_cpu_does_not_have(
 
 def test_a_reader_that_leaves_does_not_end_the_training(model_folder: Path, table: Path, tmp_path: Path) -> None:
     """As with `| head`: nobody reads on, the result must be there all the same."""
-    words = ["--data", str(table), "--model", str(model_folder), "--cpu", "--max-steps", "2", "--output-dir", "out"]
+    words = [
+        "--data",
+        str(table),
+        "--model",
+        str(model_folder),
+        "--cpu",
+        "--contrastive-steps",
+        "0",
+        "--max-steps",
+        "2",
+        "--output-dir",
+        "out",
+    ]
     process = subprocess.Popen(
         [sys.executable, SCRIPT, *words],
         cwd=tmp_path,

@@ -47,7 +47,7 @@ def training(place: Path) -> list[str]:
     return [
         *("--data", str(place / "数据.csv"), "--model", str(place / "модель 🤖"), "--text-column", TEXT),
         *("--label-column", LABEL, "--cpu", "--epochs", "2", "--learning-rate", "1e-3"),
-        *("--batch-size", "32", "--keep", "best"),
+        *("--batch-size", "32", "--keep", "best", "--contrastive-steps", "0"),
     ]
 
 

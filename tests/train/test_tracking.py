@@ -67,7 +67,8 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 def words(table: Path, model: Path, *more: str) -> list[str]:
     return [
-        "run_classify.py", "--data", str(table), "--model", str(model), "--cpu", "--epochs", "3",
+        "run_classify.py", "--data", str(table), "--model", str(model), "--cpu",
+        "--contrastive-steps", "0", "--epochs", "3",
         "--output-dir", "out", *more,
     ]  # fmt: skip
 

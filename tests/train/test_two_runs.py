@@ -165,7 +165,19 @@ def test_a_failed_run_gives_its_folder_back(model_folder: Path, table: Path, tmp
 
 def test_two_commands_at_once(model_folder: Path, table: Path, tmp_path: Path) -> None:
     """One of them trains to the end, the other leaves with one line."""
-    words = ["--data", str(table), "--model", str(model_folder), "--cpu", "--epochs", "40", "--report-to", "none"]
+    words = [
+        "--data",
+        str(table),
+        "--model",
+        str(model_folder),
+        "--cpu",
+        "--contrastive-steps",
+        "0",
+        "--epochs",
+        "40",
+        "--report-to",
+        "none",
+    ]
     both = [start(tmp_path, "run_classify.py", *words, "--output-dir", "out") for _ in range(2)]
     try:
         done = {process.pid: process.finish() for process in both}
