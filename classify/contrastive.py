@@ -20,6 +20,7 @@ from torch.nn.functional import normalize
 from classify.config import TrainingConfig
 from classify.data.plan import divide, token_cost
 from classify.data.tokens import TrainingSet
+from classify.dropout import seed_draws
 from classify.errors import ClassifyError
 from classify.memory import out_of_memory, release_cache
 from classify.model import LoadedModel, output_layer
@@ -55,11 +56,10 @@ def pull_together(
     rows = int(np.clip(_TOKENS / data.tokens.lengths_of(data.rows).mean(), _FEWEST_ROWS, _ROWS))
     was_training = model.classifier.training
     model.classifier.train()
-    # Each rank drops other units, as in every other step.
-    torch.manual_seed(config.seed + runtime.rank)
     try:
         for step in range(steps):
             rate = config.peak_learning_rate * learning_rate_factor(step, steps, _WARMUP)
+            seed_draws(config.seed, 0, step, 0, runtime.rank, runtime.device.type)
             while not pairs.step(draw_rows(data.labels[data.rows], rows, draw), rate):
                 rows //= 2
                 if rows < 4:
@@ -122,6 +122,7 @@ class _Pairs:
         set_learning_rate(self.optimizer, rate)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        runtime.flush()
         return True
 
     def _features(self, rows: npt.NDArray[np.int64]) -> torch.Tensor:

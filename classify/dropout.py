@@ -10,8 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import nn
+
+from classify import xla
 
 _LEVELS = 1 << 8
 
@@ -55,3 +58,12 @@ def replace_dropout(model: nn.Module) -> None:
         for name, child in module.named_children():
             if type(child) is nn.Dropout:
                 setattr(module, name, Dropout(child.p))
+
+
+def seed_draws(seed: int, epoch: int, step: int, micro_batch: int, rank: int, device: str = "cpu") -> None:
+    """Seed torch for one micro-batch: dropout is a function of these five numbers alone."""
+    sequence = np.random.SeedSequence([seed, epoch, step, micro_batch, rank])
+    number = int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
+    torch.manual_seed(number)
+    if device == "xla":
+        xla.seed(number)

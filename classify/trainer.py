@@ -17,11 +17,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from classify import sharding, xla
+from classify import sharding
 from classify.batch_norm import counted, statistics_kept
 from classify.config import TrainingConfig
 from classify.data import plan
 from classify.data.tokens import TrainingSet
+from classify.dropout import seed_draws
 from classify.errors import ClassifyError, RankError
 from classify.memory import out_of_memory, release_cache
 from classify.optimization import NO_LABEL, learning_rate_factor, set_learning_rate
@@ -189,15 +190,6 @@ def _update(state: TrainState, config: TrainingConfig) -> torch.Tensor:
     give_weights(state.masters)
     state.clear_gradients()
     return norm
-
-
-def seed_draws(seed: int, epoch: int, step: int, micro_batch: int, rank: int, device: str = "cpu") -> None:
-    """Seed torch for one micro-batch: dropout is a function of these five numbers alone."""
-    sequence = np.random.SeedSequence([seed, epoch, step, micro_batch, rank])
-    drawn = int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
-    torch.manual_seed(drawn)
-    if device == "xla":
-        xla.seed(drawn)
 
 
 def fit(

@@ -36,7 +36,12 @@ def test_the_default_model_learns_the_sample_data(tmp_path: Path) -> None:
         chosen = [row for number, row in enumerate(rows) if number % 16 in places]
         words += [f"--{name}", str(tiny.write_table(tmp_path / f"{name}.csv", chosen))]
     out = tmp_path / "out"
-    assert main([*words, "--epochs", "2", "--learning-rate", "1e-4", "--output-dir", str(out)]) == 0
+    assert (
+        main(
+            [*words, "--epochs", "2", "--learning-rate", "1e-4", "--contrastive-steps", "20", "--output-dir", str(out)]
+        )
+        == 0
+    )
     scores = read_json(out / "metrics.json")
     assert scores["test"]["rows"] == 252
     assert scores["test"]["accuracy"] > FLOOR

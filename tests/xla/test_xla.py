@@ -48,6 +48,11 @@ def test_the_weights_are_those_of_the_cpu(train: Callable[..., tuple[Path, str]]
     assert scores[0] == scores[1]
 
 
+def test_steps_on_pairs_are_those_of_the_cpu(train: Callable[..., tuple[Path, str]]) -> None:
+    steps = ("--head", "probe", "--contrastive-steps", "3", "--max-steps", "1")
+    assert difference(train("xla", *steps)[0], train("cpu", *steps, "--cpu")[0]) < 1e-5
+
+
 def test_a_run_goes_on_from_a_checkpoint_of_the_cpu(train: Callable[..., tuple[Path, str]]) -> None:
     """At a constant rate, since a shorter run has another schedule: the weights are those of a run on XLA alone."""
     constant = ("--lr-scheduler-type", "constant")
