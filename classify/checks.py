@@ -71,7 +71,7 @@ def check_inputs(config: RunConfig) -> Checked:
             _check_frozen(config, model)
     faults.raise_if_any()
     width = estimate.width_of(model.config)
-    chosen = config.settle(len(corpus.train), len(corpus.labels), width)
+    chosen = config.settle(len(corpus.train), width)
     notes = _check_disk(config, corpus, model, destination) if launch.looks_at_folders() else ()
     guesses = (*_guesses(config, corpus, model), *_recipe(config, chosen, corpus, width))
     return Checked(config, corpus, model, destination, trackers, guesses, precision, notes)
@@ -221,7 +221,7 @@ def _recipe(config: RunConfig, chosen: tuple[str, ...], corpus: Corpus, width: i
         "contrastive_steps": f"{training.contrastive_steps} steps on pairs of rows before",
         "average_seeds": f"the average of {training.cycles} trainings",
     }
-    why = f"for {len(corpus.train):,} training rows of {len(corpus.labels)} classes and an encoder {width} wide"
+    why = f"for {len(corpus.train):,} training rows and an encoder {width} wide"
     return (Guess("recipe", ", ".join(words[name] for name in chosen), why, ", ".join(map(_flag, chosen))),)
 
 

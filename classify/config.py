@@ -120,7 +120,7 @@ class TrainingConfig(OutputConfig, DeviceConfig):
     )
     num_train_epochs: float | None = option(
         None,
-        "times each row is seen; 3 for large tables, more for small ones if not given; 0 keeps the start",
+        "times each row is seen; 3 if not given, or 0, which keeps the start, below 250 rows",
         "--epochs",
         "--num-train-epochs",
         check=at_least(0),
@@ -164,7 +164,7 @@ class TrainingConfig(OutputConfig, DeviceConfig):
     )
     contrastive_steps: int | None = option(
         None,
-        "steps on pairs of rows before the head starts, for few rows a class; 0: none",
+        "steps on pairs of rows before the head starts; 100 below 4,000 rows if not given; 0: none",
         "--contrastive-steps",
         check=at_least(0),
     )
@@ -274,7 +274,7 @@ class RunConfig:
             raise InputError(*faults)
         return config
 
-    def settle(self, rows: int, classes: int, width: int) -> tuple[str, ...]:
+    def settle(self, rows: int, width: int) -> tuple[str, ...]:
         """Take from the recipe (see `recipe.choose`) what nobody gave, and return the names of those fields.
 
         What an earlier recipe gave, on another table, is forgotten.
@@ -285,7 +285,7 @@ class RunConfig:
                 setattr(training, name, None)
         # The start is kept after pairs, and a random head is none to keep.
         pairs = self.model.head == "probe" and training.contrastive_steps != 0
-        recipe = choose(rows, classes, width, pairs=pairs, preset=training.preset)
+        recipe = choose(rows, width, pairs=pairs, preset=training.preset)
         by_device = training.per_device_train_batch_size is not None
         names = [spec.name for spec in dataclasses.fields(recipe) if not (by_device and spec.name == "batch_size")]
         self._from_recipe = {name: getattr(recipe, name) for name in names if getattr(training, name) is None}

@@ -24,8 +24,6 @@ from classify.runtime import Runtime
 # Rows to learn from. On more of them the probe itself gets better, but not what is fine-tuned from it, and each costs
 # a forward pass; benchmarks/RESULTS.md has what was tried.
 FEWEST_ROWS, ROWS_PER_CLASS, MOST_ROWS = 1_000, 50, 20_000
-# Of the probe's logits, what fine-tuning starts with; docs/recipe.md has what was measured.
-_START = 0.3
 
 
 @dataclass(frozen=True)
@@ -41,9 +39,7 @@ def start_head(
 ) -> ProbeResult:
     """Fit the probe on some of the training rows (50 a class, at least 1,000) and set the output layer to it.
 
-    What fine-tuning begins with has the probe's classes, but a third of its logits: a head that is sure of the training
-    rows leaves the encoder little to learn. With `is_final`, when nothing is fine-tuned from it, the probe learns from
-    up to 20,000 rows and stays as it is.
+    With `is_final`, when nothing is fine-tuned from it, it learns from up to 20,000.
 
     The features come from all ranks; the main process fits, and its weights go to every rank, so that all start from
     the same bits. A collective.
@@ -57,10 +53,9 @@ def start_head(
         features = features_of(model, data.tokens, chosen, runtime)
     if runtime.is_main:
         weight, bias = fit(features, data.labels[chosen], layer.out_features)
-        share = 1.0 if is_final else _START
         with torch.no_grad():
-            layer.weight.copy_(share * torch.from_numpy(weight))
-            layer.bias.copy_(share * torch.from_numpy(bias))
+            layer.weight.copy_(torch.from_numpy(weight))
+            layer.bias.copy_(torch.from_numpy(bias))
     runtime.broadcast_parameters(layer)
     return ProbeResult(len(chosen), time.perf_counter() - begin)
 

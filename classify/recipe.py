@@ -8,16 +8,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-# A table of so many rows, or more, is seen three times; smaller ones more often.
-_ROWS = 1_500
-_FEWEST_EPOCHS, _MOST_EPOCHS = 3, 20
+_EPOCHS = 3
+# Without pairs a table of fewer rows is seen more often, up to so many times.
+_ROWS, _MOST_EPOCHS = 1_500, 20
 # Rows from which a batch holds 16, and 32.
 _ROWS_FOR_16, _ROWS_FOR_32 = 4_000, 10_000
 # Wider encoders take smaller steps.
 _WIDE = 512
-# Rows up to which pairs are trained on before, and for how many steps; and rows a class up to which they do instead.
+# Rows below which pairs are trained on before, and for how many steps; and rows below which they are instead of epochs.
 _ROWS_FOR_PAIRS, _CONTRASTIVE_STEPS = 4_000, 100
-_FEW_A_CLASS = 25
+_ROWS_FOR_EPOCHS = 250
 # What a preset changes in the recipe: "fast" keeps the head's start, a logistic regression on the frozen model.
 PRESETS: dict[str, dict[str, float]] = {
     "fast": {"num_train_epochs": 0, "contrastive_steps": 0},
@@ -31,25 +31,26 @@ class Recipe:
     """What a run trains with; the numbers here are those of large tables and small models."""
 
     batch_size: int = 32
-    num_train_epochs: float = _FEWEST_EPOCHS
+    num_train_epochs: float = _EPOCHS
     learning_rate: float = 5e-5
     contrastive_steps: int = 0
     average_seeds: int = 1
 
 
-def choose(rows: int, classes: int, width: int, *, pairs: bool = True, preset: str = "default") -> Recipe:
-    """The recipe for `rows` training rows of some classes and an encoder of that width; `pairs`: may be trained on.
+def choose(rows: int, width: int, *, pairs: bool = True, preset: str = "default") -> Recipe:
+    """The recipe for `rows` training rows and an encoder of that width; `pairs`: may be trained on.
 
     Steps matter more than epochs: with too few of them fine-tuning has not converged (Mosbach et al., 2021, "On the
-    Stability of Fine-tuning BERT", section 6). So epochs grow as the root of what rows are missing, and batches shrink.
-    Learning rates are of those that Devlin et al., 2019, name in appendix A.3. Pairs of rows bring the classes apart
-    before (see `contrastive`); with few rows a class the head on top of that is kept.
+    Stability of Fine-tuning BERT", section 6). So batches shrink with the table. Steps on pairs (see `contrastive`) bring
+    the classes apart before; without them epochs grow as the root of what rows are missing. Learning rates are of those
+    that Devlin et al., 2019, name in appendix A.3.
     """
     batch = 32 if rows >= _ROWS_FOR_32 else 16 if rows >= _ROWS_FOR_16 else 8
-    epochs = round(min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, _FEWEST_EPOCHS * math.sqrt(_ROWS / rows))))
     rate = 5e-5 if width <= _WIDE else 3e-5
-    steps = _CONTRASTIVE_STEPS if pairs and rows < _ROWS_FOR_PAIRS else 0
-    if steps and rows <= _FEW_A_CLASS * classes:
-        epochs = 0
-    recipe = Recipe(batch, epochs, rate, steps)
+    if not pairs:
+        epochs = round(min(_MOST_EPOCHS, max(_EPOCHS, _EPOCHS * math.sqrt(_ROWS / rows))))
+        recipe = Recipe(batch, epochs, rate)
+    else:
+        epochs = _EPOCHS if rows >= _ROWS_FOR_EPOCHS else 0
+        recipe = Recipe(batch, epochs, rate, _CONTRASTIVE_STEPS if rows < _ROWS_FOR_PAIRS else 0)
     return replace(recipe, **PRESETS[preset])  # type: ignore[arg-type]

@@ -21,31 +21,31 @@ SIZES = [8, 50, 300, 1_000, 2_000, 3_999, 4_000, 9_999, 10_000, 50_000, 1_000_00
 
 
 def test_more_rows_are_seen_less_often_in_larger_batches() -> None:
-    for fewer, more in itertools.pairwise(choose(rows, 4, 384, pairs=False) for rows in SIZES):
+    for fewer, more in itertools.pairwise(choose(rows, 384, pairs=False) for rows in SIZES):
         assert fewer.num_train_epochs >= more.num_train_epochs
         assert fewer.batch_size <= more.batch_size
         assert fewer.learning_rate == more.learning_rate
-    assert choose(2_000, 4, 384) == Recipe(8, 3, 5e-5, 100)
-    assert choose(1_000_000, 4, 384) == Recipe()
-    assert choose(2_000, 4, 1_024).learning_rate < choose(2_000, 4, 384).learning_rate
+    assert choose(2_000, 384) == Recipe(8, 3, 5e-5, 100)
+    assert choose(1_000_000, 384) == Recipe()
+    assert choose(2_000, 1_024).learning_rate < choose(2_000, 384).learning_rate
 
 
 def test_more_rows_never_take_fewer_steps() -> None:
     """But where a batch doubles."""
     for fewer, more in itertools.pairwise(SIZES):
-        few, many = (choose(rows, 4, 384, pairs=False) for rows in (fewer, more))
+        few, many = (choose(rows, 384, pairs=False) for rows in (fewer, more))
         steps = [rows * r.num_train_epochs / r.batch_size for rows, r in ((fewer, few), (more, many))]
         assert steps[1] >= steps[0] or many.batch_size > few.batch_size
 
 
 PAIRS, STEPS = ", 100 steps on pairs of rows before", ", --contrastive-steps"
-WHY = "for 96 training rows of 3 classes and an encoder 32 wide"
+WHY = "for 400 training rows and an encoder 32 wide"
 
 
 @pytest.mark.parametrize(
     ("given", "chosen", "flags"),
     [
-        ({}, f"batches of 8, 12 epochs, learning rate 5e-05{PAIRS}", f"--batch-size, --epochs, --learning-rate{STEPS}"),
+        ({}, f"batches of 8, 3 epochs, learning rate 5e-05{PAIRS}", f"--batch-size, --epochs, --learning-rate{STEPS}"),
         (
             {"num_train_epochs": 2.0},
             f"batches of 8, learning rate 5e-05{PAIRS}",
@@ -53,10 +53,10 @@ WHY = "for 96 training rows of 3 classes and an encoder 32 wide"
         ),
         (
             {"per_device_train_batch_size": 4},
-            f"12 epochs, learning rate 5e-05{PAIRS}",
+            f"3 epochs, learning rate 5e-05{PAIRS}",
             f"--epochs, --learning-rate{STEPS}",
         ),
-        ({"contrastive_steps": 0, "learning_rate": 1e-4}, "batches of 8, 12 epochs", "--batch-size, --epochs"),
+        ({"contrastive_steps": 0, "learning_rate": 1e-4}, "batches of 8, 3 epochs", "--batch-size, --epochs"),
         ({"num_train_epochs": 2.0, "batch_size": 4, "learning_rate": 1e-4, "contrastive_steps": 0}, None, None),
     ],
 )
@@ -94,9 +94,9 @@ def test_few_rows_a_class_are_trained_on_in_pairs_alone(
     assert (training.epochs, training.contrastive_steps, training.cycles) == (epochs, steps, 1)
     (line,) = (guess.line() for guess in checked.guesses if guess.what == "recipe")
     assert ("100 steps on pairs of rows before" in line) is (steps > 0)
-    assert choose(100, 4, 384).num_train_epochs == 0
-    assert choose(101, 4, 384).num_train_epochs > 0
-    assert choose(4_000, 4, 384) == choose(4_000, 4, 384, pairs=False)
+    assert choose(100, 384).num_train_epochs == 0
+    assert choose(101, 384).num_train_epochs > 0
+    assert choose(4_000, 384) == choose(4_000, 384, pairs=False)
 
 
 def test_another_table_gets_another_recipe(model_folder: Path, table: Path, tmp_path: Path) -> None:
