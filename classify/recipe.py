@@ -41,9 +41,9 @@ def choose(rows: int, width: int, *, pairs: bool = True, preset: str = "default"
     """The recipe for `rows` training rows and an encoder of that width; `pairs`: may be trained on.
 
     Steps matter more than epochs: with too few of them fine-tuning has not converged (Mosbach et al., 2021, "On the
-    Stability of Fine-tuning BERT", section 6). So batches shrink with the table. Steps on pairs (see `contrastive`) bring
-    the classes apart before; without them epochs grow as the root of what rows are missing. Learning rates are of those
-    that Devlin et al., 2019, name in appendix A.3.
+    Stability of Fine-tuning BERT", section 6). So batches shrink with the table. Steps on pairs (see `contrastive`)
+    bring the classes apart before; without them epochs grow as the root of what rows are missing. Learning rates are of
+    those that Devlin et al., 2019, name in appendix A.3.
     """
     batch = 32 if rows >= _ROWS_FOR_32 else 16 if rows >= _ROWS_FOR_16 else 8
     rate = 5e-5 if width <= _WIDE else 3e-5
