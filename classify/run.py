@@ -177,12 +177,12 @@ def _begin(job: Job, found: Checkpoint | None, end: int) -> train_state.TrainSta
     if found is not None:
         return resume.restore(job, found)
     config, score = job.config, None
+    pairs_seconds = _train_on_pairs(job)
     if config.model.head == "probe":
         begin = time.perf_counter()
-        _train_on_pairs(job)
         start = probe.start_head(job.model, job.training_set, job.runtime, config.training.seed, is_final=end == 0)
         score = job.score(job.checked.corpus.eval)
-        job.probe = {"accuracy": score.accuracy, "seconds": start.seconds}
+        job.probe = {"accuracy": score.accuracy, "seconds": start.seconds, "contrastive_seconds": pairs_seconds}
         job.say(
             f"head: starts from a logistic regression on the model's output of {start.rows} rows - evaluation accuracy "
             f"{score.accuracy:.3f} before fine-tuning, {time.perf_counter() - begin:.1f} s (--head to change)"
@@ -193,14 +193,16 @@ def _begin(job: Job, found: Checkpoint | None, end: int) -> train_state.TrainSta
     return state
 
 
-def _train_on_pairs(job: Job) -> None:
-    """The recipe's steps on pairs of rows; says so."""
-    steps = job.config.training.contrastive_steps or 0
-    if steps:
-        with _bar(job, 0, steps) as bar:
-            training = job.config.training
-            seconds = contrastive.pull_together(job.model, job.training_set, job.runtime, training, steps, bar.update)
-        job.say(f"pairs: {steps} steps on pairs of rows, {seconds:.1f} s (--contrastive-steps to change)")
+def _train_on_pairs(job: Job) -> float:
+    """The recipe's steps on pairs of rows, said; the seconds they took."""
+    training = job.config.training
+    steps = training.contrastive_steps or 0
+    if not steps:
+        return 0.0
+    with _bar(job, 0, steps) as bar:
+        seconds = contrastive.pull_together(job.model, job.training_set, job.runtime, training, steps, bar.update)
+    job.say(f"pairs: {steps} steps on pairs of rows, {seconds:.1f} s (--contrastive-steps to change)")
+    return seconds
 
 
 def _rehearse(job: Job, state: train_state.TrainState, plan: BatchPlan, end: int) -> int:

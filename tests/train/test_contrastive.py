@@ -120,6 +120,15 @@ def test_a_run_says_it_and_its_start_has_it(
     assert any("encoder.layer.0" in name for name in moved)
 
 
+def test_pairs_go_before_a_random_head_where_they_are_asked_for(
+    model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for steps, said in ((None, False), (2, True)):
+        out = tmp_path / str(steps)
+        train(make_config(model_folder, table, out, head="random", contrastive_steps=steps, max_steps=1))
+        assert ("pairs: 2 steps on pairs of rows" in capsys.readouterr().out) is said
+
+
 def test_zero_epochs_keep_the_start(model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With few rows that is all; the folder is a whole one, and predicts."""
     table = tiny.write_table(tmp_path / "few.csv", tiny.table_rows(60))
