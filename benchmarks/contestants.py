@@ -153,7 +153,8 @@ def _our_words(name: str, race: Race, out: Path) -> list[str]:
         "--eval-data", str(race.folder / "test.csv"), "--test-data", str(race.folder / "test.csv"),
         "--model", race.model, "--epochs", str(race.epochs), "--batch-size", str(race.batch_size),
         "--max-length", str(race.max_length), "--learning-rate", "5e-5", "--report-to", "none",
-        "--output-dir", str(out), "--seed", str(race.seed), "--config", str(race.folder / "stock.yaml"),
+        "--output-dir", str(out), "--contrastive-steps", "0", "--seed", str(race.seed),
+        "--config", str(race.folder / "stock.yaml"),
     ]  # fmt: skip
     words += [] if race.gpu else ["--cpu"]
     words += ["--max-steps", str(race.max_steps)] if race.max_steps > 0 else []

@@ -38,5 +38,5 @@ class WeightAverage:
         """Take the mean of `count` sets out of a checkpoint's tensors."""
         self.count = count
         self.tensors = {
-            name.removeprefix(_PREFIX): tensor for name, tensor in tensors.items() if name.startswith(_PREFIX)
+            name.removeprefix(_PREFIX): tensor.cpu() for name, tensor in tensors.items() if name.startswith(_PREFIX)
         }

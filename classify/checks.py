@@ -149,8 +149,8 @@ def _check_disk(config: RunConfig, corpus: Corpus, model: ModelFolder, wanted: D
     destination = begun_before(wanted) or wanted
     folder = destination.folder or Path("runs")
     training, part = config.training, corpus.test or corpus.eval
-    epochs = math.ceil(training.epochs)
-    ends_early = training.max_steps > 0 or training.max_minutes is not None
+    epochs = math.ceil(training.epochs) * training.cycles
+    early = (training.max_steps > 0, training.max_minutes is not None, training.patience is not None)
     is_frozen = estimate.frozen_names(config.model.freeze_embeddings, config.model.freeze_layers)
     need = estimate.disk_need(
         model.path,
@@ -160,7 +160,7 @@ def _check_disk(config: RunConfig, corpus: Corpus, model: ModelFolder, wanted: D
         lora_rank=config.model.lora_rank if config.model.lora else 0,
         compacts=config.model.compact_vocabulary,
         start=config.model.head == "probe",
-        saves=(1 if ends_early else epochs, epochs if training.save_steps is None else training.save_total_limit + 2),
+        saves=(1 if any(early) else epochs, epochs if training.save_steps is None else training.save_total_limit + 2),
         limit=training.save_total_limit,
         predictions=part.table.arrow.nbytes * len(part) // len(part.table)
         + len(part) * (len(corpus.labels) + 2) * _BYTES_A_SCORE,

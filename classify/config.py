@@ -120,7 +120,7 @@ class TrainingConfig(OutputConfig, DeviceConfig):
     )
     num_train_epochs: float | None = option(
         None,
-        "times each row is seen; 3 if not given, or 0, which keeps the start, below 250 rows",
+        "times each row is seen; 3 if not given; below 250 rows 0, which keeps the start, or more without pairs",
         "--epochs",
         "--num-train-epochs",
         check=at_least(0),
@@ -228,8 +228,6 @@ class TrainingConfig(OutputConfig, DeviceConfig):
     @property
     def weights_kept(self) -> str:
         """`keep`; a run that ends when scores get no better goes back to where they were best."""
-        if self.cycles > 1:  # the average comes last, and is none of those before it
-            return "last"
         return "best" if self.keep == "auto" and self.patience is not None else self.keep
 
     @property
@@ -280,11 +278,11 @@ class RunConfig:
         What an earlier recipe gave, on another table, is forgotten.
         """
         training = self.training
-        for name, value in self._from_recipe.items():
-            if getattr(training, name) == value:
-                setattr(training, name, None)
-        # The start is kept after pairs, and a random head is none to keep.
-        pairs = self.model.head == "probe" and training.contrastive_steps != 0
+        self._forget_recipe()
+        # Of few rows the start is kept behind pairs, and a random head is none to keep. Steps on pairs take the whole
+        # model and its optimizer on each device.
+        whole = training.strategy != "fsdp" and training.deepspeed is None and training.opt_level not in ("O2", "O3")
+        pairs = self.model.head == "probe" and training.contrastive_steps != 0 and whole
         recipe = choose(rows, width, pairs=pairs, preset=training.preset)
         by_device = training.per_device_train_batch_size is not None
         names = [spec.name for spec in dataclasses.fields(recipe) if not (by_device and spec.name == "batch_size")]
@@ -293,12 +291,19 @@ class RunConfig:
             setattr(training, name, value)
         return tuple(self._from_recipe)
 
+    def _forget_recipe(self) -> None:
+        for name, value in self._from_recipe.items():
+            if getattr(self.training, name) == value:
+                setattr(self.training, name, None)
+        self._from_recipe = {}
+
     def validate(self) -> None:
         """Check every field and their combinations; raises one InputError that lists all faults.
 
         Values are turned into their field's type on the way: a Path into text, "3" into a number.
         """
         faults: list[str] = []
+        self._forget_recipe()
         for name, (part, spec) in FIELDS.items():
             try:
                 value = convert(spec, HINTS[name], getattr(getattr(self, part), name), shown_name(spec))
@@ -371,11 +376,12 @@ class RunConfig:
         faults.extend(
             f"{flag} trains whole courses and averages their ends, and {other} does not go with that; drop one of them."
             for other, given in (
-                (f"--epochs {epochs:g}" if epochs else "", epochs is not None and epochs % 1 > 0),
+                (f"--epochs {epochs}", epochs is not None and (epochs == 0 or epochs % 1 > 0)),
                 (f"--max-steps {training.max_steps}", training.max_steps > 0),
                 (f"--max-minutes {training.max_minutes}", training.max_minutes is not None),
                 (f"--patience {training.patience}", training.patience is not None),
                 ("--keep best", training.keep == "best"),
+                ("--lora", self.model.lora),
                 ("--deepspeed", training.deepspeed is not None),
                 (f"--opt-level {training.opt_level}", training.opt_level in ("O2", "O3")),
             )

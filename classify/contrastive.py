@@ -21,7 +21,7 @@ from classify.config import TrainingConfig
 from classify.data.plan import divide, token_cost
 from classify.data.tokens import TrainingSet
 from classify.dropout import seed_draws
-from classify.errors import ClassifyError
+from classify.errors import ClassifyError, RankError
 from classify.memory import out_of_memory, release_cache
 from classify.model import LoadedModel, output_layer
 from classify.optimization import learning_rate_factor, make_optimizer, set_learning_rate
@@ -29,7 +29,11 @@ from classify.runtime import Runtime
 
 # Rows of a step; of long texts as many as hold so many tokens.
 _ROWS, _FEWEST_ROWS, _TOKENS = 32, 8, 8_192
-_WARMUP, _CLIP = 0.1, 1.0
+# With fewer, where memory is short, there is little left to learn from.
+_LEAST_ROWS = 4
+_WARMUP = 0.1
+# No epoch has this number: dropout draws what no other step does.
+_EPOCH = 1 << 31
 
 T = TypeVar("T")
 
@@ -59,12 +63,13 @@ def pull_together(
     try:
         for step in range(steps):
             rate = config.peak_learning_rate * learning_rate_factor(step, steps, _WARMUP)
-            seed_draws(config.seed, 0, step, 0, runtime.rank, runtime.device.type)
+            seed_draws(config.seed, _EPOCH, step, 0, runtime.rank, runtime.device.type)
             while not pairs.step(draw_rows(data.labels[data.rows], rows, draw), rate):
                 rows //= 2
-                if rows < 4:
+                if rows < _LEAST_ROWS:
                     raise ClassifyError(
-                        "out of memory with the pairs of 8 texts; take a smaller --max-length or --contrastive-steps 0."
+                        "out of memory with the pairs of a few texts; take a smaller --max-length or "
+                        "--contrastive-steps 0."
                     )
             after_step()
         if not math.isfinite(float(pairs.loss)):  # once it is not, it stays so
@@ -92,6 +97,7 @@ class _Pairs:
         # Without a gradient scaler fp16 would lose small gradients; what this costs on a few rows is little.
         is_fp16 = model.classifier.precision.half is torch.float16
         self.forward = model.classifier.logits if is_fp16 else model.classifier
+        self.limit = config.max_grad_norm or math.inf
         self.loss = torch.zeros(())
         self._caught: list[torch.Tensor] = []
         self._hook = self.layer.register_forward_pre_hook(lambda _, args: self._caught.append(args[0]))
@@ -103,7 +109,9 @@ class _Pairs:
 
     def step(self, chosen: npt.NDArray[np.int64], rate: float) -> bool:
         """One optimizer step on places in the training rows; False, with nothing done, where memory ran out."""
-        runtime, rows = self.runtime, self.data.rows[chosen]
+        runtime = self.runtime
+        # What NumPy's `choice` draws is not the same in all its versions (NEP 19), and ranks may have different ones.
+        rows = self.data.rows[np.array(runtime.broadcast(chosen.tolist()))]
         costs = token_cost(self.data.tokens.lengths_of(rows), self.model.hidden_size)
         shares = divide(costs, runtime.world_size)
         own = self._tried(lambda: self._features(rows[shares[runtime.rank]]))
@@ -117,10 +125,18 @@ class _Pairs:
         if not self._tried(lambda: _backward(loss)):
             return False
         self.loss = loss.detach()
-        runtime.add_gradients(self.trained)
-        torch.nn.utils.clip_grad_norm_(self.trained, _CLIP)
-        set_learning_rate(self.optimizer, rate)
-        self.optimizer.step()
+        try:
+            runtime.add_gradients(self.trained)
+            torch.nn.utils.clip_grad_norm_(self.trained, self.limit)
+            set_learning_rate(self.optimizer, rate)
+            self.optimizer.step()
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            raise RankError(
+                f"rank {runtime.rank} is out of memory in the optimizer's step on pairs, which no smaller step would "
+                "mend; take --contrastive-steps 0."
+            ) from error
         self.optimizer.zero_grad(set_to_none=True)
         runtime.flush()
         return True

@@ -33,7 +33,6 @@ def finish(job: Job, state: train_state.TrainState, record: RunRecord) -> None:
         if take_weights(job, step):
             job.say(_kept(best_epoch, step))
         else:
-            job.say("note: so the last epoch is kept")
             best_epoch, step = progress.position / len(corpus.train), progress.step
     elif progress.best is not None and progress.best[metric] != kept[metric]:
         job.say(_last(progress.best, kept, metric, len(corpus.eval)))
@@ -65,7 +64,7 @@ def _kept(epoch: float, step: int) -> str:
     if step > 0:
         return f"the weights of epoch {epoch:g} are kept: they scored best on the evaluation part"
     return (
-        "note: fine-tuning did not improve on the logistic regression on frozen features, so the weights before it are "
+        "note: fine-tuning did not improve on the logistic regression that it began with, so the weights before it are "
         "kept; try a lower --learning-rate, more --epochs or more rows"
     )
 

@@ -7,6 +7,7 @@ encoder. A linear probe finds them in one pass, and fine-tuning begins where it 
 
 from __future__ import annotations
 
+import contextlib
 import time
 import warnings
 from dataclasses import dataclass
@@ -49,7 +50,7 @@ def start_head(
     limit = MOST_ROWS if is_final else min(MOST_ROWS, max(FEWEST_ROWS, ROWS_PER_CLASS * layer.out_features))
     chosen = cap_rows(data.labels, data.rows, limit, seed=seed)
     # In the precision of training, not of scores: what a rounded feature moves, fine-tuning moves a thousandfold.
-    with model.classifier.precision.autocast(training=True):
+    with contextlib.nullcontext() if is_final else model.classifier.precision.autocast(training=True):
         features = features_of(model, data.tokens, chosen, runtime)
     if runtime.is_main:
         weight, bias = fit(features, data.labels[chosen], layer.out_features)

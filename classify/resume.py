@@ -25,7 +25,7 @@ from classify.precision import for_training
 _NO_LEARNING = {
     *("data", "eval_data", "test_data", "text_column", "label_column", "max_length", "max_train_samples"),
     *("model", "head", "pooling", "lora", "lora_rank", "lora_alpha", "freeze_embeddings", "freeze_layers"),
-    *("compact_vocabulary", "keep", "metric_for_best_model", "patience"),
+    *("compact_vocabulary", "keep", "patience", "preset", "contrastive_steps"),
     *("batch_size", "per_device_train_batch_size", "seed", "precision", "fp16", "bf16"),
     *("use_cpu", "local_rank", "nproc", "ddp_backend", "device_memory"),
     *("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "save_steps", "save_on_each_node"),
@@ -105,7 +105,7 @@ def _look(job: Job) -> Checkpoint | None:
             job.say(
                 f"note: the weights of the best epoch so far cannot be trusted, so the best is sought anew: {error}"
             )
-            found.state["progress"] |= {"best": None, "scored": None}
+            found.state["progress"] |= {"best": None, "scored": None, "waited": 0}
     return found
 
 
@@ -123,8 +123,13 @@ def is_finished(job: Job, found: Checkpoint | None, end: int) -> bool:
             f"{job.folder}: this run is finished, and without its checkpoints it cannot be extended; nothing to do."
         )
     elif finished and found is not None and found.state["progress"]["position"] >= end:
-        flag = "A longer --patience" if job.config.training.patience is not None else "More --epochs"
-        job.say(f"{job.folder}: this run is finished; nothing to do. {flag} would extend it.")
+        progress = train_state.Progress(**found.state["progress"])
+        more = "More --epochs would extend it."
+        if job.config.training.cycles > 1:
+            more = "An average cannot be extended."
+        elif progress.waited_long(job.config.training.patience):
+            more = "A longer --patience would extend it."
+        job.say(f"{job.folder}: this run is finished; nothing to do. {more}")
     elif found is None:
         job.say(f"{job.folder}: no finished checkpoint to resume from; starting afresh.")
         return False
@@ -186,7 +191,7 @@ def take_weights(job: Job, step: int) -> bool:
         try:
             tensors = checkpoint.load(job.folder / CHECKPOINTS / checkpoint.name_of(step)).model_tensors()
         except CheckpointError as error:
-            job.say(f"note: {checkpoint.name_of(step)} cannot be trusted: {error}")
+            job.say(f"note: the weights of step {step} cannot be trusted, so the last ones are kept: {error}")
     if not job.runtime.broadcast(tensors is not None):
         return False
     checkpoint.set_model(job.model.stock, job.runtime.broadcast_tensors(tensors))

@@ -244,6 +244,7 @@ def _loop(job: Job, state: train_state.TrainState, plan: BatchPlan, end: int) ->
     """Train to the end; score and save at each epoch's end. Raises Interrupted after saving, when told to stop."""
     training = job.config.training
     cycle_ends = set(range(0, end + 1, end // training.cycles)) if training.cycles > 1 else set()
+    competes = training.cycles == 1
     with stop_signals() as received, _bar(job, state.progress.step, plan.steps_until(end)) as bar:
         events = trainer.fit(
             state,
@@ -262,12 +263,13 @@ def _loop(job: Job, state: train_state.TrainState, plan: BatchPlan, end: int) ->
             with job.writing("the training log"):
                 _log_step(job, event, bar)
             if event.epoch_ended or event.last:
-                _evaluate_epoch(job, state)
+                _evaluate_epoch(job, state, competes)
             if state.progress.position in cycle_ends:
                 _end_cycle(job, state, last=event.last)
             if event.epoch_ended or event.last or event.save_due or event.stopped:
                 _save(job, state)
-            if event.epoch_ended and not event.last and state.progress.waited_long(training.patience):
+            # Scores that differ in the last bit may be ranked otherwise on another rank's processor.
+            if event.epoch_ended and not event.last and job.runtime.any(state.progress.waited_long(training.patience)):
                 _tell_patience(job, state.progress)
                 break
         # All ranks have left the loop at the same step; a signal may have come since the last time they asked.
@@ -300,11 +302,14 @@ def _end_cycle(job: Job, state: train_state.TrainState, last: bool) -> None:
                 "--overwrite-output-dir."
             )
         state.optimizer.state.clear()
+        state.scaler = job.model.classifier.precision.scaler()
         return
-    checkpoint.set_model(job.model.stock, job.runtime.broadcast_tensors(job.average.tensors if job.writes else None))
-    state.progress.best = None  # of one training; the average is what competes
-    job.say(f"the average of {cycles} trainings:")
-    _evaluate_epoch(job, state)
+    tensors = job.runtime.broadcast_tensors(job.average.tensors if job.runtime.is_main else None)
+    checkpoint.set_model(job.model.stock, tensors)
+    score = job.score(job.checked.corpus.eval)
+    _keep_if_best(job, state.progress, score)
+    job.say(f"the average of {cycles} trainings: {_words(score)}")
+    _log_score(job, state.progress, score)
 
 
 def _tell_patience(job: Job, progress: train_state.Progress) -> None:
@@ -337,28 +342,35 @@ def _log_step(job: Job, event: trainer.StepDone, bar: tqdm) -> None:
     job.tracker.log("train", event.step, {name: values[name] for name in names if values[name] is not None})
 
 
-def _evaluate_epoch(job: Job, state: train_state.TrainState) -> None:
-    """Score the evaluation part, remember the best, say and log it."""
+def _evaluate_epoch(job: Job, state: train_state.TrainState, competes: bool = True) -> None:
+    """Score the evaluation part, say and log it; remember the best, where these weights compete for being kept."""
     progress = state.progress
-    epoch = progress.position / len(job.checked.corpus.train)
+    rows = len(job.checked.corpus.train)
     score = job.score(job.checked.corpus.eval)
-    better = _keep_if_best(job, progress, score)
-    planned = job.config.training.epochs
+    better = competes and _keep_if_best(job, progress, score)
+    planned = job.config.training.epochs * job.config.training.cycles
     if job.config.training.max_minutes is not None and progress.end is not None:
-        planned = progress.end / len(job.checked.corpus.train)
+        planned = progress.end / rows
     mean = progress.mean_loss
     if progress.first_loss is None:
         progress.first_loss = mean
     job.say(
-        f"epoch {epoch:.4g} of {planned:.4g}: loss {mean:.4f}, evaluation loss "
-        f"{score.loss:.4f}, accuracy {score.accuracy:.4f}, macro F1 {score.macro_f1:.4f}, "
+        f"epoch {progress.position / rows:.4g} of {planned:.4g}: loss {mean:.4f}, {_words(score)}, "
         f"{progress.position / progress.seconds:.0f} rows/s{' - best so far' if better else ''}"
     )
-    values = score.summary
+    _log_score(job, progress, score)
+
+
+def _words(score: metrics.Score) -> str:
+    return f"evaluation loss {score.loss:.4f}, accuracy {score.accuracy:.4f}, macro F1 {score.macro_f1:.4f}"
+
+
+def _log_score(job: Job, progress: train_state.Progress, score: metrics.Score) -> None:
+    epoch = progress.position / len(job.checked.corpus.train)
     with job.writing("the training log"):
         if job.log is not None:
-            job.log.write({"step": progress.step, "epoch": epoch, "eval": values})
-        job.tracker.log("eval", progress.step, values)
+            job.log.write({"step": progress.step, "epoch": epoch, "eval": score.summary})
+        job.tracker.log("eval", progress.step, score.summary)
 
 
 def _keep_if_best(job: Job, progress: train_state.Progress, score: metrics.Score) -> bool:

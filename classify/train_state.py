@@ -31,7 +31,7 @@ class Progress:
     `end` is where a limit of time lets it end, once that has been measured, under the `limits` that were given then;
     `parts` the micro-batches a step is cut into, more than were asked for where memory was short. `best` is the step
     that scored best on the evaluation part, `latest` the last one that was scored, which is at step `scored`; step 0 is
-    the start; `waited` counts the scores since the best one.
+    the start; `waited` counts the scores since the best one, or since the first epoch's.
     `first_loss` is the mean training loss of the first epoch.
     """
 
@@ -57,10 +57,11 @@ class Progress:
 
     def add_score(self, scores: dict[str, float], epoch: float, metric: str) -> bool:
         """Remember the evaluation scores of the step that training stands at; whether they are the best so far."""
+        begins = self.latest is None or self.latest["step"] == 0  # it may take some epochs to get ahead of the start
         self.scored = self.step
         self.latest = {"step": self.step, "epoch": epoch, **scores}
         better = self.best is None or _rank(self.latest, metric) > _rank(self.best, metric)
-        self.waited = 0 if better else self.waited + 1
+        self.waited = 0 if better or begins else self.waited + 1
         if better:
             self.best = self.latest
         return better

@@ -210,7 +210,7 @@ def fit(
     rank was, all finish the step and the event says `stopped`. `late` asks whether time is up: that step is the last.
     """
     batches = plan.BatchPlan(len(data.rows), batch_size, config.seed)
-    end = end if end is not None else batches.end_of(config.epochs, config.max_steps)
+    end = end if end is not None else batches.end_of(config.cycles * config.epochs, config.max_steps)
     total_steps = batches.steps_until(end) // config.cycles
     progress = state.progress
     since = _Since()

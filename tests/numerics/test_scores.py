@@ -137,6 +137,16 @@ def test_each_score_has_its_best_step(metric: str, best: int) -> None:
     assert [progress.waited_long(patience) for patience in (4 - best, 5 - best, None)] == [True, False, False]
 
 
+def test_epochs_have_time_to_get_ahead_of_the_start() -> None:
+    """Waiting begins with the first epoch, though the start scored better."""
+    progress, waited = Progress(), []
+    for step, score in enumerate([0.9, 0.5, 0.6, 0.7, 0.95, 0.8]):
+        progress.step = step
+        progress.add_score({"macro_f1": score, "accuracy": score, "loss": 1 - score}, float(step), "macro_f1")
+        waited.append(progress.waited)
+    assert waited == [0, 0, 1, 2, 0, 1]
+
+
 @pytest.mark.parametrize("noise", [0.0, 0.3, 1.0])
 def test_the_probes_strength_is_the_best_of_cross_validation(noise: float) -> None:
     """As scikit-learn finds it by the same folds; the noisier the labels, the stronger the regularisation."""

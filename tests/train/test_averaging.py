@@ -68,7 +68,12 @@ def test_the_weights_are_the_mean_of_trainings_that_begin_alike(
 
 @pytest.mark.parametrize("step", [4, 6, 8, 12, 17])
 def test_resumed_anywhere_it_is_the_same(
-    step: int, model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    step: int,
+    model_folder: Path,
+    table: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     whole = train(config(model_folder, table, tmp_path / "whole"))
     with monkeypatch.context() as patched:
@@ -77,6 +82,8 @@ def test_resumed_anywhere_it_is_the_same(
             train(config(model_folder, table, tmp_path / "out", logging_steps=1, save_total_limit=1))
     out = train(config(model_folder, table, tmp_path / "out", save_total_limit=1, resume_from_checkpoint=True))
     assert (out / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    train(config(model_folder, table, out, save_total_limit=1, resume_from_checkpoint=True))
+    assert "An average cannot be extended" in capsys.readouterr().out
 
 
 def test_two_processes_average_as_one_does(model_folder: Path, table: Path, tmp_path: Path) -> None:
@@ -124,6 +131,8 @@ def test_without_its_start_a_run_cannot_go_on(
         ({"max_minutes": 1.0}, "--max-minutes 1.0"),
         ({"patience": 1}, "--patience 1"),
         ({"keep": "best"}, "--keep best"),
+        ({"lora": True}, "--lora"),
+        ({"num_train_epochs": 0.0}, "--epochs 0.0"),
         ({"opt_level": "O2"}, "--opt-level O2"),
         ({"preset": "best", "average_seeds": None, "max_steps": 5}, "--max-steps 5"),
     ],
