@@ -351,6 +351,7 @@ def _evaluate_epoch(job: Job, state: train_state.TrainState, competes: bool = Tr
     planned = job.config.training.epochs * job.config.training.cycles
     if job.config.training.max_minutes is not None and progress.end is not None:
         planned = progress.end / rows
+    planned = max(planned, progress.position / rows)  # --max-steps, where the recipe has no epochs
     mean = progress.mean_loss
     if progress.first_loss is None:
         progress.first_loss = mean
