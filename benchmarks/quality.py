@@ -442,6 +442,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=SIZES)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--ours", nargs="+", metavar="NAME[=FLAGS]", help=f"{', '.join(OURS)}, or others with flags")
+    parser.add_argument("--show", action="store_true", help="run nothing, print the tables of what is in the store")
     parser.add_argument("--curve", action="store_true", help="each epoch's accuracy too, in a second run")
     parser.add_argument("--peers", nargs="*", choices=PEERS, help="run these again; all without a name")
     parser.add_argument("--setfit", metavar="PYTHON", default=".venv-setfit/bin/python")
@@ -459,6 +460,8 @@ def main() -> None:
     own = {name: flags if equals else OURS.get(name) for name, equals, flags in (item.partition("=") for item in asked)}
     if None in own.values():
         parser.error(f"--ours takes {', '.join(OURS)} or NAME=FLAGS")
+    if options.show:
+        options.sets = []
     tasks = [(name, size, seed) for size in options.sizes for name in options.sets for seed in options.seeds]
     tasks += [(TICKETS, "2000", seed) for seed in range(SPLITS) if TICKETS in options.sets and "2000" in options.sizes]
     for task in dict.fromkeys(tasks):
