@@ -336,14 +336,11 @@ class RunConfig:
             )
         if training.opt_level is not None:
             self._combine_level(training.opt_level, faults)
-        if self.model.head == "random" and training.max_steps < 0:
-            if training.num_train_epochs == 0:
-                faults.append("--epochs 0 keeps the start, and --head random starts from chance; drop one of them.")
-            elif training.num_train_epochs is None and PRESETS[training.preset].get("num_train_epochs") == 0:
-                faults.append(
-                    f"--preset {training.preset} keeps the start, and --head random starts from chance; drop one of "
-                    "them."
-                )
+        epochs, flag = training.num_train_epochs, "--epochs 0"
+        if epochs is None:
+            epochs, flag = PRESETS[training.preset].get("num_train_epochs"), f"--preset {training.preset}"
+        if self.model.head == "random" and training.max_steps < 0 and epochs == 0:
+            faults.append(f"{flag} keeps the start, and --head random starts from chance; drop one of them.")
         if self.model.lora and (self.model.freeze_embeddings or self.model.freeze_layers):
             faults.append("--lora freezes all but the head; drop --freeze-embeddings and --freeze-layers.")
         if training.deepspeed is not None:
