@@ -1,0 +1,57 @@
+"""Run folders that an earlier version wrote still predict, and go on from their checkpoints.
+
+`tests/fixtures/earlier_run` holds a tiny model, a table, a run of one epoch on them in fp32, and what that version
+predicted for the whole table.
+"""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from pathlib import Path
+
+import pytest
+
+from classify.cli import main
+from tests.support.runs import read_json
+
+EARLIER = Path(__file__).parent.parent / "fixtures" / "earlier_run"
+STEPS_PER_EPOCH = 12
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy to work in; the run named its files relative to it."""
+    place = tmp_path / "earlier"
+    shutil.copytree(EARLIER, place)
+    monkeypatch.chdir(place)
+    return place
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_predicts_what_the_earlier_version_predicted(folder: Path) -> None:
+    words = ["predict", "--model", "run", "--data", "table.csv", "--out", "new.csv", "--cpu", "--precision", "fp32"]
+    assert main(words) == 0
+    for new, old in zip(rows_of(folder / "new.csv"), rows_of(folder / "predictions-of-all.csv"), strict=True):
+        assert new.keys() == old.keys()
+        assert new["predicted_label"] == old["predicted_label"]
+        scores = [name for name in old if name.startswith("prob_") or name == "confidence"]
+        assert [float(new[name]) for name in scores] == pytest.approx([float(old[name]) for name in scores], abs=1e-4)
+
+
+def test_goes_on_from_the_earlier_checkpoint(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--resume", "run", "--epochs", "2"]) == 0
+    assert f"step {STEPS_PER_EPOCH}" in capsys.readouterr().out
+    metrics = read_json(folder / "run" / "metrics.json")
+    assert metrics["train"]["steps"] == 2 * STEPS_PER_EPOCH
+
+
+def test_a_finished_earlier_run_is_left_as_it_is(folder: Path) -> None:
+    files = [path for path in (folder / "run").rglob("*") if path.is_file()]
+    before = [path.read_bytes() for path in files]
+    assert main(["train", "--resume", "run"]) == 0
+    assert [path.read_bytes() for path in files] == before
