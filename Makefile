@@ -79,7 +79,7 @@ lint: $(VENV)/installed-lint
 	$(BIN)/lint-imports --no-logo
 	@# Launchers' variables and ranks are read where the process group is made and nowhere else.
 	@! grep -rnE 'LOCAL_RANK|get_rank|rank *[!=]= *|SLURM_|OMPI_|"RANK"|"WORLD_SIZE"' classify --include='*.py' \
-		--exclude=devices.py --exclude=launch.py --exclude=nproc.py
+		--exclude-dir=launch
 	@! grep -rnE 'trust_remote_code=True|allow_pickle=True' classify --include='*.py'
 
 # Training speed beside transformers' Trainer. Another table: make bench BENCH="--data my.csv --test-data mine-too.csv";

@@ -10,7 +10,7 @@ from pathlib import Path
 
 def write_texts(path: Path, rows: int, tokenizer_folder: str, words: Callable[[random.Random], int], seed: int) -> None:
     """Rows of two classes, `words` drawing how many words a text has; the first of them is the label."""
-    from classify.data.tokens import load_tokenizer
+    from classify.data.tokenize import load_tokenizer
 
     vocabulary = sorted(
         word for word in load_tokenizer(tokenizer_folder).get_vocab() if word.isascii() and word.isalpha()

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def tokenising_rate(texts: list[str], model: str) -> tuple[float, float]:
     """Texts a second: this program's, without a cache; and the tokenizers library's alone, which makes no arrays."""
-    from classify.data.tokens import load_tokenizer, tokenize
+    from classify.data.tokenize import load_tokenizer, tokenize
 
     tokenizer = load_tokenizer(model)
     begin = time.perf_counter()
@@ -57,9 +57,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="A large table: memory and tokenising rate.")
     parser.add_argument("--rows", type=int, default=1_000_000)
     options = parser.parse_args()
-    from classify.config import DEFAULT_MODEL
-    from classify.data.read import read_table
-    from classify.hub import resolve_model
+    from classify.config.schema import DEFAULT_MODEL
+    from classify.data.table import read_table
+    from classify.modeling.hub import resolve_model
 
     model = str(resolve_model(DEFAULT_MODEL).path)
     with tempfile.TemporaryDirectory() as temporary:

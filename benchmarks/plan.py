@@ -5,7 +5,7 @@
 For each table and number of ranks a few optimizer steps of 32 rows a rank are simulated. A step lasts as long as its
 slowest rank, so the figure is the sum over steps of the largest rank's cost, divided by the sum of the mean costs: 1.00
 is perfect, 1.20 means that ranks wait for a sixth of the time. The cost of a text is linear in its tokens plus
-attention's quadratic part (`classify.data.plan.token_cost`). A rank of this program computes its texts' own tokens;
+attention's quadratic part (`classify.data.sampler.token_cost`). A rank of this program computes its texts' own tokens;
 under DistributedSampler or transformers' BatchRebalanceSampler it computes padded batches, so their padding is counted
 in a second figure: cost with padding against the cost of the tokens alone.
 """
@@ -19,9 +19,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from classify.config import DEFAULT_MODEL
-from classify.data import infer, plan, read, tokens
-from classify.hub import resolve_model
+from classify.config.schema import DEFAULT_MODEL
+from classify.data import columns, sampler, table, tokenize
+from classify.modeling.hub import resolve_model
 
 Lengths = npt.NDArray[np.int64]
 Way = Callable[[Lengths, int], list[float]]
@@ -31,21 +31,21 @@ ROWS_A_RANK = 32
 
 def lengths_of(path: str) -> Lengths:
     """Token counts of a table's texts under the default model's tokenizer, cut at 512."""
-    table = read.read_table(path)
-    column = infer.find_text_column(table, None, None)
-    tokenizer = tokens.load_tokenizer(str(resolve_model(DEFAULT_MODEL).path))
-    return tokens.tokenize(tokenizer, table.as_dataset()[column], 512, identity=table.sha256 + column).lengths
+    read = table.read_table(path)
+    column = columns.find_text_column(read, None, None)
+    tokenizer = tokenize.load_tokenizer(str(resolve_model(DEFAULT_MODEL).path))
+    return tokenize.tokenize(tokenizer, read.as_dataset()[column], 512, identity=read.sha256 + column).lengths
 
 
 def padded_cost(lengths: Lengths) -> float:
     """Cost of a batch in which every text is as long as the longest."""
-    return float(plan.token_cost(np.full(len(lengths), lengths.max()), HIDDEN).sum()) if len(lengths) else 0.0
+    return float(sampler.token_cost(np.full(len(lengths), lengths.max()), HIDDEN).sum()) if len(lengths) else 0.0
 
 
 def ours(step: Lengths, ranks: int) -> list[float]:
     """Cost a rank: packed texts, divided largest first."""
-    costs = plan.token_cost(step, HIDDEN)
-    return [float(costs[part].sum()) for part in plan.divide(costs, ranks)]
+    costs = sampler.token_cost(step, HIDDEN)
+    return [float(costs[part].sum()) for part in sampler.divide(costs, ranks)]
 
 
 def distributed_sampler(step: Lengths, ranks: int) -> list[float]:
@@ -72,7 +72,7 @@ def simulate(lengths: Lengths, ranks: int, ways: dict[str, Way], steps: int) -> 
     tokens_alone = 0.0
     for _ in range(steps):
         step = lengths[order.integers(0, len(lengths), batch)]
-        tokens_alone += float(plan.token_cost(step, HIDDEN).sum())
+        tokens_alone += float(sampler.token_cost(step, HIDDEN).sum())
         for way, function in ways.items():
             costs = function(step, ranks)
             totals[way][0] += max(costs) * ranks
@@ -84,10 +84,10 @@ def planning_seconds(rows: int, ranks: int) -> float:
     """Seconds to plan an epoch: the order, and every step divided over the ranks."""
     lengths = np.random.default_rng(1).integers(3, 128, rows)
     begin = time.perf_counter()
-    costs = plan.token_cost(lengths, HIDDEN)
-    steps = plan.BatchPlan(rows, ROWS_A_RANK * ranks, 42)
+    costs = sampler.token_cost(lengths, HIDDEN)
+    steps = sampler.BatchPlan(rows, ROWS_A_RANK * ranks, 42)
     for step in steps.steps(0, rows):
-        plan.divide(costs[step.rows], ranks)
+        sampler.divide(costs[step.rows], ranks)
     return time.perf_counter() - begin
 
 

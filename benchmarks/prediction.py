@@ -34,11 +34,11 @@ def main() -> None:
 
     from transformers import pipeline
 
-    from classify.data import infer, read
-    from classify.predict import load_classifier
+    from classify.data import columns, table
+    from classify.prediction.predict import load_classifier
 
-    table = read.read_table(options.data)
-    texts = [str(text) for text in table.column(infer.find_text_column(table, options.text_column, "text"))]
+    table = table.read_table(options.data)
+    texts = [str(text) for text in table.column(columns.find_text_column(table, options.text_column, "text"))]
     texts = texts[: options.rows]
     classifier = load_classifier(options.model, use_cpu=not options.gpu)
     stock = pipeline("text-classification", model=options.model, device=0 if options.gpu else -1)

@@ -150,7 +150,7 @@ def peer(name: str, python: str, folder: Path, seed: int) -> dict[str, Any]:
 
 
 def _model_folder() -> str:
-    from classify.hub import resolve_model
+    from classify.modeling.hub import resolve_model
 
     return str(resolve_model(MODEL).path)
 

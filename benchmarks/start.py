@@ -51,8 +51,8 @@ def main() -> None:
     parser.add_argument("--data", required=True)
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
-    from classify.config import DEFAULT_MODEL
-    from classify.hub import resolve_model
+    from classify.config.schema import DEFAULT_MODEL
+    from classify.modeling.hub import resolve_model
 
     model = str(resolve_model(DEFAULT_MODEL).path)
     found: dict[str, list[float]] = {"--help": [], "imports and the model": [], "first step": []}

@@ -39,10 +39,10 @@ RANDOM_BERT = "random-bert-base"
 
 def write_rows(source: Path, target: Path, first: int, last: int | None, shuffled: bool) -> None:
     """Rows `first` to `last` of a table as text,label; `shuffled` first, by a fixed seed."""
-    from classify.data import infer, read
+    from classify.data import columns, table
 
-    table = read.read_table(str(source))
-    columns = infer.find_columns(table, None, None)
+    table = table.read_table(str(source))
+    columns = columns.find_columns(table, None, None)
     rows = list(zip(table.column(columns.text), table.column(columns.label), strict=True))
     if shuffled:  # a table may be sorted by class
         random.Random(0).shuffle(rows)
@@ -57,8 +57,8 @@ def review_words(draw: random.Random) -> int:
 
 def model_folder(name: str, tokenizer_folder: str, folder: Path) -> str:
     """The model's folder; "random-bert-base" is made on the spot, with a tokenizer from elsewhere."""
-    from classify.config import DEFAULT_MODEL
-    from classify.hub import resolve_model
+    from classify.config.schema import DEFAULT_MODEL
+    from classify.modeling.hub import resolve_model
 
     if name != RANDOM_BERT:
         return str(resolve_model(name or DEFAULT_MODEL).path)
@@ -75,7 +75,7 @@ def peak(dtype_name: str, tokens: int, config: dict[str, Any], gpu: bool) -> flo
     """Matrix-product peak in GFLOP/s, for products of the model's shapes, by whichever library this program takes."""
     import torch
 
-    from classify.products import capabilities, multiply, onednn_is_faster
+    from classify.modeling.kernels.linear import capabilities, multiply, onednn_is_faster
 
     by_onednn = not gpu and dtype_name == "float32" and onednn_is_faster(capabilities())
     product = multiply if by_onednn else torch.nn.functional.linear

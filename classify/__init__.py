@@ -13,11 +13,11 @@ __all__ = ["__version__", "load_classifier", "train"]
 
 def __getattr__(name: str) -> Any:
     if name == "train":
-        from classify.run import train
+        from classify.training.run import train
 
         return train
     if name == "load_classifier":
-        from classify.predict import load_classifier
+        from classify.prediction.predict import load_classifier
 
         return load_classifier
     raise AttributeError(f"module 'classify' has no attribute {name!r}")

@@ -13,14 +13,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from classify import __version__, allocation, devices, launch, nproc, signals
-from classify.arguments import Parser, parse_training, training_parser, unknown_words
-from classify.config import TrainingConfig
+from classify import __version__
+from classify.config.parser import Parser, parse_training, training_parser, unknown_words
+from classify.config.recipe import Recipe
+from classify.config.schema import TrainingConfig
 from classify.errors import ClassifyError, InputError, disk_refusal
-from classify.recipe import Recipe
+from classify.launch import allocator, device_plan, launcher, spawn
+from classify.training import interrupts
 
 if TYPE_CHECKING:
-    from classify.runtime import Runtime
+    from classify.distributed.world import Runtime
 
 _USAGE = """usage: classify COMMAND [flags]
 
@@ -43,11 +45,11 @@ def main(argv: Sequence[str] | None = None, program: str = "classify") -> int:
     # This process is ours alone. Loading the libraries makes a million objects that stay: looking through them for
     # garbage time and again, and once more before leaving, takes a quarter of a short command's time.
     gc.set_threshold(100_000, 50, 100)
-    allocation.keep_freed_memory(os.environ)
-    devices.limit_spinning(os.environ)
+    allocator.keep_freed_memory(os.environ)
+    device_plan.limit_spinning(os.environ)
     # c10d warns of each peer whose name a machine without DNS cannot look up.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    signals.end_when_interrupted(_tell_interrupted)
+    interrupts.end_when_interrupted(_tell_interrupted)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names in scripts that a terminal does not know end no run
     try:
@@ -61,7 +63,7 @@ def _run(arguments: list[str], program: str) -> int:
     try:
         return _dispatch(arguments) if program == "classify" else _train(arguments, program)
     except (Exception, KeyboardInterrupt) as error:
-        if signals.was_interrupted(error):
+        if interrupts.was_interrupted(error):
             return _fail(_INTERRUPTED, 128 + signal.SIGINT, debug)
         return _tell(error, debug)
 
@@ -106,33 +108,34 @@ def _train(arguments: list[str], program: str) -> int:
         training_parser(program).print_help()
         return 0
     config = parse_training(arguments, program)
-    from classify.checks import check_inputs, check_start
+    from classify.training.inputs import check_inputs, check_start
 
     check_start(config.training)
     try:
         checked = check_inputs(config)
     except InputError as error:
         return _tell_other_machines(error, config.debug, lambda: config.training.runtime)
-    if config.training.nproc is not None and not launch.started_here():
-        count = devices.one_per_device() if config.training.nproc == "gpu" else config.training.nproc
-        return nproc.run_processes(["train", *arguments], count)
+    if config.training.nproc is not None and not launcher.started_here():
+        count = device_plan.one_per_device() if config.training.nproc == "gpu" else config.training.nproc
+        return spawn.run_processes(["train", *arguments], count)
     if config.plan:
-        from classify import explain, forecast
+        from classify.launch import describe
+        from classify.training import memory_forecast
 
         runtime = config.training.runtime
         try:
             runtime.share_faults(None)
-            memory = forecast.memory(checked, runtime)
+            memory = memory_forecast.memory(checked, runtime)
             if runtime.is_main:
                 each = config.training.save_on_each_node
-                explain.show(runtime.topology, runtime.plan, config.training.train_batch_size, os.environ, each)
+                describe.show(runtime.topology, runtime.plan, config.training.train_batch_size, os.environ, each)
                 print(f"\n{memory}")
         finally:
             runtime.close()
         return 0
     import psutil
 
-    from classify.run import train
+    from classify.training.run import train
 
     train(config, checked, begun=psutil.Process().create_time())
     return 0
@@ -154,19 +157,19 @@ def _predict(arguments: list[str], program: str) -> int:
     ]
     if faults:
         raise InputError(*faults)
-    from classify.checks import check_prediction
+    from classify.training.inputs import check_prediction
 
     try:
         table, column = check_prediction(options.model, options.data, options.out, options.text_column)
     except InputError as error:
 
         def start() -> Runtime:
-            from classify.predict import start_runtime
+            from classify.prediction.predict import start_runtime
 
             return start_runtime(options.cpu)
 
         return _tell_other_machines(error, options.debug, start)
-    from classify.predict import load_classifier, predict_table
+    from classify.prediction.predict import load_classifier, predict_table
 
     with load_classifier(options.model, use_cpu=options.cpu, precision=options.precision) as classifier:
         begin = time.perf_counter()
@@ -203,7 +206,7 @@ def _devices(arguments: list[str], program: str) -> int:
             faults.append(f"{name} must be a whole number above 0. Got {','.join(texts)!r} instead.")
     if faults:
         raise InputError(*faults)
-    from classify import explain
+    from classify.launch import describe
 
     planned = options.nnodes is not None or options.nproc_per_node is not None
     if planned:
@@ -213,13 +216,13 @@ def _devices(arguments: list[str], program: str) -> int:
             raise InputError(
                 f"--nproc-per-node {options.nproc_per_node} names {len(counts)} machines, --nnodes {machines}."
             )
-        topology, plan = explain.planned_cluster(per_machine, "cpu" if options.cpu else options.device)
+        topology, plan = describe.planned_cluster(per_machine, "cpu" if options.cpu else options.device)
     else:
         runtime = TrainingConfig(use_cpu=options.cpu).runtime
         topology, plan = runtime.topology, runtime.plan
         runtime.close()
     if plan.launch.is_main:
-        explain.show(topology, plan, int(options.batch_size), {} if planned else os.environ)
+        describe.show(topology, plan, int(options.batch_size), {} if planned else os.environ)
     return 0
 
 
@@ -231,7 +234,7 @@ def _fail(message: str, code: int, debug: bool, everywhere: bool = True) -> int:
     """
     if debug:
         traceback.print_exc()
-    if everywhere and not launch.speaks():
+    if everywhere and not launcher.speaks():
         time.sleep(1.0)
         return code
     sys.stdout.flush()
@@ -243,7 +246,7 @@ def _fail(message: str, code: int, debug: bool, everywhere: bool = True) -> int:
 
 def _tell_interrupted() -> None:
     """The line of a process that cannot wait for its own end."""
-    if launch.speaks():
+    if launcher.speaks():
         print(f"error: {_INTERRUPTED}", file=sys.stderr, flush=True)
 
 
@@ -253,7 +256,7 @@ def _tell_other_machines(error: InputError, debug: bool, start: Callable[[], Run
     There the table may be in its place. `start` makes the process group that the others wait in. On a single machine
     all processes see the same, and the error goes its way.
     """
-    if not launch.several_machines():
+    if not launcher.several_machines():
         raise error
     code = _fail(str(error), error.exit_code, debug)
     start().leave(str(error))
@@ -266,7 +269,7 @@ def _let_first_error_speak(error: BaseException) -> None:
     --nproc leaves a rank that prints an error its time before it ends the others.
     """
     text = str(error).lower()
-    if launch.is_launched() and any(
+    if launcher.is_launched() and any(
         sign in text for sign in ("connection closed by peer", "connection reset", "broken pipe")
     ):
-        time.sleep(3.0 + (nproc.PRINTING_SECONDS if launch.started_here() else 0.0))
+        time.sleep(3.0 + (spawn.PRINTING_SECONDS if launcher.started_here() else 0.0))

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from classify.config import ModelConfig
-from classify.data.parts import Part
-from classify.data.tokens import Tokens
+from classify.config.schema import ModelConfig
+from classify.data.corpus import Part
+from classify.data.tokenize import Tokens
 from classify.errors import InputError
 
 # Shares of unknown tokens: from which on it is noted, and from which on the default model is refused.

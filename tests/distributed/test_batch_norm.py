@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from classify import train_state, trainer
-from classify.config import TrainingConfig
-from classify.inference import logits_of
-from classify.model import LoadedModel
+from classify.config.schema import TrainingConfig
+from classify.evaluation.inference import logits_of
+from classify.modeling.classifier import LoadedModel
+from classify.training import train_state, trainer
 from tests.support import tiny
 from tests.support.processes import run_distributed_test
 from tests.support.runs import SEED, data_and_model

@@ -16,12 +16,12 @@ import torch
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from classify import train_state, trainer
-from classify.config import TrainingConfig
-from classify.inference import logits_of
-from classify.model import LoadedModel, freeze_unused
-from classify.runtime import Runtime
-from classify.sharding import gathered
+from classify.config.schema import TrainingConfig
+from classify.distributed.sharding import gathered
+from classify.distributed.world import Runtime
+from classify.evaluation.inference import logits_of
+from classify.modeling.classifier import LoadedModel, freeze_unused
+from classify.training import train_state, trainer
 from tests.support import tiny
 from tests.support.processes import run_distributed_test
 from tests.support.runs import LEARNING_RATE, ROWS, SEED, STEPS, data_and_model
@@ -129,7 +129,7 @@ def plain_run(folder: Path) -> dict[str, Any]:
     """The textbook loop on the stock model: padded batches, mean loss, AdamW; nothing of the trainer is used."""
     from transformers import BertForSequenceClassification
 
-    from classify.data.plan import BatchPlan
+    from classify.data.sampler import BatchPlan
 
     torch.set_num_threads(1)
     data, loaded = data_and_model(folder)

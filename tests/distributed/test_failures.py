@@ -17,8 +17,8 @@ import psutil
 import pytest
 import torch
 
-from classify.launch import read_launch
-from classify.process_group import _exchange
+from classify.distributed.process_group import _exchange
+from classify.launch.launcher import read_launch
 from tests.support.processes import (
     ROOT,
     SCRIPT,
@@ -317,7 +317,7 @@ def test_an_error_on_one_of_two_gpus_ends_both(tmp_path: Path) -> None:
     script = tmp_path / "one_fails.py"
     script.write_text(
         "import torch\n"
-        "from classify.config import TrainingConfig\n"
+        "from classify.config.schema import TrainingConfig\n"
         "runtime = TrainingConfig().runtime\n"
         "numbers = torch.ones(1 << 20, device=runtime.device)\n"
         "torch.distributed.all_reduce(numbers)\n"

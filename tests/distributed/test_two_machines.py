@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import classify
-from classify.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
+from classify.config.schema import DataConfig, ModelConfig, RunConfig, TrainingConfig
 from tests.support import tiny
 from tests.support.comparison import difference
 from tests.support.documents import DISTRIBUTED, commands, make_place

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from classify import train_state, trainer
-from classify.config import TrainingConfig
-from classify.data.tokens import TrainingSet, load_tokenizer, tokenize
-from classify.hub import resolve_model
-from classify.model import load_model
+from classify.config.schema import TrainingConfig
+from classify.data.tokenize import TrainingSet, load_tokenizer, tokenize
+from classify.modeling.classifier import load_model
+from classify.modeling.hub import resolve_model
+from classify.training import train_state, trainer
 from tests.support import tiny
 
 RECORD = Path(__file__).with_suffix(".json")

@@ -28,8 +28,8 @@ if __name__ == "__main__":
 _READ = """
 import json, os, sys
 sys.path.insert(0, {root!r})
-from classify.arguments import parse_training
-from classify.launch import read_launch
+from classify.config.parser import parse_training
+from classify.launch.launcher import read_launch
 
 config = parse_training(sys.argv[1:], "run_classify.py")
 launch = read_launch(os.environ, config.training.local_rank)

@@ -14,8 +14,8 @@ from tqdm import tqdm
 MODULES = (
     "accelerate.state",
     "classify.cli",
-    "classify.predict",
-    "classify.run",
+    "classify.prediction.predict",
+    "classify.training.run",
     "datasets",
     "safetensors.torch",
     "sklearn.feature_extraction.text",

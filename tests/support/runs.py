@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from classify import run
-from classify.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
-from classify.data.tokens import TrainingSet, load_tokenizer, tokenize
-from classify.hub import resolve_model
-from classify.model import LoadedModel, load_model
+from classify.config.schema import DataConfig, ModelConfig, RunConfig, TrainingConfig
+from classify.data.tokenize import TrainingSet, load_tokenizer, tokenize
+from classify.modeling.classifier import LoadedModel, load_model
+from classify.modeling.hub import resolve_model
+from classify.training import run
 from tests.support import tiny
 
 # What the output folder of a run holds.

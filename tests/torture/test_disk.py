@@ -18,11 +18,12 @@ import pytest
 import torch
 from torch import nn
 
-from classify import checkpoint, estimate, run
-from classify import finish as finishing
 from classify.cli import main
 from classify.errors import DiskError, InputError
-from classify.run import train
+from classify.modeling import memory_estimate
+from classify.training import checkpoint, run
+from classify.training import finish as finishing
+from classify.training.run import train
 from tests.support import tiny
 from tests.support.processes import ROOT, Process, finish, not_here, rank_environments, unlaunched
 from tests.support.runs import FILES, make_config, read_json
@@ -231,9 +232,9 @@ def test_the_estimate_is_what_a_run_takes(
         model, table, tmp_path / "out",
         **{"num_train_epochs": 3.0, "compact_vocabulary": False, "report_to": "none", **changes},
     )  # fmt: skip
-    needs: list[estimate.DiskNeed] = []
-    disk_need = estimate.disk_need
-    monkeypatch.setattr(estimate, "disk_need", lambda *a, **k: needs.append(disk_need(*a, **k)) or needs[0])
+    needs: list[memory_estimate.DiskNeed] = []
+    disk_need = memory_estimate.disk_need
+    monkeypatch.setattr(memory_estimate, "disk_need", lambda *a, **k: needs.append(disk_need(*a, **k)) or needs[0])
     train(config)
     largest = max(*sizes, size_of(tmp_path / "out"))
     (need,) = needs
@@ -246,8 +247,8 @@ def test_the_estimate_is_what_a_run_takes(
 def test_what_may_not_fit_is_a_note(
     table: Path, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    need = estimate.DiskNeed(1, 1 << 60)
-    monkeypatch.setattr(estimate, "disk_need", lambda *_, **__: need)
+    need = memory_estimate.DiskNeed(1, 1 << 60)
+    monkeypatch.setattr(memory_estimate, "disk_need", lambda *_, **__: need)
     train(make_config(model_folder, table, tmp_path / "out", max_steps=1))
     assert re.search(r"note: .*free, and this run may write up to 1,152,921,504\.6 GB", capsys.readouterr().out)
 
@@ -258,7 +259,7 @@ def test_a_run_that_is_resumed_is_not_refused_for_what_it_has_written(
     """Finished, its checkpoints removed, on a disk that has filled up since: there is nothing to do."""
     out = train(make_config(model_folder, table, tmp_path / "out", max_steps=1))
     shutil.rmtree(out / "checkpoints")
-    monkeypatch.setattr(estimate, "disk_need", lambda *_, **__: estimate.DiskNeed(1 << 60, 1 << 60))
+    monkeypatch.setattr(memory_estimate, "disk_need", lambda *_, **__: memory_estimate.DiskNeed(1 << 60, 1 << 60))
     train(make_config(model_folder, table, out, max_steps=1, resume_from_checkpoint=True))
     assert "this run is finished" in capsys.readouterr().out
     with pytest.raises(InputError, match=r"free beside \d+ kB in the folder, and this run writes at least"):

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from classify.cli import main
-from classify.files import TEMPORARY
+from classify.data.files import TEMPORARY
 from tests.support.processes import ROOT, SCRIPT, Process, free_port, rank_environments, run, start, unlaunched
 from tests.support.runs import FILES, read_json
 
@@ -90,12 +90,12 @@ def temporaries(folder: Path) -> list[Path]:
 @pytest.mark.parametrize(
     ("where", "kept"),
     [
-        ("classify.job.load_tokenizer", None),
-        ("classify.data.tokens._store", None),
-        ("classify.job.load", None),
-        ("classify.run._record", set()),
-        ("classify.run.probe.start_head", {"run.json"}),
-        ("classify.finish.baseline.fit_and_score", FILES - {"tensorboard", "metrics.json"}),
+        ("classify.training.job.load_tokenizer", None),
+        ("classify.data.tokenize._store", None),
+        ("classify.training.job.load", None),
+        ("classify.training.run._record", set()),
+        ("classify.training.run.linear_probe.start_head", {"run.json"}),
+        ("classify.training.finish.baseline.fit_and_score", FILES - {"tensorboard", "metrics.json"}),
     ],
     ids=["tokenizer", "tokens", "model", "folder", "probe", "baseline"],
 )
@@ -118,14 +118,16 @@ def test_outside_of_the_training_loop(words: list[str], tmp_path: Path, where: s
 
 
 def test_twice_a_second_apart_in_the_training_loop(words: list[str], tmp_path: Path) -> None:
-    done = interrupted(tmp_path, "classify.run._evaluate_epoch", [*words, "--output-dir", "out"], "twice")
+    done = interrupted(tmp_path, "classify.training.run._evaluate_epoch", [*words, "--output-dir", "out"], "twice")
     assert (done.returncode, done.stderr) == (130, LINE)
     assert temporaries(tmp_path) == []
     assert read_json(tmp_path / "out" / "run.json")["status"] == "interrupted"
     assert [path.name for path in (tmp_path / "out" / "checkpoints").iterdir()] == ["step-00000000"]
 
 
-@pytest.mark.parametrize("where", ["classify.predict.load_trained", "classify.predict.logits_of", "os.fsync"])
+@pytest.mark.parametrize(
+    "where", ["classify.prediction.predict.load_trained", "classify.prediction.predict.logits_of", "os.fsync"]
+)
 def test_while_predicting(model_folder: Path, words: list[str], table: Path, tmp_path: Path, where: str) -> None:
     assert main([*words, "--max-steps", "1", "--output-dir", str(tmp_path / "out")], program="run_classify.py") == 0
     (tmp_path / "there").mkdir()
@@ -138,7 +140,7 @@ def test_while_predicting(model_folder: Path, words: list[str], table: Path, tmp
 def test_a_library_that_swallows_it(words: list[str], tmp_path: Path) -> None:
     """As Python does in what is called when an object goes: the process ends all the same, soon."""
     begin = time.monotonic()
-    done = interrupted(tmp_path, "classify.job.load", words, "swallowed")
+    done = interrupted(tmp_path, "classify.training.job.load", words, "swallowed")
     assert (done.returncode, done.stderr) == (130, LINE)
     assert time.monotonic() - begin < 15
 
@@ -147,7 +149,7 @@ def test_a_library_that_swallows_it(words: list[str], tmp_path: Path) -> None:
 def test_a_launcher_that_hands_it_on(words: list[str], tmp_path: Path, rank: int) -> None:
     """Processes that a terminal has sent it get it from their launcher once more."""
     place = rank_environments(2)[rank]
-    done = interrupted(tmp_path, "classify.job.load_tokenizer", words, "sent again", **place)
+    done = interrupted(tmp_path, "classify.training.job.load_tokenizer", words, "sent again", **place)
     assert (done.returncode, done.stderr) == (130, LINE if rank == 0 else "")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from classify.cli import main
-from classify.stored_run import FILE
+from classify.config.stored_run import FILE
 from tests.support import tiny
 from tests.support.processes import Process, unlaunched
 from tests.support.runs import FILES, read_json

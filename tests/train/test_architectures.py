@@ -11,12 +11,11 @@ import pytest
 import torch
 import transformers
 
-from classify.config import TrainingConfig
-from classify.data.tokens import Tokens, load_tokenizer, tokenize
+from classify.config.schema import TrainingConfig
+from classify.data.tokenize import Tokens, load_tokenizer, tokenize
+from classify.distributed.sharding import repeated_layers
 from classify.errors import InputError
-from classify.estimate import layer_count
-from classify.hub import resolve_model
-from classify.model import (
+from classify.modeling.classifier import (
     LoadedModel,
     checkpoint_activations,
     decide_packing,
@@ -26,8 +25,9 @@ from classify.model import (
     load_model,
     output_layer,
 )
-from classify.precision import choose_precision
-from classify.sharding import repeated_layers
+from classify.modeling.hub import resolve_model
+from classify.modeling.memory_estimate import layer_count
+from classify.modeling.precision import choose_precision
 from tests.support import tiny
 
 KINDS = list(tiny.configurations())
@@ -136,7 +136,7 @@ def test_wrong_boundaries_are_noticed(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, precision: str, training: bool
 ) -> None:
     """The start-up check must be able to fail: attention across texts is found, and padding taken instead."""
-    import classify.model as module
+    import classify.modeling.classifier as module
 
     honest = module.pack
 
@@ -169,7 +169,7 @@ def test_a_wrong_kernel_of_training_is_noticed(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, precision: str, fault: str, frozen: int, differs: str
 ) -> None:
     """The one that computes with gradients, which scores do not use; also where its forward pass is right."""
-    import classify.packing as module
+    import classify.modeling.packing as module
 
     honest = module.attend
 
@@ -192,7 +192,7 @@ def test_a_wrong_kernel_of_training_is_noticed(
 def test_the_kernel_of_scores_is_checked_for_training_too(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import classify.packing as module
+    import classify.modeling.packing as module
 
     honest = module._text_by_text
     monkeypatch.setattr(module, "_text_by_text", lambda *given: honest(*given).roll(1, 0))
@@ -268,7 +268,7 @@ def test_a_run_of_each_architecture_gives_a_stock_folder(
 
     from transformers import pipeline
 
-    from classify.run import train
+    from classify.training.run import train
     from tests.train.test_run import make_config, read_json
 
     out = train(make_config(folders[kind], table, tmp_path / "out", max_steps=2, report_to="none"))

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from classify import layout as rooms
-from classify.attention import attend
-from classify.layout import make_layout
+from classify.modeling import layout as rooms
+from classify.modeling.kernels.attention import attend
+from classify.modeling.layout import make_layout
 
 Runs = list[tuple[int, int, int]]
 

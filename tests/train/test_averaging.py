@@ -12,9 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from classify.averaging import WeightAverage
 from classify.errors import CheckpointError, InputError, Interrupted
-from classify.run import train
+from classify.training.averaging import WeightAverage
+from classify.training.run import train
 from tests.support import tiny
 from tests.support.comparison import difference
 from tests.support.processes import run_ranks

@@ -1,4 +1,4 @@
-"""The layer of classify.batch_norm against torch's, in a group of one process, and what is said where there is none."""
+"""SyncBatchNorm's layer against torch's, in a group of one process, and what is said where there is none."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from classify.batch_norm import AllReducedBatchNorm, counted, statistics_kept, synchronise, told
-from classify.config import TrainingConfig
-from classify.devices import ParallelMode
+from classify.config.schema import TrainingConfig
+from classify.distributed.batch_norm import AllReducedBatchNorm, counted, statistics_kept, synchronise, told
+from classify.launch.device_plan import ParallelMode
 from tests.support.processes import free_port
 
 

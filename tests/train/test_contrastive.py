@@ -10,11 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from classify import contrastive
-from classify.config import TrainingConfig
+from classify.config.schema import TrainingConfig
 from classify.errors import ClassifyError, InputError
-from classify.inference import features_of
-from classify.run import train
+from classify.evaluation.inference import features_of
+from classify.training import contrastive
+from classify.training.run import train
 from tests.support import tiny
 from tests.support.comparison import difference
 from tests.support.processes import run_ranks

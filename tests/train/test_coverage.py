@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import classify
-from classify.config import DEFAULT_MODEL, DataConfig, ModelConfig, RunConfig, TrainingConfig
+from classify.config.schema import DEFAULT_MODEL, DataConfig, ModelConfig, RunConfig, TrainingConfig
 from classify.errors import InputError
-from classify.run import train
+from classify.training.run import train
 from tests.support import tiny
 
 OPENINGS = ("ช่วยด้วย", "สวัสดีครับ", "ขอถามหน่อย", "เมื่อวานนี้", "ตอนเช้า")

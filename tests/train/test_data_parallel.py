@@ -18,14 +18,14 @@ import torch
 from torch import nn
 
 import classify
-from classify import train_state, trainer
-from classify.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
-from classify.data.plan import BatchPlan
-from classify.data.tokens import TrainingSet
-from classify.devices import DevicePlan, Hardware, ParallelMode, plan_devices
-from classify.inference import logits_of
-from classify.model import LoadedModel
-from classify.runtime import BatchDataParallel, Runtime
+from classify.config.schema import DataConfig, ModelConfig, RunConfig, TrainingConfig
+from classify.data.sampler import BatchPlan
+from classify.data.tokenize import TrainingSet
+from classify.distributed.world import BatchDataParallel, Runtime
+from classify.evaluation.inference import logits_of
+from classify.launch.device_plan import DevicePlan, Hardware, ParallelMode, plan_devices
+from classify.modeling.classifier import LoadedModel
+from classify.training import train_state, trainer
 from tests.support.runs import LEARNING_RATE, ROWS, SEED, STEPS, data_and_model
 
 BATCH = 7  # cut unequally between two, and the last one of an epoch holds a single row

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from classify.dropout import Dropout, kept, replace_dropout
+from classify.modeling.kernels.dropout import Dropout, kept, replace_dropout
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.5, 0.999])

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from classify import train_state, trainer
-from classify.config import TrainingConfig
-from classify.data.plan import BatchPlan
-from classify.estimate import count_weights, training_need
-from classify.precision import choose_precision
+from classify.config.schema import TrainingConfig
+from classify.data.sampler import BatchPlan
+from classify.modeling.memory_estimate import count_weights, training_need
+from classify.modeling.precision import choose_precision
+from classify.training import train_state, trainer
 from tests.support import tiny
 from tests.support.runs import ROWS, data_and_model
 

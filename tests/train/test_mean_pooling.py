@@ -11,15 +11,15 @@ import pytest
 import torch
 import transformers
 
-from classify.config import TrainingConfig
-from classify.data.read import read_table
-from classify.data.tokens import load_tokenizer, tokenize
+from classify.config.schema import TrainingConfig
+from classify.data.table import read_table
+from classify.data.tokenize import load_tokenizer, tokenize
 from classify.errors import InputError
-from classify.estimate import count_weights
-from classify.hub import resolve_model
-from classify.inference import features_of
-from classify.model import load_model
-from classify.run import train
+from classify.evaluation.inference import features_of
+from classify.modeling.classifier import load_model
+from classify.modeling.hub import resolve_model
+from classify.modeling.memory_estimate import count_weights
+from classify.training.run import train
 from tests.support import tiny
 from tests.support.runs import make_config, read_json
 

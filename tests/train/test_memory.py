@@ -13,14 +13,14 @@ import psutil
 import pytest
 import torch
 
-from classify import rehearsal, train_state, trainer
-from classify.config import TrainingConfig
-from classify.data.plan import BatchPlan
-from classify.data.tokens import TrainingSet, load_tokenizer, tokenize
+from classify.config.schema import TrainingConfig
+from classify.data.sampler import BatchPlan
+from classify.data.tokenize import TrainingSet, load_tokenizer, tokenize
+from classify.distributed.memory import main_memory, out_of_memory
 from classify.errors import ClassifyError, RankError
-from classify.hub import resolve_model
-from classify.memory import main_memory, out_of_memory
-from classify.model import freeze_unused, load_model
+from classify.modeling.classifier import freeze_unused, load_model
+from classify.modeling.hub import resolve_model
+from classify.training import dry_run, train_state, trainer
 from tests.support import tiny
 from tests.support.processes import run_distributed_test
 from tests.support.runs import data_and_model
@@ -64,7 +64,7 @@ def train_with(folder: Path, megabytes: int | None, rows_per_step: int = ROWS) -
         limit = psutil.Process().memory_info().vms + (megabytes << 20)
         resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
     if runtime.distributed:
-        rehearsal.rehearse(state, data, [BatchPlan(ROWS, ROWS, config.seed).step_at(0)], config, runtime)
+        dry_run.rehearse(state, data, [BatchPlan(ROWS, ROWS, config.seed).step_at(0)], config, runtime)
         # So small a limit leaves no room for what gloo's threads take on the way.
         resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     events = list(trainer.fit(state, data, config, runtime, batch_size=rows_per_step))

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-import classify.run as run
+import classify.training.run as run
+from classify.data.files import TEMPORARY
 from classify.errors import InputError
-from classify.files import TEMPORARY
-from classify.placement import Placement, choose_places
+from classify.training.strategies.device_map import Placement, choose_places
 from tests.support import tiny
 from tests.support.runs import make_config, read_json, stop_at
 

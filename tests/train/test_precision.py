@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-import classify.run as run
-from classify import train_state, trainer
-from classify.config import RunConfig, TrainingConfig
+import classify.training.run as run
+from classify.config.schema import RunConfig, TrainingConfig
 from classify.errors import InputError, Interrupted
-from classify.packing import PackedBatch
-from classify.precision import (
+from classify.modeling.packing import PackedBatch
+from classify.modeling.precision import (
     FP32,
     Precision,
     choose_precision,
@@ -25,7 +24,8 @@ from classify.precision import (
     give_weights,
     take_gradients,
 )
-from classify.predict import load_classifier
+from classify.prediction.predict import load_classifier
+from classify.training import train_state, trainer
 from tests.support import tiny
 from tests.support.runs import data_and_model, make_config, read_json, stop_at
 
@@ -140,7 +140,7 @@ def test_a_run_begun_on_one_processor_goes_on_on_another(
 ) -> None:
     """In the precision it began in; and what stands in its files is what the folder gives in full precision."""
     out, begun = tmp_path / "out", "fp32" if processor == "avx2" else "bf16"
-    monkeypatch.setattr("classify.precision._WIDE", 1)
+    monkeypatch.setattr("classify.modeling.precision._WIDE", 1)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {processor: True}, raising=False)
     with monkeypatch.context() as patch:
         stop_at(3, patch)
@@ -161,7 +161,7 @@ def test_a_run_begun_on_one_processor_goes_on_on_another(
 def test_padded_texts_train_in_full_precision_unless_asked(
     model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("classify.precision._WIDE", 1)
+    monkeypatch.setattr("classify.modeling.precision._WIDE", 1)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True}, raising=False)
     run.train(make_config(model_folder, table, tmp_path / "out", max_steps=1, packing="padded"))
     assert read_json(tmp_path / "out" / "run.json")["precision"] == "fp32"

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from classify import packing
-from classify.precision import FP32, choose_precision
-from classify.products import Linear, onednn_is_faster, replace_linear
+from classify.modeling import packing
+from classify.modeling.kernels.linear import Linear, onednn_is_faster, replace_linear
+from classify.modeling.precision import FP32, choose_precision
 from tests.support import tiny
 from tests.support.runs import data_and_model
 

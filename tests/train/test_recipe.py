@@ -10,10 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from classify.checks import check
-from classify.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
-from classify.recipe import Recipe, choose
-from classify.run import train
+from classify.config.recipe import Recipe, choose
+from classify.config.schema import DataConfig, ModelConfig, RunConfig, TrainingConfig
+from classify.training.inputs import check
+from classify.training.run import train
 from tests.support import tiny
 from tests.support.runs import make_config, read_json
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-import classify.run as run
-from classify.checkpoint import newest
+import classify.training.run as run
 from classify.cli import main
-from classify.destination import check_destination
 from classify.errors import CheckpointError, InputError, Interrupted
+from classify.training.checkpoint import newest
+from classify.training.output_dir import check_destination
 from tests.support.runs import EPOCHS, make_config, read_json, stop_at, worse_in_the_end
 
 STEPS = 9  # three epochs of three

@@ -20,14 +20,14 @@ import torch
 from safetensors.torch import load_file
 
 import classify
-from classify import checkpoint, probe
-from classify.checks import check_prediction
-from classify.data.read import read_table
-from classify.destination import check_destination
+from classify.data.table import read_table
 from classify.errors import InputError
-from classify.hub import resolve_model
-from classify.model import load_model, load_trained
-from classify.run import train
+from classify.modeling.classifier import load_model, load_trained
+from classify.modeling.hub import resolve_model
+from classify.training import checkpoint, linear_probe
+from classify.training.inputs import check_prediction
+from classify.training.output_dir import check_destination
+from classify.training.run import train
 from tests.support import tiny
 from tests.support.processes import SCRIPT, run_python, unlaunched
 from tests.support.runs import EPOCHS, FILES, make_config, read_json, worse_in_the_end
@@ -176,7 +176,7 @@ def test_an_unwritable_folder_is_told_before_the_work(
 
 
 def test_prediction_does_not_import_training(tmp_path: Path) -> None:
-    code = "import classify.predict, sys; print('classify.trainer' in sys.modules)"
+    code = "import classify.prediction.predict, sys; print('classify.training.trainer' in sys.modules)"
     assert run_python(tmp_path, "-c", code).stdout == "False\n"
 
 
@@ -432,8 +432,8 @@ def test_a_random_start_is_no_candidate(model_folder: Path, table: Path, tmp_pat
 def test_the_probe_looks_at_some_rows_of_each_class(
     model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(probe, "FEWEST_ROWS", 10)
-    monkeypatch.setattr(probe, "ROWS_PER_CLASS", 7)
+    monkeypatch.setattr(linear_probe, "FEWEST_ROWS", 10)
+    monkeypatch.setattr(linear_probe, "ROWS_PER_CLASS", 7)
     train(make_config(model_folder, table, tmp_path / "some", max_steps=1))
     assert "logistic regression on the model's output of 21 rows" in capsys.readouterr().out
 

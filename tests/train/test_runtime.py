@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 import torch
 
-import classify.run as run
-from classify.config import TrainingConfig
-from classify.data.tokens import load_tokenizer, tokenize
-from classify.devices import ParallelMode
+import classify.training.run as run
+from classify.config.schema import TrainingConfig
+from classify.data.tokenize import load_tokenizer, tokenize
+from classify.distributed.world import BatchDataParallel, Runtime
 from classify.errors import InputError, RankError
-from classify.hub import resolve_model
-from classify.model import load_model
-from classify.precision import FP32, Precision
-from classify.runtime import BatchDataParallel, Runtime
-from classify.train_state import make_state, micro_batches
-from classify.trainer import fit
+from classify.launch.device_plan import ParallelMode
+from classify.modeling.classifier import load_model
+from classify.modeling.hub import resolve_model
+from classify.modeling.precision import FP32, Precision
+from classify.training.train_state import make_state, micro_batches
+from classify.training.trainer import fit
 from tests.support import tiny
 from tests.support.processes import free_port
 from tests.support.runs import data_and_model, make_config
@@ -110,7 +110,7 @@ def test_a_run_that_fails_says_so_to_the_process_group(
     honest = Runtime.close
     monkeypatch.setattr(Runtime, "close", lambda self, error=None: closed.append(error) or honest(self, error))
     fault = ValueError("broken")
-    for name in ("classify.job.load", "classify.trainer.train_step"):
+    for name in ("classify.training.job.load", "classify.training.trainer.train_step"):
         with monkeypatch.context() as patch:
             patch.setattr(name, lambda *_, **__: (_ for _ in ()).throw(fault))
             with pytest.raises(ValueError, match="broken"):
@@ -204,12 +204,12 @@ def test_a_cut_step_changes_no_weight(
     model_folder: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], norm: bool, cut: bool
 ) -> None:
     """Beyond the order of sums; and what it would change is not cut."""
-    from classify.precision import choose_precision
+    from classify.modeling.precision import choose_precision
 
     ends: list[torch.Tensor] = []
     micros: list[int] = []
     for state_size in (3 << 20, 40 * 32):
-        monkeypatch.setattr("classify.estimate.STATE", state_size)
+        monkeypatch.setattr("classify.modeling.memory_estimate.STATE", state_size)
         data, model = data_and_model(model_folder)
         model.use_packing(True)
         if norm:

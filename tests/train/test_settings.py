@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from classify import train_state, trainer
-from classify.config import TrainingConfig
-from classify.data.plan import BatchPlan
+from classify.config.schema import TrainingConfig
+from classify.data.sampler import BatchPlan
 from classify.errors import InputError
-from classify.model import LoadedModel, checkpoint_activations, depths, freeze
-from classify.optimization import learning_rate_factor, make_objective, make_optimizer
+from classify.modeling.classifier import LoadedModel, checkpoint_activations, depths, freeze
+from classify.training import train_state, trainer
+from classify.training.optimizer import learning_rate_factor, make_objective, make_optimizer
 from tests.support.runs import data_and_model
 
 BATCH = 19  # three steps an epoch of the 57 rows

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from classify import run
 from classify.errors import Interrupted
-from classify.job import Job
-from classify.run import train
+from classify.training import run
+from classify.training.job import Job
+from classify.training.run import train
 from tests.support.runs import make_config, read_json, stop_at
 
 
@@ -43,7 +43,7 @@ def test_a_plan_that_fits_and_a_run_that_resumes_to_it(
         with pytest.raises(Interrupted):
             train(config())
     with monkeypatch.context() as patch:
-        patch.setattr(run.rehearsal, "measure", lambda *_: pytest.fail("measured again"))
+        patch.setattr(run.dry_run, "measure", lambda *_: pytest.fail("measured again"))
         out = train(config(resume_from_checkpoint=True))
     steps = steps_of(out)
     assert 3 <= steps < 5e4
@@ -67,7 +67,7 @@ def test_a_rate_that_was_too_good_ends_at_the_limit(
     """The plan is for thousands of epochs; the clock says otherwise after some steps."""
     clock = iter(range(1000))
     monkeypatch.setattr(Job, "elapsed", property(lambda _: float(next(clock))))
-    monkeypatch.setattr(run.rehearsal, "measure", lambda *_: 1e6)
+    monkeypatch.setattr(run.dry_run, "measure", lambda *_: 1e6)
     config = make_config(model_folder, table, tmp_path / "out", num_train_epochs=1e3, max_minutes=10.5 / 60)
     out = train(config)
     assert 1 < steps_of(out) <= 11

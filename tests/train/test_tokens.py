@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from classify.config import DEFAULT_MODEL
-from classify.data import tokens as module
-from classify.data.tokens import default_max_length, load_tokenizer, max_length_reason, tokenize
-from classify.hub import resolve_model
+from classify.config.schema import DEFAULT_MODEL
+from classify.data import tokenize as module
+from classify.data.tokenize import default_max_length, load_tokenizer, max_length_reason, tokenize
+from classify.modeling.hub import resolve_model
 from tests.support import tiny
 
 TEXTS = [text for text, _ in tiny.table_rows(50)] + ["", "qqq zzz", "card " * 40]

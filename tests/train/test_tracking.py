@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from classify.errors import InputError
-from classify.tracking import PACKAGES, Tracker, choose_trackers
+from classify.training.tracking import PACKAGES, Tracker, choose_trackers
 from tests.support.processes import run, run_ranks
 
 # The public surface of dvclive that Accelerate uses. It computes nothing, so there is nothing to get wrong: every call

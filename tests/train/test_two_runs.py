@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from classify import run
-from classify.checks import check
-from classify.config import DataConfig, RunConfig
-from classify.destination import LOCK, Destination, claim_folder
+from classify.config.schema import DataConfig, RunConfig
 from classify.errors import InputError
+from classify.training import run
+from classify.training.inputs import check
+from classify.training.output_dir import LOCK, Destination, claim_folder
 from tests.support.processes import ROOT, start
 from tests.support.runs import FILES, make_config, read_json
 
@@ -101,7 +101,7 @@ def test_two_that_are_given_no_folder_get_one_each(tmp_path: Path, monkeypatch: 
 HOLDER = """
 import sys
 from pathlib import Path
-from classify.destination import Destination, claim_folder
+from classify.training.output_dir import Destination, claim_folder
 held = claim_folder(Destination(Path(sys.argv[1]), "my", resume=True), restarted=False)
 print("held", flush=True)
 sys.stdin.read()
@@ -193,7 +193,7 @@ def test_two_commands_at_once(model_folder: Path, table: Path, tmp_path: Path) -
 
 
 def test_a_lock_alone_is_an_empty_folder(tmp_path: Path) -> None:
-    from classify.destination import check_destination
+    from classify.training.output_dir import check_destination
 
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / LOCK).write_text("")

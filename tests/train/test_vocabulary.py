@@ -11,12 +11,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from classify.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
-from classify.data.tokens import load_tokenizer, tokenize
-from classify.hub import resolve_model
-from classify.model import LoadedModel, load_model
-from classify.run import train
-from classify.vocabulary import make_compact
+from classify.config.schema import DataConfig, ModelConfig, RunConfig, TrainingConfig
+from classify.data.tokenize import load_tokenizer, tokenize
+from classify.modeling.classifier import LoadedModel, load_model
+from classify.modeling.hub import resolve_model
+from classify.modeling.vocabulary import make_compact
+from classify.training.run import train
 from tests.support import tiny
 
 KINDS = ("bert", "roberta", "distilbert", "electra", "albert", "modernbert", "deberta")

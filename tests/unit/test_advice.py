@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from classify import advice, baseline, metrics
+from classify.evaluation import advice, baseline, metrics
 from tests.support.processes import ROOT
 
 LABELS = ["a", "b", "c", "d"]
@@ -114,6 +114,6 @@ def test_one_cause_has_one_line() -> None:
 
 
 def test_advice_needs_no_torch() -> None:
-    code = "import classify.advice, sys; print('torch' in sys.modules)"
+    code = "import classify.evaluation.advice, sys; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

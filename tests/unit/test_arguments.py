@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from classify.arguments import parse_training, training_parser, yaml_keys
-from classify.config import FIELDS, DataConfig, ModelConfig, RunConfig, TrainingConfig
-from classify.device_config import DeviceConfig
+from classify.config.devices import DeviceConfig
+from classify.config.output import OutputConfig
+from classify.config.parser import parse_training, training_parser, yaml_keys
+from classify.config.schema import FIELDS, DataConfig, ModelConfig, RunConfig, TrainingConfig
 from classify.errors import InputError
-from classify.output_config import OutputConfig
 from tests.support.processes import ROOT
 
 CONTRACT = """--data --eval-data --test-data --text-column --label-column --model --epochs --batch-size --learning-rate

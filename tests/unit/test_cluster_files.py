@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from classify.arguments import parse_training
+from classify.config.parser import parse_training
 from tests.support.processes import ROOT
 
 CLUSTER = ROOT / "configs" / "cluster"

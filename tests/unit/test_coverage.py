@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from classify.arguments import parse_training
-from classify.config import DEFAULT_MODEL, DataConfig, ModelConfig, RunConfig
+from classify.config.parser import parse_training
+from classify.config.schema import DEFAULT_MODEL, DataConfig, ModelConfig, RunConfig
 from classify.data import coverage
-from classify.data.tokens import Tokens
+from classify.data.tokenize import Tokens
 
 
 def tokens(rows: list[list[int]]) -> Tokens:

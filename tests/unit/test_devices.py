@@ -6,10 +6,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from classify.devices import Hardware, ParallelMode, device_identity, free_threads, limit_spinning, plan_devices
+from classify.distributed.network import interface_towards
 from classify.errors import DeviceError, InputError
-from classify.launch import Launch, expand_tasks, first_host, read_launch
-from classify.network import interface_towards
+from classify.launch.device_plan import (
+    Hardware,
+    ParallelMode,
+    device_identity,
+    free_threads,
+    limit_spinning,
+    plan_devices,
+)
+from classify.launch.launcher import Launch, expand_tasks, first_host, read_launch
 
 CPU = Hardware()
 ONE, TWO, EIGHT = Hardware("cuda", 1), Hardware("cuda", 2), Hardware("cuda", 8)

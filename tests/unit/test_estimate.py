@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from classify.estimate import MIB, Piece, count_weights, frozen_names, spread, training_need
+from classify.modeling.memory_estimate import MIB, Piece, count_weights, frozen_names, spread, training_need
 
 BERT_BASE = {"hidden_size": 768, "num_attention_heads": 12, "num_hidden_layers": 12}
 

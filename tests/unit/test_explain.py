@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from classify.devices import Hardware, plan_devices
 from classify.errors import InputError
-from classify.explain import physical, planned_cluster, table, words
+from classify.launch.describe import physical, planned_cluster, table, words
+from classify.launch.device_plan import Hardware, plan_devices
 from tests.support.person import Person
 
 

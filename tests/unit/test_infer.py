@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from classify.config import DataConfig
-from classify.data.infer import find_columns, find_labels, find_text_column
-from classify.data.parts import load_corpus
-from classify.data.read import Table, read_table
+from classify.config.schema import DataConfig
+from classify.data.columns import find_columns, find_labels, find_text_column
+from classify.data.corpus import load_corpus
+from classify.data.table import Table, read_table
 from classify.errors import InputError
 
 

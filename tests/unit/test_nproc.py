@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from classify import nproc
+from classify.launch import spawn
 
 FAILING = "raise SystemExit(1)"
 # The note of a training step that SIGTERM has come, in which the step goes on.
@@ -50,17 +50,17 @@ def test_the_others_end_with_one_that_fails(
     workers: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By SIGTERM, or where that is only noted by SIGKILL; the code is the first one's."""
-    monkeypatch.setattr(nproc, "_ENDING_SECONDS", 0.5)
+    monkeypatch.setattr(spawn, "_ENDING_SECONDS", 0.5)
     start(workers, STEPPING, "import time; time.sleep(60)", FAILING)
     begin = time.monotonic()
-    assert nproc._wait(workers, []) == 1
+    assert spawn._wait(workers, []) == 1
     assert [worker.returncode for worker in workers] == [-9, -15, 1]
     assert time.monotonic() - begin < 10
 
 
 def test_the_rank_that_prints_an_error_which_all_meet_has_time_to(workers: list[subprocess.Popen[bytes]]) -> None:
     start(workers, "import time; time.sleep(1); raise SystemExit(2)", "raise SystemExit(2)")
-    assert nproc._wait(workers, []) == 2
+    assert spawn._wait(workers, []) == 2
     assert [worker.returncode for worker in workers] == [2, 2]
 
 
@@ -68,16 +68,16 @@ def test_a_worker_that_a_signal_ended_has_a_shells_code_and_a_line(
     workers: list[subprocess.Popen[bytes]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     start(workers, KILLED)
-    assert nproc._wait(workers, []) == -9
-    assert nproc._exit_code(-9, []) == 137
+    assert spawn._wait(workers, []) == -9
+    assert spawn._exit_code(-9, []) == 137
     assert capsys.readouterr().err.startswith("error: one of the processes was ended by SIGKILL; ")
-    assert nproc._exit_code(-15, [15]) == 143
+    assert spawn._exit_code(-15, [15]) == 143
     assert capsys.readouterr().err == ""
 
 
 def test_who_is_told_to_stop_may_save_after_another_has_left(workers: list[subprocess.Popen[bytes]]) -> None:
     start(workers, SAVING, SAVING.replace("time.sleep(1)", "pass"))
-    assert nproc._wait(workers, [2]) == 130
+    assert spawn._wait(workers, [2]) == 130
     assert [worker.returncode for worker in workers] == [130, 130]
 
 
@@ -85,8 +85,8 @@ def test_who_does_not_leave_is_ended_after_the_others(
     workers: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waits inside a library, say, where Python does not come to its signals."""
-    monkeypatch.setattr(nproc, "_CLOSING_SECONDS", 0.5)
+    monkeypatch.setattr(spawn, "_CLOSING_SECONDS", 0.5)
     stuck = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print(flush=True); time.sleep(60)"
     start(workers, SAVING, stuck)
-    assert nproc._wait(workers, [2]) == 130
+    assert spawn._wait(workers, [2]) == 130
     assert workers[1].returncode == -15

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from classify.data.read import read_table
-from classify.outputs import whole_file, write_predictions
+from classify.data.table import read_table
+from classify.training.outputs import whole_file, write_predictions
 
 
 @pytest.mark.parametrize("name", ["p.csv", "p.tsv"])

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from classify import launch
-from classify.checks import check_start
-from classify.config import TrainingConfig
+from classify.config.schema import TrainingConfig
+from classify.launch import launcher
+from classify.training.inputs import check_start
 
 
 @pytest.fixture
@@ -22,25 +22,25 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 def test_a_place_given_by_hand_replaces_what_stood_there(environment: dict[str, str]) -> None:
     """A pod's variables are the parent's place, not that of the processes it spawns; a second training meets anew."""
     environment |= {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "3", "MASTER_PORT": "1"}
-    launch.enter(5, 16, "tcp://[::1]:29500")
-    place = launch.read_launch(environment)
+    launcher.enter(5, 16, "tcp://[::1]:29500")
+    place = launcher.read_launch(environment)
     assert (place.rank, place.local_rank, place.world_size, place.local_world_size) == (5, 5, 16, 16)
     assert (place.machine, place.address, place.port) == (None, "::1", 29500)
-    assert not launch.several_machines()
-    launch.enter(5, 16, "tcp://node0:29501")
-    assert launch.read_launch(environment).port == 29501
+    assert not launcher.several_machines()
+    launcher.enter(5, 16, "tcp://node0:29501")
+    assert launcher.read_launch(environment).port == 29501
 
 
 def test_with_a_local_rank_there_may_be_several_machines(environment: dict[str, str]) -> None:
-    launch.enter(1, 2, "tcp://node0:29500", 0)
-    assert launch.several_machines()
-    launch.export(launch.read_launch(environment))
-    assert launch.several_machines(), "what nobody has said is not known later either"
+    launcher.enter(1, 2, "tcp://node0:29500", 0)
+    assert launcher.several_machines()
+    launcher.export(launcher.read_launch(environment))
+    assert launcher.several_machines(), "what nobody has said is not known later either"
 
 
 def test_the_flag_of_old_launchers_is_the_place_for_all_who_ask(environment: dict[str, str]) -> None:
     environment |= {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     check_start(TrainingConfig(use_cpu=True, local_rank=1))
-    assert not launch.decides_alone()
-    assert launch.several_machines(), "nobody says how many of the two are here"
-    assert not launch.speaks()
+    assert not launcher.decides_alone()
+    assert launcher.several_machines(), "nobody says how many of the two are here"
+    assert not launcher.speaks()

@@ -7,11 +7,11 @@ import sys
 import numpy as np
 import pytest
 
-from classify.data import plan
+from classify.data import sampler
 
 
 def test_an_epoch_holds_every_row_once_and_its_last_step_what_is_left() -> None:
-    batches = plan.BatchPlan(rows=57, batch_size=8, seed=0)
+    batches = sampler.BatchPlan(rows=57, batch_size=8, seed=0)
     steps = list(batches.steps(0, 57))
     assert [len(step.rows) for step in steps] == [8] * 7 + [1]
     assert sorted(np.concatenate([step.rows for step in steps]).tolist()) == list(range(57))
@@ -19,14 +19,14 @@ def test_an_epoch_holds_every_row_once_and_its_last_step_what_is_left() -> None:
 
 
 def test_epochs_differ_and_seeds_differ() -> None:
-    orders = {plan.epoch_order(100, seed, epoch).tobytes() for seed in (0, 1) for epoch in (0, 1)}
+    orders = {sampler.epoch_order(100, seed, epoch).tobytes() for seed in (0, 1) for epoch in (0, 1)}
     assert len(orders) == 4
 
 
 def test_the_order_is_the_same_on_every_machine_and_version() -> None:
     """Golden values: a checkpoint written today must find the same rows after an upgrade."""
-    assert plan.epoch_order(10, 42, 0).tolist() == GOLDEN_0
-    assert plan.epoch_order(10, 42, 1).tolist() == GOLDEN_1
+    assert sampler.epoch_order(10, 42, 0).tolist() == GOLDEN_0
+    assert sampler.epoch_order(10, 42, 1).tolist() == GOLDEN_1
 
 
 GOLDEN_0 = [4, 8, 1, 9, 3, 6, 0, 7, 2, 5]
@@ -37,13 +37,13 @@ def test_the_order_is_uniform() -> None:
     """Each row is equally often in each place (chi-square of a 6 x 6 table over 3,000 epochs; 99.9 % bound)."""
     counts = np.zeros((6, 6))
     for epoch in range(3000):
-        counts[np.arange(6), plan.epoch_order(6, 7, epoch)] += 1
+        counts[np.arange(6), sampler.epoch_order(6, 7, epoch)] += 1
     assert ((counts - 500) ** 2 / 500).sum() < 52.6
 
 
 @pytest.mark.parametrize("position", [0, 8, 48, 56, 57, 65, 5 * 57, 5 * 57 + 16])
 def test_a_position_is_enough_to_go_on(position: int) -> None:
-    batches = plan.BatchPlan(rows=57, batch_size=8, seed=0)
+    batches = sampler.BatchPlan(rows=57, batch_size=8, seed=0)
     whole = list(batches.steps(0, 6 * 57))
     rest = list(batches.steps(position, 6 * 57))
     tail = [step for step in whole if step.position >= position]
@@ -66,21 +66,21 @@ def test_a_position_is_enough_to_go_on(position: int) -> None:
     ],
 )
 def test_epochs_and_max_steps_to_rows(epochs: float, max_steps: int, end: int, steps: int) -> None:
-    batches = plan.BatchPlan(rows=57, batch_size=8, seed=0)
+    batches = sampler.BatchPlan(rows=57, batch_size=8, seed=0)
     assert batches.end_of(epochs, max_steps) == end
     assert batches.steps_until(end) == steps
     assert len(list(batches.steps(0, end))) == steps
 
 
 def test_a_batch_larger_than_the_table_is_one_step() -> None:
-    batches = plan.BatchPlan(rows=5, batch_size=32, seed=0)
+    batches = sampler.BatchPlan(rows=5, batch_size=32, seed=0)
     assert [len(step.rows) for step in batches.steps(0, 10)] == [5, 5]
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 5, 40])
 def test_divide_deals_every_item_once_largest_first(parts: int) -> None:
     costs = np.random.default_rng(0).integers(1, 60, 32).astype(float)
-    bins = plan.divide(costs, parts)
+    bins = sampler.divide(costs, parts)
     assert len(bins) == parts
     assert sorted(np.concatenate(bins).tolist()) == list(range(32))
     assert sum(len(part) == 0 for part in bins) == max(0, parts - 32)
@@ -91,41 +91,41 @@ def test_divide_deals_every_item_once_largest_first(parts: int) -> None:
 def test_divide_balances() -> None:
     """32 rows a rank of uneven length: no rank works more than 3 % above the mean."""
     lengths = np.random.default_rng(1).gamma(2.0, 8.0, size=32 * 16).astype(np.int64) + 3
-    costs = plan.token_cost(lengths, 384)
-    loads = np.array([costs[part].sum() for part in plan.divide(costs, 16)])
+    costs = sampler.token_cost(lengths, 384)
+    loads = np.array([costs[part].sum() for part in sampler.divide(costs, 16)])
     assert loads.max() / loads.mean() < 1.03
 
 
 def test_cost_has_a_linear_and_a_quadratic_part() -> None:
-    short, long = plan.token_cost(np.array([10, 512]), 384)
+    short, long = sampler.token_cost(np.array([10, 512]), 384)
     assert short == pytest.approx(10 * (1 + 10 / 2304))
     assert long == pytest.approx(512 * (1 + 512 / 2304))
 
 
 def test_divide_by_length_keeps_like_lengths_together() -> None:
     lengths = np.array([3, 50, 4, 49, 5, 48])
-    assert [lengths[run].tolist() for run in plan.divide_by_length(lengths, 2)] == [[50, 49, 48], [5, 4, 3]]
-    assert len(plan.divide_by_length(lengths, 10)) == 6
+    assert [lengths[run].tolist() for run in sampler.divide_by_length(lengths, 2)] == [[50, 49, 48], [5, 4, 3]]
+    assert len(sampler.divide_by_length(lengths, 10)) == 6
 
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_chunks_hold_every_row_once_within_the_budget(padded: bool) -> None:
     lengths = np.random.default_rng(2).integers(2, 100, 1001)
     lengths[17] = 5000
-    cut = plan.chunks(lengths, 1000, padded=padded)
+    cut = sampler.chunks(lengths, 1000, padded=padded)
     assert sorted(np.concatenate(cut).tolist()) == list(range(1001))
     for rows in cut:
         size = lengths[rows].max() * len(rows) if padded else lengths[rows].sum()
         assert size <= 1000 or len(rows) == 1
-    assert plan.chunks(np.array([], dtype=np.int64), 10) == []
+    assert sampler.chunks(np.array([], dtype=np.int64), 10) == []
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 7])
 def test_the_ranks_together_compute_each_batch_once(world_size: int) -> None:
     lengths = np.random.default_rng(3).integers(2, 60, 333)
-    cut = plan.chunks(lengths, 500)
-    costs = plan.token_cost(lengths, 384)
-    shares = [plan.share(cut, costs, rank, world_size) for rank in range(world_size)]
+    cut = sampler.chunks(lengths, 500)
+    costs = sampler.token_cost(lengths, 384)
+    shares = [sampler.share(cut, costs, rank, world_size) for rank in range(world_size)]
     rows = np.concatenate([rows for one in shares for rows in one])
     assert sorted(rows.tolist()) == list(range(333))
 
@@ -133,7 +133,7 @@ def test_the_ranks_together_compute_each_batch_once(world_size: int) -> None:
 def test_the_plan_needs_no_torch() -> None:
     import subprocess
 
-    code = "import sys, classify.data.plan, classify.data.split; raise SystemExit('torch' in sys.modules)"
+    code = "import sys, classify.data.sampler, classify.data.split; raise SystemExit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -151,7 +151,7 @@ def test_the_plan_needs_no_torch() -> None:
 )
 def test_the_end_that_fits_into_the_time(rows: float, expected: int) -> None:
     """An epoch of 100 rows in batches of 8, three passes over 30 evaluation rows and one over 15 test rows."""
-    assert plan.end_in_time(plan.BatchPlan(100, 8, 0), 290, rows, 30, 15) == expected
+    assert sampler.end_in_time(sampler.BatchPlan(100, 8, 0), 290, rows, 30, 15) == expected
 
 
 @pytest.mark.parametrize(
@@ -166,4 +166,4 @@ def test_the_end_that_fits_into_the_time(rows: float, expected: int) -> None:
     ],
 )
 def test_the_end_that_fits_from_where_a_run_stands(start: int, rows: float, expected: int) -> None:
-    assert plan.end_in_time(plan.BatchPlan(100, 8, 0), 290, rows, 30, 15, start) == expected
+    assert sampler.end_in_time(sampler.BatchPlan(100, 8, 0), 290, rows, 30, 15, start) == expected

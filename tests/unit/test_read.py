@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from classify.data.read import read_table
+from classify.data.table import read_table
 from classify.errors import InputError
 
 
@@ -99,7 +99,7 @@ def test_faults_say_where_and_what(tmp_path: Path, content: bytes, parts: list[s
 
 
 def test_an_invalid_byte_far_into_a_large_file_has_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import classify.data.read as read
+    import classify.data.table as read
 
     monkeypatch.setattr(read, "_BLOCK", 64)
     content = b"text,label\n" + "é,x\n".encode() * 100 + b"\xff,x\n"

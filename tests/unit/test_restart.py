@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from classify.attempts import job_name
-from classify.config import DataConfig, RunConfig, TrainingConfig
-from classify.destination import Destination, begun_before, check_destination
+from classify.config.schema import DataConfig, RunConfig, TrainingConfig
 from classify.errors import InputError
+from classify.launch.restarts import job_name
+from classify.training.output_dir import Destination, begun_before, check_destination
 
 
 @pytest.fixture

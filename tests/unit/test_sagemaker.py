@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from classify.arguments import parse_training
-from classify.devices import Hardware, plan_devices
+from classify.config.parser import parse_training
+from classify.config.sagemaker import container_values, first_host
 from classify.errors import InputError
-from classify.launch import read_launch
-from classify.sagemaker import container_values, first_host
+from classify.launch.device_plan import Hardware, plan_devices
+from classify.launch.launcher import read_launch
 
 
 @pytest.fixture

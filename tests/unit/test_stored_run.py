@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from classify.arguments import parse_training
-from classify.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
+from classify.config.parser import parse_training
+from classify.config.schema import DataConfig, ModelConfig, RunConfig, TrainingConfig
 from classify.errors import InputError
 
 FOLDER = "runs/my-1"

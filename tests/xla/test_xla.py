@@ -66,8 +66,8 @@ def test_a_run_goes_on_from_a_checkpoint_of_the_cpu(train: Callable[..., tuple[P
 def test_nothing_is_compiled_once_the_shapes_are_known(model_folder: Path) -> None:
     """The second epoch of the same rows, with dropout and a falling learning rate, meets no new program."""
     os.environ["PJRT_DEVICE"] = "CPU"
-    from classify import train_state, trainer
-    from classify.config import TrainingConfig
+    from classify.config.schema import TrainingConfig
+    from classify.training import train_state, trainer
     from tests.support.runs import data_and_model
 
     config = TrainingConfig(max_steps=24, learning_rate=1e-3, seed=3, logging_steps=100)

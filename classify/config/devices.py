@@ -1,0 +1,134 @@
+"""Where to compute and how exactly: the part of `TrainingConfig` about devices, and its answers about this process."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from classify.config.fields import above, at_least, option
+
+if TYPE_CHECKING:
+    import torch
+
+    from classify.distributed.world import Runtime
+    from classify.launch.device_plan import ParallelMode
+
+
+@dataclass
+class DeviceConfig:
+    """Devices, processes, how they work together, precision; the properties are those of TrainingArguments."""
+
+    use_cpu: bool = option(False, "leave GPUs alone", "--cpu", "--use-cpu", "--no-cuda")
+    nproc: int | Literal["gpu"] | None = option(
+        None, "start this many processes here (gpu: one a GPU); no torchrun needed", "--nproc", check=above(0)
+    )
+    strategy: Literal["auto", "none", "dp", "ddp", "fsdp", "model"] = option(
+        "auto",
+        "how several devices work together: DataParallel (dp), DistributedDataParallel (ddp), each holds a part of "
+        "the weights (fsdp), or one process spreads the layers over devices, memory and disk (model)",
+        "--strategy",
+    )
+    deepspeed: str | None = option(
+        None, "a DeepSpeed JSON file with ZeRO stage 1 or 2: optimizer state cut over the processes", "--deepspeed"
+    )
+    device_memory: float | None = option(
+        None,
+        "GiB that --strategy model may use of each device; what is free if not given",
+        "--device-memory",
+        check=above(0),
+    )
+    local_rank: int = option(
+        -1,
+        "this process's number on its machine, set by a launcher; -1: not launched",
+        "--local-rank",
+        check=at_least(-1),
+    )
+    ddp_backend: Literal["nccl", "gloo", "xccl", "hccl", "cncl", "mccl", "smddp"] | None = option(
+        None, "how processes talk; nccl on GPUs, gloo on CPU if not given", "--ddp-backend"
+    )
+    sync_batch_norm: bool = option(
+        False,
+        "BatchNorm layers take their statistics from the rows of all processes",
+        "--sync-batch-norm",
+        "--sync-bn",
+    )
+    ddp_timeout: int = option(1800, "seconds a rank waits for the others before it gives up", check=above(0))
+
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = option(
+        "auto",
+        "arithmetic of the model; auto: bf16 on GPUs that have it and to train on CPUs that have it, else fp32",
+        "--precision",
+    )
+    fp16: bool = option(False, "same as --precision fp16", "--fp16")
+    bf16: bool = option(False, "same as --precision bf16", "--bf16")
+    opt_level: Literal["O0", "O1", "O2", "O3"] | None = option(
+        None,
+        "Apex's names: O0 fp32, O1 autocast, O2 half weights with fp32 masters and norms, O3 half throughout; half is "
+        "fp16, on CPUs bf16",
+        "--opt-level",
+        "--fp16-opt-level",
+    )
+
+    @functools.cached_property
+    def runtime(self) -> Runtime:
+        """This process's place among the others, with the process group started. Import of torch happens here."""
+        from classify.distributed import process_group
+
+        return process_group.start(
+            use_cpu=self.use_cpu,
+            local_rank=self.local_rank,
+            strategy=self.asked_strategy,
+            backend=self.ddp_backend,
+            timeout_seconds=self.ddp_timeout,
+        )
+
+    @property
+    def _setup_devices(self) -> torch.device:
+        """Decide device and parallel mode once, as `transformers.TrainingArguments._setup_devices` does."""
+        return self.runtime.device
+
+    def renew_runtime(self) -> None:
+        """Forget a process group that a training has closed: the next question about devices starts one anew."""
+        if "runtime" in vars(self) and self.runtime.closed:
+            del self.runtime
+
+    @property
+    def device(self) -> torch.device:
+        """The device of this process."""
+        return self._setup_devices
+
+    @property
+    def n_gpu(self) -> int:
+        """Accelerators this process drives: 0 on CPU, 1 when launched, all of them under DataParallel."""
+        return self.runtime.plan.n_gpu
+
+    @property
+    def parallel_mode(self) -> ParallelMode:
+        """One device, several in one process (DataParallel), or one process a device (DDP)."""
+        return self.runtime.plan.parallel_mode
+
+    @property
+    def world_size(self) -> int:
+        """Processes that train together."""
+        return self.runtime.world_size
+
+    @property
+    def process_index(self) -> int:
+        """Global rank of this process."""
+        return self.runtime.rank
+
+    @property
+    def local_process_index(self) -> int:
+        """Rank of this process on its machine; 0 where nothing was launched (`local_rank` is -1 then)."""
+        return max(self.runtime.local_rank, 0)
+
+    @property
+    def asked_strategy(self) -> str:
+        """What --strategy or --deepspeed says."""
+        return "deepspeed" if self.deepspeed is not None else self.strategy
+
+    @property
+    def asked_precision(self) -> str:
+        """What --precision or its short forms say."""
+        return "fp16" if self.fp16 else "bf16" if self.bf16 else self.precision

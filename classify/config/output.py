@@ -1,0 +1,47 @@
+"""What a run leaves behind: its folder, its checkpoints, the weights that are kept, its logs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from classify.config.fields import above, at_least, option
+
+
+@dataclass
+class OutputConfig:
+    """Part of `TrainingConfig`; field names are those of `transformers.TrainingArguments` wherever it has the field."""
+
+    output_dir: str | None = option(None, "folder for the result; runs/<name of data>-<n> if not given", "--output-dir")
+    overwrite_output_dir: bool = option(
+        False, "empty the folder first if it holds an earlier run", "--overwrite-output-dir"
+    )
+    resume_from_checkpoint: bool | str = option(
+        False,
+        "go on from the newest checkpoint (of this folder, if one is named; alone with it: as that run's command said)",
+        "--resume",
+        "--resume-from-checkpoint",
+    )
+    keep: Literal["auto", "last", "best"] = option(
+        "auto",
+        "weights to keep: the last, or those that scored best on the evaluation part; auto: the last, unless earlier "
+        "ones were better by two standard errors",
+        "--keep",
+    )
+    metric_for_best_model: Literal["macro_f1", "accuracy", "loss"] = option(
+        "macro_f1", "score on the evaluation part that says which weights are best", "--metric-for-best-model"
+    )
+    save_steps: int | None = option(
+        None,
+        "a checkpoint every so many steps, besides the one at each epoch's end",
+        "--save-steps",
+        check=above(0),
+    )
+    save_on_each_node: bool = option(
+        False, "each machine gets all files, for machines without a shared disk", "--save-on-each-node"
+    )
+    save_total_limit: int = option(2, "checkpoints kept, the best one among them", check=at_least(1))
+    logging_steps: int = option(10, "steps between two lines of train_log.jsonl", check=above(0))
+    report_to: str = option(
+        "auto", "tensorboard, wandb, mlflow, ...; none; auto: tensorboard where it is installed", "--report-to"
+    )

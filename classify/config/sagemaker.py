@@ -1,0 +1,70 @@
+"""Amazon SageMaker's training container: its folders, its hosts, and its own data parallel library.
+
+The variables are those of the sagemaker-training toolkit (https://github.com/aws/sagemaker-training-toolkit, section
+"Environment Variables"). A container puts each input channel into a folder, SM_CHANNEL_<NAME>, and uploads what it
+finds in SM_MODEL_DIR at the end. Hyperparameters arrive as `--name value`, like flags.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from classify.config.fields import as_switch
+from classify.errors import InputError
+
+# A field of the run, and the channels that may hold its table, by the names people give them.
+_CHANNELS = {
+    "data": ("TRAIN", "TRAINING"),
+    "eval_data": ("VALIDATION", "VALID", "EVAL", "DEV"),
+    "test_data": ("TEST",),
+}
+_TABLES = (".csv", ".tsv")
+
+
+def container_values(environment: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """{field: (value, variable)} of what the container says and the person does not; empty elsewhere.
+
+    Who names a table names all; who names a folder to resume from has named the output too. Raises InputError for a
+    channel that does not hold one table.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    if "SM_MODEL_DIR" not in environment:
+        return found
+    resume = given.get("resume_from_checkpoint")
+    if "output_dir" not in given and (resume is None or as_switch(resume) is not None):
+        found["output_dir"] = (environment["SM_MODEL_DIR"], "SM_MODEL_DIR")
+    for field, names in _CHANNELS.items() if "data" not in given else ():
+        for name in (f"SM_CHANNEL_{name}" for name in names):
+            if name in environment and field not in found and field not in given:
+                found[field] = (_only_table(Path(environment[name]), name), name)
+    return found
+
+
+def _only_table(folder: Path, variable: str) -> str:
+    tables = sorted(path for path in folder.glob("*") if path.suffix.lower() in _TABLES)
+    if len(tables) != 1:
+        listed = ", ".join(path.name for path in tables[:3]) or "none"
+        raise InputError(
+            f"{variable}={folder}: expected one table (.csv or .tsv). Got {len(tables)} ({listed}) instead; leave one "
+            "there, or name it with --data, --eval-data or --test-data."
+        )
+    return str(tables[0])
+
+
+def is_data_parallel(environment: Mapping[str, str]) -> bool:
+    """Whether the job was started with SageMaker's data parallel library, on one machine or several."""
+    return any(f"SMDATAPARALLEL_USE_{way}" in environment for way in ("SINGLENODE", "HOMOGENEOUS"))
+
+
+def first_host(environment: Mapping[str, str]) -> str | None:
+    """The name of the job's first machine; None outside a container."""
+    if "SM_MASTER_ADDR" in environment:
+        return environment["SM_MASTER_ADDR"]
+    try:
+        hosts = json.loads(environment.get("SM_HOSTS", "[]"))
+    except ValueError:
+        return None
+    return str(hosts[0]) if isinstance(hosts, list) and hosts else None

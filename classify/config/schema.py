@@ -1,0 +1,428 @@
+"""What a run is told: three small config classes, and every fault of a value found in one pass.
+
+Field names are those of `transformers.TrainingArguments` wherever it has the field. A field's metadata carries its
+command-line flag, the aliases people know from other scripts and the help text, so that flags, YAML keys and
+documentation come from one place (`classify.config.parser` reads it).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from classify.config.devices import DeviceConfig
+from classify.config.fields import above, above_or_off, at_least, between, convert, option, shown_name
+from classify.config.output import OutputConfig
+from classify.config.recipe import PRESETS, Recipe, choose
+from classify.errors import InputError
+
+DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+
+
+@dataclass
+class DataConfig:
+    """The table: where it lies, which columns matter, how much of a text is read."""
+
+    data: str | None = option(None, "the table to learn from: CSV with a header, UTF-8", "--data", "--train-file")
+    eval_data: str | None = option(
+        None,
+        "a table to choose the best epoch by; split off --data otherwise",
+        "--eval-data",
+        "--validation-file",
+    )
+    test_data: str | None = option(
+        None,
+        "a table for the final score; split off --data if no other table is given",
+        "--test-data",
+        "--test-file",
+    )
+    text_column: str | None = option(
+        None, "name of the column that holds the text; found if not given", "--text-column"
+    )
+    label_column: str | None = option(
+        None, "name of the column that holds the label; found if not given", "--label-column"
+    )
+    max_length: int | None = option(
+        None,
+        "tokens kept of a text; 128, or the 99th percentile where texts are longer, up to 512",
+        "--max-length",
+        "--max-seq-length",
+        check=at_least(4),
+    )
+    max_train_samples: int | None = option(
+        None,
+        "train on this many rows only (label names still come from all)",
+        "--max-train-samples",
+        check=at_least(2),
+    )
+
+
+@dataclass
+class ModelConfig:
+    """The model to start from and the head put on it."""
+
+    model: str | None = option(
+        None,
+        f"a folder, or a name on the Hugging Face hub; {DEFAULT_MODEL} if not given",
+        "--model",
+        "--model-name-or-path",
+    )
+    head: Literal["probe", "random"] = option(
+        "probe",
+        "where the classifier layer starts: a logistic regression on the model's own output, or random",
+        "--head",
+    )
+    pooling: Literal["auto", "first", "mean"] = option(
+        "auto",
+        "what the classifier reads: the first token, or the mean of a text's tokens by one more layer; auto: the mean "
+        "where the model was trained with it",
+    )
+    packing: Literal["auto", "packed", "padded"] = option(
+        "auto", "pack texts end to end, or pad them; auto packs wherever packed and padded logits agree"
+    )
+    compact_vocabulary: bool = option(
+        True, "train an embedding table of the tokens that occur; the others come back unchanged when it is saved"
+    )
+    freeze_embeddings: bool = option(False, "leave the embeddings as they are", "--freeze-embeddings")
+    freeze_layers: int = option(
+        0,
+        "leave the first so many layers as they are, and the embeddings below them",
+        "--freeze-layers",
+        check=at_least(0),
+    )
+    lora: bool = option(
+        False,
+        "train small matrices beside the frozen layers (LoRA) and merge them at the end; takes about ten times the "
+        "learning rate",
+        "--lora",
+    )
+    lora_rank: int = option(16, "rank of LoRA's matrices", check=at_least(1))
+    lora_alpha: int = option(32, "LoRA's product is scaled by this over the rank", check=above(0))
+    dropout: float | None = option(None, "dropout everywhere; the model's own if not given", check=between(0, 1))
+
+    @property
+    def name(self) -> str:
+        """The model to start from, named or not."""
+        return self.model or DEFAULT_MODEL
+
+
+@dataclass
+class TrainingConfig(OutputConfig, DeviceConfig):
+    """How to train and on what; TrainingArguments-like. `batch_size` is the global batch, on all devices together."""
+
+    preset: Literal["fast", "default", "best"] = option(
+        "default",
+        "default: the recipe for the table; fast: a logistic regression on the frozen model's output, no more; "
+        "best: the average of three trainings",
+        "--preset",
+    )
+    num_train_epochs: float | None = option(
+        None,
+        "times each row is seen; 3 if not given; below 250 rows 0, which keeps the start, or more without pairs",
+        "--epochs",
+        "--num-train-epochs",
+        check=at_least(0),
+    )
+    max_steps: int = option(
+        -1,
+        "stop after this many steps, whatever --epochs says; -1: no limit",
+        "--max-steps",
+        check=above_or_off(0, -1),
+    )
+    max_minutes: float | None = option(
+        None,
+        "train no more epochs than a measured rate lets finish in this time, counted from the command",
+        "--max-minutes",
+        check=above(0),
+    )
+    batch_size: int | None = option(
+        None,
+        "rows of an optimizer step, all devices together; 32 for large tables, 16 or 8 for small ones if not given",
+        "--batch-size",
+        check=above(0),
+    )
+    per_device_train_batch_size: int | None = option(
+        None,
+        "rows per device; times the number of devices = --batch-size",
+        "--per-device-train-batch-size",
+        check=above(0),
+    )
+    gradient_accumulation_steps: int = option(
+        1,
+        "micro-batches a device cuts its share of the batch into (the batch stays what it is); saves memory, changes "
+        "nothing but dropout's draws",
+        "--gradient-accumulation-steps",
+        check=above(0),
+    )
+    learning_rate: float | None = option(
+        None,
+        "peak learning rate of AdamW; 5e-5, or 3e-5 for wide models, if not given",
+        "--learning-rate",
+        check=above(0),
+    )
+    contrastive_steps: int | None = option(
+        None,
+        "steps on pairs of rows before the head starts; 100 below 4,000 rows if not given; 0: none",
+        "--contrastive-steps",
+        check=at_least(0),
+    )
+    average_seeds: int | None = option(
+        None,
+        "train so many times from the same start, in other orders, and keep the average of the weights; 1 if not given",
+        "--average-seeds",
+        check=above(0),
+    )
+    weight_decay: float = option(0.01, "AdamW's weight decay; none on biases and norms", check=between(0, 1))
+    adam_beta1: float = option(0.9, "AdamW's beta 1", check=between(0, 1))
+    adam_beta2: float = option(0.999, "AdamW's beta 2", check=between(0, 1))
+    adam_epsilon: float = option(1e-8, "AdamW's epsilon", check=above(0))
+    lr_scheduler_type: Literal["linear", "cosine", "constant", "constant_with_warmup", "inverse_sqrt"] = option(
+        "linear", "how the learning rate goes on after warm-up", "--lr-scheduler-type"
+    )
+    layerwise_lr_decay: float = option(
+        1.0,
+        "learning rate of a layer: that of the layer above times this",
+        "--layerwise-lr-decay",
+        check=between(0, 1, include_high=True),
+    )
+    label_smoothing_factor: float = option(
+        0.0, "share of a label spread over all classes", "--label-smoothing-factor", check=between(0, 1)
+    )
+    class_weights: Literal["none", "balanced"] = option(
+        "none", "balanced: rare classes weigh more, so that all count alike", "--class-weights"
+    )
+    gradient_checkpointing: bool = option(
+        False, "keep less for the backward pass and compute it again: less memory, slower", "--gradient-checkpointing"
+    )
+    patience: int | None = option(
+        None,
+        "stop when so many evaluations in a row (one an epoch) brought no better score; the best weights are kept",
+        "--patience",
+        check=above(0),
+    )
+    max_grad_norm: float = option(1.0, "gradients are clipped to this norm; 0: never", check=at_least(0))
+    warmup_steps: float = option(
+        0.1, "steps over which the learning rate rises; below 1: share of all steps", check=at_least(0)
+    )
+    seed: int = option(42, "seed of the split, the shuffle, the head and dropout", "--seed", check=between(0, 2**31))
+
+    @property
+    def train_batch_size(self) -> int:
+        """Rows of an optimizer step on all devices together."""
+        if self.per_device_train_batch_size is None:
+            return self.batch_size or Recipe.batch_size
+        return self.per_device_train_batch_size * self.world_size * self.runtime.replicas
+
+    @property
+    def epochs(self) -> float:
+        """Times each row is seen."""
+        return Recipe.num_train_epochs if self.num_train_epochs is None else self.num_train_epochs
+
+    @property
+    def cycles(self) -> int:
+        """Trainings that the run consists of; the average of their weights is what it keeps. One where none is done."""
+        return self.average_seeds or Recipe.average_seeds if self.epochs else 1
+
+    @property
+    def weights_kept(self) -> str:
+        """`keep`; a run that ends when scores get no better goes back to where they were best."""
+        return "best" if self.keep == "auto" and self.patience is not None else self.keep
+
+    @property
+    def peak_learning_rate(self) -> float:
+        """AdamW's learning rate behind the warm-up."""
+        return self.learning_rate or Recipe.learning_rate
+
+
+@dataclass
+class RunConfig:
+    """All that a training run is told."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    debug: bool = False
+    plan: bool = False
+    # Who said what was not given: {field: a variable of SageMaker's container, or the run.json of the run to resume}.
+    assumed: dict[str, str] = field(default_factory=dict)
+    _from_recipe: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def from_values(
+        cls, values: dict[str, Any], names: dict[str, str] | None = None, faults: list[str] | None = None
+    ) -> RunConfig:
+        """Build from {field name: raw value}; strings are converted. Raises InputError with every fault.
+
+        `names` maps a field to what the person typed for it, for messages; `faults` are those found before.
+        """
+        names = names or {}
+        faults = list(faults or [])
+        parts: dict[str, dict[str, Any]] = {"data": {}, "model": {}, "training": {}}
+        for name, raw in values.items():
+            part, spec = FIELDS[name]
+            try:
+                parts[part][name] = convert(spec, HINTS[name], raw, names.get(name, shown_name(spec)))
+            except InputError as error:
+                faults.extend(error.faults)
+        config = cls(DataConfig(**parts["data"]), ModelConfig(**parts["model"]), TrainingConfig(**parts["training"]))
+        config._combine(faults)
+        if faults:
+            raise InputError(*faults)
+        return config
+
+    def settle(self, rows: int, width: int) -> tuple[str, ...]:
+        """Take from the recipe (see `recipe.choose`) what nobody gave, and return the names of those fields.
+
+        What an earlier recipe gave, on another table, is forgotten.
+        """
+        training = self.training
+        self._forget_recipe()
+        # Of few rows the start is kept behind pairs, and a random head is none to keep. Steps on pairs take the whole
+        # model and its optimizer on each device.
+        whole = training.strategy != "fsdp" and training.deepspeed is None and training.opt_level not in ("O2", "O3")
+        pairs = self.model.head == "probe" and training.contrastive_steps != 0 and whole
+        recipe = choose(rows, width, pairs=pairs, preset=training.preset)
+        by_device = training.per_device_train_batch_size is not None
+        names = [spec.name for spec in dataclasses.fields(recipe) if not (by_device and spec.name == "batch_size")]
+        self._from_recipe = {name: getattr(recipe, name) for name in names if getattr(training, name) is None}
+        for name, value in self._from_recipe.items():
+            setattr(training, name, value)
+        return tuple(self._from_recipe)
+
+    def _forget_recipe(self) -> None:
+        for name, value in self._from_recipe.items():
+            if getattr(self.training, name) == value:
+                setattr(self.training, name, None)
+        self._from_recipe = {}
+
+    def validate(self) -> None:
+        """Check every field and their combinations; raises one InputError that lists all faults.
+
+        Values are turned into their field's type on the way: a Path into text, "3" into a number.
+        """
+        faults: list[str] = []
+        self._forget_recipe()
+        for name, (part, spec) in FIELDS.items():
+            try:
+                value = convert(spec, HINTS[name], getattr(getattr(self, part), name), shown_name(spec))
+                setattr(getattr(self, part), name, value)
+            except InputError as error:
+                faults.extend(error.faults)
+        self._combine(faults)
+        if faults:
+            raise InputError(*faults)
+
+    def _combine(self, faults: list[str]) -> None:
+        """Faults that take two fields to see."""
+        training = self.training
+        if self.data.data is None and not faults:  # a mistyped flag is the likelier reason, and already named
+            faults.append("--data must name a table, e.g. --data my.csv. Got nothing instead.")
+        if training.batch_size is not None and training.per_device_train_batch_size is not None:
+            faults.append(
+                f"--batch-size {training.batch_size} and --per-device-train-batch-size "
+                f"{training.per_device_train_batch_size} both set the rows of a step; give one of them."
+            )
+        if training.fp16 and training.bf16:
+            faults.append("--fp16 and --bf16 exclude each other; give one of them.")
+        for flag in ("fp16", "bf16"):
+            if getattr(training, flag) and training.precision not in ("auto", flag):
+                faults.append(f"--{flag} and --precision {training.precision} contradict each other; give one of them.")
+        if training.use_cpu and (training.fp16 or training.precision in ("fp16", "tf32")):
+            asked = "fp16" if training.fp16 else training.precision
+            faults.append(
+                f"--precision {asked} needs a GPU, which --cpu leaves alone; take bf16 or fp32, or drop --cpu."
+            )
+        if training.opt_level is not None:
+            self._combine_level(training.opt_level, faults)
+        epochs, flag = training.num_train_epochs, "--epochs 0"
+        if epochs is None:
+            epochs, flag = PRESETS[training.preset].get("num_train_epochs"), f"--preset {training.preset}"
+        if self.model.head == "random" and training.max_steps < 0 and epochs == 0:
+            faults.append(f"{flag} keeps the start, and --head random starts from chance; drop one of them.")
+        if self.model.lora and (self.model.freeze_embeddings or self.model.freeze_layers):
+            faults.append("--lora freezes all but the head; drop --freeze-embeddings and --freeze-layers.")
+        if training.deepspeed is not None:
+            for flag, given in (
+                (f"--strategy {training.strategy}", training.strategy not in ("auto", "ddp")),
+                (f"--opt-level {training.opt_level}", training.opt_level is not None),
+                ("--precision", training.asked_precision != "auto"),
+                ("--max-minutes", training.max_minutes is not None),
+            ):
+                if given:
+                    faults.append(f"--deepspeed and {flag} do not go together; drop one of them.")
+        if training.device_memory is not None and training.strategy != "model":
+            faults.append("--device-memory belongs to --strategy model; give both, or none.")
+        if self.model.lora and training.strategy == "fsdp":
+            faults.append("--lora leaves little that --strategy fsdp could cut over processes; drop one of them.")
+        self._combine_seeds(faults)
+        if training.patience is not None and training.keep == "last":
+            faults.append("--patience keeps the best weights, --keep last the last ones; drop one of them.")
+        if training.resume_from_checkpoint and training.overwrite_output_dir:
+            faults.append("--resume goes on from a folder that --overwrite-output-dir would empty; give one of them.")
+
+    def _combine_seeds(self, faults: list[str]) -> None:
+        """Faults of several trainings in one run beside other options."""
+        training = self.training
+        asked = training.average_seeds
+        if (asked or PRESETS[training.preset].get("average_seeds", 1)) == 1:
+            return
+        flag = f"--average-seeds {asked}" if asked else f"--preset {training.preset}"
+        epochs = training.num_train_epochs
+        faults.extend(
+            f"{flag} trains whole courses and averages their ends, and {other} does not go with that; drop one of them."
+            for other, given in (
+                (f"--epochs {epochs}", epochs is not None and (epochs == 0 or epochs % 1 > 0)),
+                (f"--max-steps {training.max_steps}", training.max_steps > 0),
+                (f"--max-minutes {training.max_minutes}", training.max_minutes is not None),
+                (f"--patience {training.patience}", training.patience is not None),
+                ("--keep best", training.keep == "best"),
+                ("--lora", self.model.lora),
+                ("--deepspeed", training.deepspeed is not None),
+                (f"--opt-level {training.opt_level}", training.opt_level in ("O2", "O3")),
+            )
+            if given
+        )
+
+    def _combine_level(self, level: str, faults: list[str]) -> None:
+        """Faults of --opt-level beside other options."""
+        asked = self.training.asked_precision
+        if asked not in (("auto", "fp32") if level == "O0" else ("auto", "bf16", "fp16")):
+            faults.append(
+                f"--opt-level {level} and --precision {asked} contradict each other; give one of them"
+                + ("." if level == "O0" else ", or --precision bf16 or fp16 to say which half precision.")
+            )
+        if level in ("O2", "O3") and self.training.strategy in ("model", "fsdp"):
+            faults.append(
+                f"--opt-level {level} keeps half weights, which --strategy {self.training.strategy} cannot place; "
+                "take O1."
+            )
+
+    def flat(self) -> dict[str, Any]:
+        """{field name: value}, for trackers."""
+        return {name: value for part in self.to_dict().values() for name, value in part.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for run.json."""
+        values = {part: dataclasses.asdict(getattr(self, part)) for part in ("data", "model", "training")}
+        values["model"]["model"] = self.model.name
+        return values
+
+
+def _fields() -> dict[str, tuple[str, dataclasses.Field[Any]]]:
+    found: dict[str, tuple[str, dataclasses.Field[Any]]] = {}
+    for part, kind in (("data", DataConfig), ("model", ModelConfig), ("training", TrainingConfig)):
+        for spec in dataclasses.fields(kind):
+            found[spec.name] = (part, spec)
+    return found
+
+
+FIELDS = _fields()
+HINTS: dict[str, Any] = {
+    name: hint
+    for kind in (DataConfig, ModelConfig, TrainingConfig)
+    for name, hint in typing.get_type_hints(
+        kind, localns={"torch": None, "Runtime": None, "ParallelMode": None}
+    ).items()
+}

@@ -1,0 +1,107 @@
+"""What the run.json of an earlier run knows: its settings, to go on with them, and the commands it was given.
+
+A folder may come from anywhere, so what stands there is checked like a YAML file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from classify.config.schema import FIELDS
+from classify.errors import InputError
+
+CHECKPOINTS = "checkpoints"
+FILE = "run.json"
+_TABLES = ("data", "eval_data", "test_data")
+_PATHS = (*_TABLES, "model", "deepspeed")
+# What a new command says anew: where it goes on, and which process of a launcher it is.
+_OF_A_COMMAND = ("resume_from_checkpoint", "overwrite_output_dir", "output_dir", "local_rank")
+_NEWEST = 3
+
+
+def run_folder(name: str) -> Path:
+    """The folder of a run, from its name, that of its checkpoints, or of one of them."""
+    path = Path(name)
+    if path.parent.name == CHECKPOINTS:
+        return path.parent.parent
+    return path.parent if path.name == CHECKPOINTS else path
+
+
+def stored_values(folder: Path) -> dict[str, Any]:
+    """{field: raw value} of the settings that a run was given, where they are not the defaults.
+
+    Relative paths are relative to the working directory of that run, if what they name is still there. Raises
+    InputError where run.json is missing or holds none.
+    """
+    file = folder / FILE
+    if not folder.is_dir():
+        raise InputError(f"--resume {folder}: no such folder. Expected a run's folder, or a checkpoint in it.")
+    if not file.exists():
+        raise InputError(
+            f"--resume {folder}: no {FILE} in it, so the run's settings are not known; give --data and the other "
+            "flags of the run."
+        )
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        parts = [dict(content["config"][part]) for part in ("data", "model", "training")]
+        base = Path(content.get("cwd") or ".")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InputError(
+            f"{file}: expected the settings of a run under 'config'. Got something else ({type(error).__name__}: "
+            f"{error}); give --data and the other flags of the run."
+        ) from None
+    stored = {str(name): value for part in parts for name, value in part.items()}
+    # An option that is gone since means nothing where it was off.
+    gone = [name for name, value in stored.items() if name not in FIELDS and value not in (None, False)]
+    unknown = ", ".join(map(repr, gone))
+    if unknown:
+        raise InputError(
+            f"{file}: this version knows no {unknown}, which stands under 'config'; give --data and the other flags of "
+            "the run."
+        )
+    values = {
+        name: value
+        for name, value in stored.items()
+        if name in FIELDS and name not in _OF_A_COMMAND and value != _default(name) and value is not None
+    }
+    if "pooling" not in stored:  # of a version that read the first token always, and had no recipe
+        values["pooling"] = "first"
+        if stored.get("per_device_train_batch_size") is None and isinstance(content.get("batch_size"), int):
+            values["batch_size"] = content["batch_size"]
+    for name in _PATHS:
+        if isinstance(values.get(name), str):
+            values[name] = _where_it_lies(values[name], base, keep=name not in _TABLES)
+    return values
+
+
+def _default(name: str) -> Any:
+    spec = FIELDS[name][1]
+    return spec.default if spec.default_factory is dataclasses.MISSING else spec.default_factory()
+
+
+def _where_it_lies(name: str, base: Path, keep: bool) -> str:
+    """A path of a run whose working directory was `base`; one that is nowhere is kept as it was, or named in full."""
+    if Path(name).is_absolute() or base.resolve() == Path.cwd():
+        return name
+    there = base / name
+    return name if not there.exists() and (keep or Path(name).exists()) else str(there)
+
+
+def newest_runs() -> list[str]:
+    """The folders below runs/ that were begun last, newest first."""
+    files = sorted(Path("runs").glob(f"*/{FILE}"), key=lambda file: (file.stat().st_mtime, file), reverse=True)
+    return [str(file.parent) for file in files[:_NEWEST]]
+
+
+def earlier_commands(folder: Path) -> list[dict[str, Any]]:
+    """What run.json tells of the starts of this run so far, oldest first; empty where it tells nothing."""
+    try:
+        content = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        last = {"command": content["command"], "status": content["status"]}
+        listed = content.get("commands", [last])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return []
+    return [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []

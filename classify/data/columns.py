@@ -1,0 +1,245 @@
+"""Which column is the text, which the label, and which classes there are: guessed from all rows, and told."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pyarrow.compute as pc
+
+from classify.data.table import Table
+from classify.errors import InputError
+
+TEXT_NAMES = (
+    "text", "sentence", "message", "review", "content", "body", "comment", "tweet", "question", "utterance",
+    "query", "document", "description", "post", "title",
+)  # fmt: skip
+LABEL_NAMES = (
+    "label", "labels", "class", "category", "target", "intent", "sentiment", "topic", "tag", "emotion", "y",
+    "label_name", "label_text",
+)  # fmt: skip
+MIN_ROWS = 10
+
+
+@dataclass(frozen=True)
+class Guess:
+    """One thing the program decided by itself, and the flag that overrides it (law 6)."""
+
+    what: str
+    value: str
+    why: str
+    flag: str
+
+    def line(self) -> str:
+        """As printed: what was chosen, why, and how to choose otherwise."""
+        how = f" ({self.flag} to change)" if self.flag else ""
+        return f"{self.what}: {self.value} - {self.why}{how}"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The two columns that matter, and the guesses that led to them."""
+
+    text: str
+    label: str
+    guesses: tuple[Guess, ...]
+
+
+def find_columns(table: Table, text_column: str | None, label_column: str | None) -> Columns:
+    """The columns asked for, or those found by name, or (with two columns) by content.
+
+    Raises InputError with every fault, listing the columns there are.
+    """
+    faults: list[str] = []
+    text = _named(table, text_column, "--text-column", faults)
+    label = _named(table, label_column, "--label-column", faults)
+    if text_column is not None and text_column == label_column:
+        faults.append(f"--text-column and --label-column both name {text_column!r}; give two columns of {table.path}.")
+    if len(table.columns) < 2 and not faults:
+        faults.append(
+            f"{table.path}: expected a column with texts and one with labels. "
+            f"Got the one column {table.columns[0]!r} instead."
+        )
+    if faults:
+        raise InputError(*faults)
+    guesses: list[Guess] = []
+    unclear: dict[str, str] = {}
+    if text is None:
+        text = _guess(table, "text", TEXT_NAMES, label, guesses, unclear)
+    if label is None:
+        label = _guess(table, "label", LABEL_NAMES, text, guesses, unclear)
+    _raise_unclear(table, unclear)
+    assert text is not None
+    assert label is not None
+    return Columns(text, label, tuple(guesses))
+
+
+def find_text_column(table: Table, text_column: str | None, trained_on: str) -> str:
+    """The text column of a table to predict: the one asked for, the one trained on, or one with a usual name."""
+    faults: list[str] = []
+    text = _named(table, text_column, "--text-column", faults)
+    if text is None and not faults:
+        if trained_on in table.columns:
+            return trained_on
+        if len(table.columns) == 1:
+            return table.columns[0]
+        unclear: dict[str, str] = {}
+        text = _guess(table, "text", TEXT_NAMES, None, [], unclear)
+        _raise_unclear(table, unclear)
+    if faults:
+        raise InputError(*faults)
+    assert text is not None
+    return text
+
+
+def find_labels(table: Table, label_column: str, more: Table | None = None) -> list[str]:
+    """Class names from all rows of `--data` and `--eval-data`, numbers in numeric order, others in alphabetic order.
+
+    Raises InputError for empty labels, too few rows, a single class, or a value of its own in every row.
+    """
+    faults = [fault for part in (table, more) if part is not None for fault in _empty_labels(part, label_column)]
+    if faults:
+        raise InputError(*faults)
+    counts = table_counts(table, label_column)
+    names = set(counts) | (set(table_counts(more, label_column)) if more is not None else set())
+    rows = len(table)
+    if rows < MIN_ROWS:
+        raise InputError(f"{table.path}: expected at least {MIN_ROWS} rows. Got {rows} instead.")
+    if len(names) == 1:
+        raise InputError(
+            f"{table.path}: expected at least two classes in column {label_column!r}. "
+            f"Got only {next(iter(names))!r} in all {rows} rows instead; name another column with --label-column."
+        )
+    if max(counts.values()) < 2:
+        raise InputError(
+            f"{table.path}: expected at least 2 rows for some class. Got {rows} rows and as many different values in "
+            f"column {label_column!r} instead; name another column with --label-column."
+        )
+    return sorted(names, key=_label_order)
+
+
+def table_counts(table: Table, column: str) -> dict[str, int]:
+    """How many rows each value of a column has."""
+    pairs = pc.value_counts(table.arrow.column(column)).to_pylist()
+    return {pair["values"]: pair["counts"] for pair in pairs}
+
+
+def label_ids(table: Table, label_column: str, labels: list[str], known_from: str) -> list[int]:
+    """Class numbers of all rows. Raises InputError naming labels that `known_from` does not have, with their lines."""
+    index = {name: number for number, name in enumerate(labels)}
+    values = table.column(label_column)
+    faults: dict[str, list[int]] = {}
+    for row, value in enumerate(values):
+        if value not in index:
+            faults.setdefault(value, []).append(row)
+    if faults:
+        raise InputError(
+            *(
+                f"{table.where(rows)}: the label {name!r} is in no row of {known_from}; expected one of "
+                f"{', '.join(map(repr, labels[:10]))}{' ...' if len(labels) > 10 else ''}."
+                for name, rows in list(faults.items())[:5]
+            )
+        )
+    return [index[value] for value in values]
+
+
+def near_twins(labels: list[str]) -> list[tuple[str, str]]:
+    """Pairs of class names that differ only in case or outer spaces, as typing mistakes do."""
+    seen: dict[str, str] = {}
+    pairs: list[tuple[str, str]] = []
+    for name in labels:
+        plain = name.strip().casefold()
+        if plain in seen:
+            pairs.append((seen[plain], name))
+        seen.setdefault(plain, name)
+    return pairs
+
+
+def require_column(table: Table, name: str, flag: str) -> None:
+    """Raise InputError where a further table lacks a column of the first."""
+    if name not in table.columns:
+        raise InputError(f"{table.path}: no column {name!r}, which --data has; it has: {_listed(table)}. See {flag}.")
+
+
+def empty_texts(table: Table, text_column: str) -> str | None:
+    """The lines on which the text is empty, in words; None where there is none."""
+    empty = [row for row, text in enumerate(table.column(text_column)) if not text.strip()]
+    return f"{table.where(empty)}: the text is empty" if empty else None
+
+
+def _empty_labels(table: Table, label_column: str) -> list[str]:
+    empty = [row for row, value in enumerate(table.column(label_column)) if not value.strip()]
+    if not empty:
+        return []
+    return [f"{table.where(empty)}: the label is empty; fill it in, or take such rows out."]
+
+
+def _label_order(name: str) -> tuple[int, float, str]:
+    try:
+        number = float(name)
+    except ValueError:
+        return (1, 0.0, name)
+    # "nan" has no place in an order, and would make it depend on the order it is asked in.
+    return (0, number, name) if math.isfinite(number) else (1, 0.0, name)
+
+
+def _named(table: Table, name: str | None, flag: str, faults: list[str]) -> str | None:
+    if name is not None and name not in table.columns:
+        faults.append(f"{flag} {name}: {table.path} has no such column; it has: {_listed(table)}.")
+        return None
+    return name
+
+
+def _listed(table: Table) -> str:
+    return ", ".join(name or "(unnamed)" for name in table.columns)
+
+
+def _guess(
+    table: Table,
+    what: str,
+    usual: tuple[str, ...],
+    taken: str | None,
+    guesses: list[Guess],
+    unclear: dict[str, str],
+) -> str | None:
+    """A column by its name, else (two columns only) by its content; notes the guess, or what is unclear."""
+    flag = f"--{what}-column"
+    free = [name for name in table.columns if name != taken]
+    named = [name for name in free if name.strip().lower() in usual]
+    if len(named) > 1:
+        # "text" beats "title", "label" beats "topic": the list is in order of preference for its first entry only.
+        first = [name for name in named if name.strip().lower() == usual[0]]
+        named = first or named
+    if len(named) == 1:
+        guesses.append(Guess(f"{what} column", named[0], "the name says so", flag))
+        return named[0]
+    if not named and len(table.columns) == 2:
+        by_content = _by_content(table, what, free)
+        if by_content is not None:
+            more = "more" if what == "text" else "fewer"
+            why = f"it has {more} different values than the other column" if len(free) > 1 else "it is the other column"
+            guesses.append(Guess(f"{what} column", by_content, why, flag))
+            return by_content
+    if named:
+        unclear[flag] = f"several columns could hold the {what} ({', '.join(named)})"
+    else:
+        unclear[flag] = f"no column is named like a {what}"
+    return None
+
+
+def _raise_unclear(table: Table, unclear: dict[str, str]) -> None:
+    if unclear:
+        raise InputError(
+            f"{table.path}: {' and '.join(unclear.values())}; the columns are: {_listed(table)}. "
+            f"Name {'it' if len(unclear) == 1 else 'them'} with {' and '.join(unclear)}."
+        )
+
+
+def _by_content(table: Table, what: str, free: list[str]) -> str | None:
+    """Of two columns, the label has fewer different values than the text."""
+    if len(free) == 1:
+        return free[0]
+    counts = [(pc.count_distinct(table.arrow.column(name)).as_py(), name) for name in free]
+    if counts[0][0] == counts[1][0]:
+        return None
+    return max(counts)[1] if what == "text" else min(counts)[1]

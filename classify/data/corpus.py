@@ -1,0 +1,166 @@
+"""The tables of a run, understood and divided: what is trained on, what chooses the best epoch, what is scored."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from classify.config.schema import DataConfig
+from classify.data.columns import Guess, empty_texts, find_columns, find_labels, label_ids, near_twins, require_column
+from classify.data.split import cap_rows, overlap, split_rows
+from classify.data.table import Table, read_table
+from classify.errors import Faults, InputError
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some rows of a table: `rows` ascending (file order), `labels` the class numbers of all rows of the table."""
+
+    table: Table
+    rows: Rows
+    labels: Rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def truth(self) -> Rows:
+        """Class numbers of the part's own rows."""
+        return self.labels[self.rows]
+
+    def texts(self, column: str) -> list[str]:
+        """Texts of the part's own rows."""
+        values = self.table.column(column)
+        return [values[row] for row in self.rows]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Everything the run knows of the person's data before a model is loaded."""
+
+    text_column: str
+    label_column: str
+    labels: list[str]
+    train: Part
+    eval: Part
+    test: Part | None
+    guesses: tuple[Guess, ...]
+    warnings: tuple[str, ...] = field(default=())
+
+    @property
+    def tables(self) -> list[Table]:
+        """Each table once, `--data` first."""
+        found: list[Table] = []
+        for part in (self.train, self.eval, self.test):
+            if part is not None and not any(part.table is table for table in found):
+                found.append(part.table)
+        return found
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of what training sees: files, columns, class names, rows of the training part."""
+        digest = hashlib.sha256()
+        for table in self.tables:
+            digest.update(table.sha256.encode())
+        digest.update("\0".join([self.text_column, self.label_column, *self.labels]).encode())
+        digest.update(self.train.rows.tobytes())
+        return digest.hexdigest()
+
+
+def load_corpus(config: DataConfig, seed: int) -> Corpus:
+    """Read the tables, find columns and classes from all rows, divide them. Raises InputError with all faults.
+
+    Given tables are taken as they are. `--data` alone is divided 80/10/10 into train, eval and test, 90/10 into
+    train and eval beside `--test-data`; beside `--eval-data` alone there is no test part. `max_train_samples` caps
+    the training part once the class names are fixed.
+    """
+    table, eval_table, test_table = _read(config)
+    columns = find_columns(table, config.text_column, config.label_column)
+    _require_columns(columns.text, columns.label, eval_table, test_table)
+    labels = find_labels(table, columns.label, eval_table)
+    ids = np.array(label_ids(table, columns.label, labels, "--data"), dtype=np.int64)
+    texts = table.column(columns.text)
+    known = "--data" if eval_table is None else "--data or --eval-data"
+    test = None
+    if eval_table is not None:
+        train_rows = np.arange(len(table))
+        eval_part = _whole(eval_table, columns.label, labels, known)
+        how = "given as files of their own"
+    else:
+        test_share = 0.0 if test_table is not None else 0.1
+        split = split_rows(texts, ids, seed=seed, eval_share=0.1, test_share=test_share)
+        assert split.eval is not None
+        train_rows, eval_part = split.train, Part(table, split.eval, ids)
+        # So few different texts that none is left for it: then there is no test score, rather than a false one.
+        test = Part(table, split.test, ids) if split.test is not None and len(split.test) else None
+        how = f"{'80/10/10' if test_share else '90/10'} of {table.path}, each class in proportion, by seed {seed}"
+    if test_table is not None:
+        test = _whole(test_table, columns.label, labels, known)
+    notes = _warnings(texts, train_rows, columns.text, labels, eval_part, test, table)
+    if config.max_train_samples is not None:
+        train_rows = cap_rows(ids, train_rows, config.max_train_samples, seed=seed)
+    train = Part(table, train_rows, ids)
+    if not len(eval_part) or not len(train):
+        raise InputError(f"{table.path}: too few different texts to divide: {len(table)} rows hold {len(set(texts))}.")
+    sizes = f"{len(train)} to train, {len(eval_part)} to evaluate, {len(test) if test else 0} to test"
+    guesses = (
+        *columns.guesses,
+        Guess("task", f"one of {len(labels)} classes", "one label stands in each row", "--label-column"),
+        Guess("parts", sizes, how, "--eval-data, --test-data" if eval_table is None else ""),
+    )
+    return Corpus(columns.text, columns.label, labels, train, eval_part, test, guesses, tuple(notes))
+
+
+def _read(config: DataConfig) -> tuple[Table, Table | None, Table | None]:
+    """All tables; the faults of all of them are raised together."""
+    assert config.data is not None
+    wanted = {"--data": config.data, "--eval-data": config.eval_data, "--test-data": config.test_data}
+    tables: list[Table | None] = []
+    faults = Faults()
+    for flag, path in wanted.items():
+        with faults.collecting():
+            tables.append(None if path is None else read_table(path, flag))
+    faults.raise_if_any()
+    table, eval_table, test_table = tables
+    assert table is not None
+    return table, eval_table, test_table
+
+
+def _require_columns(text: str, label: str, *tables: Table | None) -> None:
+    faults = Faults()
+    for table in tables:
+        for name, flag in ((text, "--text-column"), (label, "--label-column")):
+            with faults.collecting():
+                if table is not None:
+                    require_column(table, name, flag)
+    faults.raise_if_any()
+
+
+def _whole(table: Table, label_column: str, labels: list[str], known_from: str) -> Part:
+    """All rows of a table as one part."""
+    ids = np.array(label_ids(table, label_column, labels, known_from), dtype=np.int64)
+    return Part(table, np.arange(len(table)), ids)
+
+
+def _warnings(
+    texts: list[str], train: Rows, column: str, labels: list[str], eval_part: Part, test: Part | None, table: Table
+) -> list[str]:
+    """What a person should know of their data before they trust a score."""
+    notes = [
+        f"the labels {a!r} and {b!r} differ only in case or spaces; they are two classes" for a, b in near_twins(labels)
+    ]
+    empty = empty_texts(table, column)
+    if empty is not None:
+        notes.append(empty)
+    for name, part in (("evaluation", eval_part), ("test", test)):
+        if part is not None and part.table is not table:
+            shared = overlap(texts, train, part.texts(column))
+            if shared:
+                lines = part.table.where([int(part.rows[i]) for i in shared])
+                notes.append(f"{len(shared)} of {len(part)} {name} texts are also in the training part ({lines})")
+    return notes

@@ -1,0 +1,221 @@
+"""Starting: the plan carried out, the process group formed, and every rank told where all the others are."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import importlib
+import os
+import socket
+import sys
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from classify.distributed.network import check_meeting_place, interface_towards
+from classify.distributed.world import Runtime
+from classify.errors import ClassifyError, DeviceError
+from classify.launch.device_plan import (
+    DevicePlan,
+    Hardware,
+    ParallelMode,
+    check_own_device,
+    detect_hardware,
+    device_identity,
+    free_threads,
+    plan_devices,
+)
+from classify.launch.launcher import Launch, available_cores, export, hosts_the_store, several_machines, take_listener
+from classify.launch.restarts import restarts
+
+_PATIENCE_SECONDS = 20.0
+# Process groups that this process has formed: a script may train, or load a classifier, more than once.
+_formed = 0
+# An address that is nobody's (RFC 5737); the route to it is the one to other machines. Nothing is sent there.
+_OUTSIDE = "192.0.2.1"
+
+
+def start(
+    *, use_cpu: bool, local_rank: int, strategy: str = "auto", backend: str | None = None, timeout_seconds: int = 1800
+) -> Runtime:
+    """Plan, start the process group where there are several processes, take the device, set the threads."""
+    hardware = Hardware() if use_cpu else detect_hardware()
+    plan = plan_devices(
+        use_cpu=use_cpu,
+        local_rank=local_rank,
+        environment=os.environ,
+        hardware=hardware,
+        strategy=strategy,
+        backend=backend,
+    )
+    if plan.parallel_mode is ParallelMode.DISTRIBUTED:
+        export(plan.launch)  # before the device is touched: some vendors' software finds its own there
+    threads = free_threads(os.environ, plan.launch, available_cores())
+    if threads is not None:
+        torch.set_num_threads(threads)
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+    device = torch.device(plan.device)
+    if device.type not in ("cpu", "xla"):
+        torch.accelerator.set_device_index(device.index)
+    if plan.parallel_mode is ParallelMode.DISTRIBUTED:
+        _form_group(plan, datetime.timedelta(seconds=timeout_seconds))
+    runtime = Runtime(plan, device)
+    runtime.topology = _topology(runtime)
+    return runtime
+
+
+def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> None:
+    """Meet the other ranks; Accelerate knows how on every backend."""
+    global _formed
+    os.environ["USE_TORCH_XLA"] = "0"  # where torch_xla is installed, Accelerate would take it, wanted or not
+    os.environ["ACCELERATE_USE_DEEPSPEED"] = "false"  # of `accelerate launch`; --deepspeed needs no group of its own
+    # It keeps whatever group is up when it is first imported, with its store and port; so not later than this.
+    importlib.import_module("torch.distributed.nn.functional")
+    from accelerate.state import PartialState
+
+    launch = plan.launch
+    address, port = launch.address or "127.0.0.1", launch.port or 0
+    check_meeting_place(address, port, listens=hosts_the_store(launch))
+    interface = interface_towards(address)
+    if interface is not None and interface.startswith("lo") and launch.spans_machines:
+        interface = interface_towards(_OUTSIDE)  # the machine's own name often stands for loopback in /etc/hosts
+    if interface is not None:  # gloo would take the one that the machine's own name resolves to
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        if interface.startswith("lo"):  # all ranks are here; NCCL would listen where other machines reach it
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
+    with _patience(f"rank {launch.rank} of {launch.world_size} waits for the others at {address}:{port}"):
+        backend: str | None = plan.backend
+        arguments: dict[str, Any] = {}
+        if backend == "smddp":
+            _start_smddp(timeout)  # before Accelerate, which then finds the group; it would look for CUDA devices
+            backend = None
+        else:
+            store = _meet(launch, timeout)
+            if backend != "gloo":  # with which ranks may share a device
+                check_own_device(plan, _exchange(store, launch, _identity(plan)))
+            arguments = {"store": store, "rank": launch.rank, "world_size": launch.world_size}
+        # Without cpu=True, a launched process on a machine without GPU would believe to be rank 0 of 1.
+        state = PartialState(cpu=plan.device == "cpu", backend=backend, timeout=timeout, **arguments)
+    _formed += 1
+    found = (state.process_index, state.num_processes)
+    if found != (launch.rank, launch.world_size):
+        raise ClassifyError(
+            f"the process group gives rank {found[0]} of {found[1]}, the launcher said rank {launch.rank} "
+            f"of {launch.world_size}; please report this with the command that started it."
+        )
+
+
+def _start_smddp(timeout: datetime.timedelta) -> None:
+    """SageMaker's data parallel library: importing it makes its backend known to torch.
+
+    https://docs.aws.amazon.com/sagemaker/latest/dg/data-parallel-modify-sdp-pt.html
+    """
+    try:
+        importlib.import_module("smdistributed.dataparallel.torch.torch_smddp")
+    except ImportError as error:
+        raise DeviceError(
+            f"the job asks for SageMaker's data parallel library (SMDATAPARALLEL_USE_...), but it cannot be imported "
+            f"({error}); take an image that has it, or give --ddp-backend nccl."
+        ) from None
+    torch.distributed.init_process_group("smddp", timeout=timeout)
+
+
+@contextlib.contextmanager
+def telling_other_machines(start_runtime: Callable[[], Runtime]) -> Iterator[None]:
+    """While a process prepares by itself: what stops it is told on the other machines, whose processes wait for it.
+
+    They wait in the process group that `start_runtime` makes. On one machine all processes meet the same.
+    """
+    try:
+        yield
+    except Exception as error:
+        if several_machines():
+            told = str(error) if isinstance(error, ClassifyError) else f"{type(error).__name__}: {error}"
+            start_runtime().leave(told)
+        raise
+
+
+@contextlib.contextmanager
+def _patience(what: str) -> Iterator[None]:
+    """Say what is waited for when it takes long; a firewall, or a machine nobody started, looks like a hang."""
+
+    def say() -> None:
+        print(f"note: {what}; are all started, and may they reach it?", file=sys.stderr, flush=True)
+
+    timer = threading.Timer(_PATIENCE_SECONDS, say)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _meet(launch: Launch, timeout: datetime.timedelta) -> torch.distributed.Store:
+    """The store in which the ranks find each other, empty for each group of processes.
+
+    torchrun with a fixed address serves all attempts of a job from one store, where the addresses of groups that are
+    gone still stand (torch 2.13 names them alike in every attempt). On several machines the agents count restarts each
+    for itself, so the number cannot keep attempts apart; there torchrun must be given --rdzv-backend c10d, which meets
+    at a new store each time.
+    """
+    listener = take_listener()
+    if listener is not None:  # of --nproc: torch itself would listen on all of the machine's addresses
+        store: torch.distributed.Store = torch.distributed.TCPStore(
+            launch.address or "127.0.0.1",
+            launch.port or 0,
+            launch.world_size,
+            is_master=True,
+            timeout=timeout,
+            master_listen_fd=listener,
+        )
+    else:
+        store, _, _ = next(torch.distributed.rendezvous("env://", timeout=timeout))
+    attempt = 0 if several_machines() else restarts()
+    # _formed is the same number in all processes: forming a group is a collective.
+    return torch.distributed.PrefixStore(f"classify/attempt-{attempt}/group-{_formed}", store)
+
+
+def _identity(plan: DevicePlan) -> str:
+    """What tells this rank's device from all others."""
+    device = torch.device(plan.device)
+    ask = getattr(getattr(torch, device.type), "get_device_properties", None)
+    return device_identity(plan, os.environ, ask(device) if ask is not None else None, socket.gethostname())
+
+
+def _exchange(store: torch.distributed.Store, launch: Launch, text: str) -> list[str]:
+    """One text of each rank, in rank order, before there is a group. A collective.
+
+    The store ends with the process that serves it, so that one leaves last: the texts may make every rank end.
+    """
+    ranks = range(launch.world_size)
+    store.set(f"device/{launch.rank}", text)
+    texts = [one.decode() for one in store.multi_get([f"device/{rank}" for rank in ranks])]
+    store.set(f"device-read/{launch.rank}", "")
+    if launch.is_main:
+        store.wait([f"device-read/{rank}" for rank in ranks])
+    return texts
+
+
+def _topology(runtime: Runtime) -> list[dict[str, Any]]:
+    """One entry a rank, the same on every rank: machine, rank, local rank, device."""
+    launch = runtime.plan.launch
+    host = zlib.crc32(socket.gethostname().encode())
+    machine = -1 if launch.machine is None else launch.machine
+    own = torch.tensor([[machine, host, launch.rank, launch.local_rank, runtime.device.index or 0]])
+    rows = runtime.gather(own.to(runtime.device)).tolist()
+    # A launcher that does not number the machines leaves their names, in order of their first rank.
+    hosts = list(dict.fromkeys(row[1] for row in rows))
+    kind = runtime.device.type
+    return [
+        {
+            "machine": machine if machine >= 0 else hosts.index(host),
+            "rank": rank,
+            "local_rank": local_rank,
+            "device": "cpu" if kind == "cpu" else f"{kind}:{index}",
+        }
+        for machine, host, rank, local_rank, index in rows
+    ]

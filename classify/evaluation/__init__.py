@@ -1,0 +1,1 @@
+"""What a model says of rows, and how good that is."""

@@ -1,0 +1,188 @@
+"""Ranks and devices in a table and in plain words: what a machine, or a cluster that is not there, would do and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from classify.errors import InputError
+from classify.launch.device_plan import BACKENDS, DevicePlan, Hardware, plan_devices
+from classify.launch.launcher import Launch, launched_environments, read_launch
+
+Entry = dict[str, Any]
+
+
+def planned_cluster(per_machine: Sequence[int], kind: str) -> tuple[list[Entry], DevicePlan]:
+    """The topology of machines where a launcher starts so many processes each, and the plan of the first process.
+
+    Decided by the same function as a real run; nothing of the hardware need be there. Raises InputError for counts
+    below 1 or an unknown kind of device.
+    """
+    if kind not in BACKENDS:
+        raise InputError(f"--device must be one of {', '.join(BACKENDS)}. Got {kind!r} instead.")
+    if not per_machine or min(per_machine) < 1:
+        raise InputError("--nnodes and --nproc-per-node must be whole numbers above 0.")
+    plans = []
+    for environment in launched_environments(per_machine):
+        count = per_machine[read_launch(environment).machine or 0]
+        hardware = Hardware() if kind == "cpu" else Hardware(kind, count)
+        plans.append(plan_devices(use_cpu=kind == "cpu", local_rank=-1, environment=environment, hardware=hardware))
+    topology: list[Entry] = [
+        {
+            "machine": plan.launch.machine,
+            "rank": plan.launch.rank,
+            "local_rank": plan.launch.local_rank,
+            "device": plan.device,
+        }
+        for plan in plans
+    ]
+    return topology, plans[0]
+
+
+def physical(device: str, environment: Mapping[str, str]) -> str:
+    """A device with the number it has in the machine: with CUDA_VISIBLE_DEVICES=1,2 `cuda:0` is GPU 1.
+
+    `environment` is that of a process on the device's machine; an empty one gives the device alone.
+    """
+    kind, _, index = device.partition(":")
+    variable = {"cuda": "CUDA_VISIBLE_DEVICES", "npu": "ASCEND_RT_VISIBLE_DEVICES", "xpu": "ZE_AFFINITY_MASK"}.get(kind)
+    visible = environment.get(variable or "", "")
+    names = [name.strip() for name in visible.split(",") if name.strip()]
+    if not names or not index.isdecimal() or int(index) >= len(names):
+        return device
+    return f"{device} (GPU {names[int(index)]})" if kind == "cuda" else f"{device} ({names[int(index)]})"
+
+
+def _device(entry: Entry, topology: Sequence[Entry], environment: Mapping[str, str]) -> str:
+    """An entry's device; with its number in the machine where `environment`, rank 0's, holds for it.
+
+    Not on other machines, nor where a scheduler shows each process another device as the first.
+    """
+    first = topology[0]
+    alike = entry is first or (entry["machine"] == first["machine"] and entry["device"] != first["device"])
+    return physical(entry["device"], environment if alike else {})
+
+
+def table(
+    topology: Sequence[Entry],
+    plan: DevicePlan,
+    batch_size: int,
+    environment: Mapping[str, str],
+    each_node: bool = False,
+) -> str:
+    """One line a process: place, device, its part of the rows, how rows are drawn, who writes.
+
+    `each_node` is --save-on-each-node: one process of each machine writes.
+    """
+    world = len(topology)
+    header = (
+        "machine",
+        "rank",
+        "local rank",
+        "device",
+        "rows per step",
+        "share of the data",
+        "sampler",
+        "writes files",
+    )
+    lines: list[tuple[str, ...]] = [header]
+    for entry in topology:
+        device = _device(entry, topology, environment)
+        if plan.n_gpu > 1:
+            device = f"{device} to {entry['device'].partition(':')[0]}:{plan.n_gpu - 1}"
+        lines.append(
+            (
+                str(entry["machine"]),
+                str(entry["rank"]),
+                str(entry["local_rank"]),
+                device,
+                _rows(batch_size, world),
+                f"{100 / world:.3g} %",
+                "random" if world == 1 else "distributed",
+                "yes" if _writes(entry, each_node) else "no",
+            )
+        )
+    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def line(topology: Sequence[Entry], environment: Mapping[str, str]) -> str:
+    """All places of a run in one line; of many, the middle is left out."""
+    places = [
+        f"rank {entry['rank']} = machine {entry['machine']}, local rank {entry['local_rank']}, "
+        f"{_device(entry, topology, environment)}"
+        for entry in topology
+    ]
+    if len(places) > 8:
+        places[4:-2] = [f"... {len(places) - 6} more in run.json"]
+    return "; ".join(places)
+
+
+def _writes(entry: Entry, each_node: bool) -> bool:
+    place = Launch(rank=entry["rank"], local_rank=entry["local_rank"])
+    return place.is_main or (each_node and place.is_local_main)
+
+
+def show(
+    topology: Sequence[Entry],
+    plan: DevicePlan,
+    batch_size: int,
+    environment: Mapping[str, str],
+    each_node: bool = False,
+) -> None:
+    """Print table and words."""
+    print(table(topology, plan, batch_size, environment, each_node))
+    print()
+    print(words(topology, plan, each_node))
+
+
+def _rows(batch_size: int, world: int) -> str:
+    return str(batch_size) if world == 1 else f"about {batch_size / world:.3g}"
+
+
+def words(topology: Sequence[Entry], plan: DevicePlan, each_node: bool = False) -> str:
+    """The same in plain words."""
+    world = len(topology)
+    machines = len({entry["machine"] for entry in topology})
+    if plan.strategy == "model":
+        where = f"{plan.n_gpu} devices, which take turns" if plan.n_gpu > 1 else "its device, main memory and disk"
+        return (
+            f"No launcher started this process, so its local rank is -1, and it spreads the layers of one model over "
+            f"{where}. Where several processes can be started, --strategy fsdp keeps all devices at work: each "
+            "computes every layer on its own rows."
+        )
+    if world == 1 and plan.n_gpu > 1:
+        return (
+            f"No launcher started this process, so its local rank is -1, and it sees {plan.n_gpu} devices: it copies "
+            "the model to all of them at every step and cuts the batch (DataParallel). One process a device is faster: "
+            f"--nproc {plan.n_gpu}, or torchrun --nproc-per-node {plan.n_gpu}."
+        )
+    if world == 1 and plan.launch.local_rank < 0:
+        return (
+            f"No launcher started this process, so its local rank is -1: there is one process, it computes on "
+            f"{plan.device} ({plan.reason}), draws all rows in random order and writes all files."
+        )
+    if world == 1:
+        return (
+            "A launcher started this process and no other: its rank and local rank are 0. Like a process that nothing "
+            f"launched it computes on {plan.device}, draws all rows in random order and writes all files."
+        )
+    use = "it chooses the device" if plan.device != "cpu" else "on CPUs it chooses nothing, all share them"
+    ways = {
+        "fsdp": "FSDP2, each keeps a part of the weights,",
+        "deepspeed": "DeepSpeed's ZeRO, each keeps a part of the optimizer's state,",
+    }
+    way = ways.get(plan.strategy, "DistributedDataParallel")
+    whole = "together they hold one model" if plan.strategy == "fsdp" else "every process ends with the same weights"
+    return (
+        f"{world} processes on {machines} machine{'s' if machines > 1 else ''} train together "
+        f"({way} over {plan.backend}). The rank counts processes over all machines, the local rank "
+        f"on one machine, where {use}. The rows of a step are divided by token count, none is repeated, and {whole}. "
+        + (
+            "Local rank 0 of each machine writes all files there (--save-on-each-node), unless they share the folder."
+            if each_node
+            else "Each machine has a local rank 0, so it is the global rank 0 alone that writes files."
+        )
+    )

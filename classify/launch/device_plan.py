@@ -1,0 +1,293 @@
+"""Ranks and devices: with `classify.launch.launcher` the one place that knows about processes (law 3 of the design).
+
+`plan_devices` is a pure decision from plain arguments, so any hardware can be tried in a test;
+`classify.distributed.process_group` carries it out. Nothing here imports torch until the hardware is looked at.
+
+*Rank* is this process's number among all processes of the run, *local rank* its number on this machine. A local
+rank chooses a device; only the global rank 0 writes files, because every machine has a local rank 0. A local rank
+of -1 means that no launcher started this process.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from classify.config import sagemaker
+from classify.errors import DeviceError, InputError
+from classify.launch import xla
+from classify.launch.launcher import Launch, read_launch
+
+# An own table: torch.distributed.get_default_backend_for_device knows a vendor's only when its package is there.
+BACKENDS = {
+    "cuda": "nccl",
+    "xpu": "xccl",
+    "npu": "hccl",
+    "hpu": "hccl",
+    "mlu": "cncl",
+    "musa": "mccl",
+    "mps": "gloo",
+    "cpu": "gloo",
+}
+# A process acquires one Gaudi, that with the number of its LOCAL_RANK, and calls it hpu:0.
+# https://docs.habana.ai/en/latest/PyTorch/PyTorch_Scaling_Guide/Gaudi_Assignment.html
+_ONE_A_PROCESS = ("hpu",)
+
+
+class ParallelMode(enum.Enum):
+    """Values as in `transformers.training_args.ParallelMode`."""
+
+    NOT_PARALLEL = "not_parallel"
+    NOT_DISTRIBUTED = "not_distributed"
+    DISTRIBUTED = "distributed"
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """The accelerators this process can see: `kind` is a torch device type, "cpu" where there is none."""
+
+    kind: str = "cpu"
+    count: int = 0
+
+
+@dataclass(frozen=True)
+class DevicePlan:
+    """Where this process computes and how it works with the others."""
+
+    device: str
+    parallel_mode: ParallelMode
+    strategy: str
+    n_gpu: int
+    backend: str | None
+    launch: Launch
+    reason: str
+    advice: str | None = field(default=None, compare=False)
+
+
+def plan_devices(
+    *,
+    use_cpu: bool,
+    local_rank: int,
+    environment: Mapping[str, str],
+    hardware: Hardware,
+    strategy: str = "auto",
+    backend: str | None = None,
+) -> DevicePlan:
+    """Decide device, parallel mode and strategy. Pure: the same arguments give the same plan on any machine.
+
+    Raises DeviceError where arguments, environment and hardware contradict each other.
+    """
+    launch = read_launch(environment, local_rank)
+    kind = "cpu" if use_cpu else hardware.kind
+    count = 0 if kind == "cpu" else hardware.count
+    check_strategy(launch, strategy, backend, on_cpu=count == 0)
+    if launch.local_rank >= 0:
+        if sagemaker.is_data_parallel(environment) and not use_cpu:
+            backend = backend or "smddp"
+        way = strategy if strategy in ("fsdp", "deepspeed") else "ddp"
+        return _plan_launched(launch, kind, count, way, backend)
+    if strategy == "model" and kind == "xla":
+        raise InputError("--strategy model does not work on XLA devices; drop it.")
+    if strategy == "model":
+        count = min(count, 1) if kind in _ONE_A_PROCESS else count
+        where = f"{count} {kind} device{'s' * (count > 1)}" if count else "main memory and disk"
+        reason = f"local_rank is -1; the layers of one model are spread over {where}"
+        return DevicePlan(
+            f"{kind}:0" if count else "cpu", ParallelMode.NOT_PARALLEL, "model", count, None, launch, reason
+        )
+    if count == 0:
+        reason = "--cpu was given" if use_cpu else "no accelerator was found"
+        return DevicePlan("cpu", ParallelMode.NOT_PARALLEL, "none", 0, None, launch, reason)
+    several = kind == "cuda"  # torch's DataParallel exists for CUDA (and ROCm, which goes by that name) alone
+    if strategy == "dp" and not several:
+        other = "drop it" if kind == "xla" else f"use --nproc {count}, one process a device"
+        raise InputError(f"--strategy dp is torch's DataParallel, which {kind} devices do not have; {other}.")
+    if count == 1 or strategy == "none" or not several:
+        number = "one" if count == 1 else "to be one" if strategy == "none" else "one process for the"
+        reason = f"local_rank is -1 and there is {number} {kind} device{'s' if number.endswith('the') else ''}"
+        advice = f"one of {count} {kind} devices is used"
+        advice += "" if kind == "xla" else f"; --nproc {count} (or torchrun) uses all"
+        wanted = count == 1 or strategy == "none"
+        return DevicePlan(
+            f"{kind}:0", ParallelMode.NOT_PARALLEL, "none", 1, None, launch, reason, None if wanted else advice
+        )
+    return DevicePlan(
+        f"{kind}:0",
+        ParallelMode.NOT_DISTRIBUTED,
+        "dp",
+        count,
+        None,
+        launch,
+        f"local_rank is -1 and there are {count} {kind} devices in this one process",
+        advice=f"DataParallel copies the model at every step; --nproc {count} (or torchrun) is faster",
+    )
+
+
+def check_strategy(launch: Launch, strategy: str, backend: str | None, on_cpu: bool) -> None:
+    """Raise InputError where what was asked for contradicts how the process was started.
+
+    Only `on_cpu` depends on the hardware, so most of this can be told before any is looked at.
+    """
+    if launch.local_rank >= 0:
+        if strategy in ("none", "dp", "model"):
+            raise InputError(
+                f"--strategy {strategy} works in one process, but {_started(launch)}; drop the flag, or start with "
+                "python alone."
+            )
+        if on_cpu and backend not in (None, "gloo", "smddp"):
+            raise InputError(
+                f"--ddp-backend {backend} works on accelerators only, but this is a CPU run; drop it, or give gloo."
+            )
+        return
+    if strategy in ("ddp", "fsdp", "deepspeed"):
+        flag = "--deepspeed" if strategy == "deepspeed" else f"--strategy {strategy}"
+        raise InputError(
+            f"{flag} needs one process per device, but this process was started alone; "
+            "start with torchrun --nproc-per-node 2, or with --nproc 2."
+        )
+    if backend is not None:
+        raise InputError(
+            f"--ddp-backend {backend} needs several processes, but this one was started alone; start with torchrun or "
+            "--nproc, or drop it."
+        )
+    if on_cpu and strategy == "dp":
+        raise InputError("--strategy dp needs several GPUs in one process. Got a CPU run instead; use --nproc 2.")
+
+
+def _started(launch: Launch) -> str:
+    if launch.launcher == "nproc":
+        return "--nproc starts several"
+    return f"a launcher started {launch.world_size} (WORLD_SIZE)"
+
+
+def _plan_launched(launch: Launch, kind: str, count: int, strategy: str, backend: str | None) -> DevicePlan:
+    """The plan of a process that a launcher started: its share of the rows on device `local_rank`."""
+    if kind == "xla":
+        raise DeviceError(
+            f"a launcher started {launch.world_size} processes (WORLD_SIZE), but on XLA devices one process trains; "
+            "start with python alone, or unset PJRT_DEVICE."
+        )
+    place = f"launched as rank {launch.rank} of {launch.world_size}"
+    if count == 0:
+        reason = f"{place}; on CPU every rank shares it"
+        # SageMaker's library exists for GPUs; who asks for it on a CPU has one that does it.
+        backend = backend if backend == "smddp" else "gloo"
+        return DevicePlan("cpu", ParallelMode.DISTRIBUTED, strategy, 0, backend, launch, reason)
+    backend = backend or BACKENDS.get(kind, "gloo")
+    if backend == "gloo" and kind != "cuda":
+        raise DeviceError(
+            f"gloo exchanges tensors of CPUs and CUDA devices, not of {kind}; drop --ddp-backend gloo where it was "
+            "given, start one process, or give --cpu."
+        )
+    if backend == "gloo" and strategy == "fsdp":
+        raise DeviceError(
+            f"--strategy fsdp on {kind} devices needs {BACKENDS.get(kind, 'their own backend')}: gloo cannot exchange "
+            "the parts; drop --ddp-backend gloo, or take --strategy ddp."
+        )
+    index, reason = launch.local_rank, f"{place}; local rank {launch.local_rank} chooses the device"
+    if count == 1 and index > 0 and kind not in _ONE_A_PROCESS:
+        # A scheduler may show each task one device of its own; that no two have the same is checked when they meet.
+        index, reason = 0, f"{place}; it is the one {kind} device that this process sees"
+    elif index >= count and backend == "gloo":
+        index %= count
+        reason = f"{place}; more processes than the {count} {kind} here, so local rank {launch.local_rank} shares one"
+    if index >= count:
+        raise DeviceError(
+            f"LOCAL_RANK={index} asks for device {kind}:{index}, but this machine has {count} (counted from 0), and "
+            f"{backend} refuses two processes on one device; start at most {count} here, {_otherwise(kind)}."
+        )
+    own = 0 if kind in _ONE_A_PROCESS else index
+    return DevicePlan(f"{kind}:{own}", ParallelMode.DISTRIBUTED, strategy, 1, backend, launch, reason)
+
+
+def _otherwise(kind: str) -> str:
+    return "give --ddp-backend gloo to share, or --cpu" if kind == "cuda" else "or give --cpu"
+
+
+def device_identity(plan: DevicePlan, environment: Mapping[str, str], properties: Any, host: str) -> str:
+    """A text that two ranks have in common where they compute on the same device of the same machine.
+
+    `properties` are what torch says of the device, None where it says nothing. A device is known by its UUID and its
+    PCI address, or where there are none by the variables that choose devices and its number among those chosen.
+    """
+    launch = plan.launch
+    machine = host if launch.machine is None else launch.machine
+    uuid = getattr(properties, "uuid", None)
+    if uuid is not None:
+        address = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+        return json.dumps([machine, str(uuid), address])
+    kind, _, index = plan.device.partition(":")
+    number = launch.local_rank if kind in _ONE_A_PROCESS else int(index)
+    signs = ("VISIBLE_DEVICES", "VISIBLE_MODULES", "AFFINITY_MASK")
+    choice = {name: environment[name] for name in sorted(environment) if name.endswith(signs)}
+    return json.dumps([machine, kind, number, choice])
+
+
+def check_own_device(plan: DevicePlan, identities: Sequence[str]) -> None:
+    """Raise InputError where two ranks are on the same device; `identities` are those of all, in rank order."""
+    for rank, identity in enumerate(identities):
+        first = identities.index(identity)
+        if first < rank:
+            kind = plan.device.partition(":")[0]
+            raise InputError(
+                f"rank {first} and rank {rank} are on the same device ({plan.device} of one machine), which "
+                f"{plan.backend} refuses; start one process a device, let the scheduler bind each task to its own "
+                f"(srun --gpus-per-task=1), {_otherwise(kind)}."
+            )
+
+
+def detect_hardware() -> Hardware:
+    """The accelerators torch can use in this process."""
+    import torch
+
+    if xla.is_wanted(os.environ):
+        return Hardware("xla", xla.device_count())
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None:
+        return Hardware()
+    return Hardware(accelerator.type, torch.accelerator.device_count())
+
+
+def one_per_device() -> int:
+    """Processes that `--nproc gpu` starts: one for each accelerator. Raises DeviceError where there is none."""
+    hardware = detect_hardware()
+    if hardware.kind == "xla":
+        raise DeviceError("--nproc gpu starts one process a GPU, but on XLA devices one process trains; drop it.")
+    if hardware.count == 0:
+        raise DeviceError("--nproc gpu starts one process a GPU, but no accelerator was found; give a number.")
+    return hardware.count
+
+
+def free_threads(environment: Mapping[str, str], launch: Launch, cores: int) -> int | None:
+    """Threads for this process, or None to leave them alone.
+
+    torchrun sets OMP_NUM_THREADS=1 when it starts several processes, whatever the machine has. Only that setting
+    (known by TORCHELASTIC_RUN_ID) is overridden, and only where cores would stay idle. Where nothing is set and
+    several processes share the machine, each takes its share instead of all taking everything.
+    """
+    several = launch.local_world_size > 1
+    share = max(1, cores // launch.local_world_size)
+    by_srun = environment.get("SLURM_CPUS_PER_TASK", "")
+    # srun binds a task to its cores: `cores` counts them alone. Torchrun's processes share those of one task.
+    if several and launch.launcher == "srun" and by_srun.isdecimal():
+        share = max(1, min(cores, int(by_srun)))
+    setting = environment.get("OMP_NUM_THREADS")
+    if setting is None:
+        return share if several else None
+    by_torchrun = setting == "1" and "TORCHELASTIC_RUN_ID" in environment
+    return share if by_torchrun and share > 1 else None
+
+
+def limit_spinning(environment: MutableMapping[str, str]) -> None:
+    """Lower GOMP_SPINCOUNT so that idle OpenMP threads yield soon; leave it alone where the person set it.
+
+    GNU's OpenMP, which torch uses on Linux, spins for milliseconds by default, which slows two trainings on the same
+    cores by a factor of ten. 10,000 loops cost nothing on an idle machine. Call it before torch is imported.
+    https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html
+    """
+    if "OMP_WAIT_POLICY" not in environment:
+        environment.setdefault("GOMP_SPINCOUNT", "10000")

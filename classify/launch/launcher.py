@@ -1,0 +1,344 @@
+"""How this process was started, and which place that gives it: launchers' variables are read here.
+
+torchrun and `torch.distributed.launch` set RANK, LOCAL_RANK and WORLD_SIZE. srun and Open MPI have variables of
+their own, which are understood too. A local rank of -1 means that no launcher started this process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from classify.config import sagemaker
+from classify.errors import DeviceError
+
+# Set for the processes that --nproc starts, so that they do not start processes themselves.
+STARTED_HERE = "CLASSIFY_NPROC"
+# The descriptor of a listening socket on loopback that --nproc hands to rank 0, where it serves the ranks' store.
+LISTENER = "CLASSIFY_LISTENER"
+# Of Open MPI 4 and 5, 4, 1, and 4 again: variables that are the same in all tasks of a job, and of no other job.
+_OPEN_MPI_JOB = (
+    "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid", "OMPI_MCA_orte_hnp_uri",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a launcher said through the environment; the defaults stand for a process nobody launched.
+
+    `machine` is None where the launcher does not say it; host names decide then. `address` and `port` are where
+    the ranks meet.
+    """
+
+    launcher: str = "none"
+    rank: int = 0
+    local_rank: int = -1
+    world_size: int = 1
+    local_world_size: int = 1
+    machine: int | None = 0
+    address: str | None = None
+    port: int | None = None
+
+    @property
+    def is_main(self) -> bool:
+        """True on the one process that writes files and speaks: the global rank 0."""
+        return self.rank == 0
+
+    @property
+    def is_local_main(self) -> bool:
+        """True on one process of each machine."""
+        return self.local_rank <= 0
+
+    @property
+    def spans_machines(self) -> bool:
+        """Whether other processes of the run sit on other machines."""
+        return self.world_size > self.local_world_size
+
+
+def read_launch(environment: Mapping[str, str], local_rank: int = -1) -> Launch:
+    """What the launcher says. torchrun's variables come first: srun or mpirun may have started torchrun.
+
+    Raises DeviceError where the variables are incomplete or contradict each other or `--local-rank`.
+    """
+    if "RANK" in environment or "WORLD_SIZE" in environment:
+        return _read_torch(environment, local_rank)
+    if local_rank >= 0 or "LOCAL_RANK" in environment:
+        source = f"--local-rank {local_rank}" if local_rank >= 0 else f"LOCAL_RANK={environment['LOCAL_RANK']}"
+        raise DeviceError(
+            f"{source} says that a launcher started this process, but RANK and WORLD_SIZE are not set; "
+            "start with torchrun or --nproc, or leave it at -1."
+        )
+    # Inside sbatch, but not behind srun, there is one process, whatever the job's number of tasks.
+    if whole_number(environment, "SLURM_STEP_NUM_TASKS", 1) > 1:
+        return _read_slurm(environment)
+    if whole_number(environment, "OMPI_COMM_WORLD_SIZE", 1) > 1:
+        return _read_open_mpi(environment)
+    if whole_number(environment, "PMI_SIZE", 1) > 1:
+        raise DeviceError(
+            f"mpiexec started {environment['PMI_SIZE']} tasks (PMI_SIZE), but RANK and WORLD_SIZE are not set, so each "
+            "would train alone; let mpiexec start one task a machine that runs torchrun."
+        )
+    return Launch()
+
+
+def whole_number(environment: Mapping[str, str], name: str, default: int) -> int:
+    """A launcher's variable, or the default where it is not set. Raises DeviceError where it is no whole number."""
+    text = environment.get(name)
+    if text is None:
+        return default
+    if not text.isdecimal():
+        raise DeviceError(f"environment variable {name} must be a whole number of at least 0. Got {text!r} instead.")
+    return int(text)
+
+
+def _read_torch(environment: Mapping[str, str], local_rank: int) -> Launch:
+    """The variables of torchrun, of torch.distributed.launch, or set by hand."""
+    for name, other in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")):
+        if name not in environment:
+            raise DeviceError(
+                f"{other}={environment[other]} is set but {name} is not; a launcher sets both. "
+                f"Start with torchrun or --nproc, or unset {other}."
+            )
+    rank, world_size = whole_number(environment, "RANK", 0), whole_number(environment, "WORLD_SIZE", 1)
+    if not rank < world_size:
+        raise DeviceError(f"RANK={rank} must be below WORLD_SIZE={world_size}; start with torchrun, or correct them.")
+    own = whole_number(environment, "LOCAL_RANK", -1)
+    if local_rank >= 0 and own >= 0 and local_rank != own:
+        raise DeviceError(f"--local-rank {local_rank} and LOCAL_RANK={own} of the launcher differ; drop the flag.")
+    if max(own, local_rank) < 0:
+        raise DeviceError(
+            f"RANK={rank} and WORLD_SIZE={world_size} are set but LOCAL_RANK is not; it chooses the device. "
+            "Start with torchrun, or set LOCAL_RANK."
+        )
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in environment]
+    if missing:
+        raise DeviceError(
+            f"RANK={rank} and WORLD_SIZE={world_size} are set but {' and '.join(missing)} not; the ranks meet there. "
+            "Start with torchrun, or set them to the address and a free port of the first machine."
+        )
+    elastic = "TORCHELASTIC_RUN_ID" in environment
+    return Launch(
+        launcher="nproc" if STARTED_HERE in environment else "torchrun" if elastic else "environment",
+        rank=rank,
+        local_rank=max(own, local_rank),
+        world_size=world_size,
+        local_world_size=whole_number(environment, "LOCAL_WORLD_SIZE", world_size),
+        machine=whole_number(environment, "GROUP_RANK", 0) if "GROUP_RANK" in environment else None,
+        address=environment["MASTER_ADDR"],
+        port=whole_number(environment, "MASTER_PORT", 0),
+    )
+
+
+def _read_slurm(environment: Mapping[str, str]) -> Launch:
+    """A task of srun. https://slurm.schedmd.com/srun.html, section OUTPUT ENVIRONMENT VARIABLES."""
+    machine = whole_number(environment, "SLURM_NODEID", 0)
+    machines = whole_number(environment, "SLURM_STEP_NUM_NODES", 1)
+    tasks = expand_tasks(environment.get("SLURM_STEP_TASKS_PER_NODE", "1"))
+    step = whole_number(environment, "SLURM_STEP_ID", 0)
+    address = environment.get("MASTER_ADDR")
+    if address is None:
+        address = "127.0.0.1" if machines == 1 else first_host(environment.get("SLURM_STEP_NODELIST", ""))
+    return Launch(
+        launcher="srun",
+        rank=whole_number(environment, "SLURM_PROCID", 0),
+        local_rank=whole_number(environment, "SLURM_LOCALID", 0),
+        world_size=whole_number(environment, "SLURM_STEP_NUM_TASKS", 1),
+        local_world_size=tasks[machine] if machine < len(tasks) else 1,
+        machine=machine,
+        address=address,
+        port=whole_number(environment, "MASTER_PORT", _port_of(environment.get("SLURM_JOB_ID", ""), step)),
+    )
+
+
+def _read_open_mpi(environment: Mapping[str, str]) -> Launch:
+    """A task of Open MPI's mpirun. https://docs.open-mpi.org, "Environment variables set by mpirun"."""
+    world_size = whole_number(environment, "OMPI_COMM_WORLD_SIZE", 1)
+    local_world_size = whole_number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE", world_size)
+    address = environment.get("MASTER_ADDR") or sagemaker.first_host(environment)
+    if address is None and local_world_size < world_size:
+        raise DeviceError(
+            f"mpirun started {world_size} tasks (OMPI_COMM_WORLD_SIZE), {local_world_size} of them here, but "
+            "MASTER_ADDR is not set; name the first machine with mpirun -x MASTER_ADDR=..."
+        )
+    job = next((environment[name] for name in _OPEN_MPI_JOB if environment.get(name)), None)
+    if job is None and "MASTER_PORT" not in environment:
+        raise DeviceError(
+            f"mpirun started {world_size} tasks (OMPI_COMM_WORLD_SIZE), but none of {', '.join(_OPEN_MPI_JOB)}, which "
+            "tell this job from others, is set; name a free port of the first machine with mpirun -x MASTER_PORT=..."
+        )
+    return Launch(
+        launcher="smddprun" if sagemaker.is_data_parallel(environment) else "mpirun",
+        rank=whole_number(environment, "OMPI_COMM_WORLD_RANK", 0),
+        local_rank=whole_number(environment, "OMPI_COMM_WORLD_LOCAL_RANK", 0),
+        world_size=world_size,
+        local_world_size=local_world_size,
+        # Not by SageMaker's SM_CURRENT_HOST either: mpirun gives all tasks that of the machine it was started on
+        # (https://github.com/aws/sagemaker-training-toolkit/issues/158).
+        machine=0 if local_world_size == world_size else None,
+        address=address or "127.0.0.1",
+        port=whole_number(environment, "MASTER_PORT", _port_of(job or "")),
+    )
+
+
+def _port_of(job: str, step: int = 0) -> int:
+    """A port between 20000 and 29999 that all tasks of a step of a job agree on; steps in a row have different ones."""
+    return 20000 + (zlib.crc32(job.encode()) + step) % 10000
+
+
+def expand_tasks(text: str) -> list[int]:
+    """SLURM's "2(x3),1" as [2, 2, 2, 1]."""
+    found: list[int] = []
+    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
+        found.extend([int(count)] * int(times or 1))
+    return found
+
+
+def first_host(text: str) -> str:
+    """The first name of SLURM's "gpu[07-09,12],login1": gpu07."""
+    match = re.match(r"([^\[,]+)(?:\[([^\],\-]+)[^\]]*\])?", text)
+    if match is None:
+        raise DeviceError(f"SLURM_STEP_NODELIST={text!r} names no machine; set MASTER_ADDR to the first one.")
+    return match[1] + (match[2] or "")
+
+
+def export(launch: Launch) -> None:
+    """Set torch's variables, which Accelerate reads, where a launcher has others."""
+    values = {
+        "RANK": launch.rank,
+        "LOCAL_RANK": launch.local_rank,
+        "WORLD_SIZE": launch.world_size,
+        "MASTER_ADDR": launch.address,
+        "MASTER_PORT": launch.port,
+    }
+    if launch.launcher != "environment":  # which may not have said it
+        values["LOCAL_WORLD_SIZE"] = launch.local_world_size
+    for name, value in values.items():
+        if value is not None:
+            os.environ.setdefault(name, str(value))
+
+
+def remember(local_rank: int) -> None:
+    """Keep what an old launcher's flag says, for those who ask later for this process's place by the variables."""
+    if local_rank >= 0:
+        os.environ.setdefault("LOCAL_RANK", str(local_rank))
+
+
+def launched_environments(
+    per_machine: Sequence[int], address: str = "first-machine", port: int = 29500
+) -> list[dict[str, str]]:
+    """What a launcher sets for each process of machines with so many processes each, by rank; they meet at `port`."""
+    environments: list[dict[str, str]] = []
+    for machine, count in enumerate(per_machine):
+        for local_rank in range(count):
+            values = {
+                "RANK": len(environments),
+                "LOCAL_RANK": local_rank,
+                "WORLD_SIZE": sum(per_machine),
+                "LOCAL_WORLD_SIZE": count,
+                "GROUP_RANK": machine,
+                "MASTER_ADDR": address,
+                "MASTER_PORT": port,
+            }
+            environments.append({name: str(value) for name, value in values.items()})
+    return environments
+
+
+def enter(rank: int, world_size: int, init_method: str, local_rank: int = -1) -> None:
+    """Take a place among processes that the caller started, e.g. with `torch.multiprocessing.spawn`.
+
+    `init_method` is tcp://address:port of the first process. Without a `local_rank` all processes are taken to be
+    on one machine, where it equals the rank; with one they may sit on several. What the environment said before, of
+    the caller's own place or of an earlier training, is replaced. Raises DeviceError for what cannot be a place.
+    """
+    match = re.fullmatch(r"tcp://(.+):(\d+)", init_method)
+    if match is None:
+        raise DeviceError(f"init_method must be tcp://address:port. Got {init_method!r} instead.")
+    if not 0 <= rank < world_size:
+        raise DeviceError(f"rank must be from 0 to below world_size {world_size}. Got {rank} instead.")
+    for name in ("LOCAL_WORLD_SIZE", "GROUP_RANK"):
+        os.environ.pop(name, None)
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local_rank if local_rank >= 0 else rank),
+        "WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": match[1].strip("[]"),
+        "MASTER_PORT": match[2],
+    }
+    if local_rank < 0:
+        os.environ["LOCAL_WORLD_SIZE"] = str(world_size)
+
+
+def _place() -> Launch | None:
+    """This process's place as the launcher's variables say; None where they contradict each other, told elsewhere."""
+    try:
+        return read_launch(os.environ)
+    except DeviceError:
+        return None
+
+
+def speaks() -> bool:
+    """Whether this process tells of errors that all meet: one of each machine.
+
+    Somebody on the second machine looks at the second machine's terminal.
+    """
+    place = _place()
+    if place is None:
+        return os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0"
+    return place.is_local_main
+
+
+def several_machines() -> bool:
+    """Whether the processes of this run sit on more than one machine, or may do so because nobody says."""
+    place = _place()
+    if place is None:
+        return False
+    unsaid = place.launcher == "environment" and place.world_size > 1 and "LOCAL_WORLD_SIZE" not in os.environ
+    return place.spans_machines or unsaid
+
+
+def hosts_the_store(launch: Launch) -> bool:
+    """Whether this process itself listens on the port where the ranks meet, which torchrun and --nproc do else."""
+    return launch.is_main and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and LISTENER not in os.environ
+
+
+def take_listener() -> int | None:
+    """The listening socket that --nproc has handed to this process, once; None elsewhere."""
+    descriptor = os.environ.pop(LISTENER, None)
+    return None if descriptor is None else int(descriptor)
+
+
+def is_launched() -> bool:
+    """Whether a launcher started this process as one of several."""
+    place = _place()
+    return place is None or place.local_rank >= 0
+
+
+def decides_alone() -> bool:
+    """Whether this process settles where the run goes: rank 0.
+
+    The others may sit on machines that see other folders.
+    """
+    place = _place()
+    return place is None or place.is_main
+
+
+def looks_at_folders() -> bool:
+    """Whether this process checks the output folder: rank 0, and where all are on its machine, each for itself.
+
+    Then none waits for one that has left. The folder is made once all have met.
+    """
+    return decides_alone() or not several_machines()
+
+
+def started_here() -> bool:
+    """Whether `--nproc` of this program started this process."""
+    return STARTED_HERE in os.environ
+
+
+def available_cores() -> int:
+    """Cores this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1

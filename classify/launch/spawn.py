@@ -1,0 +1,157 @@
+"""`--nproc N`: the same command in several processes of this machine, each with the variables torchrun would set.
+
+They meet at a store on loopback: nothing listens where another machine could reach it. This process needs no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+
+from classify.errors import CheckpointError, InputError
+from classify.launch import launcher
+
+_POLL_SECONDS = 0.05
+# How long workers may take to save once a person has told them to stop, before they are killed.
+_SAVING_SECONDS = 600.0
+# And to close their logs once the first of them has left, when nothing is left to be saved.
+_CLOSING_SECONDS = 30.0
+# How long they may take to end on SIGTERM. It is repeated: a training step notes it only, and fails soon after.
+_ENDING_SECONDS = 15.0
+_REPEAT_SECONDS = 1.0
+# An error that all ranks meet is printed by one of them, which on a busy machine comes to it after the silent ones.
+PRINTING_SECONDS = 5.0
+_MET_BY_ALL = (InputError.exit_code, CheckpointError.exit_code)
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def run_processes(arguments: Sequence[str], count: int) -> int:
+    """Run `python -m classify <arguments>` in `count` processes; returns the first failed worker's exit code, or 0.
+
+    SIGINT and SIGTERM are handed on to the workers, whose code then says so. The workers speak for themselves; this
+    process prints a line only where one of them was killed and could not.
+    """
+    workers: list[subprocess.Popen[bytes]] = []
+    # Bound here and served by rank 0, so that no other program can take the port in between. It stays open here, too:
+    # were it closed with rank 0, the others would warn of that before they are ended.
+    with _noted_signals() as received, socket.create_server(("127.0.0.1", 0), backlog=max(128, count)) as listener:
+        try:
+            _start(workers, arguments, count, listener)
+            return _exit_code(_wait(workers, received), received)
+        finally:
+            for worker in workers:
+                worker.kill()  # which does nothing to one that has ended
+                worker.wait()
+
+
+@contextlib.contextmanager
+def _noted_signals() -> Iterator[list[int]]:
+    """The SIGINTs and SIGTERMs of this block, as they come."""
+    received: list[int] = []
+
+    def note(number: int, _: FrameType | None) -> None:
+        received.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _start(
+    workers: list[subprocess.Popen[bytes]], arguments: Sequence[str], count: int, listener: socket.socket
+) -> None:
+    """Start the workers, in sessions of their own: a terminal's Ctrl-C reaches them through this process, once."""
+    for place in launcher.launched_environments([count], *listener.getsockname()):
+        environment = {**os.environ, **place, launcher.STARTED_HERE: str(count)}
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, launcher.available_cores() // count)))
+        passed: tuple[int, ...] = ()
+        if not workers:
+            environment[launcher.LISTENER] = str(listener.fileno())
+            passed = (listener.fileno(),)
+        workers.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "classify", *arguments],
+                env=environment,
+                pass_fds=passed,
+                start_new_session=True,
+                preexec_fn=_ends_with_parent(),
+            )
+        )
+
+
+def _ends_with_parent() -> Callable[[], None] | None:
+    """What a new process calls so that it is killed when this one ends in whatever way; None where no system call is.
+
+    https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
+    """
+    if not sys.platform.startswith("linux"):
+        return None
+    library, parent = ctypes.CDLL(None), os.getpid()
+
+    def call() -> None:
+        library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it ended before the call
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return call
+
+
+def _wait(workers: Sequence[subprocess.Popen[bytes]], received: Sequence[int]) -> int:
+    """Wait for all workers; hand on what is received, and end the others where one fails.
+
+    Returns the first one's code that failed: negative where a signal ended it.
+    """
+    code, forwarded = 0, 0
+    ends_at = killed_at = math.inf
+    while True:
+        codes = [worker.poll() for worker in workers]
+        failed = next((one for one in codes if one), 0)
+        running = [worker for worker, one in zip(workers, codes, strict=True) if one is None]
+        code = code or failed
+        if not running:
+            return code
+        now = time.monotonic()
+        numbers = list(received[forwarded:])
+        forwarded += len(numbers)
+        if numbers and killed_at == math.inf:
+            killed_at = now + _SAVING_SECONDS
+        if failed and ends_at == math.inf:
+            ends_at = now + (_CLOSING_SECONDS if received else PRINTING_SECONDS if failed in _MET_BY_ALL else 0.0)
+        elif failed and numbers:  # told to stop again
+            ends_at = now
+        if now >= ends_at:
+            numbers.append(signal.SIGTERM)
+            killed_at = min(killed_at, now + _ENDING_SECONDS)
+            ends_at = now + _REPEAT_SECONDS
+        if now >= killed_at:
+            numbers = [signal.SIGKILL]
+            code = code or 128 + received[-1]
+        for worker in running:
+            for number in numbers:
+                worker.send_signal(number)
+        time.sleep(_POLL_SECONDS)
+
+
+def _exit_code(code: int, received: Sequence[int]) -> int:
+    """The code of the command for a worker's: a shell's where a signal ended that, which is said unless asked for."""
+    if code >= 0:
+        return code
+    if not received:
+        print(
+            f"error: one of the processes was ended by {signal.Signals(-code).name}; where that was for lack of memory "
+            "take fewer processes or --gradient-accumulation-steps 2. Go on with --resume.",
+            file=sys.stderr,
+        )
+    return 128 - code

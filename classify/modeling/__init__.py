@@ -1,0 +1,1 @@
+"""The model: found, loaded, packed texts through it, and what it costs."""

@@ -1,0 +1,121 @@
+"""What only each text's first token needs: the pooler, the head, and most of the last layer.
+
+The classifier reads one token a text. Behind the last layer's attention nothing mixes tokens any more, so its queries,
+its output projection and its feed-forward part, an eighth of MiniLM's arithmetic, are computed for those tokens alone.
+The result is the same; `classify.modeling.classifier.decide_packing` checks it on real rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from classify.distributed.sharding import repeated_layers
+from classify.modeling.layout import Boundaries
+
+# In a layer: the module that first sees the attention's output, with the residual beside it or already added.
+_BEHIND_ATTENTION = ("attention.output", "sa_layer_norm")
+# And the projection that makes its queries.
+_QUERIES = ("attention.self.query", "attention.q_lin")
+
+
+def encoder_of(model: Any) -> nn.Module | None:
+    """The module whose output is the last hidden state of a stock classifier, or None where none is known."""
+    base = model.base_model
+    for name in ("final_norm", "encoder", "transformer"):
+        module = getattr(base, name, None)
+        if isinstance(module, nn.Module):
+            return module
+    return None
+
+
+def keep_first_tokens(model: Any) -> None:
+    """Hook a stock classifier so that, of a packed row, its encoder gives one row a text, and computes little more.
+
+    Hooks find their modules anew at each call: DataParallel's replicas are copies that run side by side.
+    """
+    encoder: Any = encoder_of(model)
+    if encoder is None:
+        return
+    encoder.boundaries = None
+    encoder.pool_mean = getattr(model.config, "classifier_pooling", "cls") == "mean"
+    encoder.register_forward_hook(_one_row_a_text)
+    layers = repeated_layers(encoder)
+    query, point = (_found(layers[-1], names) if layers else None for names in (_QUERIES, _BEHIND_ATTENTION))
+    if query is not None and point is not None and not encoder.pool_mean:
+        for module in layers[-1].modules():
+            module.looks_from_first_tokens = True  # type: ignore[assignment]
+        layers[-1].register_forward_pre_hook(_tell, with_kwargs=True)
+        point.register_forward_pre_hook(_first_tokens)
+        query.register_forward_pre_hook(_first_tokens)
+        query.register_forward_hook(_back_in_place)
+
+
+def looks_from_first_tokens(module: nn.Module) -> bool:
+    """Whether the output of this attention module is needed at each text's first token only."""
+    return bool(getattr(module, "looks_from_first_tokens", False))
+
+
+def _found(layer: nn.Module, names: tuple[str, ...]) -> Any:
+    modules = dict(layer.named_modules())
+    return next((modules[name] for name in names if name in modules), None)
+
+
+def _tell(layer: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+    """Hook before the last layer, where the boundaries are among the keywords.
+
+    A layer that is computed again finds what its forward pass left: the backward pass follows at once.
+    """
+    boundaries = kwargs.get("boundaries")
+    weight = next(layer.parameters(), None)  # DataParallel's replicas have none
+    if boundaries is not None and weight is not None and not weight.is_meta:
+        boundaries = boundaries.to(weight.device)  # of a layer on another device they come from the one before
+    for names in (_QUERIES, _BEHIND_ATTENTION):
+        module = _found(layer, names)
+        getattr(module, "base_layer", module).boundaries = boundaries  # of a LoRA pair
+
+
+def _first_tokens(module: Any, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...] | None:
+    """Hook: (1, T, H) inputs become (1, N, H)."""
+    boundaries: Boundaries | None = module.boundaries
+    return None if boundaries is None else tuple(one.index_select(1, boundaries.starts) for one in args)
+
+
+def _back_in_place(module: Any, args: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
+    """Hook: queries (1, N, H) at their tokens' places in (1, T, H); nobody looks from the others."""
+    boundaries: Boundaries | None = module.boundaries
+    if boundaries is None:
+        return output
+    whole = output.new_zeros((1, boundaries.tokens, output.shape[2]))
+    return whole.index_copy(1, boundaries.starts, output)
+
+
+def _one_row_a_text(module: Any, args: Any, output: Any) -> Any:
+    """Hook behind the encoder: hidden states of a packed row, (1, T, H) or (1, N, H), become (N, 1, H)."""
+    boundaries: Boundaries | None = module.boundaries
+    if boundaries is None:
+        return output
+    hidden = (output if isinstance(output, torch.Tensor) else output[0]).squeeze(0)
+    boundaries = boundaries.to(hidden.device)
+    if module.pool_mean:
+        hidden = _text_means(hidden, boundaries)
+    elif len(hidden) != len(boundaries.starts):
+        hidden = hidden.index_select(0, boundaries.starts)
+    kept = hidden[:, None]
+    if isinstance(output, torch.Tensor):
+        return kept
+    if isinstance(output, tuple):
+        return (kept, *output[1:])
+    output["last_hidden_state"] = kept
+    return output
+
+
+def _text_means(hidden: torch.Tensor, boundaries: Boundaries) -> torch.Tensor:
+    """(T, H) to (N, H): each text's mean over its tokens."""
+    means = [
+        hidden[start : start + count * length].unflatten(0, (count, length)).mean(dim=1)
+        for start, count, length in boundaries.groups
+    ]
+    return torch.cat(means)[: len(boundaries.starts)]  # without the filling's

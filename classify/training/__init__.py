@@ -1,0 +1,1 @@
+"""A training run: inputs, loop, checkpoints, result folder."""

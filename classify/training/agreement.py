@@ -1,0 +1,30 @@
+"""What must hold for all ranks together before a run begins."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from classify.distributed.world import Runtime
+from classify.errors import InputError
+from classify.training.inputs import Checked
+
+
+def check_enough(checked: Checked, runtime: Runtime) -> None:
+    """Raise InputError where some device would never get a row."""
+    part, devices = checked.corpus.train, runtime.world_size * runtime.replicas
+    if len(part) < devices:
+        raise InputError(
+            f"{part.table.path}: {len(part)} training rows are fewer than the {devices} devices that are to share "
+            "them; start fewer processes."
+        )
+
+
+def check_alike(checked: Checked, runtime: Runtime) -> None:
+    """Raise InputError where the ranks were started with different arguments or tables; they would train nonsense."""
+    arguments = checked.config.to_dict()
+    for own in ("local_rank", "nproc"):  # differ by nature
+        arguments["training"].pop(own)
+    if arguments["training"]["deepspeed"] is not None:  # the file may differ under one name
+        arguments["training"]["deepspeed"] = Path(arguments["training"]["deepspeed"]).read_text(encoding="utf-8")
+    runtime.check_same({"arguments": json.dumps(arguments, sort_keys=True), "data": checked.corpus.fingerprint})

@@ -1,0 +1,266 @@
+"""Checkpoints that exist whole or not at all (law 5), written by the one main process (law 3).
+
+A checkpoint is written into a temporary sibling folder: weights and optimizer state as safetensors, everything else
+as JSON, then a manifest with every file's size and SHA-256 as the last file. Each file is flushed to the disk, the
+folder renamed into place and the parent flushed. Only then is an older one removed, which is renamed first. Nothing is
+ever unpickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from classify.data.files import TEMPORARY, remove_temporaries
+from classify.distributed import sharding
+from classify.errors import CheckpointError
+from classify.modeling.precision import Masters
+from classify.training.strategies.deepspeed import Zero
+
+MANIFEST = "manifest.json"
+_FORMAT = 1
+_NAME = re.compile(r"step-(\d{8,})$")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A verified checkpoint on disk."""
+
+    path: Path
+    state: dict[str, Any]
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps done when it was written."""
+        return int(self.state["step"])
+
+    def model_tensors(self) -> dict[str, torch.Tensor]:
+        """The weights, by name; tied ones once."""
+        return load_file(self.path / "model.safetensors")
+
+    def optimizer_tensors(self) -> dict[str, torch.Tensor]:
+        """The optimizer's state as "<parameter name>/<key>"."""
+        return load_file(self.path / "optimizer.safetensors")
+
+
+def set_model(model: nn.Module, tensors: dict[str, torch.Tensor]) -> None:
+    """Copy a checkpoint's weights into a model, sharded or not; names and shapes must fit exactly."""
+    own = model.state_dict()
+    model.load_state_dict(
+        {
+            # What is on no device (see `classify.training.strategies.device_map`) is frozen: it is as it was.
+            name: own[name] if own[name].is_meta else sharding.cut_like(tensors[key], own[name])
+            for name, key in _shared_keys(model).items()
+        },
+        strict=True,
+    )
+
+
+def set_optimizer(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    tensors: dict[str, torch.Tensor],
+    masters: Masters | None = None,
+) -> None:
+    """Restore each parameter's optimizer state by the parameter's name, wherever the optimizer counts it.
+
+    `masters` are what the optimizer moves in the place of weights in half precision.
+    """
+    masters = masters or {}
+    by_name: dict[str, dict[str, torch.Tensor]] = {}
+    for key, value in tensors.items():
+        name, _, part = key.rpartition("/")
+        by_name.setdefault(name, {})[part] = value
+    places = {id(p): i for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
+    state = {
+        places[id(masters.get(p, p))]: {key: sharding.cut_like(value, p) for key, value in by_name[name].items()}
+        for name, p in model.named_parameters()
+        if name in by_name
+    }
+    # torch's own loading knows on which device and in which type an optimizer wants each value.
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def name_of(step: int) -> str:
+    """The folder's name of a checkpoint."""
+    return f"step-{step:08d}"
+
+
+def save(
+    folder: Path,
+    step: int,
+    weights: dict[str, torch.Tensor],
+    moments: dict[str, torch.Tensor],
+    state: dict[str, Any],
+    *,
+    keep: Callable[[list[int]], set[int]],
+) -> Path:
+    """Write `folder`/step-<8 digits> from what `tensors_of` gives; then remove checkpoints that `keep` leaves out.
+
+    `keep` receives the steps of all checkpoints, ascending, and returns those to keep; the new one always stays.
+    Raises OSError where the disk does not take it, with nothing half-made left behind.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    final = folder / name_of(step)
+    temporary = folder / f"{TEMPORARY}{final.name}"
+    remove_temporaries(folder)
+    try:
+        temporary.mkdir()
+        save_file(weights, temporary / "model.safetensors")
+        save_file(moments, temporary / "optimizer.safetensors")
+        (temporary / "state.json").write_text(json.dumps({**state, "step": step}, indent=1) + "\n", encoding="utf-8")
+        _write_manifest(temporary)
+        if final.exists():  # a run that went back to an older checkpoint and came here again
+            _remove(final)
+        temporary.rename(final)
+        _flush(folder)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    steps = [number for number, _ in _entries(folder)]
+    for number in sorted(set(steps) - keep(steps) - {step}):
+        # What stays (a file that somebody has open on a network's disk) is removed with the next checkpoint.
+        with contextlib.suppress(OSError):
+            _remove(folder / name_of(number))
+    return final
+
+
+def _remove(path: Path) -> None:
+    """Remove a checkpoint: whole, too, wherever the process is killed. Raises OSError where it stays."""
+    removed = path.with_name(f"{TEMPORARY}removed-{path.name}")
+    path.rename(removed)
+    shutil.rmtree(removed, ignore_errors=True)
+
+
+def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint of a folder that verifies, and a line for each newer one that does not.
+
+    None where there is no finished checkpoint at all. Raises CheckpointError where there are some and none verifies.
+    """
+    problems: list[str] = []
+    for path in reversed(finished(folder)):
+        try:
+            return load(path), problems
+        except CheckpointError as error:
+            problems.append(str(error))
+    if problems:
+        raise CheckpointError(
+            f"{folder}: no checkpoint can be trusted: {'; '.join(problems)}. Restore one from a copy, or start afresh "
+            "with --overwrite-output-dir."
+        )
+    return None, []
+
+
+def finished(folder: Path) -> list[Path]:
+    """The checkpoints of a folder that were written to their end, oldest first; they are not verified."""
+    return [path for _, path in _entries(folder) if (path / MANIFEST).exists()]
+
+
+def load(path: Path) -> Checkpoint:
+    """Read one checkpoint, checking every file against the manifest. Raises CheckpointError, saying which differs."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        files: dict[str, dict[str, Any]] = manifest["files"]
+        missing = {"model.safetensors", "optimizer.safetensors", "state.json"} - set(files)
+        if missing:
+            raise CheckpointError(f"{path / MANIFEST} does not list {', '.join(sorted(missing))}")
+        for name, expected in files.items():
+            size = (path / name).stat().st_size
+            if size != expected["bytes"]:
+                raise CheckpointError(f"{path / name} has {size} bytes where the manifest says {expected['bytes']}")
+            if _digest(path / name) != expected["sha256"]:
+                raise CheckpointError(f"{path / name} has changed since it was written (SHA-256 differs)")
+        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{error.filename} is missing") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path} cannot be read ({type(error).__name__}: {error})") from None
+    if manifest.get("format") != _FORMAT:
+        raise CheckpointError(f"{path} has format {manifest.get('format')}; this version reads {_FORMAT}")
+    return Checkpoint(path, state)
+
+
+def _entries(folder: Path) -> list[tuple[int, Path]]:
+    """(step, path) of everything named like a checkpoint, oldest first."""
+    if not folder.is_dir():
+        return []
+    found = [(int(match[1]), path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
+    return sorted(found)
+
+
+def _shared_keys(model: nn.Module) -> dict[str, str]:
+    """For each name of the state dict, the name its storage is saved under: tied tensors are saved once."""
+    first: dict[int, str] = {}
+    tensors = model.state_dict(keep_vars=True)  # the parameters themselves, so that tied ones are one object
+    return {name: first.setdefault(id(tensor), name) for name, tensor in tensors.items()}
+
+
+def tensors_of(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    masters: Masters | None = None,
+    *,
+    keep: bool,
+    elsewhere: Mapping[str, torch.Tensor] | None = None,
+    zero: Zero | None = None,
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """The weights by name (tied ones once), and the optimizer's state as "<parameter name>/<key>".
+
+    Weights in half precision are given as their `masters`, where they have some; those that are on no device come from
+    `elsewhere`. In main memory on ranks that `keep` them, empty on others. A collective where the model is sharded, or
+    under `zero`.
+    """
+    keys = set(_shared_keys(model).values())
+    masters = masters or {}
+    own = {name: masters[p] for name, p in model.named_parameters() if p in masters} | dict(elsewhere or {})
+    if zero is not None:
+        own |= zero.weights(model, keep)
+    weights = {name: own.get(name, tensor) for name, tensor in model.state_dict().items() if name in keys}
+    moments = (
+        zero.moments(model, keep)
+        if zero is not None
+        else {
+            f"{name}/{key}": value
+            for name, parameter in model.named_parameters()
+            for key, value in optimizer.state.get(masters.get(parameter, parameter), {}).items()
+        }
+    )
+    return sharding.gathered(weights, keep), sharding.gathered(moments, keep)
+
+
+def _write_manifest(folder: Path) -> None:
+    """Flush every file, then write and flush the manifest that describes them."""
+    files = {}
+    for path in sorted(folder.iterdir()):
+        _flush(path)
+        files[path.name] = {"bytes": path.stat().st_size, "sha256": _digest(path)}
+    manifest = folder / MANIFEST
+    manifest.write_text(json.dumps({"format": _FORMAT, "files": files}, indent=1) + "\n", encoding="utf-8")
+    _flush(manifest)
+    _flush(folder)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _flush(path: Path) -> None:
+    """Have the operating system put a file, or a folder's entries, on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

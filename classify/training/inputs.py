@@ -1,0 +1,232 @@
+"""All that can be known to be wrong before torch is imported and before anything is written (law 9)."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from classify.config.deepspeed_file import check_file
+from classify.config.schema import FIELDS, RunConfig, TrainingConfig
+from classify.data.columns import Guess, find_text_column
+from classify.data.corpus import Corpus, load_corpus
+from classify.data.table import Table, read_table
+from classify.errors import Faults, InputError
+from classify.launch import device_plan, launcher
+from classify.modeling import memory_estimate
+from classify.modeling.hub import ModelFolder, resolve_model
+from classify.training.output_dir import Destination, begun_before, check_destination, nearest_existing, refusal
+from classify.training.outputs import check_columns_free, labels_of, read_settings
+from classify.training.tracking import choose_trackers
+
+# Of a number in predictions.csv, with the comma behind it.
+_BYTES_A_SCORE = 12
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A run that can begin. `deepspeed_precision` is what a --deepspeed file asks for; `notes` are to be said."""
+
+    config: RunConfig
+    corpus: Corpus
+    model: ModelFolder
+    destination: Destination
+    trackers: tuple[str, ...]
+    guesses: tuple[Guess, ...]
+    deepspeed_precision: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def check(config: RunConfig) -> Checked:
+    """Validate arguments, environment, tables, model name and output folder. Raises InputError with the faults."""
+    config.validate()
+    check_start(config.training)
+    return check_inputs(config)
+
+
+def check_inputs(config: RunConfig) -> Checked:
+    """The part of `check` that looks at this machine's files; on another machine it may come out otherwise."""
+    training = config.training
+    faults = Faults()
+    with faults.collecting():
+        destination = check_destination(config)
+    with faults.collecting():
+        trackers = choose_trackers(training.report_to)
+    with faults.collecting():
+        _check_lora(config.model.lora)
+    precision = None
+    with faults.collecting():
+        if training.deepspeed is not None:
+            precision = check_file(training.deepspeed)
+    with faults.collecting():
+        corpus = load_corpus(config.data, training.seed)
+        check_columns_free((corpus.test or corpus.eval).table, corpus.labels)
+    with faults.collecting():
+        model = resolve_model(config.model.name, download=not faults, pooling=config.model.pooling)
+        with faults.collecting():
+            _check_length(config, model)
+        with faults.collecting():
+            _check_frozen(config, model)
+    faults.raise_if_any()
+    width = memory_estimate.width_of(model.config)
+    chosen = config.settle(len(corpus.train), width)
+    notes = _check_disk(config, corpus, model, destination) if launcher.looks_at_folders() else ()
+    guesses = (*_guesses(config, corpus, model), *_recipe(config, chosen, corpus, width))
+    return Checked(config, corpus, model, destination, trackers, guesses, precision, notes)
+
+
+def check_start(training: TrainingConfig) -> None:
+    """Raise InputError where the flags contradict how this process was started."""
+    place = launcher.read_launch(os.environ, training.local_rank)
+    launcher.remember(training.local_rank)
+    if training.nproc is not None and not launcher.started_here():
+        if place.local_rank >= 0:
+            raise InputError(
+                f"--nproc {training.nproc} starts processes itself, but a launcher has already started "
+                f"{place.world_size} (WORLD_SIZE); drop the flag, or start with python alone."
+            )
+        cores = launcher.available_cores()
+        if isinstance(training.nproc, int) and training.nproc > 4 * cores:
+            raise InputError(
+                f"--nproc {training.nproc}: this machine has {cores} cores, and each process loads the model; "
+                f"give at most {4 * cores}."
+            )
+        place = launcher.Launch("nproc", local_rank=0)  # as the processes will find themselves
+    device_plan.check_strategy(place, training.asked_strategy, training.ddp_backend, training.use_cpu)
+
+
+def check_prediction(model: str, data: str, out: str, text_column: str | None) -> tuple[Table, str]:
+    """The table to predict and its text column, once everything that can be wrong has been looked at."""
+    settings = read_settings(model)
+    table = read_table(data)
+    column = find_text_column(table, text_column, settings["text_column"])
+    check_columns_free(table, labels_of(model))
+    if launcher.looks_at_folders():  # on another machine the folder may be missing: nobody writes there
+        _check_out(Path(out), out, data)
+    return table, column
+
+
+def _check_out(path: Path, out: str, data: str) -> None:
+    if path.is_dir():
+        raise InputError(f"--out {out}: expected a file name. Got a folder instead.")
+    if path.exists() and not path.is_file():
+        raise InputError(f"--out {out}: expected the name of a file. Got a device or a pipe instead.")
+    if path.exists() and path.samefile(data):
+        raise InputError(f"--out {out}: this is the table itself; give another name.")
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"--out {out}: the folder {path.parent} does not exist; make it first.")
+    reason = refusal(path.absolute().parent)
+    if reason is not None:
+        raise InputError(f"--out {out}: the folder {path.parent} is not writable ({reason}); name a file in another.")
+
+
+def _check_lora(wanted: bool) -> None:
+    if wanted and importlib.util.find_spec("peft") is None:
+        raise InputError("--lora: the package peft is not installed; pip install peft, or drop the flag.")
+
+
+def _check_length(config: RunConfig, model: ModelFolder) -> None:
+    wanted = config.data.max_length
+    if wanted is not None and wanted > model.max_length:
+        raise InputError(
+            f"--max-length {wanted}: {config.model.name} reads at most {model.max_length} tokens; give that or less."
+        )
+
+
+def _check_frozen(config: RunConfig, model: ModelFolder) -> None:
+    wanted, layers = config.model.freeze_layers, memory_estimate.layer_count(model.config)
+    if layers is not None and wanted > layers:
+        raise InputError(f"--freeze-layers {wanted}: the model has {layers} layers; give that or less.")
+
+
+def _check_disk(config: RunConfig, corpus: Corpus, model: ModelFolder, wanted: Destination) -> tuple[str, ...]:
+    """Raise InputError where the disk has no room for what the run surely writes; a note where it may have too little.
+
+    What lies in a folder that the run goes on in, or empties, is counted as room; a resumed run is never refused.
+    """
+    destination = begun_before(wanted) or wanted
+    folder = destination.folder or Path("runs")
+    training, part = config.training, corpus.test or corpus.eval
+    epochs = math.ceil(training.epochs) * training.cycles
+    early = (training.max_steps > 0, training.max_minutes is not None, training.patience is not None)
+    is_frozen = memory_estimate.frozen_names(config.model.freeze_embeddings, config.model.freeze_layers)
+    need = memory_estimate.disk_need(
+        model.path,
+        model.config,
+        is_frozen=(lambda _: True) if config.model.lora else is_frozen,
+        level=training.opt_level,
+        lora_rank=config.model.lora_rank if config.model.lora else 0,
+        compacts=config.model.compact_vocabulary,
+        start=config.model.head == "probe",
+        saves=(1 if any(early) else epochs, epochs if training.save_steps is None else training.save_total_limit + 2),
+        limit=training.save_total_limit,
+        predictions=part.table.arrow.nbytes * len(part) // len(part.table)
+        + len(part) * (len(corpus.labels) + 2) * _BYTES_A_SCORE,
+        added_layers=model.added_layers,
+    )
+    above = nearest_existing(folder)
+    room = free = shutil.disk_usage(above).free
+    has = f"{folder}: the disk of {above} has {memory_estimate.size_words(free)} free"
+    if destination.folder is not None and folder.is_dir() and any(folder.iterdir()):
+        room += sum(path.lstat().st_size for path in folder.rglob("*"))
+        has += f" beside {memory_estimate.size_words(room - free)} in the folder"
+    if need.least > room and not destination.resume:  # of which only a part may be left to do
+        raise InputError(
+            f"{has}, and this run writes at least {memory_estimate.size_words(need.least)}. Free some, give an "
+            "--output-dir on another disk, or keep fewer checkpoints (save_total_limit: 1 in --config)."
+        )
+    if need.most > room:
+        return (f"{has}, and this run may write up to {memory_estimate.size_words(need.most)}",)
+    return ()
+
+
+def _guesses(config: RunConfig, corpus: Corpus, model: ModelFolder) -> tuple[Guess, ...]:
+    """What was chosen so far without being asked for."""
+    table = corpus.tables[0]
+    delimiter = "tab" if table.delimiter == "\t" else "comma"
+    values = config.flat()
+    return (
+        *(
+            Guess(name.replace("_", " "), str(values[name]), f"{where} says so", _flag(name))
+            for name, where in config.assumed.items()
+        ),
+        Guess("table", f"{table.path}, {len(table)} rows", f"UTF-8 with a header, {delimiter} between columns", ""),
+        *corpus.guesses,
+        Guess("model", config.model.name, model.found, "--model"),
+        _pooling(config.model.pooling, model),
+    )
+
+
+def _pooling(asked: str, model: ModelFolder) -> Guess:
+    """What the classifier reads of a text."""
+    value = "the mean of a text's tokens" if model.pooling == "mean" else "a text's first token"
+    why = "the model was trained with it" if model.pooling == "mean" else "no file of the model asks for the mean"
+    value += ", by one more layer" if model.added_layers else ""
+    return Guess("pooling", value, why if asked == "auto" else "asked for", "pooling in --config")
+
+
+def _recipe(config: RunConfig, chosen: tuple[str, ...], corpus: Corpus, width: int) -> tuple[Guess, ...]:
+    """The line on what the recipe chose; none where everything was given."""
+    training = config.training
+    silent = {"contrastive_steps": training.contrastive_steps == 0, "average_seeds": training.cycles == 1}
+    chosen = tuple(name for name in chosen if not silent.get(name))
+    if not chosen:
+        return ()
+    words = {
+        "batch_size": f"batches of {training.batch_size}",
+        "num_train_epochs": f"{training.epochs:g} epochs" if training.epochs else "no epochs",
+        "learning_rate": f"learning rate {training.peak_learning_rate:g}",
+        "contrastive_steps": f"{training.contrastive_steps} steps on pairs of rows before",
+        "average_seeds": f"the average of {training.cycles} trainings",
+    }
+    why = f"for {len(corpus.train):,} training rows and an encoder {width} wide"
+    return (Guess("recipe", ", ".join(words[name] for name in chosen), why, ", ".join(map(_flag, chosen))),)
+
+
+def _flag(name: str) -> str:
+    """How a person sets a field: by its flag, or in a file."""
+    flags = FIELDS[name][1].metadata["flags"]
+    return flags[0] if flags else f"{name} in --config"

@@ -1,0 +1,55 @@
+"""What a run will hold in memory, for --plan: before anything is tokenised or loaded."""
+
+from __future__ import annotations
+
+from classify.data.tokenize import DEFAULT_LIMIT
+from classify.distributed.world import Runtime
+from classify.modeling import memory_estimate
+from classify.modeling.precision import HALF, choose_precision
+from classify.training.inputs import Checked
+
+# A rule of thumb for BERT's vocabularies and European languages, good enough to estimate memory by.
+_CHARACTERS_A_TOKEN = 4
+# What --strategy and --deepspeed cut over the devices.
+_CUT = {
+    "fsdp": ("weights", "gradients", "optimizer"),
+    "deepspeed": ("optimizer",),
+    "model": ("weights", "gradients", "optimizer", "activations"),
+}
+
+
+def memory(checked: Checked, runtime: Runtime) -> str:
+    """A line on what each device will hold, rather too much: a CPU may train in bf16 where nobody asks for it.
+
+    Raises InputError where the device cannot compute as asked.
+    """
+    config, part, plan = checked.config, checked.corpus.train, runtime.plan
+    training, model = config.training, config.model
+    texts = part.texts(checked.corpus.text_column)
+    characters = sum(map(len, texts)) / len(texts)
+    length = min(
+        characters / _CHARACTERS_A_TOKEN + 2, config.data.max_length or min(DEFAULT_LIMIT, checked.model.max_length)
+    )
+    devices = runtime.world_size * max(1, plan.n_gpu if plan.strategy in ("dp", "model") else 1)
+    rows = training.train_batch_size / training.gradient_accumulation_steps
+    half = checked.deepspeed_precision in HALF
+    if checked.deepspeed_precision is None:
+        half = choose_precision(training.asked_precision, runtime.device, training.opt_level).half is not None
+    each = rows if plan.strategy == "model" else rows / devices
+    at_once = runtime.tokens_at_once(memory_estimate.tokens_at_once(memory_estimate.width_of(checked.model.config)))
+    if at_once is not None and runtime.device.type == "cpu" and training.opt_level in (None, "O0", "O1"):
+        each = min(each, at_once / length)
+    lora = (lambda _: True) if model.lora else None  # what LoRA adds is small beside the rest
+    is_frozen = lora or memory_estimate.frozen_names(model.freeze_embeddings, model.freeze_layers)
+    need = memory_estimate.training_need(
+        checked.model.config,
+        memory_estimate.count_weights(checked.model.path, is_frozen, checked.model.added_layers),
+        each,
+        length,
+        half=half,
+        level=training.opt_level,
+        frozen_layers=model.freeze_layers,
+        added_layers=checked.model.added_layers,
+        checkpointing=training.gradient_checkpointing,
+    ).divided(devices, *_CUT.get(plan.strategy, ()))
+    return f"memory: {need.words()}, for texts of about {length:.0f} tokens; a vocabulary cut to what occurs takes less"

@@ -1,0 +1,127 @@
+"""What is minimised and how: the loss of a row, the optimizer's groups, the learning rate of a step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from classify.config.schema import TrainingConfig
+from classify.modeling.classifier import depths
+from classify.modeling.precision import Masters
+from classify.modeling.transfer import send
+
+# The class number of a row that is filling and counts for nothing; torch's cross-entropy leaves it out.
+NO_LABEL = -100
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Cross-entropy, with smoothed labels (Szegedy et al., 2016, section 7) and weights of classes where asked for.
+
+    The loss of a batch is the weighted mean: the sum over rows of weight times loss, divided by the sum of weights.
+    Both sums are over all ranks and micro-batches of a step, so dividing a batch otherwise changes nothing.
+    """
+
+    label_smoothing: float = 0.0
+    class_weights: npt.NDArray[np.float32] | None = None
+    _sent: dict[torch.device, torch.Tensor] = field(default_factory=dict, compare=False, repr=False)
+
+    def loss_sum(self, logits: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+        """Sum over rows of weight times loss; logits (n, classes), truth (n,) class numbers."""
+        return cross_entropy(
+            logits.float(),
+            truth,
+            weight=self._weights_on(logits.device),
+            label_smoothing=self.label_smoothing,
+            reduction="sum",
+        )
+
+    def _weights_on(self, device: torch.device) -> torch.Tensor | None:
+        """The classes' weights, sent there once."""
+        if self.class_weights is not None and device not in self._sent:
+            self._sent[device] = send(torch.from_numpy(self.class_weights), device)
+        return self._sent.get(device)
+
+    def weight_sum(self, truth: npt.NDArray[np.int64]) -> float:
+        """Sum of the rows' weights: their number where classes weigh the same."""
+        return float(len(truth)) if self.class_weights is None else float(self.class_weights[truth].sum())
+
+
+def make_objective(config: TrainingConfig, labels: npt.NDArray[np.int64], classes: int) -> Objective:
+    """The objective of a run; `labels` are the class numbers of the rows to learn from.
+
+    "balanced" weights are inversely proportional to how often a class occurs, 1 on average over rows (King and Zeng,
+    2001; the rule of scikit-learn). A class without a row weighs 1; it cannot matter.
+    """
+    if config.class_weights == "none":
+        return Objective(config.label_smoothing_factor)
+    counts = np.bincount(labels, minlength=classes)
+    present = max(1, int((counts > 0).sum()))
+    weights = np.where(counts > 0, len(labels) / (present * np.maximum(counts, 1)), 1.0)
+    return Objective(config.label_smoothing_factor, weights.astype(np.float32))
+
+
+def make_optimizer(
+    model: nn.Module, config: TrainingConfig, device: torch.device, masters: Masters | None = None
+) -> torch.optim.Optimizer:
+    """AdamW (Loshchilov and Hutter, 2019) with no weight decay on biases and norms, i.e. on vectors.
+
+    With a layer-wise decay below 1 a layer's learning rate is that of the layer above times the decay, the embeddings'
+    that of the first layer times the decay (Sun et al., 2019, "How to Fine-Tune BERT for Text Classification?", 5.3.4).
+
+    Weights in half precision are moved through their `masters`.
+    """
+    depth = depths(model)
+    top = max(depth.values(), default=0)
+    groups: dict[tuple[bool, int], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            level = top - depth[name] if config.layerwise_lr_decay < 1 else 0
+            groups.setdefault((parameter.ndim >= 2, level), []).append((masters or {}).get(parameter, parameter))
+    return torch.optim.AdamW(
+        [
+            {
+                "params": parameters,
+                "weight_decay": config.weight_decay if decayed else 0.0,
+                "scale": config.layerwise_lr_decay**level,
+            }
+            for (decayed, level), parameters in groups.items()
+        ],
+        lr=config.peak_learning_rate,
+        betas=(config.adam_beta1, config.adam_beta2),
+        eps=config.adam_epsilon,
+        fused=device.type in ("cpu", "cuda", "xpu"),
+    )
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate of the head; each group's own is that times its scale."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group["scale"]
+
+
+def learning_rate_factor(step: int, total: int, warmup: float, schedule: str = "linear") -> float:
+    """Share of the peak learning rate in step `step` (from 0) of `total`: a linear rise, then the schedule.
+
+    `warmup` below 1 is a share of all steps, else a number of steps. The first step already moves (1 / warm-up
+    steps), and the last one still does. Schedules: "linear" falls to 0, "cosine" by half a wave, "inverse_sqrt" with
+    the root of steps since warm-up (Vaswani et al., 2017, section 5.3), "constant_with_warmup" stays, "constant" does
+    so from the first step.
+    """
+    if schedule == "constant":
+        return 1.0
+    rise = math.ceil(warmup * total) if warmup < 1 else int(warmup)
+    if step < rise:
+        return (step + 1) / rise
+    if schedule == "constant_with_warmup":
+        return 1.0
+    if schedule == "inverse_sqrt":
+        return math.sqrt(max(1, rise) / max(1, step + 1))
+    left = max(0.0, (total - step) / max(1, total - rise))
+    return 0.5 * (1 - math.cos(math.pi * left)) if schedule == "cosine" else left

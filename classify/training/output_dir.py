@@ -1,0 +1,295 @@
+"""The output folder: which one, whether it may be used, made, and kept from other runs by a lock."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from classify.config.schema import RunConfig
+from classify.config.stored_run import CHECKPOINTS, run_folder
+from classify.data.files import TEMPORARY, remove_temporaries
+from classify.errors import InputError
+from classify.launch import launcher, restarts
+
+# The lock lies in the folder itself, since the folder above may not be writable. It counts as nothing there.
+LOCK = ".lock"
+# Processes that only look whether a folder is free hold its lock for a moment.
+_LOCK_SECONDS = 1.0
+# A launcher that starts a job anew has sent the processes of the attempt before it a signal; they may still be dying.
+_RESTART_SECONDS = 15.0
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where a run goes: the folder (None: runs/<stem>-<n>, n above all there are), and a checkpoint to go on from.
+
+    `overwrite` empties the folder first; `resume` goes on with the run in it.
+    """
+
+    folder: Path | None
+    stem: str
+    checkpoint: Path | None = None
+    overwrite: bool = False
+    resume: bool = False
+
+
+def check_destination(config: RunConfig) -> Destination:
+    """Settle the output folder as far as that goes without writing. Raises InputError where it cannot be used."""
+    training = config.training
+    assert config.data.data is not None
+    stem = Path(config.data.data).stem
+    resume = training.resume_from_checkpoint
+    named = Path(training.output_dir) if training.output_dir is not None else None
+    checkpoint = None
+    if isinstance(resume, str):
+        wanted = Path(resume)
+        if wanted.parent.name == CHECKPOINTS and is_of_this_job(wanted.parent.parent):
+            wanted = wanted.parent.parent  # an attempt before this one went on from there, and further
+        if launcher.looks_at_folders() and not wanted.is_dir():
+            raise InputError(f"--resume {resume}: no such folder. Expected a run's folder, or a checkpoint in it.")
+        checkpoint = wanted if wanted.parent.name == CHECKPOINTS else None
+        wanted = run_folder(str(wanted))
+        if named is not None and named.resolve() != wanted.resolve():
+            raise InputError(f"--resume {resume} and --output-dir {named} name two runs; give one of them.")
+        named = wanted
+    elif resume and named is None:
+        earlier = [path for _, path in _numbered(stem)]
+        named = earlier[-1] if earlier else None
+    destination = Destination(named, stem, checkpoint, training.overwrite_output_dir, bool(resume))
+    if named is None:
+        if launcher.looks_at_folders():
+            _check_usable(Path("runs"), may_hold_files=True)
+    elif launcher.looks_at_folders() and begun_before(destination) is None:
+        data = config.data
+        check_folder(destination, named, [data.data, data.eval_data, data.test_data, config.model.name])
+    return destination
+
+
+def check_folder(destination: Destination, folder: Path, inputs: Sequence[str | None] = ()) -> None:
+    """Raise InputError where a run may not go into a folder of this machine: it holds files that are somebody's."""
+    if (folder / LOCK).exists():
+        with FolderLock(folder):
+            pass
+    _check_contents(destination, folder, inputs)
+
+
+def _check_contents(destination: Destination, folder: Path, inputs: Sequence[str | None] = ()) -> None:
+    _check_usable(folder, may_hold_files=destination.resume or destination.overwrite)
+    if destination.overwrite:
+        _check_disposable(folder, inputs)
+    elif destination.resume:
+        _check_is_run(folder)
+
+
+def begun_before(destination: Destination) -> Destination | None:
+    """Where an earlier attempt of this job began, to go on from its newest checkpoint; None where none did.
+
+    A launcher that starts a job anew gives the same command: --output-dir is not empty any more, and without it the
+    next free folder would be taken.
+    """
+    folders = (
+        [destination.folder] if destination.folder else [path for _, path in reversed(_numbered(destination.stem))]
+    )
+    found = next((folder for folder in folders if is_of_this_job(folder)), None)
+    return None if found is None else Destination(found, destination.stem, resume=True)
+
+
+def is_of_this_job(folder: Path) -> bool:
+    """Whether the run in a folder was begun by this job of the launcher."""
+    job = restarts.job_name()
+    if job is None:
+        return False
+    try:
+        found: dict[str, Any] = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        return job in found["job"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _check_usable(folder: Path, *, may_hold_files: bool) -> None:
+    if folder.is_dir():
+        # A trial as below would be seen by another rank, which looks whether the folder is empty.
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise InputError(f"--output-dir {folder}: not writable; give another folder.")
+        if not may_hold_files and any(_entries(folder)):
+            raise InputError(
+                f"--output-dir {folder}: the folder exists and is not empty. Give another, --resume to go on with "
+                "its run, or --overwrite-output-dir to empty it."
+            )
+        return
+    if folder.exists():
+        raise InputError(f"--output-dir {folder}: expected a folder. Got a file instead.")
+    above = nearest_existing(folder)
+    if not above.is_dir():
+        raise InputError(f"--output-dir {folder}: cannot be made, because {above} is a file.")
+    reason = refusal(above)
+    if reason is not None:
+        raise InputError(f"--output-dir {folder}: cannot be made, because {above} is not writable ({reason}).")
+
+
+def refusal(folder: Path) -> str | None:
+    """Why nothing can be made in a folder, in the system's words; None where it can. Nothing is left there.
+
+    Found out by trying: permissions alone say yes in /proc, and to root nearly everywhere.
+    """
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix=".classify-", dir=folder))
+    except OSError as error:
+        return error.strerror
+    return None
+
+
+def nearest_existing(folder: Path) -> Path:
+    """The folder itself, or the nearest one above it that exists."""
+    above = folder.absolute()
+    while not above.exists():
+        above = above.parent
+    return above
+
+
+def _check_is_run(folder: Path) -> None:
+    """A run goes on in its own folder only: another one that holds files is somebody's work."""
+    holds_run = (folder / "run.json").exists() or (folder / CHECKPOINTS).is_dir()
+    if folder.is_dir() and any(_entries(folder)) and not holds_run:
+        raise InputError(
+            f"--resume: {folder} holds files but no run of this program (neither run.json nor {CHECKPOINTS}/). Give "
+            "the output folder of a run."
+        )
+
+
+def _check_disposable(folder: Path, inputs: Sequence[str | None]) -> None:
+    """Emptying a folder is for earlier runs alone: never for a folder of other things, or one that is to be read."""
+    if not folder.is_dir() or not any(_entries(folder)):
+        return
+    if not (folder / "run.json").exists():
+        raise InputError(
+            f"--overwrite-output-dir: {folder} does not look like an earlier run (it has no run.json), so it is not "
+            "emptied. Give another --output-dir, or empty it yourself."
+        )
+    inside = [name for name in inputs if name and Path(name).resolve().is_relative_to(folder.resolve())]
+    if inside:
+        raise InputError(f"--overwrite-output-dir: {folder} holds {inside[0]}, which is to be read. Move it first.")
+
+
+def _numbered(stem: str) -> list[tuple[int, Path]]:
+    """Existing folders runs/<stem>-<n>, by n."""
+    base = Path("runs")
+    if not base.is_dir():
+        return []
+    found = [
+        (int(path.name[len(stem) + 1 :]), path)
+        for path in base.iterdir()
+        if path.name.startswith(f"{stem}-") and path.name[len(stem) + 1 :].isdecimal()
+    ]
+    return sorted(found)
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    """What lies in a folder, but for its lock and what a killed process has not finished."""
+    return (path for path in folder.iterdir() if path.name != LOCK and not path.name.startswith(TEMPORARY))
+
+
+class FolderLock:
+    """Keeps other runs out of an output folder until it is released, or its process has ended in any way.
+
+    It is the operating system's (flock). Where a disk has none, filelock takes the file's existence for the lock. The
+    file holds the process id and the host of its holder, in both cases.
+    """
+
+    def __init__(self, folder: Path, seconds: float = _LOCK_SECONDS):
+        """Take the lock, or raise InputError with the holder where it is not free within so many seconds."""
+        import filelock
+
+        self._path = folder / LOCK
+        self._lock = filelock.FileLock(self._path)
+        try:
+            self._lock.acquire(timeout=seconds)
+        except filelock.Timeout:
+            raise InputError(self._refusal(isinstance(self._lock, filelock.SoftFileLock))) from None
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                return  # nothing can be locked on this disk
+            raise
+        if not isinstance(self._lock, filelock.SoftFileLock):  # which has written the same itself
+            with contextlib.suppress(OSError):
+                self._path.write_text(f"{os.getpid()}\n{socket.gethostname()}\n", encoding="utf-8")
+
+    def _refusal(self, by_existence: bool) -> str:
+        try:
+            process, host = self._path.read_text(encoding="utf-8").split()[:2]
+            holder = f"process {process} on {host}"
+        except (OSError, ValueError):
+            holder = "another process"
+        hint = f", or delete {self._path} if that process is gone" if by_existence else ""
+        return (
+            f"--output-dir {self._path.parent}: a run is going on in this folder ({holder}). Wait for its end, or give "
+            f"another --output-dir{hint}."
+        )
+
+    @property
+    def held(self) -> bool:
+        """Whether other runs are kept out; false on a disk that knows no locks."""
+        return self._lock.is_locked
+
+    def release(self) -> None:
+        """Let others in, and leave no file behind."""
+        if self.held:
+            with contextlib.suppress(OSError):  # while the lock is held: who waits for it notices and makes a new one
+                self._path.unlink()
+            self._lock.release()
+
+    def __enter__(self) -> FolderLock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def claim_folder(destination: Destination, *, restarted: bool) -> tuple[Path, FolderLock]:
+    """Create the output folder on the process that is to write it, and lock it, for the caller to release.
+
+    Raises InputError where another run holds it, or has used it since it was checked. A job that its launcher has
+    `restarted` waits for the processes of the attempt before it to end.
+    """
+    folder = destination.folder
+    if folder is None:
+        folder = _make_numbered(destination.stem)
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+    lock = FolderLock(folder, _RESTART_SECONDS if restarted else _LOCK_SECONDS)
+    try:
+        if not restarted:
+            _check_contents(destination, folder)
+        remove_temporaries(folder)
+        remove_temporaries(folder / CHECKPOINTS)
+        if destination.overwrite:
+            for entry in _entries(folder):
+                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+    except BaseException:
+        lock.release()
+        raise
+    return folder, lock
+
+
+def _make_numbered(stem: str) -> Path:
+    """Make and return the next free runs/<stem>-<n>."""
+    number = max((number for number, _ in _numbered(stem)), default=0)
+    Path("runs").mkdir(exist_ok=True)
+    while True:
+        number += 1
+        folder = Path("runs") / f"{stem}-{number}"
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            continue
+        return folder

@@ -1,0 +1,133 @@
+"""Model parallelism in one process: layers spread over devices, frozen ones in main memory or on disk.
+
+The moving is Accelerate's (`dispatch_model` and its hooks); which layer goes where is decided in
+`classify.modeling.memory_estimate`.
+A batch goes through the devices one after the other, so they take turns: this fits a model in, it is not faster.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from torch import nn
+
+from classify.data.files import TEMPORARY
+from classify.distributed.memory import main_memory
+from classify.distributed.sharding import repeated_layers
+from classify.errors import InputError
+from classify.modeling.memory_estimate import FROZEN, MIB, TRAINED, Piece, layer_activations, spread
+
+# Of the memory that is free, the share to plan with; fragments and libraries take the rest.
+_USED = 0.85
+
+
+class Placement:
+    """Where the pieces of a model lie; `undo` brings it back into main memory as it was."""
+
+    def __init__(self, model: nn.Module, places: dict[str, str], folder: Path):
+        self.places = places
+        self._model = model
+        self._disk: tempfile.TemporaryDirectory[str] | None = None
+        if "disk" in places.values():
+            self._disk = tempfile.TemporaryDirectory(dir=folder, prefix=f"{TEMPORARY}offload-")
+        from accelerate import dispatch_model
+
+        main = next((place for place in places.values() if place not in ("cpu", "disk")), "cpu")
+        logging.getLogger("accelerate.big_modeling").setLevel(logging.ERROR)
+        dispatch_model(model, places, main_device=main, offload_dir=self._disk and self._disk.name)
+
+    def words(self) -> str:
+        """How many pieces lie where, in order."""
+        places = list(self.places.values())
+        counts = [f"{places.count(place)} on {place}" for place in dict.fromkeys(places)]
+        return f"{len(places)} pieces: {', '.join(counts)}"
+
+    def left_out(self) -> dict[str, torch.Tensor]:
+        """The weights that are on no device, by name, from where they lie."""
+        found: dict[str, torch.Tensor] = {}
+        for name, module in self._model.named_modules():
+            outer = getattr(module, "_hf_hook", None)
+            for hook in getattr(outer, "hooks", [outer]):
+                kept = getattr(hook, "weights_map", None)
+                for part, tensor in module.named_parameters(recurse=False):
+                    if tensor.is_meta and kept is not None:
+                        found[f"{name}.{part}"] = torch.as_tensor(kept[part])
+        return found
+
+    def undo(self) -> None:
+        """All weights in main memory again, without hooks; the model can be used and saved like any other."""
+        from accelerate.hooks import remove_hook_from_submodules
+        from accelerate.utils import set_module_tensor_to_device
+
+        left = {name: tensor.clone() for name, tensor in self.left_out().items()}
+        remove_hook_from_submodules(self._model)
+        for name, tensor in left.items():
+            set_module_tensor_to_device(self._model, name, "cpu", value=tensor)
+        for attribute in ("hf_device_map", "to", "cuda", "npu", "mlu", "xpu"):
+            self._model.__dict__.pop(attribute, None)
+        self._model.to("cpu")
+        if self._disk is not None:
+            self._disk.cleanup()
+
+
+def choose_places(model: Any, devices: list[str], tokens: float, length: float, gib: float | None) -> dict[str, str]:
+    """{piece of a stock classifier: device}, frozen ones in main memory ("cpu") or on "disk" where need be.
+
+    `devices` are "cpu", or "cuda:0", "cuda:1"; `tokens` a step of texts of `length` tokens; `gib` is what each device
+    may use, all that is free if None. Raises InputError where what is trained does not fit.
+    """
+    kept = layer_activations(model.config.to_dict(), tokens, length, half=False)
+    pieces = _pieces(model, int(kept))
+    budgets = {device: int(gib * 1024 * MIB) if gib is not None else int(_USED * _free(device)) for device in devices}
+    found = spread(pieces, budgets)
+    if found is None:
+        needs, room = sum(piece.needs for piece in pieces if not piece.frozen), sum(budgets.values())
+        raise InputError(
+            f"--strategy model: what is trained needs about {needs / MIB:,.0f} MiB, and {', '.join(devices)} may use "
+            f"{room / MIB:,.0f} together; take a smaller --batch-size, --gradient-checkpointing, --freeze-layers, or "
+            "--strategy fsdp with several processes."
+        )
+    placed, left = found
+    on_cpu = devices == ["cpu"]
+    fits = sum(piece.bytes for piece in pieces if piece.name in left) < _USED * _free("cpu")
+    spare = "disk" if on_cpu or not fits else "cpu"
+    return {**dict.fromkeys(left, spare), **placed}
+
+
+def _free(device: str) -> int:
+    """Bytes that are free on a device."""
+    if device == "cpu":
+        return min(int(psutil.virtual_memory().available), main_memory())
+    look = getattr(torch.get_device_module(torch.device(device)), "mem_get_info", None)
+    if look is None:
+        raise InputError(f"--strategy model: {device} does not tell how much memory is free; give --device-memory.")
+    return int(look(torch.device(device).index)[0])
+
+
+def _pieces(model: Any, activations: int) -> list[Piece]:
+    """Embeddings, layers and what comes behind, in forward order; each repeated layer keeps so many bytes."""
+    layers = {id(layer) for layer in repeated_layers(model)}
+    found: list[Piece] = []
+    below = True
+
+    def visit(module: nn.Module, prefix: str) -> None:
+        nonlocal below
+        for name, child in module.named_children():
+            if id(child) not in layers and any(id(part) in layers for part in child.modules()):
+                visit(child, f"{prefix}{name}.")
+                continue
+            weights = list(child.parameters())
+            frozen = below and not any(weight.requires_grad for weight in weights)
+            below = frozen
+            needs = sum(w.numel() * (TRAINED if w.requires_grad else FROZEN) for w in weights)
+            # Below the first trained weight nothing is kept for a backward pass.
+            needs += activations if id(child) in layers and not frozen else 0
+            found.append(Piece(f"{prefix}{name}", needs, sum(w.numel() * FROZEN for w in weights), frozen))
+
+    visit(model, "")
+    return found

@@ -1,0 +1,176 @@
+"""What a training step changes, how it is made, and how a step's rows are divided."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from classify.config.schema import TrainingConfig
+from classify.data import sampler
+from classify.distributed.world import Runtime
+from classify.launch import xla
+from classify.modeling.classifier import LoadedModel
+from classify.modeling.precision import Masters
+from classify.training.optimizer import Objective, make_optimizer
+from classify.training.strategies.deepspeed import Zero
+
+Rows = npt.NDArray[np.int64]
+# By which an earlier score must be ahead of the last one: chance alone does that in one of forty.
+_STANDARD_ERRORS = 2.0
+
+
+@dataclass
+class Progress:
+    """Where training stands; all of it goes into a checkpoint. `position` is the rows consumed since the start.
+
+    `end` is where a limit of time lets it end, once that has been measured, under the `limits` that were given then;
+    `parts` the micro-batches a step is cut into, more than were asked for where memory was short. `best` is the step
+    that scored best on the evaluation part, `latest` the last one that was scored, which is at step `scored`; step 0 is
+    the start; `waited` counts the scores since the best one, or since the first epoch's.
+    `first_loss` is the mean training loss of the first epoch.
+    """
+
+    step: int = 0
+    position: int = 0
+    seconds: float = 0.0
+    tokens: int = 0
+    epoch_loss: float = 0.0
+    epoch_weight: float = 0.0
+    end: int | None = None
+    limits: list[float | None] | None = None
+    parts: int = 1
+    best: dict[str, float] | None = None
+    latest: dict[str, float] | None = None
+    scored: int | None = None
+    waited: int = 0
+    first_loss: float | None = None
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean training loss over the rows of the epoch so far."""
+        return self.epoch_loss / (self.epoch_weight or 1.0)
+
+    def add_score(self, scores: dict[str, float], epoch: float, metric: str) -> bool:
+        """Remember the evaluation scores of the step that training stands at; whether they are the best so far."""
+        begins = self.latest is None or self.latest["step"] == 0  # it may take some epochs to get ahead of the start
+        self.scored = self.step
+        self.latest = {"step": self.step, "epoch": epoch, **scores}
+        better = self.best is None or _rank(self.latest, metric) > _rank(self.best, metric)
+        self.waited = 0 if better or begins else self.waited + 1
+        if better:
+            self.best = self.latest
+        return better
+
+    def waited_long(self, patience: int | None) -> bool:
+        """Whether as many scores as `patience` says were no better than the best one."""
+        return patience is not None and self.waited >= patience
+
+    def kept(self, rule: str, metric: str, rows: int) -> dict[str, float]:
+        """The scored step whose weights a run keeps, by `--keep`; `rows` are those of the evaluation part.
+
+        The best of several scores on few rows is the luckiest: "auto" takes the last weights unless the best are ahead
+        of them by two standard errors of an accuracy (Breiman et al., 1984, "Classification and Regression Trees",
+        section 3.4.3, chooses by one). A loss has no such error, and its lowest counts.
+        """
+        assert self.best is not None, "the last step is always scored"
+        assert self.latest is not None
+        accuracy = self.latest["accuracy"]
+        margin = 0.0 if metric == "loss" else _STANDARD_ERRORS * math.sqrt(accuracy * (1 - accuracy) / rows)
+        ahead = _rank(self.best, metric)[0] - _rank(self.latest, metric)[0]
+        return self.best if rule == "best" or (rule == "auto" and ahead > margin) else self.latest
+
+
+def _rank(scores: dict[str, float], metric: str) -> tuple[float, float]:
+    """Larger is better; scores that are equal are told apart by the loss."""
+    return (-scores["loss"] if metric == "loss" else scores[metric]), -scores["loss"]
+
+
+@dataclass
+class TrainState:
+    """What a step changes. `parts` is the micro-batches that a rank cuts its share of a step into, at least.
+
+    `micros` is how many they were the last time.
+    """
+
+    model: LoadedModel
+    wrapped: nn.Module
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    parts: int
+    objective: Objective = field(default_factory=Objective)
+    masters: Masters = field(default_factory=dict)
+    zero: Zero | None = None
+    progress: Progress = field(default_factory=Progress)
+    micros: int = 1
+
+    def clear_gradients(self) -> None:
+        """Forget the gradients of the optimizer's weights, and of the half ones whose masters they are."""
+        self.optimizer.zero_grad(set_to_none=True)
+        for weight in self.masters:
+            weight.grad = None
+
+
+def make_state(
+    model: LoadedModel, config: TrainingConfig, runtime: Runtime, objective: Objective | None = None
+) -> TrainState:
+    """Wrap the model, then build the optimizer on the parameters as they are after wrapping, or on their masters."""
+    masters = model.classifier.halve()
+    wrapped = runtime.wrap(model.classifier, config.sync_batch_norm)
+    optimizer = make_optimizer(wrapped, config, runtime.device, masters)
+    zero = None
+    if runtime.plan.strategy == "deepspeed":
+        zero = Zero(wrapped, optimizer, config, runtime.world_size)
+        wrapped, optimizer = zero.engine, zero.optimizer
+    return TrainState(
+        model,
+        wrapped,
+        optimizer,
+        model.classifier.precision.scaler(),
+        config.gradient_accumulation_steps,
+        objective or Objective(),
+        masters,
+        zero,
+    )
+
+
+def micro_batches(
+    model: LoadedModel,
+    lengths: Rows,
+    rank: int,
+    world_size: int,
+    parts: int,
+    replicas: int,
+    tokens_at_once: int | None = None,
+) -> list[list[Rows]]:
+    """The micro-batches of one rank: each holds, for up to `replicas` devices, indices into the step's rows.
+
+    Ranks share the step by token cost, largest first; a rank's share is cut again into `parts` micro-batches, or into
+    as many as it takes to hold about `tokens_at_once`, padding too. Texts of like length share a padded one. With fewer
+    rows than ranks, some ranks have none.
+    """
+    costs = sampler.token_cost(lengths, model.hidden_size)
+    share = sampler.divide(costs, world_size)[rank]
+    if not len(share):
+        return []
+    if model.packed:
+        if tokens_at_once is not None:
+            parts = max(parts, math.ceil(lengths[share].sum() / tokens_at_once))
+        cuts = [share[part] for part in sampler.divide(costs[share], parts)]
+        return [
+            [cut[piece] for piece in sampler.divide(costs[cut], replicas) if len(piece)] for cut in cuts if len(cut)
+        ]
+    if model.few_shapes:
+        sizes = np.array([xla.padded_length(length) for length in lengths[share].tolist()])
+        alike = [share[sizes == size] for size in np.unique(sizes)]
+        return [[cut] for group in alike for cut in np.array_split(group, parts) if len(cut)]
+    pieces = sampler.divide_by_length(lengths[share], parts)
+    if tokens_at_once is not None:
+        within = sampler.chunks(lengths[share], tokens_at_once, padded=True)
+        pieces = max(pieces, within, key=len)
+    cuts = [share[piece] for piece in pieces]
+    return [[cut[piece] for piece in sampler.divide_by_length(lengths[cut], replicas)] for cut in cuts]
