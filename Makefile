@@ -28,7 +28,7 @@ run: $(VENV)/installed
 
 # Workers of pytest-xdist, one more than cores since tests often wait (WORKERS=0: one test after the other). A worker takes
 # a whole file: fixtures are made once, and ports that documents name are taken by one test at a time. In the order of
-# names, so long files come first. Bytecode is kept, or each interpreter that a test starts would compile the program.
+# tests/conftest.py, so long files come first. Bytecode is kept, or each interpreter that a test starts would compile the program.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(1 + len(getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count()))(0)))')
 PYTEST := PYTHONDONTWRITEBYTECODE= HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 

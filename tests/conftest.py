@@ -19,10 +19,18 @@ from tests.support import tiny
 from tests.support.person import Person
 from tests.support.processes import run, run_python
 
+# Packages whose tests take no torch, or hardly any time.
+_SHORT = {"benchmarks", "cli", "config", "data", "evaluation", "launch"}
+
 
 def pytest_configure() -> None:
     """A job in the background may ignore Ctrl-C, and so would the processes that tests send it to."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that start processes or train come first: the short ones fill the gaps at the end."""
+    items.sort(key=lambda item: item.path.parent.name in _SHORT)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -269,7 +269,7 @@ def test_a_run_of_each_architecture_gives_a_stock_folder(
     from transformers import pipeline
 
     from classify.training.run import train
-    from tests.train.test_run import make_config, read_json
+    from tests.training.test_run import make_config, read_json
 
     out = train(make_config(folders[kind], table, tmp_path / "out", max_steps=2, report_to="none"))
     assert read_json(out / "run.json")["packed"] is (kind not in PADDED)
