@@ -157,7 +157,7 @@ def _predict(arguments: list[str], program: str) -> int:
     ]
     if faults:
         raise InputError(*faults)
-    from classify.training.inputs import check_prediction
+    from classify.prediction.inputs import check_prediction
 
     try:
         table, column = check_prediction(options.model, options.data, options.out, options.text_column)

@@ -1,4 +1,4 @@
-"""Amazon SageMaker's training container: its folders, its hosts, and its own data parallel library.
+"""Amazon SageMaker's training container: its folders stand for flags that are not given.
 
 The variables are those of the sagemaker-training toolkit (https://github.com/aws/sagemaker-training-toolkit, section
 "Environment Variables"). A container puts each input channel into a folder, SM_CHANNEL_<NAME>, and uploads what it
@@ -7,7 +7,6 @@ finds in SM_MODEL_DIR at the end. Hyperparameters arrive as `--name value`, like
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -52,19 +51,3 @@ def _only_table(folder: Path, variable: str) -> str:
             "there, or name it with --data, --eval-data or --test-data."
         )
     return str(tables[0])
-
-
-def is_data_parallel(environment: Mapping[str, str]) -> bool:
-    """Whether the job was started with SageMaker's data parallel library, on one machine or several."""
-    return any(f"SMDATAPARALLEL_USE_{way}" in environment for way in ("SINGLENODE", "HOMOGENEOUS"))
-
-
-def first_host(environment: Mapping[str, str]) -> str | None:
-    """The name of the job's first machine; None outside a container."""
-    if "SM_MASTER_ADDR" in environment:
-        return environment["SM_MASTER_ADDR"]
-    try:
-        hosts = json.loads(environment.get("SM_HOSTS", "[]"))
-    except ValueError:
-        return None
-    return str(hosts[0]) if isinstance(hosts, list) and hosts else None

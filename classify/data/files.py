@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 # Begins the name of all that is being made or removed in an output folder.
 TEMPORARY = ".making-"
@@ -30,6 +31,13 @@ def whole_file(path: Path) -> Iterator[IO[str]]:
         raise
 
 
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as indented JSON, whole or not at all."""
+    with whole_file(path) as file:
+        json.dump(value, file, indent=2, ensure_ascii=False)
+        file.write("\n")
+
+
 def umask() -> int:
     """The process's umask, which can only be read by setting it."""
     mask = os.umask(0)
@@ -44,3 +52,15 @@ def remove_temporaries(folder: Path) -> None:
             shutil.rmtree(left, ignore_errors=True)
         else:
             left.unlink(missing_ok=True)
+
+
+def refusal(folder: Path) -> str | None:
+    """Why nothing can be made in a folder, in the system's words; None where it can. Nothing is left there.
+
+    Found out by trying: permissions alone say yes in /proc, and to root nearly everywhere.
+    """
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix=".classify-", dir=folder))
+    except OSError as error:
+        return error.strerror
+    return None

@@ -17,9 +17,8 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from classify.config import sagemaker
 from classify.errors import DeviceError, InputError
-from classify.launch import xla
+from classify.launch import sagemaker, xla
 from classify.launch.launcher import Launch, read_launch
 
 # An own table: torch.distributed.get_default_backend_for_device knows a vendor's only when its package is there.

@@ -12,8 +12,8 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from classify.config import sagemaker
 from classify.errors import DeviceError
+from classify.launch import sagemaker
 
 # Set for the processes that --nproc starts, so that they do not start processes themselves.
 STARTED_HERE = "CLASSIFY_NPROC"

@@ -19,10 +19,11 @@ from classify.distributed.process_group import start, telling_other_machines
 from classify.distributed.world import Runtime
 from classify.evaluation.inference import logits_of
 from classify.evaluation.metrics import softmax
+from classify.evaluation.predictions_file import write_predictions
 from classify.launch import launcher
 from classify.modeling.classifier import LoadedModel, decide_packing, load_trained, quiet_libraries
 from classify.modeling.precision import for_prediction
-from classify.training.outputs import fingerprint, read_settings, write_predictions
+from classify.modeling.result_folder import fingerprint, read_settings
 
 
 @dataclass

@@ -13,13 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.data.corpus import Part
+from classify.data.files import write_json
 from classify.distributed import sharding
 from classify.evaluation import advice, baseline, metrics
+from classify.evaluation.predictions_file import write_predictions
 from classify.modeling.lora import merge_adapters
+from classify.modeling.result_folder import FORMAT, save_model
 from classify.training import train_state
 from classify.training.job import Job
-from classify.training.outputs import FORMAT, RunRecord, save_model, write_json, write_predictions
 from classify.training.resume import take_weights
+from classify.training.run_record import RunRecord
 
 
 def finish(job: Job, state: train_state.TrainState, record: RunRecord) -> None:

@@ -11,15 +11,14 @@ from pathlib import Path
 
 from classify.config.deepspeed_file import check_file
 from classify.config.schema import FIELDS, RunConfig, TrainingConfig
-from classify.data.columns import Guess, find_text_column
+from classify.data.columns import Guess
 from classify.data.corpus import Corpus, load_corpus
-from classify.data.table import Table, read_table
 from classify.errors import Faults, InputError
+from classify.evaluation.predictions_file import check_columns_free
 from classify.launch import device_plan, launcher
 from classify.modeling import memory_estimate
 from classify.modeling.hub import ModelFolder, resolve_model
-from classify.training.output_dir import Destination, begun_before, check_destination, nearest_existing, refusal
-from classify.training.outputs import check_columns_free, labels_of, read_settings
+from classify.training.output_dir import Destination, begun_before, check_destination, nearest_existing
 from classify.training.tracking import choose_trackers
 
 # Of a number in predictions.csv, with the comma behind it.
@@ -96,31 +95,6 @@ def check_start(training: TrainingConfig) -> None:
             )
         place = launcher.Launch("nproc", local_rank=0)  # as the processes will find themselves
     device_plan.check_strategy(place, training.asked_strategy, training.ddp_backend, training.use_cpu)
-
-
-def check_prediction(model: str, data: str, out: str, text_column: str | None) -> tuple[Table, str]:
-    """The table to predict and its text column, once everything that can be wrong has been looked at."""
-    settings = read_settings(model)
-    table = read_table(data)
-    column = find_text_column(table, text_column, settings["text_column"])
-    check_columns_free(table, labels_of(model))
-    if launcher.looks_at_folders():  # on another machine the folder may be missing: nobody writes there
-        _check_out(Path(out), out, data)
-    return table, column
-
-
-def _check_out(path: Path, out: str, data: str) -> None:
-    if path.is_dir():
-        raise InputError(f"--out {out}: expected a file name. Got a folder instead.")
-    if path.exists() and not path.is_file():
-        raise InputError(f"--out {out}: expected the name of a file. Got a device or a pipe instead.")
-    if path.exists() and path.samefile(data):
-        raise InputError(f"--out {out}: this is the table itself; give another name.")
-    if not path.absolute().parent.is_dir():
-        raise InputError(f"--out {out}: the folder {path.parent} does not exist; make it first.")
-    reason = refusal(path.absolute().parent)
-    if reason is not None:
-        raise InputError(f"--out {out}: the folder {path.parent} is not writable ({reason}); name a file in another.")
 
 
 def _check_lora(wanted: bool) -> None:

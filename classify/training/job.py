@@ -40,9 +40,9 @@ from classify.training.inputs import Checked
 from classify.training.loading import choices, load, places, settle_arithmetic
 from classify.training.optimizer import Objective, make_objective
 from classify.training.output_dir import CHECKPOINTS, Destination, begun_before, claim_folder
-from classify.training.outputs import TrainLog
 from classify.training.strategies.device_map import Placement
 from classify.training.tracking import Tracker
+from classify.training.train_log import TrainLog
 
 
 @dataclass

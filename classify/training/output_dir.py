@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import socket
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 
 from classify.config.schema import RunConfig
 from classify.config.stored_run import CHECKPOINTS, run_folder
-from classify.data.files import TEMPORARY, remove_temporaries
+from classify.data.files import TEMPORARY, refusal, remove_temporaries
 from classify.errors import InputError
 from classify.launch import launcher, restarts
 
@@ -135,18 +134,6 @@ def _check_usable(folder: Path, *, may_hold_files: bool) -> None:
     reason = refusal(above)
     if reason is not None:
         raise InputError(f"--output-dir {folder}: cannot be made, because {above} is not writable ({reason}).")
-
-
-def refusal(folder: Path) -> str | None:
-    """Why nothing can be made in a folder, in the system's words; None where it can. Nothing is left there.
-
-    Found out by trying: permissions alone say yes in /proc, and to root nearly everywhere.
-    """
-    try:
-        os.rmdir(tempfile.mkdtemp(prefix=".classify-", dir=folder))
-    except OSError as error:
-        return error.strerror
-    return None
 
 
 def nearest_existing(folder: Path) -> Path:

@@ -34,8 +34,9 @@ from classify.training.inputs import Checked, check
 from classify.training.interrupts import stop_signals
 from classify.training.job import Job, prepare
 from classify.training.output_dir import CHECKPOINTS
-from classify.training.outputs import RunRecord, TrainLog
+from classify.training.run_record import RunRecord
 from classify.training.tracking import Tracker
+from classify.training.train_log import TrainLog
 
 # Of the time that --max-minutes leaves, the share to plan with; files, the baseline and a busy machine need the rest.
 _TIME_USED = 0.9

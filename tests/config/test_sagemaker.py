@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from classify.config.parser import parse_training
-from classify.config.sagemaker import container_values, first_host
+from classify.config.sagemaker import container_values
 from classify.errors import InputError
 from classify.launch.device_plan import Hardware, plan_devices
 from classify.launch.launcher import read_launch
+from classify.launch.sagemaker import first_host
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from classify.data.files import whole_file
 from classify.data.table import read_table
-from classify.training.outputs import whole_file, write_predictions
+from classify.evaluation.predictions_file import write_predictions
 
 
 @pytest.mark.parametrize("name", ["p.csv", "p.tsv"])

@@ -24,8 +24,8 @@ from classify.data.table import read_table
 from classify.errors import InputError
 from classify.modeling.classifier import load_model, load_trained
 from classify.modeling.hub import resolve_model
+from classify.prediction.inputs import check_prediction
 from classify.training import checkpoint, linear_probe
-from classify.training.inputs import check_prediction
 from classify.training.output_dir import check_destination
 from classify.training.run import train
 from tests.support import tiny

@@ -1,0 +1,57 @@
+"""predictions.csv: every column of the table, and behind them what the model says of each row."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from classify.data.files import whole_file
+from classify.data.table import Table
+from classify.errors import InputError
+
+
+def prediction_columns(labels: Sequence[str]) -> list[str]:
+    """The columns that predictions add behind those of the table."""
+    return ["predicted_label", "confidence", *(f"prob_{label}" for label in labels)]
+
+
+def check_columns_free(table: Table, labels: Sequence[str]) -> None:
+    """Raise InputError where the table already has a column that predictions would add."""
+    taken = [name for name in prediction_columns(labels) if name in table.columns]
+    if taken:
+        raise InputError(
+            f"{table.path}: the table already has the column{'s' if len(taken) > 1 else ''} "
+            f"{', '.join(map(repr, taken[:3]))}, which predictions are written to; rename it first."
+        )
+
+
+def write_predictions(
+    path: Path, table: Table, rows: npt.NDArray[np.int64], labels: Sequence[str], probabilities: npt.NDArray[np.float64]
+) -> None:
+    """Write every input column, the predicted label, its probability and one column a class, in file order.
+
+    `probabilities` is (len(rows), classes), one line for each of the table's `rows` in the order given. A .tsv file has
+    tabs between the columns, as it is read.
+    """
+    picked = table.arrow.take(rows)
+    best = probabilities.argmax(axis=1)
+    with whole_file(path) as file:
+        between = "\t" if path.suffix.lower() == ".tsv" else ","
+        writer = csv.writer(file, delimiter=between, lineterminator="\n")
+        # Python before 3.13 leaves a lone carriage return bare, which readers take for the end of the row.
+        quoting = csv.writer(file, delimiter=between, lineterminator="\n", quoting=csv.QUOTE_ALL)
+
+        def write_row(fields: list[str]) -> None:
+            (quoting if any("\r" in text for text in fields) else writer).writerow(fields)
+
+        write_row([*table.columns, *prediction_columns(labels)])
+        for start in range(0, len(rows), 4096):
+            columns = [column.to_pylist() for column in picked.slice(start, 4096).columns]
+            for offset, fields in enumerate(zip(*columns, strict=True)):
+                row = start + offset
+                numbers = [f"{p:.8g}" for p in probabilities[row]]
+                write_row([*fields, labels[best[row]], numbers[best[row]], *numbers])

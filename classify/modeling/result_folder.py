@@ -1,0 +1,86 @@
+"""A trained model in its folder: what transformers loads, and classify.json with what prediction must repeat."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from classify.data.files import TEMPORARY, umask, write_json
+from classify.errors import InputError
+from classify.modeling import safetensors_file
+
+# Of classify.json; a higher one may ask prediction for what this version does not know.
+FORMAT = 1
+
+
+def save_model(folder: Path, stock: Any, weights: dict[str, Any], tokenizer: Any, settings: dict[str, Any]) -> None:
+    """Write what transformers loads (config, safetensors, tokenizer) and classify.json into the output folder.
+
+    `weights` is the state dict in full: a sharded model holds a part of it only.
+    """
+    with tempfile.TemporaryDirectory(dir=folder, prefix=f"{TEMPORARY}model-") as temporary:
+        tokenizer.model_max_length = settings["max_length"]
+        tokenizer.save_pretrained(temporary)
+        stock.save_pretrained(temporary, state_dict=weights)
+        write_json(Path(temporary) / "classify.json", settings)
+        for file in sorted(Path(temporary).iterdir()):
+            with file.open("rb") as written:
+                os.fsync(written.fileno())
+            os.chmod(file, 0o666 & ~umask())  # safetensors leaves its files readable by their owner only
+            os.replace(file, folder / file.name)
+
+
+def read_settings(folder: str) -> dict[str, Any]:
+    """classify.json of a result folder. Raises InputError where the folder is no result of this program."""
+    path = Path(folder)
+    if not path.is_dir():
+        raise InputError(f"--model {folder}: no such folder. Expected the output folder of a training run.")
+    try:
+        settings: dict[str, Any] = json.loads((path / "classify.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(
+            f"--model {folder}: no classify.json in it; expected the output folder of a finished training run."
+        ) from None
+    except ValueError as error:
+        raise InputError(f"--model {folder}: classify.json is not valid JSON ({error}).") from None
+    settings = settings if isinstance(settings, dict) else {}
+    missing = sorted({"text_column", "max_length", "temperature"} - set(settings))
+    if settings.get("format") != FORMAT or missing:
+        raise InputError(
+            f"--model {folder}: classify.json must be of format {FORMAT}. Got "
+            + (f"one without {missing[0]!r}" if missing else f"format {settings.get('format')!r}")
+            + " instead; predict with the version of this program that trained it (run.json names it)."
+        )
+    try:
+        safetensors_file.header(path / "model.safetensors")
+    except FileNotFoundError:
+        raise InputError(f"--model {folder}: no model.safetensors in it; the run did not finish.") from None
+    except ValueError as error:
+        raise InputError(f"--model {folder}: model.safetensors {error}; copy the folder again.") from None
+    return settings
+
+
+def labels_of(folder: str) -> list[str]:
+    """The class names of a result folder, by class number. Raises InputError where its config.json has none."""
+    try:
+        names = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))["id2label"]
+        return [names[str(number)] for number in range(len(names))]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"--model {folder}: config.json does not name the classes ({type(error).__name__}: {error}); expected the "
+            "output folder of a finished training run."
+        ) from None
+
+
+def fingerprint(folder: str) -> str:
+    """A text that differs between result folders whose predictions may."""
+    digests = []
+    for name in ("classify.json", "config.json", "tokenizer.json", "model.safetensors"):
+        if (Path(folder) / name).exists():
+            with (Path(folder) / name).open("rb") as file:
+                digests.append(hashlib.file_digest(file, "sha256").hexdigest())
+    return " ".join(digests)

@@ -1,0 +1,38 @@
+"""All that can be known to be wrong with a prediction before torch is imported and before anything is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from classify.data.columns import find_text_column
+from classify.data.files import refusal
+from classify.data.table import Table, read_table
+from classify.errors import InputError
+from classify.evaluation.predictions_file import check_columns_free
+from classify.launch import launcher
+from classify.modeling.result_folder import labels_of, read_settings
+
+
+def check_prediction(model: str, data: str, out: str, text_column: str | None) -> tuple[Table, str]:
+    """The table to predict and its text column, once everything that can be wrong has been looked at."""
+    settings = read_settings(model)
+    table = read_table(data)
+    column = find_text_column(table, text_column, settings["text_column"])
+    check_columns_free(table, labels_of(model))
+    if launcher.looks_at_folders():  # on another machine the folder may be missing: nobody writes there
+        _check_out(Path(out), out, data)
+    return table, column
+
+
+def _check_out(path: Path, out: str, data: str) -> None:
+    if path.is_dir():
+        raise InputError(f"--out {out}: expected a file name. Got a folder instead.")
+    if path.exists() and not path.is_file():
+        raise InputError(f"--out {out}: expected the name of a file. Got a device or a pipe instead.")
+    if path.exists() and path.samefile(data):
+        raise InputError(f"--out {out}: this is the table itself; give another name.")
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"--out {out}: the folder {path.parent} does not exist; make it first.")
+    reason = refusal(path.absolute().parent)
+    if reason is not None:
+        raise InputError(f"--out {out}: the folder {path.parent} is not writable ({reason}); name a file in another.")

@@ -1,0 +1,81 @@
+"""run.json: what was asked, what was guessed, on what it ran, how it ended."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from classify.config.schema import RunConfig
+from classify.data.columns import Guess
+from classify.data.corpus import Corpus
+from classify.data.files import write_json
+
+_LIBRARIES = ("classify", "torch", "transformers", "datasets", "scikit-learn", "accelerate", "safetensors", "numpy")
+
+
+def versions() -> dict[str, str]:
+    """Python, this program and the libraries that decide its numbers."""
+    found = {"python": platform.python_version()}
+    for name in _LIBRARIES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@dataclass
+class RunRecord:
+    """What run.json says.
+
+    `earlier` are the starts of this run before this one, which goes on from `from_step`.
+    """
+
+    folder: Path
+    config: RunConfig
+    corpus: Corpus
+    guesses: list[Guess]
+    topology: list[dict[str, Any]] = field(default_factory=list)
+    strategy: str = "none"
+    launcher: str = "none"
+    precision: str = "fp32"
+    extra: dict[str, Any] = field(default_factory=dict)
+    earlier: list[dict[str, Any]] = field(default_factory=list)
+    from_step: int = 0
+
+    def write(self, status: str) -> None:
+        """Write run.json with the run's status: finished, interrupted or failed."""
+        table = self.corpus.tables[0]
+        write_json(
+            self.folder / "run.json",
+            {
+                "command": sys.orig_argv,
+                "commands": [
+                    *self.earlier,
+                    {"command": sys.orig_argv, "from_step": self.from_step, "status": status},
+                ],
+                "cwd": os.getcwd(),
+                "config": self.config.to_dict(),
+                "guesses": [vars(guess) for guess in self.guesses],
+                "versions": versions(),
+                "data": {
+                    "path": table.path,
+                    "sha256": table.sha256,
+                    "rows": len(table),
+                    "columns": table.columns,
+                    "fingerprint": self.corpus.fingerprint,
+                },
+                "seed": self.config.training.seed,
+                "topology": self.topology,
+                "strategy": self.strategy,
+                "launcher": self.launcher,
+                "precision": self.precision,
+                **self.extra,
+                "status": status,
+            },
+        )
