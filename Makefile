@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test test-vendors test-xla test-deepspeed test-all lint check bench bench-quality bench-gpu clean
+.PHONY: run test test-vendors test-xla test-all lint check bench bench-quality bench-gpu clean
 .DEFAULT_GOAL := run
 
 $(VENV)/installed: pyproject.toml constraints.txt
@@ -44,7 +44,7 @@ test: $(VENV)/standins
 test-vendors: $(VENV)/installed-test
 	$(PYTEST) -m vendors
 
-test-all: test test-vendors test-xla test-deepspeed
+test-all: test test-vendors test-xla
 
 # On XLA's own CPU device, as on a TPU. torch_xla wants the torch it was built with, so this is an environment of its
 # own; on Linux pip takes a build of that torch with CUDA libraries along, several gigabytes.
@@ -59,18 +59,6 @@ $(XLA)/installed: constraints.txt
 
 test-xla: $(XLA)/installed
 	HF_HUB_OFFLINE=1 PJRT_DEVICE=CPU $(XLA)/bin/python -m pytest -q tests/xla
-
-# ZeRO by DeepSpeed itself, on CPUs; in an environment of its own, since transformers and Accelerate import it where it is.
-DEEPSPEED := .venv-deepspeed
-$(DEEPSPEED)/installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(DEEPSPEED)
-	$(DEEPSPEED)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch setuptools wheel
-	$(DEEPSPEED)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[tensorboard,test]'
-	$(DEEPSPEED)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation 'deepspeed>=0.18'
-	touch $@
-
-test-deepspeed: $(DEEPSPEED)/installed
-	HF_HUB_OFFLINE=1 $(DEEPSPEED)/bin/python -m pytest -q tests/distributed/test_deepspeed.py
 
 lint: $(VENV)/installed-lint
 	$(BIN)/ruff check .
@@ -119,4 +107,4 @@ bench-gpu: $(VENV)/installed
 check: lint test
 
 clean:
-	rm -rf $(VENV) $(XLA) $(DEEPSPEED) $(SETFIT) runs
+	rm -rf $(VENV) $(XLA) $(SETFIT) runs

@@ -29,9 +29,6 @@ class DeviceConfig:
         "the weights (fsdp), or one process spreads the layers over devices, memory and disk (model)",
         "--strategy",
     )
-    deepspeed: str | None = option(
-        None, "a DeepSpeed JSON file with ZeRO stage 1 or 2: optimizer state cut over the processes", "--deepspeed"
-    )
     device_memory: float | None = option(
         None,
         "GiB that --strategy model may use of each device; what is free if not given",
@@ -78,7 +75,7 @@ class DeviceConfig:
         return process_group.start(
             use_cpu=self.use_cpu,
             local_rank=self.local_rank,
-            strategy=self.asked_strategy,
+            strategy=self.strategy,
             backend=self.ddp_backend,
             timeout_seconds=self.ddp_timeout,
         )
@@ -122,11 +119,6 @@ class DeviceConfig:
     def local_process_index(self) -> int:
         """Rank of this process on its machine; 0 where nothing was launched (`local_rank` is -1 then)."""
         return max(self.runtime.local_rank, 0)
-
-    @property
-    def asked_strategy(self) -> str:
-        """What --strategy or --deepspeed says."""
-        return "deepspeed" if self.deepspeed is not None else self.strategy
 
     @property
     def asked_precision(self) -> str:

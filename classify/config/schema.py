@@ -281,7 +281,7 @@ class RunConfig:
         self._forget_recipe()
         # Of few rows the start is kept behind pairs, and a random head is none to keep. Steps on pairs take the whole
         # model and its optimizer on each device.
-        whole = training.strategy != "fsdp" and training.deepspeed is None and training.opt_level not in ("O2", "O3")
+        whole = training.strategy != "fsdp" and training.opt_level not in ("O2", "O3")
         pairs = self.model.head == "probe" and training.contrastive_steps != 0 and whole
         recipe = choose(rows, width, pairs=pairs, preset=training.preset)
         by_device = training.per_device_train_batch_size is not None
@@ -343,15 +343,6 @@ class RunConfig:
             faults.append(f"{flag} keeps the start, and --head random starts from chance; drop one of them.")
         if self.model.lora and (self.model.freeze_embeddings or self.model.freeze_layers):
             faults.append("--lora freezes all but the head; drop --freeze-embeddings and --freeze-layers.")
-        if training.deepspeed is not None:
-            for flag, given in (
-                (f"--strategy {training.strategy}", training.strategy not in ("auto", "ddp")),
-                (f"--opt-level {training.opt_level}", training.opt_level is not None),
-                ("--precision", training.asked_precision != "auto"),
-                ("--max-minutes", training.max_minutes is not None),
-            ):
-                if given:
-                    faults.append(f"--deepspeed and {flag} do not go together; drop one of them.")
         if training.device_memory is not None and training.strategy != "model":
             faults.append("--device-memory belongs to --strategy model; give both, or none.")
         if self.model.lora and training.strategy == "fsdp":
@@ -379,7 +370,6 @@ class RunConfig:
                 (f"--patience {training.patience}", training.patience is not None),
                 ("--keep best", training.keep == "best"),
                 ("--lora", self.model.lora),
-                ("--deepspeed", training.deepspeed is not None),
                 (f"--opt-level {training.opt_level}", training.opt_level in ("O2", "O3")),
             )
             if given

@@ -16,7 +16,7 @@ from classify.errors import InputError
 CHECKPOINTS = "checkpoints"
 FILE = "run.json"
 _TABLES = ("data", "eval_data", "test_data")
-_PATHS = (*_TABLES, "model", "deepspeed")
+_PATHS = (*_TABLES, "model")
 # What a new command says anew: where it goes on, and which process of a launcher it is.
 _OF_A_COMMAND = ("resume_from_checkpoint", "overwrite_output_dir", "output_dir", "local_rank")
 _NEWEST = 3

@@ -71,7 +71,7 @@ def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> None:
     """Meet the other ranks; Accelerate knows how on every backend."""
     global _formed
     os.environ["USE_TORCH_XLA"] = "0"  # where torch_xla is installed, Accelerate would take it, wanted or not
-    os.environ["ACCELERATE_USE_DEEPSPEED"] = "false"  # of `accelerate launch`; --deepspeed needs no group of its own
+    os.environ["ACCELERATE_USE_DEEPSPEED"] = "false"  # which `accelerate launch` may set
     # It keeps whatever group is up when it is first imported, with its store and port; so not later than this.
     importlib.import_module("torch.distributed.nn.functional")
     from accelerate.state import PartialState

@@ -237,9 +237,6 @@ class Runtime:
         if self.plan.strategy == "fsdp":
             self.broadcast_parameters(model)  # as DistributedDataParallel does: all start from the same bits
             return sharding.shard(model, self.device, self.world_size)
-        if self.plan.strategy == "deepspeed":  # which wraps the optimizer with it
-            self.broadcast_parameters(model)
-            return model
         if self.distributed:
             devices = None if self.device.type == "cpu" else [self.device.index]
             wrapped = DistributedDataParallel(
@@ -267,7 +264,7 @@ class Runtime:
     @property
     def forward_is_collective(self) -> bool:
         """Whether a forward pass in training waits for the other ranks."""
-        return self.plan.strategy in ("fsdp", "deepspeed") or self._norms > 0
+        return self.plan.strategy == "fsdp" or self._norms > 0
 
     def tokens_at_once(self, alone: int | None) -> int | None:
         """Tokens of a micro-batch, at most, where a process by itself takes `alone`; None: as many as there are.
@@ -328,7 +325,7 @@ class Runtime:
     def describe(self) -> str:
         """One line: device, parallel mode and why."""
         launch = self.plan.launch
-        ways = {"fsdp": "weights in parts, FSDP2", "deepspeed": "optimizer in parts, DeepSpeed"}
+        ways = {"fsdp": "weights in parts, FSDP2"}
         way = ways.get(self.plan.strategy, "DistributedDataParallel")
         place = f", {launch.world_size} processes ({way}, {self.plan.backend})" if self.distributed else ""
         if self.replicas > 1:

@@ -172,7 +172,6 @@ def words(topology: Sequence[Entry], plan: DevicePlan, each_node: bool = False) 
     use = "it chooses the device" if plan.device != "cpu" else "on CPUs it chooses nothing, all share them"
     ways = {
         "fsdp": "FSDP2, each keeps a part of the weights,",
-        "deepspeed": "DeepSpeed's ZeRO, each keeps a part of the optimizer's state,",
     }
     way = ways.get(plan.strategy, "DistributedDataParallel")
     whole = "together they hold one model" if plan.strategy == "fsdp" else "every process ends with the same weights"

@@ -87,7 +87,7 @@ def plan_devices(
     if launch.local_rank >= 0:
         if sagemaker.is_data_parallel(environment) and not use_cpu:
             backend = backend or "smddp"
-        way = strategy if strategy in ("fsdp", "deepspeed") else "ddp"
+        way = "fsdp" if strategy == "fsdp" else "ddp"
         return _plan_launched(launch, kind, count, way, backend)
     if strategy == "model" and kind == "xla":
         raise InputError("--strategy model does not work on XLA devices; drop it.")
@@ -142,10 +142,9 @@ def check_strategy(launch: Launch, strategy: str, backend: str | None, on_cpu: b
                 f"--ddp-backend {backend} works on accelerators only, but this is a CPU run; drop it, or give gloo."
             )
         return
-    if strategy in ("ddp", "fsdp", "deepspeed"):
-        flag = "--deepspeed" if strategy == "deepspeed" else f"--strategy {strategy}"
+    if strategy in ("ddp", "fsdp"):
         raise InputError(
-            f"{flag} needs one process per device, but this process was started alone; "
+            f"--strategy {strategy} needs one process per device, but this process was started alone; "
             "start with torchrun --nproc-per-node 2, or with --nproc 2."
         )
     if backend is not None:

@@ -99,7 +99,7 @@ class LoadedModel:
         on_cpu = precision.device_type == "cpu" and batch_norm.count(self.stock) == 0
         by_onednn = precision.half is not None or self.classifier.by_onednn
         self.token_multiple = _MULTIPLE if on_cpu and by_onednn else 1
-        self._cuts_steps = on_cpu and precision.level <= 1
+        self._cuts_steps = on_cpu and precision.level == 1
 
     def use_packing(self, packed: bool) -> None:
         """Switch between packed and padded batches; the weights stay as they are."""

@@ -31,10 +31,9 @@ Masters = dict[nn.Parameter, nn.Parameter]
 class Precision:
     """The precision in force: its name, the type of products (None for fp32 and tf32), and why it was chosen.
 
-    `level` is 1 for autocast, 2 for half weights with fp32 masters, 3 for half precision throughout; 0 where somebody
-    else (DeepSpeed) turns the weights to half and keeps masters of them. Scores are computed in full precision, as any
-    program computes them from the folder that comes out, unless weights are half or `for_scores`. `automatic`: nobody
-    asked for it.
+    `level` is 1 for autocast, 2 for half weights with fp32 masters, 3 for half precision throughout. Scores are computed
+    in full precision, as any program computes them from the folder that comes out, unless weights are half or
+    `for_scores`. `automatic`: nobody asked for it.
     """
 
     name: str
@@ -47,7 +46,7 @@ class Precision:
 
     def autocast(self, training: bool) -> contextlib.AbstractContextManager[Any]:
         """The context of a forward pass with weights in fp32."""
-        if self.half is None or self.level == 0 or not (training or self.for_scores):
+        if self.half is None or not (training or self.for_scores):
             return contextlib.nullcontext()
         return torch.autocast(self.device_type, dtype=self.half)
 

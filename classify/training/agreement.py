@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from classify.distributed.world import Runtime
 from classify.errors import InputError
@@ -25,6 +24,4 @@ def check_alike(checked: Checked, runtime: Runtime) -> None:
     arguments = checked.config.to_dict()
     for own in ("local_rank", "nproc"):  # differ by nature
         arguments["training"].pop(own)
-    if arguments["training"]["deepspeed"] is not None:  # the file may differ under one name
-        arguments["training"]["deepspeed"] = Path(arguments["training"]["deepspeed"]).read_text(encoding="utf-8")
     runtime.check_same({"arguments": json.dumps(arguments, sort_keys=True), "data": checked.corpus.fingerprint})

@@ -27,7 +27,6 @@ from classify.data.files import TEMPORARY, remove_temporaries
 from classify.distributed import sharding
 from classify.errors import CheckpointError
 from classify.modeling.precision import Masters
-from classify.training.strategies.deepspeed import Zero
 
 MANIFEST = "manifest.json"
 _FORMAT = 1
@@ -214,29 +213,21 @@ def tensors_of(
     *,
     keep: bool,
     elsewhere: Mapping[str, torch.Tensor] | None = None,
-    zero: Zero | None = None,
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """The weights by name (tied ones once), and the optimizer's state as "<parameter name>/<key>".
 
     Weights in half precision are given as their `masters`, where they have some; those that are on no device come from
-    `elsewhere`. In main memory on ranks that `keep` them, empty on others. A collective where the model is sharded, or
-    under `zero`.
+    `elsewhere`. In main memory on ranks that `keep` them, empty on others. A collective where the model is sharded.
     """
     keys = set(_shared_keys(model).values())
     masters = masters or {}
     own = {name: masters[p] for name, p in model.named_parameters() if p in masters} | dict(elsewhere or {})
-    if zero is not None:
-        own |= zero.weights(model, keep)
     weights = {name: own.get(name, tensor) for name, tensor in model.state_dict().items() if name in keys}
-    moments = (
-        zero.moments(model, keep)
-        if zero is not None
-        else {
-            f"{name}/{key}": value
-            for name, parameter in model.named_parameters()
-            for key, value in optimizer.state.get(masters.get(parameter, parameter), {}).items()
-        }
-    )
+    moments = {
+        f"{name}/{key}": value
+        for name, parameter in model.named_parameters()
+        for key, value in optimizer.state.get(masters.get(parameter, parameter), {}).items()
+    }
     return sharding.gathered(weights, keep), sharding.gathered(moments, keep)
 
 

@@ -32,8 +32,6 @@ def finish(job: Job, state: train_state.TrainState, record: RunRecord) -> None:
     kept = progress.kept(job.config.training.weights_kept, metric, len(corpus.eval))
     best_epoch, step = kept["epoch"], int(kept["step"])
     job.model.classifier.make_whole(state.masters)  # what is scored is what will be saved
-    if state.zero is not None:
-        state.zero.make_whole(job.model.stock)
     if step != progress.step:
         if take_weights(job, step):
             job.say(_kept(best_epoch, step))

@@ -9,7 +9,6 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from classify.config.deepspeed_file import check_file
 from classify.config.schema import FIELDS, RunConfig, TrainingConfig
 from classify.data.columns import Guess
 from classify.data.corpus import Corpus, load_corpus
@@ -27,7 +26,7 @@ _BYTES_A_SCORE = 12
 
 @dataclass(frozen=True)
 class Checked:
-    """A run that can begin. `deepspeed_precision` is what a --deepspeed file asks for; `notes` are to be said."""
+    """A run that can begin. `notes` are to be said."""
 
     config: RunConfig
     corpus: Corpus
@@ -35,7 +34,6 @@ class Checked:
     destination: Destination
     trackers: tuple[str, ...]
     guesses: tuple[Guess, ...]
-    deepspeed_precision: str | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -56,10 +54,6 @@ def check_inputs(config: RunConfig) -> Checked:
         trackers = choose_trackers(training.report_to)
     with faults.collecting():
         _check_lora(config.model.lora)
-    precision = None
-    with faults.collecting():
-        if training.deepspeed is not None:
-            precision = check_file(training.deepspeed)
     with faults.collecting():
         corpus = load_corpus(config.data, training.seed)
         check_columns_free((corpus.test or corpus.eval).table, corpus.labels)
@@ -74,7 +68,7 @@ def check_inputs(config: RunConfig) -> Checked:
     chosen = config.settle(len(corpus.train), width)
     notes = _check_disk(config, corpus, model, destination) if launcher.looks_at_folders() else ()
     guesses = (*_guesses(config, corpus, model), *_recipe(config, chosen, corpus, width))
-    return Checked(config, corpus, model, destination, trackers, guesses, precision, notes)
+    return Checked(config, corpus, model, destination, trackers, guesses, notes)
 
 
 def check_start(training: TrainingConfig) -> None:
@@ -94,7 +88,7 @@ def check_start(training: TrainingConfig) -> None:
                 f"give at most {4 * cores}."
             )
         place = launcher.Launch("nproc", local_rank=0)  # as the processes will find themselves
-    device_plan.check_strategy(place, training.asked_strategy, training.ddp_backend, training.use_cpu)
+    device_plan.check_strategy(place, training.strategy, training.ddp_backend, training.use_cpu)
 
 
 def _check_lora(wanted: bool) -> None:

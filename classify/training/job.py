@@ -31,7 +31,7 @@ from classify.evaluation import metrics
 from classify.evaluation.inference import logits_of
 from classify.launch import describe, launcher, restarts
 from classify.modeling.classifier import LoadedModel, quiet_libraries
-from classify.modeling.precision import HALF, Precision, choose_precision
+from classify.modeling.precision import Precision, choose_precision
 from classify.modeling.vocabulary import Vocabulary
 from classify.training import checkpoint
 from classify.training.agreement import check_alike, check_enough
@@ -224,11 +224,7 @@ def _prepare(
     training = checked.config.training
     check_alike(checked, runtime)
     check_enough(checked, runtime)
-    name = checked.deepspeed_precision
-    if name is not None:
-        precision = Precision(name, HALF.get(name), f"{training.deepspeed} says so", runtime.device.type, level=0)
-    else:
-        precision = choose_precision(training.asked_precision, runtime.device, training.opt_level)
+    precision = choose_precision(training.asked_precision, runtime.device, training.opt_level)
     loaded = load(checked, tokenizer, tokens)
     spread = places(checked, loaded, runtime)
     destination = _settle(checked.destination, runtime, held)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from classify.data.tokenize import DEFAULT_LIMIT
 from classify.distributed.world import Runtime
 from classify.modeling import memory_estimate
-from classify.modeling.precision import HALF, choose_precision
+from classify.modeling.precision import choose_precision
 from classify.training.inputs import Checked
 
 # A rule of thumb for BERT's vocabularies and European languages, good enough to estimate memory by.
 _CHARACTERS_A_TOKEN = 4
-# What --strategy and --deepspeed cut over the devices.
+# What a strategy cuts over the devices.
 _CUT = {
     "fsdp": ("weights", "gradients", "optimizer"),
-    "deepspeed": ("optimizer",),
     "model": ("weights", "gradients", "optimizer", "activations"),
 }
 
@@ -32,9 +31,7 @@ def memory(checked: Checked, runtime: Runtime) -> str:
     )
     devices = runtime.world_size * max(1, plan.n_gpu if plan.strategy in ("dp", "model") else 1)
     rows = training.train_batch_size / training.gradient_accumulation_steps
-    half = checked.deepspeed_precision in HALF
-    if checked.deepspeed_precision is None:
-        half = choose_precision(training.asked_precision, runtime.device, training.opt_level).half is not None
+    half = choose_precision(training.asked_precision, runtime.device, training.opt_level).half is not None
     each = rows if plan.strategy == "model" else rows / devices
     at_once = runtime.tokens_at_once(memory_estimate.tokens_at_once(memory_estimate.width_of(checked.model.config)))
     if at_once is not None and runtime.device.type == "cpu" and training.opt_level in (None, "O0", "O1"):

@@ -163,13 +163,10 @@ def restore(job: Job, found: Checkpoint) -> train_state.TrainState:
         job.average.restore(weights, found.state.get("averaged", 0))
     state = train_state.make_state(job.model, job.config.training, job.runtime, job.objective)
     tensors = job.runtime.broadcast_tensors(found.optimizer_tensors() if main else None)
-    if state.zero is not None:
-        state.zero.restore(job.model.stock, weights, tensors, found.state["scaler"])
-    else:
-        checkpoint.set_optimizer(job.model.stock, state.optimizer, tensors, state.masters)
+    checkpoint.set_optimizer(job.model.stock, state.optimizer, tensors, state.masters)
     state.progress = train_state.Progress(**found.state["progress"])
     state.parts = max(state.parts, state.progress.parts)
-    if found.state["scaler"] and state.zero is None and state.scaler.is_enabled():
+    if found.state["scaler"] and state.scaler.is_enabled():
         state.scaler.load_state_dict(found.state["scaler"])
     job.probe = found.state["probe"]
     return state

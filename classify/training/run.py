@@ -416,7 +416,7 @@ def _save(job: Job, state: train_state.TrainState) -> None:
                     "identity": job.identity(),
                     "model_folder": str(job.checked.model.path.resolve()),
                     "settings": job.config.flat(),
-                    "scaler": state.zero.scale() if state.zero is not None else state.scaler.state_dict(),
+                    "scaler": state.scaler.state_dict(),
                     "probe": job.probe,
                     "averaged": job.average.count,
                 },
@@ -432,5 +432,4 @@ def _tensors(job: Job, state: train_state.TrainState) -> tuple[dict[str, torch.T
         state.masters,
         keep=job.writes,
         elsewhere=job.placement.left_out() if job.placement is not None else None,
-        zero=state.zero,
     )

@@ -17,7 +17,6 @@ from classify.launch import xla
 from classify.modeling.classifier import LoadedModel
 from classify.modeling.precision import Masters
 from classify.training.optimizer import Objective, make_optimizer
-from classify.training.strategies.deepspeed import Zero
 
 Rows = npt.NDArray[np.int64]
 # By which an earlier score must be ahead of the last one: chance alone does that in one of forty.
@@ -104,7 +103,6 @@ class TrainState:
     parts: int
     objective: Objective = field(default_factory=Objective)
     masters: Masters = field(default_factory=dict)
-    zero: Zero | None = None
     progress: Progress = field(default_factory=Progress)
     micros: int = 1
 
@@ -122,10 +120,6 @@ def make_state(
     masters = model.classifier.halve()
     wrapped = runtime.wrap(model.classifier, config.sync_batch_norm)
     optimizer = make_optimizer(wrapped, config, runtime.device, masters)
-    zero = None
-    if runtime.plan.strategy == "deepspeed":
-        zero = Zero(wrapped, optimizer, config, runtime.world_size)
-        wrapped, optimizer = zero.engine, zero.optimizer
     return TrainState(
         model,
         wrapped,
@@ -134,7 +128,6 @@ def make_state(
         config.gradient_accumulation_steps,
         objective or Objective(),
         masters,
-        zero,
     )
 
 

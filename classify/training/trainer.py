@@ -132,7 +132,7 @@ def backward(
         last = number == len(micros) - 1
         exchange = contextlib.nullcontext() if last else runtime.no_sync(state.wrapped)
         with exchange, counted(state.wrapped, weight > 0):
-            total += weight * _pass(state, batches, truth, scale * weight, runtime, last)
+            total += weight * _pass(state, batches, truth, scale * weight, runtime)
         if last or not runtime.distributed:  # whose reducer adds up in place, in half precision
             take_gradients(state.masters)
         runtime.flush()
@@ -140,14 +140,11 @@ def backward(
 
 
 def _pass(
-    state: TrainState, batches: list[Batch], truth: torch.Tensor, factor: float, runtime: Runtime, last: bool
+    state: TrainState, batches: list[Batch], truth: torch.Tensor, factor: float, runtime: Runtime
 ) -> torch.Tensor:
     """Add the gradients of `factor` times a micro-batch's summed loss; returns that sum."""
     loss = state.objective.loss_sum(runtime.forward(state.wrapped, batches), truth)
-    if state.zero is not None:
-        state.zero.backward(loss * factor, last)
-    else:
-        state.scaler.scale(loss * factor).backward()
+    state.scaler.scale(loss * factor).backward()
     return loss.detach()
 
 
@@ -179,8 +176,6 @@ def _less_memory(state: TrainState) -> str:
 
 def _update(state: TrainState, config: TrainingConfig) -> torch.Tensor:
     """Clip, step, clear. Returns the gradient's norm before clipping, the same on every rank."""
-    if state.zero is not None:
-        return state.zero.step()
     state.scaler.unscale_(state.optimizer)
     limit = config.max_grad_norm or math.inf
     trained = [p for group in state.optimizer.param_groups for p in group["params"]]

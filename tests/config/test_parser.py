@@ -21,7 +21,7 @@ CONTRACT = """--data --eval-data --test-data --text-column --label-column --mode
 --resume-from-checkpoint --fp16 --bf16 --local-rank --plan --ddp-backend --save-on-each-node
 --gradient-accumulation-steps --gradient-checkpointing --lr-scheduler-type --layerwise-lr-decay
 --label-smoothing-factor --class-weights --freeze-embeddings --freeze-layers --lora --max-minutes --opt-level
---sync-batch-norm --device-memory --deepspeed --sync-bn --fp16-opt-level --keep
+--sync-batch-norm --device-memory --sync-bn --fp16-opt-level --keep
 --contrastive-steps --patience --preset --average-seeds --metric-for-best-model""".split()  # noqa: SIM905
 
 
