@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from classify.config.fields import above, at_least, option
+from classify.launch.strategies import STRATEGIES, StrategySpec
 
 if TYPE_CHECKING:
     import torch
@@ -119,6 +120,11 @@ class DeviceConfig:
     def local_process_index(self) -> int:
         """Rank of this process on its machine; 0 where nothing was launched (`local_rank` is -1 then)."""
         return max(self.runtime.local_rank, 0)
+
+    @property
+    def strategy_spec(self) -> StrategySpec:
+        """What the strategy asked for needs and can do; "auto", or a wrong name, is as undemanding as one device."""
+        return STRATEGIES.get(str(self.strategy), STRATEGIES["none"])
 
     @property
     def asked_precision(self) -> str:

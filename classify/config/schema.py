@@ -17,7 +17,10 @@ from classify.config.fields import above, above_or_off, at_least, between, conve
 from classify.config.output import OutputConfig
 from classify.config.recipe import PRESETS, Recipe, choose
 from classify.errors import InputError
+from classify.launch.strategies import STRATEGIES
 
+# Apex's levels at which the model itself holds half weights.
+HALF_WEIGHT_LEVELS = ("O2", "O3")
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
 
@@ -281,7 +284,7 @@ class RunConfig:
         self._forget_recipe()
         # Of few rows the start is kept behind pairs, and a random head is none to keep. Steps on pairs take the whole
         # model and its optimizer on each device.
-        whole = training.strategy != "fsdp" and training.opt_level not in ("O2", "O3")
+        whole = training.strategy_spec.whole_model and training.opt_level not in HALF_WEIGHT_LEVELS
         pairs = self.model.head == "probe" and training.contrastive_steps != 0 and whole
         recipe = choose(rows, width, pairs=pairs, preset=training.preset)
         by_device = training.per_device_train_batch_size is not None
@@ -343,10 +346,14 @@ class RunConfig:
             faults.append(f"{flag} keeps the start, and --head random starts from chance; drop one of them.")
         if self.model.lora and (self.model.freeze_embeddings or self.model.freeze_layers):
             faults.append("--lora freezes all but the head; drop --freeze-embeddings and --freeze-layers.")
-        if training.device_memory is not None and training.strategy != "model":
-            faults.append("--device-memory belongs to --strategy model; give both, or none.")
-        if self.model.lora and training.strategy == "fsdp":
-            faults.append("--lora leaves little that --strategy fsdp could cut over processes; drop one of them.")
+        strategy = training.strategy_spec
+        if training.device_memory is not None and not strategy.takes_memory_budget:
+            takers = " or ".join(name for name, spec in STRATEGIES.items() if spec.takes_memory_budget)
+            faults.append(f"--device-memory belongs to --strategy {takers}; give both, or none.")
+        if self.model.lora and not strategy.takes_lora:
+            faults.append(
+                f"--lora leaves little that --strategy {training.strategy} could cut over processes; drop one of them."
+            )
         self._combine_seeds(faults)
         if training.patience is not None and training.keep == "last":
             faults.append("--patience keeps the best weights, --keep last the last ones; drop one of them.")
@@ -370,7 +377,7 @@ class RunConfig:
                 (f"--patience {training.patience}", training.patience is not None),
                 ("--keep best", training.keep == "best"),
                 ("--lora", self.model.lora),
-                (f"--opt-level {training.opt_level}", training.opt_level in ("O2", "O3")),
+                (f"--opt-level {training.opt_level}", training.opt_level in HALF_WEIGHT_LEVELS),
             )
             if given
         )
@@ -383,7 +390,7 @@ class RunConfig:
                 f"--opt-level {level} and --precision {asked} contradict each other; give one of them"
                 + ("." if level == "O0" else ", or --precision bf16 or fp16 to say which half precision.")
             )
-        if level in ("O2", "O3") and self.training.strategy in ("model", "fsdp"):
+        if level in HALF_WEIGHT_LEVELS and not self.training.strategy_spec.takes_half_weights:
             faults.append(
                 f"--opt-level {level} keeps half weights, which --strategy {self.training.strategy} cannot place; "
                 "take O1."

@@ -1,9 +1,4 @@
-"""FSDP2: weights, gradients and optimizer state cut over the ranks; a layer is whole only while it is computed.
-
-Zhao et al., 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel"; the form here is torch's
-`fully_shard`, which cuts each parameter along its first dimension and leaves module names as they are. In a model
-that is not sharded every function here gives back what it got.
-"""
+"""Tensors of which each rank holds a part (torch's DTensor). Where none is sharded, each gives back what it got."""
 
 from __future__ import annotations
 
@@ -15,21 +10,6 @@ import torch
 from torch import nn
 
 
-def shard(model: nn.Module, device: torch.device, world_size: int) -> nn.Module:
-    """Cut a model in place, each repeated layer by itself and the rest together.
-
-    Every rank calls it, with the same weights.
-    """
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    mesh = init_device_mesh(device.type, (world_size,))
-    for layer in repeated_layers(model):
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    return model
-
-
 def repeated_layers(model: nn.Module) -> list[nn.Module]:
     """The members of the outermost module lists that repeat one class: a transformer's layers."""
     found: list[nn.Module] = []
@@ -39,6 +19,11 @@ def repeated_layers(model: nn.Module) -> list[nn.Module]:
         else:
             found.extend(repeated_layers(child))
     return found
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether each rank holds a part of the weights only, so that a forward pass waits for the others."""
+    return any(is_part(parameter) for parameter in model.parameters())
 
 
 def is_part(tensor: torch.Tensor) -> bool:

@@ -9,15 +9,13 @@ import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from classify.distributed import batch_norm, sharding
 from classify.errors import ClassifyError, InputError
 from classify.launch import xla
 from classify.launch.device_plan import DevicePlan, ParallelMode
@@ -28,22 +26,6 @@ _GLOO_SECONDS = 0.1
 _SHARERS = 4
 
 
-class BatchDataParallel(DataParallel):
-    """DataParallel over ready-made batches: one whole micro-batch a replica, logits gathered in order.
-
-    torch's own scatter cuts tensors along dimension 0, where a packed batch has size 1.
-    """
-
-    def scatter(self, inputs: tuple[Any, ...], kwargs: Any, device_ids: Any) -> Any:
-        """`inputs` holds one list with a batch per replica, at most as many as there are devices."""
-        (batches,) = inputs
-        moved = [
-            (batch.to(torch.device(self.src_device_obj.type, i)),)
-            for batch, i in zip(batches, device_ids, strict=False)
-        ]
-        return moved, [{} for _ in moved]
-
-
 @dataclass
 class Runtime:
     """This process among the others. All methods work the same in a single process."""
@@ -52,8 +34,7 @@ class Runtime:
     device: torch.device
     topology: list[dict[str, Any]] = field(default_factory=list)
     closed: bool = False
-    _wrapped: list[Any] = field(default_factory=list, repr=False)
-    _norms: int = field(default=0, repr=False)
+    _before_close: list[Callable[[], object]] = field(default_factory=list, repr=False)
 
     @property
     def rank(self) -> int:
@@ -226,67 +207,23 @@ class Runtime:
         for parameter, part in zip(parameters, total.split([one.numel() for one in parameters]), strict=True):
             parameter.grad = part.view_as(parameter)
 
-    def forward(self, model: nn.Module, batches: list[Any]) -> torch.Tensor:
-        """Outputs of a (wrapped) model for one batch a replica, concatenated in order."""
-        return model(batches if self.replicas > 1 else batches[0].to(self.device))
-
-    def wrap(self, model: nn.Module, sync_batch_norm: bool = False) -> nn.Module:
-        """Wrap for the planned parallel mode, BatchNorms before it. Call it before building the optimizer."""
-        if sync_batch_norm and self.distributed:
-            self._norms = batch_norm.synchronise(model)
-        if self.plan.strategy == "fsdp":
-            self.broadcast_parameters(model)  # as DistributedDataParallel does: all start from the same bits
-            return sharding.shard(model, self.device, self.world_size)
-        if self.distributed:
-            devices = None if self.device.type == "cpu" else [self.device.index]
-            wrapped = DistributedDataParallel(
-                model, device_ids=devices, output_device=devices and devices[0], gradient_as_bucket_view=True
-            )
-            # Before each forward pass: no step changes other buffers, such as position numbers. An attribute, because
-            # the argument has another name from torch 2.13 on.
-            wrapped.broadcast_buffers = batch_norm.count(model) > 0
-            self._wrapped.append(wrapped)
-            return wrapped
-        if self.replicas > 1:
-            return BatchDataParallel(model, device_ids=list(range(self.replicas)), output_device=0)
-        return model
-
-    def passes(self, own: int) -> int:
-        """How many forward passes this rank takes part in when it has `own` batches.
-
-        Under fsdp, where the ranks put each layer together in every pass, and where a BatchNorm asks all of them, it is
-        as many as the busiest rank has; a collective then.
-        """
-        if not self.forward_is_collective:
-            return own
-        return int(max(self.gather(torch.tensor([own], device=self.device)).tolist()))
+    def largest(self, value: int) -> int:
+        """The largest of all ranks' values. A collective."""
+        return int(self.gather(torch.tensor([value], device=self.device)).max())
 
     @property
-    def forward_is_collective(self) -> bool:
-        """Whether a forward pass in training waits for the other ranks."""
-        return self.plan.strategy == "fsdp" or self._norms > 0
-
-    def tokens_at_once(self, alone: int | None) -> int | None:
-        """Tokens of a micro-batch, at most, where a process by itself takes `alone`; None: as many as there are.
-
-        The processes of a machine share its caches. Where a pass waits for other ranks, or for weights from afar, more
-        micro-batches would cost more than they save.
-        """
-        if alone is None or self.plan.strategy not in ("none", "ddp") or self.forward_is_collective:
-            return None
-        return alone // min(_SHARERS, self.plan.launch.local_world_size)
-
-    def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:
-        """Inside this context a backward pass adds to the local gradients without exchanging them.
-
-        Not so under fsdp, which exchanges each time: keeping whole gradients is what it is there to avoid.
-        """
-        return model.no_sync() if isinstance(model, DistributedDataParallel) else contextlib.nullcontext()
+    def cache_sharers(self) -> int:
+        """Processes of this machine among which its caches are divided when steps are cut into micro-batches."""
+        return min(_SHARERS, self.plan.launch.local_world_size)
 
     def flush(self) -> None:
         """Have a device that records operations run them; others have run them already."""
         if self.device.type == "xla":
             xla.flush()
+
+    def before_close(self, release: Callable[[], object]) -> None:
+        """Have something done before the process group is taken down."""
+        self._before_close.append(release)
 
     def close(self, error: BaseException | None = None) -> None:
         """Take the process group down; safe to call twice.
@@ -306,11 +243,9 @@ class Runtime:
             # the process leaves as it is.
             with contextlib.suppress(RuntimeError):
                 torch.distributed.distributed_c10d._abort_process_group()
-        # A reducer that outlives the group would destroy it while holding the GIL, which gloo's thread may be waiting
-        # for: a deadlock at exit. So reducers go first; the wrapped models cannot be used any more.
-        for model in self._wrapped:
-            model.logger = model.reducer = None
-        self._wrapped.clear()
+        for release in self._before_close:
+            release()
+        self._before_close.clear()
         if up and not abort:
             if self.plan.backend == "gloo":
                 # Its threads take the GIL to drop the tensors of the last exchange. One that has not come to it when
@@ -324,14 +259,11 @@ class Runtime:
 
     def describe(self) -> str:
         """One line: device, parallel mode and why."""
-        launch = self.plan.launch
-        ways = {"fsdp": "weights in parts, FSDP2"}
-        way = ways.get(self.plan.strategy, "DistributedDataParallel")
-        place = f", {launch.world_size} processes ({way}, {self.plan.backend})" if self.distributed else ""
-        if self.replicas > 1:
-            place = f", {self.replicas} devices (DataParallel)"
-        if self.plan.strategy == "model":
-            place = (
-                f", {', '.join(self.devices[1:])} (model parallel)" if len(self.devices) > 1 else " (model parallel)"
-            )
+        spec, place = self.plan.spec, ""
+        if self.distributed:
+            place = f", {self.world_size} processes ({spec.name_for_people}, {self.plan.backend})"
+        elif spec.spreads_layers:
+            place = ", ".join(["", *self.devices[1:]]) + f" ({spec.name_for_people})"
+        elif self.replicas > 1:
+            place = f", {self.replicas} devices ({spec.name_for_people})"
         return f"{self.plan.device}{place}: {self.plan.reason}"

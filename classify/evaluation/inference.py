@@ -10,6 +10,7 @@ import torch
 
 from classify.data import sampler
 from classify.data.tokenize import Tokens
+from classify.distributed import sharding
 from classify.distributed.memory import out_of_memory, release_cache
 from classify.distributed.world import Runtime
 from classify.modeling.classifier import LoadedModel, output_layer
@@ -57,7 +58,7 @@ def _forward(model: LoadedModel, tokens: Tokens, rows: Rows, runtime: Runtime) -
     model.classifier.eval()
     try:
         own = sampler.share(batches, costs, runtime.rank, runtime.world_size)
-        idle = runtime.passes(len(own)) - len(own)
+        idle = runtime.largest(len(own)) - len(own) if sharding.is_sharded(model.classifier) else 0
         for places in own:
             yield from _where_it_fits(model, tokens, rows, places, runtime)
         for _ in range(idle):  # for the ranks that still compute, not for its result
@@ -73,8 +74,8 @@ def _where_it_fits(
     try:
         logits = model.classifier(model.batch(tokens, rows[places]).to(runtime.device))
     except (RuntimeError, MemoryError) as error:
-        # Under fsdp all ranks count on each other's passes.
-        if len(places) == 1 or runtime.plan.strategy == "fsdp" or not out_of_memory(error):
+        # The ranks of a sharded model count on each other's passes.
+        if len(places) == 1 or sharding.is_sharded(model.classifier) or not out_of_memory(error):
             raise
     else:
         yield places, logits

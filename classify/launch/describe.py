@@ -146,7 +146,7 @@ def words(topology: Sequence[Entry], plan: DevicePlan, each_node: bool = False) 
     """The same in plain words."""
     world = len(topology)
     machines = len({entry["machine"] for entry in topology})
-    if plan.strategy == "model":
+    if plan.spec.spreads_layers:
         where = f"{plan.n_gpu} devices, which take turns" if plan.n_gpu > 1 else "its device, main memory and disk"
         return (
             f"No launcher started this process, so its local rank is -1, and it spreads the layers of one model over "
@@ -170,15 +170,12 @@ def words(topology: Sequence[Entry], plan: DevicePlan, each_node: bool = False) 
             f"launched it computes on {plan.device}, draws all rows in random order and writes all files."
         )
     use = "it chooses the device" if plan.device != "cpu" else "on CPUs it chooses nothing, all share them"
-    ways = {
-        "fsdp": "FSDP2, each keeps a part of the weights,",
-    }
-    way = ways.get(plan.strategy, "DistributedDataParallel")
-    whole = "together they hold one model" if plan.strategy == "fsdp" else "every process ends with the same weights"
+    whole = "together they hold one model" if plan.spec.splits_weights else "every process ends with the same weights"
     return (
         f"{world} processes on {machines} machine{'s' if machines > 1 else ''} train together "
-        f"({way} over {plan.backend}). The rank counts processes over all machines, the local rank "
-        f"on one machine, where {use}. The rows of a step are divided by token count, none is repeated, and {whole}. "
+        f"({plan.spec.name_for_people} over {plan.backend}). The rank counts processes over all machines, the local "
+        f"rank on one machine, where {use}. The rows of a step are divided by token count, none is repeated, and "
+        f"{whole}. "
         + (
             "Local rank 0 of each machine writes all files there (--save-on-each-node), unless they share the folder."
             if each_node

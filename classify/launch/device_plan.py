@@ -20,6 +20,7 @@ from typing import Any
 from classify.errors import DeviceError, InputError
 from classify.launch import sagemaker, xla
 from classify.launch.launcher import Launch, read_launch
+from classify.launch.strategies import STRATEGIES, StrategySpec
 
 # An own table: torch.distributed.get_default_backend_for_device knows a vendor's only when its package is there.
 BACKENDS = {
@@ -66,6 +67,11 @@ class DevicePlan:
     reason: str
     advice: str | None = field(default=None, compare=False)
 
+    @property
+    def spec(self) -> StrategySpec:
+        """What the strategy needs and can do."""
+        return STRATEGIES[self.strategy]
+
 
 def plan_devices(
     *,
@@ -87,7 +93,7 @@ def plan_devices(
     if launch.local_rank >= 0:
         if sagemaker.is_data_parallel(environment) and not use_cpu:
             backend = backend or "smddp"
-        way = "fsdp" if strategy == "fsdp" else "ddp"
+        way = "ddp" if strategy == "auto" else strategy
         return _plan_launched(launch, kind, count, way, backend)
     if strategy == "model" and kind == "xla":
         raise InputError("--strategy model does not work on XLA devices; drop it.")
@@ -131,8 +137,9 @@ def check_strategy(launch: Launch, strategy: str, backend: str | None, on_cpu: b
 
     Only `on_cpu` depends on the hardware, so most of this can be told before any is looked at.
     """
+    processes = None if strategy == "auto" else STRATEGIES[strategy].processes
     if launch.local_rank >= 0:
-        if strategy in ("none", "dp", "model"):
+        if processes == "one":
             raise InputError(
                 f"--strategy {strategy} works in one process, but {_started(launch)}; drop the flag, or start with "
                 "python alone."
@@ -142,7 +149,7 @@ def check_strategy(launch: Launch, strategy: str, backend: str | None, on_cpu: b
                 f"--ddp-backend {backend} works on accelerators only, but this is a CPU run; drop it, or give gloo."
             )
         return
-    if strategy in ("ddp", "fsdp"):
+    if processes == "one a device":
         raise InputError(
             f"--strategy {strategy} needs one process per device, but this process was started alone; "
             "start with torchrun --nproc-per-node 2, or with --nproc 2."
@@ -181,10 +188,10 @@ def _plan_launched(launch: Launch, kind: str, count: int, strategy: str, backend
             f"gloo exchanges tensors of CPUs and CUDA devices, not of {kind}; drop --ddp-backend gloo where it was "
             "given, start one process, or give --cpu."
         )
-    if backend == "gloo" and strategy == "fsdp":
+    if backend == "gloo" and STRATEGIES[strategy].needs_own_backend:
         raise DeviceError(
-            f"--strategy fsdp on {kind} devices needs {BACKENDS.get(kind, 'their own backend')}: gloo cannot exchange "
-            "the parts; drop --ddp-backend gloo, or take --strategy ddp."
+            f"--strategy {strategy} on {kind} devices needs {BACKENDS.get(kind, 'their own backend')}: gloo cannot "
+            "exchange the parts; drop --ddp-backend gloo, or take --strategy ddp."
         )
     index, reason = launch.local_rank, f"{place}; local rank {launch.local_rank} chooses the device"
     if count == 1 and index > 0 and kind not in _ONE_A_PROCESS:

@@ -31,8 +31,8 @@ Masters = dict[nn.Parameter, nn.Parameter]
 class Precision:
     """The precision in force: its name, the type of products (None for fp32 and tf32), and why it was chosen.
 
-    `level` is 1 for autocast, 2 for half weights with fp32 masters, 3 for half precision throughout. Scores are computed
-    in full precision, as any program computes them from the folder that comes out, unless weights are half or
+    `level` is 1 for autocast, 2 for half weights with fp32 masters, 3 for half precision throughout. Scores are
+    computed in full precision, as any program computes them from the folder that comes out, unless weights are half or
     `for_scores`. `automatic`: nobody asked for it.
     """
 

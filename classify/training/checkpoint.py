@@ -14,19 +14,16 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
 
 from classify.data.files import TEMPORARY, remove_temporaries
-from classify.distributed import sharding
 from classify.errors import CheckpointError
-from classify.modeling.precision import Masters
 
 MANIFEST = "manifest.json"
 _FORMAT = 1
@@ -52,44 +49,6 @@ class Checkpoint:
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:
         """The optimizer's state as "<parameter name>/<key>"."""
         return load_file(self.path / "optimizer.safetensors")
-
-
-def set_model(model: nn.Module, tensors: dict[str, torch.Tensor]) -> None:
-    """Copy a checkpoint's weights into a model, sharded or not; names and shapes must fit exactly."""
-    own = model.state_dict()
-    model.load_state_dict(
-        {
-            # What is on no device (see `classify.training.strategies.device_map`) is frozen: it is as it was.
-            name: own[name] if own[name].is_meta else sharding.cut_like(tensors[key], own[name])
-            for name, key in _shared_keys(model).items()
-        },
-        strict=True,
-    )
-
-
-def set_optimizer(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    tensors: dict[str, torch.Tensor],
-    masters: Masters | None = None,
-) -> None:
-    """Restore each parameter's optimizer state by the parameter's name, wherever the optimizer counts it.
-
-    `masters` are what the optimizer moves in the place of weights in half precision.
-    """
-    masters = masters or {}
-    by_name: dict[str, dict[str, torch.Tensor]] = {}
-    for key, value in tensors.items():
-        name, _, part = key.rpartition("/")
-        by_name.setdefault(name, {})[part] = value
-    places = {id(p): i for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
-    state = {
-        places[id(masters.get(p, p))]: {key: sharding.cut_like(value, p) for key, value in by_name[name].items()}
-        for name, p in model.named_parameters()
-        if name in by_name
-    }
-    # torch's own loading knows on which device and in which type an optimizer wants each value.
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
 def name_of(step: int) -> str:
@@ -197,38 +156,6 @@ def _entries(folder: Path) -> list[tuple[int, Path]]:
         return []
     found = [(int(match[1]), path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
     return sorted(found)
-
-
-def _shared_keys(model: nn.Module) -> dict[str, str]:
-    """For each name of the state dict, the name its storage is saved under: tied tensors are saved once."""
-    first: dict[int, str] = {}
-    tensors = model.state_dict(keep_vars=True)  # the parameters themselves, so that tied ones are one object
-    return {name: first.setdefault(id(tensor), name) for name, tensor in tensors.items()}
-
-
-def tensors_of(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    masters: Masters | None = None,
-    *,
-    keep: bool,
-    elsewhere: Mapping[str, torch.Tensor] | None = None,
-) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """The weights by name (tied ones once), and the optimizer's state as "<parameter name>/<key>".
-
-    Weights in half precision are given as their `masters`, where they have some; those that are on no device come from
-    `elsewhere`. In main memory on ranks that `keep` them, empty on others. A collective where the model is sharded.
-    """
-    keys = set(_shared_keys(model).values())
-    masters = masters or {}
-    own = {name: masters[p] for name, p in model.named_parameters() if p in masters} | dict(elsewhere or {})
-    weights = {name: own.get(name, tensor) for name, tensor in model.state_dict().items() if name in keys}
-    moments = {
-        f"{name}/{key}": value
-        for name, parameter in model.named_parameters()
-        for key, value in optimizer.state.get(masters.get(parameter, parameter), {}).items()
-    }
-    return sharding.gathered(weights, keep), sharding.gathered(moments, keep)
 
 
 def _write_manifest(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import statistics
 import time
@@ -40,15 +39,14 @@ def rehearse(
         ballast: list[torch.Tensor] = []
         try:
             ballast.extend(_moments(state, runtime))
-            bare = state.model.classifier if runtime.distributed else state.wrapped
-            with statistics_kept(bare):
-                backward(dataclasses.replace(state, wrapped=bare), data, heaviest, config, runtime)
+            with state.strategy.without_exchange(), statistics_kept(state.model.classifier):
+                backward(state, data, heaviest, config, runtime)
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
             told = str(error).partition("\n")[0]
         ballast.clear()
-        state.clear_gradients()
+        state.strategy.clear_gradients()
         if runtime.any(told is not None):
             make_room(state, len(heaviest.rows), runtime, told or "another rank")
             told = ""
@@ -60,8 +58,7 @@ def _moments(state: TrainState, runtime: Runtime) -> Iterator[torch.Tensor]:
     DistributedDataParallel's buckets hold the gradients already that the bare model's backward pass makes.
     """
     each = 2 - runtime.distributed
-    weights = [weight for group in state.optimizer.param_groups for weight in group["params"]]
-    return (torch.empty_like(weight) for weight in weights for _ in range(each))
+    return (torch.empty_like(weight) for weight in state.strategy.trained for _ in range(each))
 
 
 def measure(state: TrainState, data: TrainingSet, config: TrainingConfig, runtime: Runtime, batch_size: int) -> float:
@@ -75,7 +72,7 @@ def measure(state: TrainState, data: TrainingSet, config: TrainingConfig, runtim
         begin = time.perf_counter()
         with statistics_kept(state.model.classifier):
             total, _ = backward(state, data, step, config, runtime)
-        state.clear_gradients()
+        state.strategy.clear_gradients()
         float(total)  # waits for a device
         mine = torch.tensor([time.perf_counter() - begin], device=runtime.device)
         seconds.append(float(runtime.gather(mine).max()) / len(step.rows))

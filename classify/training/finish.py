@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from classify.data.corpus import Part
 from classify.data.files import write_json
-from classify.distributed import sharding
 from classify.evaluation import advice, baseline, metrics
 from classify.evaluation.predictions_file import write_predictions
 from classify.modeling.lora import merge_adapters
@@ -31,7 +30,7 @@ def finish(job: Job, state: train_state.TrainState, record: RunRecord) -> None:
     metric = job.config.training.metric_for_best_model
     kept = progress.kept(job.config.training.weights_kept, metric, len(corpus.eval))
     best_epoch, step = kept["epoch"], int(kept["step"])
-    job.model.classifier.make_whole(state.masters)  # what is scored is what will be saved
+    job.strategy.end_training()  # what is scored is what will be saved
     if step != progress.step:
         if take_weights(job, step):
             job.say(_kept(best_epoch, step))
@@ -48,9 +47,7 @@ def finish(job: Job, state: train_state.TrainState, record: RunRecord) -> None:
         if part is corpus.eval
         else _eval_score(job, step, as_scored=not job.precision.rounds_weights and job.adapted is None)
     )
-    if job.placement is not None:
-        job.placement.undo()
-    weights = sharding.gathered(job.model.stock.state_dict(), keep=job.writes)
+    weights = job.strategy.stock_weights(keep=job.writes)
     with job.runtime.awaited(), job.writing("tensorboard"):
         job.tracker.close()
     if job.config.training.save_on_each_node:

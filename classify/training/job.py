@@ -37,10 +37,10 @@ from classify.training import checkpoint
 from classify.training.agreement import check_alike, check_enough
 from classify.training.averaging import WeightAverage
 from classify.training.inputs import Checked
-from classify.training.loading import choices, load, places, settle_arithmetic
+from classify.training.loading import choices, load, settle_arithmetic
 from classify.training.optimizer import Objective, make_objective
 from classify.training.output_dir import CHECKPOINTS, Destination, begun_before, claim_folder
-from classify.training.strategies.device_map import Placement
+from classify.training.strategies.base import Strategy, make_strategy
 from classify.training.tracking import Tracker
 from classify.training.train_log import TrainLog
 
@@ -61,7 +61,7 @@ class Job:
     tokenizer: Any
     max_length: int
     precision: Precision
-    model: LoadedModel
+    strategy: Strategy
     folder: Path
     batch_size: int
     guesses: list[Guess]
@@ -71,7 +71,6 @@ class Job:
     held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     vocabulary: Vocabulary | None = None
     adapted: Any = None
-    placement: Placement | None = None
     probe: dict[str, float] | None = None
     average: WeightAverage = field(default_factory=WeightAverage)
     scores: dict[int, metrics.Score] = field(default_factory=dict)
@@ -79,6 +78,11 @@ class Job:
     start_seconds: float | None = None
     log: TrainLog | None = None
     tracker: Tracker = field(default_factory=Tracker)
+
+    @property
+    def model(self) -> LoadedModel:
+        """The model that is trained and scored."""
+        return self.strategy.model
 
     @property
     def config(self) -> RunConfig:
@@ -226,20 +230,16 @@ def _prepare(
     check_enough(checked, runtime)
     precision = choose_precision(training.asked_precision, runtime.device, training.opt_level)
     loaded = load(checked, tokenizer, tokens)
-    spread = places(checked, loaded, runtime)
+    strategy = make_strategy(loaded.model, training, runtime)
+    strategy.check_room(float(loaded.tokens[checked.corpus.train.table.path].lengths[checked.corpus.train.rows].mean()))
     destination = _settle(checked.destination, runtime, held)
     assert destination.folder is not None
     writes = _makes_files(destination.folder, destination, runtime, held, training.save_on_each_node)
-    placement = None
-    if spread is not None:
-        placement = Placement(loaded.model.stock, spread, destination.folder)
-    else:
-        loaded.model.classifier.to(runtime.device)
+    placed = strategy.place(destination.folder)
     precision, packing = settle_arithmetic(checked, loaded, runtime, precision)
     found = choices(loaded, packing, runtime, precision, training.train_batch_size)
-    if placement is not None:
-        why = "the devices take turns" if len(runtime.devices) > 1 else "as much as its memory takes"
-        found.append(Guess("layers", placement.words(), why, "--device-memory"))
+    if placed is not None:
+        found.append(placed)
     vocabulary = loaded.vocabulary
     job = Job(
         checked=checked,
@@ -248,7 +248,7 @@ def _prepare(
         tokenizer=tokenizer,
         max_length=max_length,
         precision=precision,
-        model=loaded.model,
+        strategy=strategy,
         folder=destination.folder,
         batch_size=training.train_batch_size,
         guesses=[*checked.guesses, cut, *found],
@@ -257,7 +257,6 @@ def _prepare(
         names=sorted({name for name in runtime.gather_texts(restarts.job_name() or "") if name}),
         vocabulary=vocabulary if writes or vocabulary is None else vocabulary.without_table(),
         adapted=loaded.adapted,
-        placement=placement,
     )
     _tell(job, loaded.unused)
     return job

@@ -18,12 +18,10 @@ from classify.modeling.classifier import (
     load_model,
 )
 from classify.modeling.lora import add_adapters
-from classify.modeling.memory_estimate import KEPT_INPUT
 from classify.modeling.packing import ragged_kernel_applies
 from classify.modeling.precision import Precision, faster_on_cpu, multiplies_bf16
 from classify.modeling.vocabulary import Vocabulary, make_compact
 from classify.training.inputs import Checked
-from classify.training.strategies.device_map import choose_places
 
 
 @dataclass(frozen=True)
@@ -56,17 +54,6 @@ def load(checked: Checked, tokenizer: Any, tokens: dict[str, Tokens]) -> Loaded:
     if config.training.gradient_checkpointing:
         checkpoint_activations(model)
     return Loaded(model, tokens, vocabulary, unused, adapted)
-
-
-def places(checked: Checked, loaded: Loaded, runtime: Runtime) -> dict[str, str] | None:
-    """Where the model's layers go under --strategy model; None otherwise. Raises InputError where they do not fit."""
-    if runtime.plan.strategy != "model":
-        return None
-    training, part = checked.config.training, checked.corpus.train
-    length = float(loaded.tokens[part.table.path].lengths[part.rows].mean())
-    rows = training.train_batch_size / training.gradient_accumulation_steps
-    share = KEPT_INPUT if training.gradient_checkpointing else 1.0
-    return choose_places(loaded.model.stock, runtime.devices, share * rows * length, length, training.device_memory)
 
 
 def settle_arithmetic(

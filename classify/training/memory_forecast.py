@@ -10,11 +10,6 @@ from classify.training.inputs import Checked
 
 # A rule of thumb for BERT's vocabularies and European languages, good enough to estimate memory by.
 _CHARACTERS_A_TOKEN = 4
-# What a strategy cuts over the devices.
-_CUT = {
-    "fsdp": ("weights", "gradients", "optimizer"),
-    "model": ("weights", "gradients", "optimizer", "activations"),
-}
 
 
 def memory(checked: Checked, runtime: Runtime) -> str:
@@ -29,13 +24,13 @@ def memory(checked: Checked, runtime: Runtime) -> str:
     length = min(
         characters / _CHARACTERS_A_TOKEN + 2, config.data.max_length or min(DEFAULT_LIMIT, checked.model.max_length)
     )
-    devices = runtime.world_size * max(1, plan.n_gpu if plan.strategy in ("dp", "model") else 1)
+    devices = runtime.world_size * max(1, plan.n_gpu if plan.spec.processes == "one" else 1)
     rows = training.train_batch_size / training.gradient_accumulation_steps
     half = choose_precision(training.asked_precision, runtime.device, training.opt_level).half is not None
-    each = rows if plan.strategy == "model" else rows / devices
-    at_once = runtime.tokens_at_once(memory_estimate.tokens_at_once(memory_estimate.width_of(checked.model.config)))
-    if at_once is not None and runtime.device.type == "cpu" and training.opt_level in (None, "O0", "O1"):
-        each = min(each, at_once / length)
+    each = rows if plan.spec.spreads_layers else rows / devices
+    if plan.spec.cuts_steps and runtime.device.type == "cpu" and training.opt_level in (None, "O0", "O1"):
+        at_once = memory_estimate.tokens_at_once(memory_estimate.width_of(checked.model.config))
+        each = min(each, at_once // runtime.cache_sharers / length)
     lora = (lambda _: True) if model.lora else None  # what LoRA adds is small beside the rest
     is_frozen = lora or memory_estimate.frozen_names(model.freeze_embeddings, model.freeze_layers)
     need = memory_estimate.training_need(
@@ -48,5 +43,5 @@ def memory(checked: Checked, runtime: Runtime) -> str:
         frozen_layers=model.freeze_layers,
         added_layers=checked.model.added_layers,
         checkpointing=training.gradient_checkpointing,
-    ).divided(devices, *_CUT.get(plan.strategy, ()))
+    ).divided(devices, *plan.spec.splits)
     return f"memory: {need.words()}, for texts of about {length:.0f} tokens; a vocabulary cut to what occurs takes less"

@@ -158,16 +158,14 @@ def restore(job: Job, found: Checkpoint) -> train_state.TrainState:
     weights = job.runtime.broadcast_tensors(found.model_tensors() if main else None)
     if job.vocabulary is not None and job.vocabulary.compacted:
         _check_vocabulary(found, weights.get(VOCABULARY), job.vocabulary.as_tensor())
-    checkpoint.set_model(job.model.stock, weights)
+    job.strategy.load_weights(weights)
     if job.writes:
         job.average.restore(weights, found.state.get("averaged", 0))
-    state = train_state.make_state(job.model, job.config.training, job.runtime, job.objective)
+    state = train_state.make_state(job.strategy, job.objective)
     tensors = job.runtime.broadcast_tensors(found.optimizer_tensors() if main else None)
-    checkpoint.set_optimizer(job.model.stock, state.optimizer, tensors, state.masters)
+    job.strategy.load_optimizer(tensors, found.state["scaler"])
     state.progress = train_state.Progress(**found.state["progress"])
     state.parts = max(state.parts, state.progress.parts)
-    if found.state["scaler"] and state.scaler.is_enabled():
-        state.scaler.load_state_dict(found.state["scaler"])
     job.probe = found.state["probe"]
     return state
 
@@ -191,5 +189,5 @@ def take_weights(job: Job, step: int) -> bool:
             job.say(f"note: the weights of step {step} cannot be trusted, so the last ones are kept: {error}")
     if not job.runtime.broadcast(tensors is not None):
         return False
-    checkpoint.set_model(job.model.stock, job.runtime.broadcast_tensors(tensors))
+    job.strategy.load_weights(job.runtime.broadcast_tensors(tensors))
     return True

@@ -16,7 +16,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
 from tqdm import tqdm
 
 from classify.config.schema import RunConfig
@@ -192,7 +191,7 @@ def _begin(job: Job, found: Checkpoint | None, end: int) -> train_state.TrainSta
             f"head: starts from a logistic regression on the model's output of {start.rows} rows - evaluation accuracy "
             f"{score.accuracy:.3f} before fine-tuning, {time.perf_counter() - begin:.1f} s (--head to change)"
         )
-    state = train_state.make_state(job.model, config.training, job.runtime, job.objective)
+    state = train_state.make_state(job.strategy, job.objective)
     if score is not None:
         _keep_if_best(job, state.progress, score)
     return state
@@ -215,7 +214,7 @@ def _rehearse(job: Job, state: train_state.TrainState, plan: BatchPlan, end: int
     training, runtime, data = job.config.training, job.runtime, job.training_set
     start = state.progress.position
     unsure = training.max_minutes is not None or (runtime.distributed and runtime.device.type != "cpu")
-    if unsure and not runtime.forward_is_collective and start < end:
+    if unsure and not state.strategy.forward_is_collective and start < end:
         parts = state.parts
         dry_run.rehearse(state, data, list(plan.steps(start, min(end, start + plan.rows))), training, runtime)
         if state.parts != parts:
@@ -296,8 +295,7 @@ def _tell_cut(job: Job, step: int, parts: int) -> None:
 
 def _end_cycle(job: Job, state: train_state.TrainState, last: bool) -> None:
     """Take the weights into the average; then go back to the start, or at the last cycle's end to the average."""
-    weights, _ = _tensors(job, state)
-    job.average.add(weights)
+    job.average.add(job.strategy.weights(keep=job.writes))
     cycles = job.config.training.cycles
     if not last:
         job.say(f"training {job.average.count} of {cycles} is done; the next one begins from the same start")
@@ -306,11 +304,10 @@ def _end_cycle(job: Job, state: train_state.TrainState, last: bool) -> None:
                 f"{job.folder}: the start of all {cycles} trainings cannot be read any more; start afresh with "
                 "--overwrite-output-dir."
             )
-        state.optimizer.state.clear()
-        state.scaler = job.model.classifier.precision.scaler()
+        job.strategy.restart()
         return
     tensors = job.runtime.broadcast_tensors(job.average.tensors if job.runtime.is_main else None)
-    checkpoint.set_model(job.model.stock, tensors)
+    job.strategy.load_weights(tensors)
     score = job.score(job.checked.corpus.eval)
     _keep_if_best(job, state.progress, score)
     job.say(f"the average of {cycles} trainings: {_words(score)}")
@@ -399,7 +396,7 @@ def _save(job: Job, state: train_state.TrainState) -> None:
         newest = set(steps[-limit:])
         return newest if best <= newest else best | set(steps[-max(1, limit - 1) :])
 
-    weights, moments = _tensors(job, state)
+    weights, moments = job.strategy.weights(keep=job.writes), job.strategy.moments(keep=job.writes)
     if job.writes:
         weights |= job.average.for_checkpoint()
     if job.writes and job.vocabulary is not None and job.vocabulary.compacted:
@@ -416,20 +413,9 @@ def _save(job: Job, state: train_state.TrainState) -> None:
                     "identity": job.identity(),
                     "model_folder": str(job.checked.model.path.resolve()),
                     "settings": job.config.flat(),
-                    "scaler": state.scaler.state_dict(),
+                    "scaler": job.strategy.scaler.state_dict(),
                     "probe": job.probe,
                     "averaged": job.average.count,
                 },
                 keep=keep,
             )
-
-
-def _tensors(job: Job, state: train_state.TrainState) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Weights and optimizer state as they stand, where this process writes. A collective."""
-    return checkpoint.tensors_of(
-        job.model.stock,
-        state.optimizer,
-        state.masters,
-        keep=job.writes,
-        elsewhere=job.placement.left_out() if job.placement is not None else None,
-    )

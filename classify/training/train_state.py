@@ -7,16 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import nn
 
-from classify.config.schema import TrainingConfig
 from classify.data import sampler
-from classify.distributed.world import Runtime
 from classify.launch import xla
 from classify.modeling.classifier import LoadedModel
-from classify.modeling.precision import Masters
-from classify.training.optimizer import Objective, make_optimizer
+from classify.training.optimizer import Objective
+from classify.training.strategies.base import Strategy
 
 Rows = npt.NDArray[np.int64]
 # By which an earlier score must be ahead of the last one: chance alone does that in one of forty.
@@ -96,39 +92,22 @@ class TrainState:
     `micros` is how many they were the last time.
     """
 
-    model: LoadedModel
-    wrapped: nn.Module
-    optimizer: torch.optim.Optimizer
-    scaler: torch.amp.GradScaler
+    strategy: Strategy
     parts: int
     objective: Objective = field(default_factory=Objective)
-    masters: Masters = field(default_factory=dict)
     progress: Progress = field(default_factory=Progress)
     micros: int = 1
 
-    def clear_gradients(self) -> None:
-        """Forget the gradients of the optimizer's weights, and of the half ones whose masters they are."""
-        self.optimizer.zero_grad(set_to_none=True)
-        for weight in self.masters:
-            weight.grad = None
+    @property
+    def model(self) -> LoadedModel:
+        """The model that is trained."""
+        return self.strategy.model
 
 
-def make_state(
-    model: LoadedModel, config: TrainingConfig, runtime: Runtime, objective: Objective | None = None
-) -> TrainState:
-    """Wrap the model, then build the optimizer on the parameters as they are after wrapping, or on their masters."""
-    masters = model.classifier.halve()
-    wrapped = runtime.wrap(model.classifier, config.sync_batch_norm)
-    optimizer = make_optimizer(wrapped, config, runtime.device, masters)
-    return TrainState(
-        model,
-        wrapped,
-        optimizer,
-        model.classifier.precision.scaler(),
-        config.gradient_accumulation_steps,
-        objective or Objective(),
-        masters,
-    )
+def make_state(strategy: Strategy, objective: Objective | None = None) -> TrainState:
+    """Begin training a model by a strategy."""
+    strategy.begin()
+    return TrainState(strategy, strategy.config.gradient_accumulation_steps, objective or Objective())
 
 
 def micro_batches(

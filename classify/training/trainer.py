@@ -7,7 +7,6 @@ an uninterrupted one would have drawn.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -15,19 +14,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import nn
 
 from classify.config.schema import TrainingConfig
 from classify.data import sampler
 from classify.data.tokenize import TrainingSet
-from classify.distributed import sharding
 from classify.distributed.batch_norm import counted, statistics_kept
 from classify.distributed.memory import out_of_memory, release_cache
 from classify.distributed.world import Runtime
 from classify.errors import ClassifyError, RankError
 from classify.modeling.kernels.dropout import seed_draws
-from classify.modeling.packing import Batch
-from classify.modeling.precision import give_weights, take_gradients
 from classify.modeling.transfer import send
 from classify.training.optimizer import NO_LABEL, learning_rate_factor, set_learning_rate
 from classify.training.train_state import Progress, TrainState, micro_batches
@@ -82,7 +77,7 @@ def train_step(
             )
         make_room(state, len(step.rows), runtime, told)
     try:
-        norm = _update(state, config)
+        norm = state.strategy.optimizer_step()
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
@@ -108,21 +103,27 @@ def backward(
     """Gradients of a step, exchanged between ranks; (this rank's summed loss, the rows' weights on all ranks)."""
     rows = data.rows[step.rows]
     lengths = data.tokens.lengths_of(rows)
-    at_once = runtime.tokens_at_once(state.model.tokens_at_once)
+    strategy = state.strategy
     micros = micro_batches(
-        state.model, lengths, runtime.rank, runtime.world_size, state.parts, runtime.replicas, at_once
+        state.model,
+        lengths,
+        runtime.rank,
+        runtime.world_size,
+        state.parts,
+        runtime.replicas,
+        strategy.tokens_at_once,
     )
     state.micros = len(micros)
     # A rank without rows still takes part in the exchange of gradients: one row, counted zero times.
     weights = [1.0] * len(micros)
-    for _ in range(max(1, runtime.passes(len(micros))) - len(micros)):
+    for _ in range(max(1, strategy.passes(len(micros))) - len(micros)):
         micros.append([np.zeros(1, dtype=np.int64)])
         weights.append(0.0)
     # The wrapped model averages over ranks, so each rank's part is scaled up by their number.
     weight_sum = state.objective.weight_sum(data.labels[rows])
     scale = runtime.world_size / weight_sum
     total = torch.zeros((), device=runtime.device)
-    state.wrapped.train()
+    strategy.module.train()
     for number, (pieces, weight) in enumerate(zip(micros, weights, strict=True)):
         seed_draws(config.seed, step.epoch, state.progress.step, number, runtime.rank, runtime.device.type)
         batches = [state.model.batch(data.tokens, rows[piece]) for piece in pieces]
@@ -130,22 +131,12 @@ def backward(
         filling = np.full(state.model.filled(len(labels)) - len(labels), NO_LABEL)
         truth = send(torch.from_numpy(np.concatenate([labels, filling])), runtime.device)
         last = number == len(micros) - 1
-        exchange = contextlib.nullcontext() if last else runtime.no_sync(state.wrapped)
-        with exchange, counted(state.wrapped, weight > 0):
-            total += weight * _pass(state, batches, truth, scale * weight, runtime)
-        if last or not runtime.distributed:  # whose reducer adds up in place, in half precision
-            take_gradients(state.masters)
+        with strategy.accumulate(last), counted(strategy.module, weight > 0):
+            loss = state.objective.loss_sum(strategy.forward(batches), truth)
+            strategy.backward(loss * (scale * weight), last)
+            total += weight * loss.detach()
         runtime.flush()
     return total, weight_sum
-
-
-def _pass(
-    state: TrainState, batches: list[Batch], truth: torch.Tensor, factor: float, runtime: Runtime
-) -> torch.Tensor:
-    """Add the gradients of `factor` times a micro-batch's summed loss; returns that sum."""
-    loss = state.objective.loss_sum(runtime.forward(state.wrapped, batches), truth)
-    state.scaler.scale(loss * factor).backward()
-    return loss.detach()
 
 
 def finer(state: TrainState) -> int:
@@ -163,7 +154,7 @@ def make_room(state: TrainState, rows: int, runtime: Runtime, told: str) -> None
             f"step {state.progress.step + 1}: out of memory with a single text ({told}); {_less_memory(state)}."
         )
     state.parts = finer(state)
-    state.clear_gradients()
+    state.strategy.clear_gradients()
     release_cache(runtime.device)
 
 
@@ -172,19 +163,6 @@ def _less_memory(state: TrainState) -> str:
     if state.model.classifier.precision.half is not None:
         return "take --gradient-checkpointing or a smaller --max-length"
     return "take --gradient-checkpointing, a smaller --max-length or --precision bf16"
-
-
-def _update(state: TrainState, config: TrainingConfig) -> torch.Tensor:
-    """Clip, step, clear. Returns the gradient's norm before clipping, the same on every rank."""
-    state.scaler.unscale_(state.optimizer)
-    limit = config.max_grad_norm or math.inf
-    trained = [p for group in state.optimizer.param_groups for p in group["params"]]
-    norm = sharding.whole(nn.utils.clip_grad_norm_(trained, limit))
-    state.scaler.step(state.optimizer)
-    state.scaler.update()
-    give_weights(state.masters)
-    state.clear_gradients()
-    return norm
 
 
 def fit(
@@ -215,7 +193,7 @@ def fit(
         rate = config.peak_learning_rate * learning_rate_factor(
             progress.step % total_steps, total_steps, config.warmup_steps, config.lr_scheduler_type
         )
-        set_learning_rate(state.optimizer, rate)
+        set_learning_rate(state.strategy.optimizer, rate)
         if step.position % batches.rows == 0:
             progress.epoch_loss, progress.epoch_weight = 0.0, 0.0
         loss, weight, norm = train_step(state, data, step, config, runtime)

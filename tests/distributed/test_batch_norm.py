@@ -12,10 +12,10 @@ import torch
 from classify.config.schema import TrainingConfig
 from classify.evaluation.inference import logits_of
 from classify.modeling.classifier import LoadedModel
-from classify.training import train_state, trainer
+from classify.training import trainer
 from tests.support import tiny
 from tests.support.processes import run_distributed_test
-from tests.support.runs import SEED, data_and_model
+from tests.support.runs import SEED, data_and_model, make_state
 
 pytestmark = pytest.mark.distributed
 
@@ -42,7 +42,7 @@ def train_with_batch_norm(model_folder: Path, results: Path, way: str) -> None:
         data, model = data_and_model(model_folder)
         with_batch_norm(model).use_packing(True)
         config.max_steps = steps
-        state = train_state.make_state(model, config, config.runtime)
+        state = make_state(model, config, config.runtime)
         list(trainer.fit(state, data, config, config.runtime, batch_size=batch_size))
         logits = logits_of(model, data.tokens, data.rows, config.runtime)
         if config.runtime.is_main:

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from classify.config.schema import TrainingConfig
 from classify.distributed.batch_norm import AllReducedBatchNorm, counted, statistics_kept, synchronise, told
 from classify.launch.device_plan import ParallelMode
+from classify.training.strategies.base import make_strategy
 from tests.support.processes import free_port
 
 
@@ -92,7 +93,9 @@ def test_buffers_are_broadcast_for_a_batch_norm_alone(norm: bool, group: None) -
     """DistributedDataParallel would send position numbers, which no step changes, before every forward pass."""
     runtime = TrainingConfig(use_cpu=True).runtime
     plan = dataclasses.replace(runtime.plan, parallel_mode=ParallelMode.DISTRIBUTED, strategy="ddp", backend="gloo")
-    wrapped: Any = dataclasses.replace(runtime, plan=plan).wrap(_Encoder(norm))
+    model: Any = None
+    strategy = make_strategy(model, TrainingConfig(), dataclasses.replace(runtime, plan=plan))
+    wrapped: Any = strategy.wrap(_Encoder(norm))
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         wrapped(torch.ones(3, 4)).sum().backward()
     assert any("broadcast" in event.name for event in seen.events()) is norm

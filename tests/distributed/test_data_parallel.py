@@ -21,12 +21,14 @@ import classify
 from classify.config.schema import DataConfig, ModelConfig, RunConfig, TrainingConfig
 from classify.data.sampler import BatchPlan
 from classify.data.tokenize import TrainingSet
-from classify.distributed.world import BatchDataParallel, Runtime
+from classify.distributed.world import Runtime
 from classify.evaluation.inference import logits_of
 from classify.launch.device_plan import DevicePlan, Hardware, ParallelMode, plan_devices
-from classify.modeling.classifier import LoadedModel
-from classify.training import train_state, trainer
-from tests.support.runs import LEARNING_RATE, ROWS, SEED, STEPS, data_and_model
+from classify.training import trainer
+from classify.training.strategies import data_parallel
+from classify.training.strategies.base import Strategy, make_strategy
+from classify.training.strategies.data_parallel import BatchDataParallel
+from tests.support.runs import LEARNING_RATE, ROWS, SEED, STEPS, data_and_model, make_state
 
 BATCH = 7  # cut unequally between two, and the last one of an epoch holds a single row
 
@@ -70,77 +72,75 @@ class TwoReplicas(nn.Module):
         return torch.cat(parts)
 
 
-class TwoDevices(Runtime):
-    """A runtime that drives two devices in one process."""
-
-    def wrap(self, model: nn.Module, sync_batch_norm: bool = False) -> nn.Module:
-        self.wrapped_by_test = TwoReplicas(model)
-        return self.wrapped_by_test
-
-
-def two_devices() -> TwoDevices:
+@pytest.fixture
+def two_devices(monkeypatch: pytest.MonkeyPatch) -> Runtime:
+    """A process that drives two devices."""
+    monkeypatch.setattr(data_parallel, "BatchDataParallel", lambda model, **_: TwoReplicas(model))
     plan = plan_devices(use_cpu=False, local_rank=-1, environment={}, hardware=Hardware("cuda", 2))
     assert (plan.parallel_mode, plan.n_gpu) == (ParallelMode.NOT_DISTRIBUTED, 2)
     place = {"machine": 0, "rank": 0, "local_rank": -1, "device": "cuda:0"}
-    return TwoDevices(plan, torch.device("cpu"), [place])
+    return Runtime(plan, torch.device("cpu"), [place])
 
 
 def train(
     model_folder: Path, runtime: Runtime, packed: bool, micro: int
-) -> tuple[LoadedModel, TrainingSet, list[trainer.StepDone]]:
+) -> tuple[Strategy, TrainingSet, list[trainer.StepDone]]:
     data, model = data_and_model(model_folder)
     model.use_packing(packed)
     config = TrainingConfig(
         use_cpu=True, learning_rate=LEARNING_RATE, max_steps=STEPS, gradient_accumulation_steps=micro, seed=SEED,
         logging_steps=1,
     )  # fmt: skip
-    state = train_state.make_state(model, config, runtime)
+    state = make_state(model, config, runtime)
     events = list(trainer.fit(state, data, config, runtime, batch_size=BATCH))
-    return model, data, events
+    return state.strategy, data, events
 
 
 @pytest.mark.parametrize("packed", [True, False], ids=["packed", "padded"])
 @pytest.mark.parametrize("micro", [1, 2])
-def test_the_same_weights_as_one_device(model_folder: Path, packed: bool, micro: int) -> None:
+def test_the_same_weights_as_one_device(two_devices: Runtime, model_folder: Path, packed: bool, micro: int) -> None:
     """The loss is weighted by rows: a mean of the replicas' means would differ where they hold unequal numbers."""
-    runtime = two_devices()
-    two, data, told = train(model_folder, runtime, packed, micro)
-    one, _, alone = train(model_folder, TrainingConfig(use_cpu=True).runtime, packed, micro)
+    strategy, data, told = train(model_folder, two_devices, packed, micro)
+    other, _, alone = train(model_folder, TrainingConfig(use_cpu=True).runtime, packed, micro)
+    two, one = strategy.model, other.model
     a, b = (
         torch.cat([p.detach().flatten() for n, p in model.stock.named_parameters() if not n.endswith("key.bias")])
         for model in (two, one)
     )
     assert float((a - b).norm() / b.norm()) <= 1e-5
     np.testing.assert_allclose([e.loss for e in told], [e.loss for e in alone], rtol=2e-5, atol=2e-6)
-    sizes = runtime.wrapped_by_test.sizes
+    sizes: Any = strategy.module.sizes
     rows = BatchPlan(ROWS, BATCH, SEED)
     assert sum(map(sum, sizes)) == sum(len(step.rows) for step in rows.steps(0, rows.end_of(99, STEPS)))
     assert any(len(set(pair)) == 2 for pair in sizes), "some batches are cut unequally"
     assert [1] in sizes, "the last batch of an epoch has a row for one replica only"
     np.testing.assert_allclose(
-        logits_of(two, data.tokens, data.rows, runtime), logits_of(one, data.tokens, data.rows, runtime), atol=1e-4
+        logits_of(two, data.tokens, data.rows, two_devices),
+        logits_of(one, data.tokens, data.rows, two_devices),
+        atol=1e-4,
     )
 
 
-def test_logits_come_back_in_the_order_of_the_batches(model_folder: Path) -> None:
+def test_logits_come_back_in_the_order_of_the_batches(two_devices: Runtime, model_folder: Path) -> None:
     data, model = data_and_model(model_folder)
     model.use_packing(True)
-    runtime = two_devices()
-    wrapped = runtime.wrap(model.classifier).eval()
+    strategy = make_strategy(model, TrainingConfig(), two_devices)
+    strategy.begin()
+    module: Any = strategy.module.eval()
     batches = [model.batch(data.tokens, rows) for rows in (np.arange(0, 5), np.arange(5, 7))]
     with torch.no_grad():
-        got = runtime.forward(wrapped, batches)
+        got = strategy.forward(batches)
         want = model.classifier(model.batch(data.tokens, np.arange(7)))
-    assert runtime.wrapped_by_test.sizes == [[5, 2]]
+    assert module.sizes == [[5, 2]]
     assert (got - want).abs().max() < 1e-6
 
 
 def test_a_whole_run_says_that_ddp_is_faster(
-    table: Path, model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    two_devices: Runtime, table: Path, model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Once, and the folder tells what was done."""
     training = TrainingConfig(output_dir=str(tmp_path / "out"), max_steps=3, batch_size=32, report_to="none")
-    training.__dict__["runtime"] = two_devices()
+    training.__dict__["runtime"] = two_devices
     folder = classify.train(RunConfig(DataConfig(data=str(table)), ModelConfig(model=str(model_folder)), training))
     said = capsys.readouterr().out
     assert said.count("--nproc 2 (or torchrun) is faster") == 1

@@ -21,10 +21,10 @@ from classify.distributed.sharding import gathered
 from classify.distributed.world import Runtime
 from classify.evaluation.inference import logits_of
 from classify.modeling.classifier import LoadedModel, freeze_unused
-from classify.training import train_state, trainer
+from classify.training import trainer
 from tests.support import tiny
 from tests.support.processes import run_distributed_test
-from tests.support.runs import LEARNING_RATE, ROWS, SEED, STEPS, data_and_model
+from tests.support.runs import LEARNING_RATE, ROWS, SEED, STEPS, data_and_model, make_state
 
 pytestmark = pytest.mark.distributed
 
@@ -51,9 +51,9 @@ def count_exchanges(model_folder: Path, runtime: Runtime, micro: int) -> tuple[i
         exchanges.append(bucket.index())
         return allreduce_hook(state, bucket)
 
-    state = train_state.make_state(model, config, runtime)
-    assert isinstance(state.wrapped, DistributedDataParallel)
-    state.wrapped.register_comm_hook(None, counted)
+    state = make_state(model, config, runtime)
+    assert isinstance(state.strategy.module, DistributedDataParallel)
+    state.strategy.module.register_comm_hook(None, counted)
     list(trainer.fit(state, data, config, runtime, batch_size=BATCH))
     return len(exchanges), unused
 
@@ -82,7 +82,7 @@ def train_every_case(model_folder: Path, results: Path, strategy: Any = "auto") 
                 seed=SEED,
                 logging_steps=1,
             )
-            state = train_state.make_state(model, config, runtime)
+            state = make_state(model, config, runtime)
             seeds: list[int] = []
             hook = model.classifier.register_forward_pre_hook(lambda *_, to=seeds: to.append(torch.initial_seed()))
             events = list(trainer.fit(state, data, config, runtime, batch_size=BATCH))

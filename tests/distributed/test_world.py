@@ -14,17 +14,19 @@ import torch
 import classify.training.run as run
 from classify.config.schema import TrainingConfig
 from classify.data.tokenize import load_tokenizer, tokenize
-from classify.distributed.world import BatchDataParallel, Runtime
+from classify.distributed.world import Runtime
 from classify.errors import InputError, RankError
 from classify.launch.device_plan import ParallelMode
 from classify.modeling.classifier import load_model
 from classify.modeling.hub import resolve_model
 from classify.modeling.precision import FP32, Precision
-from classify.training.train_state import make_state, micro_batches
+from classify.training.strategies.base import make_strategy
+from classify.training.strategies.data_parallel import BatchDataParallel
+from classify.training.train_state import micro_batches
 from classify.training.trainer import fit
 from tests.support import tiny
 from tests.support.processes import free_port
-from tests.support.runs import data_and_model, make_config
+from tests.support.runs import data_and_model, make_config, make_state
 
 
 def test_a_single_process_on_the_cpu() -> None:
@@ -188,7 +190,8 @@ def test_processes_of_a_machine_share_its_caches(
     runtime = TrainingConfig(use_cpu=True).runtime
     launch = replace(runtime.plan.launch, world_size=processes, local_world_size=processes)
     there = replace(runtime, plan=replace(runtime.plan, launch=launch, strategy=strategy))
-    assert there.tokens_at_once(alone) == wanted
+    model: Any = SimpleNamespace(tokens_at_once=alone)
+    assert make_strategy(model, TrainingConfig(), there).tokens_at_once == wanted
 
 
 @pytest.mark.parametrize(
@@ -239,9 +242,10 @@ def test_data_parallel_on_two_gpus(model_folder: Path) -> None:
     model = load_model(resolve_model(str(model_folder)), ["a", "b"], seed=0, pad_token_id=0, dropout=0.0)
     model.use_packing(True)
     model.classifier.to(config.device)
-    wrapped = config.runtime.wrap(model.classifier)
+    strategy = make_strategy(model, config, config.runtime)
+    strategy.begin()
     batches = [model.batch(tokens, np.arange(0, 6)), model.batch(tokens, np.arange(6, 11))]
-    got = config.runtime.forward(wrapped, batches)
+    got = strategy.forward(batches)
     want = torch.cat([model.classifier(batch.to(config.device)) for batch in batches])
     assert got.device == config.device
     assert (got - want).abs().max() < 1e-4

@@ -16,8 +16,9 @@ from classify.config.schema import TrainingConfig
 from classify.data.tokenize import TrainingSet, load_tokenizer, tokenize
 from classify.modeling.classifier import load_model
 from classify.modeling.hub import resolve_model
-from classify.training import train_state, trainer
+from classify.training import trainer
 from tests.support import tiny
+from tests.support.runs import make_state
 
 RECORD = Path(__file__).with_suffix(".json")
 STEPS = 12
@@ -56,7 +57,7 @@ def losses(folder: Path) -> list[float]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        state = train_state.make_state(model, config, config.runtime)
+        state = make_state(model, config, config.runtime)
         events = trainer.fit(state, data, config, config.runtime, batch_size=16)
         return [event.loss for event in events if event.loss is not None]
     finally:

@@ -12,9 +12,13 @@ import pytest
 
 from classify.config.schema import DataConfig, ModelConfig, RunConfig, TrainingConfig
 from classify.data.tokenize import TrainingSet, load_tokenizer, tokenize
+from classify.distributed.world import Runtime
 from classify.modeling.classifier import LoadedModel, load_model
 from classify.modeling.hub import resolve_model
-from classify.training import run
+from classify.training import run, train_state
+from classify.training.optimizer import Objective
+from classify.training.strategies.base import make_strategy
+from classify.training.train_state import TrainState
 from tests.support import tiny
 
 # What the output folder of a run holds.
@@ -51,6 +55,13 @@ def make_config(model: Path, table: Path, out: Path, **changes: Any) -> RunConfi
         ModelConfig(model=str(model), **start),
         TrainingConfig(output_dir=str(out), **training),
     )
+
+
+def make_state(
+    model: LoadedModel, config: TrainingConfig, runtime: Runtime, objective: Objective | None = None
+) -> TrainState:
+    """Training of a model that is in its place, begun as a run begins it."""
+    return train_state.make_state(make_strategy(model, config, runtime), objective)
 
 
 def worse_in_the_end(folder: Path) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from torch import nn
 from classify.cli import main
 from classify.errors import DiskError, InputError
 from classify.modeling import memory_estimate
-from classify.training import checkpoint, run
+from classify.training import checkpoint, run, state_dict
 from classify.training import finish as finishing
 from classify.training.run import train
 from tests.support import tiny
@@ -40,7 +40,8 @@ def small() -> tuple[nn.Module, torch.optim.Optimizer]:
 
 def save(folder: Path, step: int, keep: int = 1) -> Path:
     model, optimizer = small()
-    weights, moments = checkpoint.tensors_of(model, optimizer, keep=True)
+    weights = state_dict.weights_of(model, {}, keep=True, elsewhere={})
+    moments = state_dict.moments_of(model, optimizer, {}, keep=True)
     return checkpoint.save(folder, step, weights, moments, {"x": step}, keep=lambda steps: set(steps[-keep:]))
 
 
@@ -51,8 +52,8 @@ def test_a_checkpoint_restores_model_and_optimizer(tmp_path: Path) -> None:
     assert found is not None
     fresh = nn.Linear(4, 3)
     again = torch.optim.AdamW(fresh.parameters())
-    checkpoint.set_model(fresh, found.model_tensors())
-    checkpoint.set_optimizer(fresh, again, found.optimizer_tensors())
+    state_dict.load_weights(fresh, found.model_tensors())
+    state_dict.load_moments(fresh, again, {}, found.optimizer_tensors())
     assert torch.equal(fresh.weight, model.weight)
     for mine, other in zip(again.state.values(), optimizer.state.values(), strict=True):
         assert mine.keys() == other.keys()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import resource
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,11 @@ from classify.distributed.memory import main_memory, out_of_memory
 from classify.errors import ClassifyError, RankError
 from classify.modeling.classifier import freeze_unused, load_model
 from classify.modeling.hub import resolve_model
-from classify.training import dry_run, train_state, trainer
+from classify.training import dry_run, trainer
+from classify.training.strategies.base import Strategy
 from tests.support import tiny
 from tests.support.processes import run_distributed_test
-from tests.support.runs import data_and_model
+from tests.support.runs import data_and_model, make_state
 
 ROWS = 2048
 MMAP_THRESHOLD = -3  # of glibc's mallopt
@@ -53,11 +53,10 @@ def train_with(folder: Path, megabytes: int | None, rows_per_step: int = ROWS) -
     data = TrainingSet(tokens, np.arange(ROWS), np.array([labels.index(label) for _, label in rows]))
     config = TrainingConfig(use_cpu=True, max_steps=2, learning_rate=1e-3, logging_steps=1)
     runtime = config.runtime
-    state = train_state.make_state(model, config, runtime)
-    bare = dataclasses.replace(state, wrapped=model.classifier)
-    # Threads and libraries are there now.
-    trainer.backward(bare, data, BatchPlan(ROWS, 8, config.seed).step_at(0), config, runtime)
-    state.optimizer.zero_grad(set_to_none=True)
+    state = make_state(model, config, runtime)
+    with state.strategy.without_exchange():  # threads and libraries are there now
+        trainer.backward(state, data, BatchPlan(ROWS, 8, config.seed).step_at(0), config, runtime)
+    state.strategy.optimizer.zero_grad(set_to_none=True)
     if megabytes is not None and runtime.is_main:
         # What a failed attempt frees counts against the limit otherwise, wherever glibc keeps it.
         ctypes.CDLL(None).mallopt(MMAP_THRESHOLD, 65536)
@@ -106,7 +105,7 @@ def test_ranks_agree_before_the_first_step(wide_model: Path, unlimited: list[flo
 def test_a_single_text_that_does_not_fit_ends_the_run(model_folder: Path) -> None:
     _, model = data_and_model(model_folder)
     config = TrainingConfig(use_cpu=True)
-    state = train_state.make_state(model, config, config.runtime)
+    state = make_state(model, config, config.runtime)
     trainer.make_room(state, 3, config.runtime, "no room")
     trainer.make_room(state, 3, config.runtime, "no room")
     with pytest.raises(
@@ -133,10 +132,10 @@ def test_of_several_processes_the_rank_that_has_no_room_says_so(
     """The others cannot know; an error that is none of memory goes its way."""
     data, model = data_and_model(model_folder)
     config = TrainingConfig(use_cpu=True)
-    state = train_state.make_state(model, config, config.runtime)
+    state = make_state(model, config, config.runtime)
     step = BatchPlan(len(data.rows), 8, 0).step_at(0)
     faults = [MemoryError("no room\nat all"), RuntimeError("shapes do not match")]
-    monkeypatch.setattr(state.optimizer, "step", lambda *_, **__: (_ for _ in ()).throw(faults.pop(0)))
+    monkeypatch.setattr(state.strategy.optimizer, "step", lambda *_, **__: (_ for _ in ()).throw(faults.pop(0)))
     monkeypatch.setattr(type(config.runtime), "distributed", True)
     with pytest.raises(RankError, match=r"^step 1: rank 0 is out of memory in the optimizer's step \(no room\), which"):
         trainer.train_step(state, data, step, config, config.runtime)
@@ -180,16 +179,15 @@ def test_a_step_that_is_tried_again_counts_once_for_batch_norm(
     model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Running statistics are those of a run that was cut into two micro-batches from the start."""
-    honest = trainer._pass
+    honest = Strategy.backward
     passes = 0
 
-    def short_of_memory(*given: Any) -> torch.Tensor:
+    def short_of_memory(*given: Any) -> None:
         nonlocal passes
         passes += 1
-        total = honest(*given)
+        honest(*given)
         if passes == 1:
             raise MemoryError("no room")
-        return total
 
     found = []
     for parts in (1, 2):
@@ -197,9 +195,9 @@ def test_a_step_that_is_tried_again_counts_once_for_batch_norm(
         torch.manual_seed(0)
         model.stock.classifier = torch.nn.Sequential(torch.nn.BatchNorm1d(model.hidden_size), model.stock.classifier)
         config = TrainingConfig(use_cpu=True, max_steps=1, gradient_accumulation_steps=parts)
-        state = train_state.make_state(model, config, config.runtime)
+        state = make_state(model, config, config.runtime)
         if parts == 1:
-            monkeypatch.setattr(trainer, "_pass", short_of_memory)
+            monkeypatch.setattr(Strategy, "backward", short_of_memory)
         (event,) = trainer.fit(state, data, config, config.runtime, batch_size=8)
         monkeypatch.undo()
         assert event.cut_into == (2 if parts == 1 else None)

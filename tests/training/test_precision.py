@@ -27,7 +27,7 @@ from classify.modeling.precision import (
 from classify.prediction.predict import load_classifier
 from classify.training import train_state, trainer
 from tests.support import tiny
-from tests.support.runs import data_and_model, make_config, read_json, stop_at
+from tests.support.runs import data_and_model, make_config, make_state, read_json, stop_at
 
 CPU = torch.device("cpu")
 GPU = torch.device("cuda")
@@ -42,7 +42,7 @@ def trained(folder: Path, device: torch.device = CPU, **settings: Any) -> tuple[
     config = TrainingConfig(use_cpu=device == CPU, strategy="none", **steps, **settings)
     model.classifier.to(device)
     model.compute_in(choose_precision(config.asked_precision, device, config.opt_level))
-    state = train_state.make_state(model, config, config.runtime)
+    state = make_state(model, config, config.runtime)
     return [float(event.loss or 0) for event in trainer.fit(state, data, config, config.runtime, batch_size=19)], state
 
 
@@ -240,26 +240,26 @@ def test_levels_on_a_gpu(settings: dict[str, Any], model_folder: Path) -> None:
 
 def test_masters_keep_what_half_weights_would_lose(model_folder: Path) -> None:
     _, state = trained(model_folder, opt_level="O2")
-    assert state.masters
+    assert state.strategy.masters
     for name, parameter in state.model.stock.named_parameters():
         if "LayerNorm" in name:
             assert parameter.dtype is torch.float32, name
-            assert parameter not in state.masters, name
+            assert parameter not in state.strategy.masters, name
         else:
-            master = state.masters[parameter]
+            master = state.strategy.masters[parameter]
             assert (parameter.dtype, master.dtype) == (torch.bfloat16, torch.float32), name
             assert torch.equal(parameter, master.bfloat16()), name
     # A step below half a unit of bfloat16's last place is lost on the weight and kept by its master.
-    weight, master = next(iter(state.masters.items()))
+    weight, master = next(iter(state.strategy.masters.items()))
     with torch.no_grad():
         master.copy_(torch.ones_like(master))
-        give_weights(state.masters)
+        give_weights(state.strategy.masters)
         master.add_(1e-3)
-        give_weights(state.masters)
+        give_weights(state.strategy.masters)
     assert torch.equal(weight, torch.ones_like(weight))
     assert float(master.detach().min()) > 1
     weight.grad = torch.ones_like(weight)
-    take_gradients(state.masters)
+    take_gradients(state.strategy.masters)
     assert weight.grad is None
     assert master.grad is not None
     assert master.grad.dtype is torch.float32
@@ -267,9 +267,11 @@ def test_masters_keep_what_half_weights_would_lose(model_folder: Path) -> None:
 
 def test_half_throughout_has_no_full_precision_anywhere(model_folder: Path) -> None:
     _, state = trained(model_folder, opt_level="O3")
-    assert not state.masters
+    assert not state.strategy.masters
     assert {parameter.dtype for parameter in state.model.stock.parameters()} == {torch.bfloat16}
-    moments = [value for moment in state.optimizer.state.values() for key, value in moment.items() if key != "step"]
+    moments = [
+        value for moment in state.strategy.optimizer.state.values() for key, value in moment.items() if key != "step"
+    ]
     assert {value.dtype for value in moments} == {torch.bfloat16}
 
 

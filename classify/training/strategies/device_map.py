@@ -16,14 +16,43 @@ import psutil
 import torch
 from torch import nn
 
+from classify.data.columns import Guess
 from classify.data.files import TEMPORARY
 from classify.distributed.memory import main_memory
 from classify.distributed.sharding import repeated_layers
 from classify.errors import InputError
-from classify.modeling.memory_estimate import FROZEN, MIB, TRAINED, Piece, layer_activations, spread
+from classify.modeling.memory_estimate import FROZEN, KEPT_INPUT, MIB, TRAINED, Piece, layer_activations, spread
+from classify.training.state_dict import Tensors
+from classify.training.strategies.base import Strategy
 
 # Of the memory that is free, the share to plan with; fragments and libraries take the rest.
 _USED = 0.85
+
+
+class DeviceMapStrategy(Strategy):
+    """One process spreads the layers of one model over its devices, main memory and disk."""
+
+    def check_room(self, length: float) -> None:
+        """Decide which layer goes where. Raises InputError where what is trained does not fit."""
+        config, model = self.config, self.model.stock
+        rows = config.train_batch_size / config.gradient_accumulation_steps
+        share = KEPT_INPUT if config.gradient_checkpointing else 1.0
+        self._places = choose_places(model, self.runtime.devices, share * rows * length, length, config.device_memory)
+
+    def place(self, folder: Path) -> Guess:
+        """Move the layers to their places; weights that find no room elsewhere lie in a file of `folder`."""
+        self._placement = Placement(self.model.stock, self._places, folder)
+        why = "the devices take turns" if len(self.runtime.devices) > 1 else "as much as its memory takes"
+        return Guess("layers", self._placement.words(), why, "--device-memory")
+
+    def stock_weights(self, keep: bool) -> Tensors:
+        """What the output folder holds; the model is in main memory then."""
+        self._placement.undo()
+        return super().stock_weights(keep)
+
+    def _elsewhere(self) -> Tensors:
+        """Weights in main memory or on disk, by name."""
+        return self._placement.left_out()
 
 
 class Placement:

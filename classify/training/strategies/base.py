@@ -1,0 +1,166 @@
+"""What every strategy does, and all that one device in one process needs.
+
+A strategy owns how a model is trained: the module that forward passes go through, the optimizer and the fp32 masters it
+moves, the gradient scaler, and the state of all of these by parameter name. `classify.launch.strategies` lists them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from classify.config.schema import TrainingConfig
+from classify.data.columns import Guess
+from classify.distributed import batch_norm, sharding
+from classify.distributed.world import Runtime
+from classify.modeling.classifier import LoadedModel
+from classify.modeling.packing import Batch
+from classify.modeling.precision import Masters, give_weights, take_gradients
+from classify.training import state_dict
+from classify.training.optimizer import make_optimizer
+from classify.training.state_dict import Tensors
+
+
+class Strategy:
+    """One device in one process. Subclasses say what they do otherwise.
+
+    First the model is placed (`check_room`, `place`); it can be evaluated then. `begin` makes it ready for training.
+    """
+
+    module: nn.Module
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    masters: Masters
+
+    def __init__(self, model: LoadedModel, config: TrainingConfig, runtime: Runtime):
+        self.model, self.config, self.runtime = model, config, runtime
+        self._synchronised_norms = 0
+
+    def check_room(self, length: float) -> None:
+        """Raise InputError where the model cannot be placed for texts of `length` tokens on the mean."""
+
+    def place(self, folder: Path) -> Guess | None:
+        """Move the model to where it is computed; what a person should know of that. `folder` may take files."""
+        self.model.classifier.to(self.runtime.device)
+        return None
+
+    def begin(self) -> None:
+        """Make the model ready for training: precision, wrapping, then the optimizer on what wrapping left."""
+        self.masters = self.model.classifier.halve()
+        if self.config.sync_batch_norm and self.runtime.distributed:
+            self._synchronised_norms = batch_norm.synchronise(self.model.classifier)
+        self.module = self.wrap(self.model.classifier)
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget all that the optimizer and the scaler have learned; the weights stay as they are."""
+        self.optimizer = make_optimizer(self.module, self.config, self.runtime.device, self.masters)
+        self.scaler = self.model.classifier.precision.scaler()
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """The module that forward passes of training go through."""
+        return model
+
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        """What the optimizer moves."""
+        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+
+    @property
+    def forward_is_collective(self) -> bool:
+        """Whether a forward pass in training waits for the other ranks."""
+        return self._synchronised_norms > 0
+
+    def passes(self, own: int) -> int:
+        """How many forward passes this rank takes part in when it has `own` micro-batches.
+
+        As many as the busiest rank has where passes wait for each other; a collective then.
+        """
+        return self.runtime.largest(own) if self.forward_is_collective else own
+
+    @property
+    def tokens_at_once(self) -> int | None:
+        """Tokens that a micro-batch holds at most; None: as many as there are.
+
+        Where a pass waits for other ranks, or for weights from afar, more micro-batches would cost more than they save.
+        """
+        alone = self.model.tokens_at_once
+        if alone is None or not self.runtime.plan.spec.cuts_steps or self.forward_is_collective:
+            return None
+        return alone // self.runtime.cache_sharers
+
+    def forward(self, batches: list[Batch]) -> torch.Tensor:
+        """Logits of a micro-batch, one batch a replica, concatenated in order."""
+        return self.module(batches[0].to(self.runtime.device))
+
+    def accumulate(self, last: bool) -> contextlib.AbstractContextManager[Any]:
+        """Around the passes of a micro-batch; gradients are exchanged in the `last` one of a step."""
+        return contextlib.nullcontext()
+
+    def backward(self, loss: torch.Tensor, last: bool) -> None:
+        """Add the gradients of a micro-batch's loss."""
+        self.scaler.scale(loss).backward()
+        take_gradients(self.masters)
+
+    def without_exchange(self) -> contextlib.AbstractContextManager[Any]:
+        """Inside, passes of this rank alone are possible: nothing is exchanged. Not where `forward_is_collective`."""
+        return contextlib.nullcontext()
+
+    def optimizer_step(self) -> torch.Tensor:
+        """Unscale, clip, step, clear. Returns the gradient's norm before clipping, the same on every rank."""
+        self.scaler.unscale_(self.optimizer)
+        norm = sharding.whole(nn.utils.clip_grad_norm_(self.trained, self.config.max_grad_norm or math.inf))
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        give_weights(self.masters)
+        self.clear_gradients()
+        return norm
+
+    def clear_gradients(self) -> None:
+        """Forget the gradients of the optimizer's weights, and of the half ones whose masters they are."""
+        self.optimizer.zero_grad(set_to_none=True)
+        for weight in self.masters:
+            weight.grad = None
+
+    def weights(self, keep: bool) -> Tensors:
+        """The weights by name, in main memory on ranks that `keep` them; empty elsewhere. A collective."""
+        return state_dict.weights_of(self.model.stock, self.masters, keep, self._elsewhere())
+
+    def moments(self, keep: bool) -> Tensors:
+        """The optimizer's state as "<parameter name>/<key>", where `keep` says so. A collective."""
+        return state_dict.moments_of(self.model.stock, self.optimizer, self.masters, keep)
+
+    def load_weights(self, tensors: Tensors) -> None:
+        """Take weights by name, the same on every rank. Before `begin`, which rounds them where training does."""
+        state_dict.load_weights(self.model.stock, tensors)
+
+    def load_optimizer(self, moments: Tensors, scaler: dict[str, Any]) -> None:
+        """Take what `moments` and the scaler's state_dict gave."""
+        state_dict.load_moments(self.model.stock, self.optimizer, self.masters, moments)
+        if scaler and self.scaler.is_enabled():
+            self.scaler.load_state_dict(scaler)
+
+    def end_training(self) -> None:
+        """Leave the model with the weights that are saved, in full precision; it can still be evaluated."""
+        self.model.classifier.make_whole(self.masters)
+
+    def stock_weights(self, keep: bool) -> Tensors:
+        """What the output folder holds, on ranks that `keep` it. The model is not used any more. A collective."""
+        return sharding.gathered(self.model.stock.state_dict(), keep)
+
+    def _elsewhere(self) -> Tensors:
+        """Weights that are on no device, by name."""
+        return {}
+
+
+def make_strategy(model: LoadedModel, config: TrainingConfig, runtime: Runtime) -> Strategy:
+    """The strategy that the device plan names."""
+    module, _, name = runtime.plan.spec.implementation.partition(":")
+    implementation: type[Strategy] = getattr(importlib.import_module(f"classify.training.strategies.{module}"), name)
+    return implementation(model, config, runtime)

@@ -1,0 +1,60 @@
+"""torch's DistributedDataParallel: each process computes its rows, gradients are averaged behind the last ones."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from classify.distributed import batch_norm
+from classify.modeling.precision import take_gradients
+from classify.training.strategies.base import Strategy
+
+
+class DDPStrategy(Strategy):
+    """One process a device, each with the whole model."""
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """The module that forward passes go through; the ranks start from rank 0's weights."""
+        device = self.runtime.device
+        devices = None if device.type == "cpu" else [device.index]
+        wrapped = DistributedDataParallel(
+            model, device_ids=devices, output_device=devices and devices[0], gradient_as_bucket_view=True
+        )
+        # Before each forward pass: no step changes other buffers, such as position numbers. An attribute, because the
+        # argument has another name from torch 2.13 on.
+        wrapped.broadcast_buffers = batch_norm.count(model) > 0
+        # A reducer that outlives the group would destroy it while holding the GIL, which gloo's thread may be waiting
+        # for: a deadlock at exit. So reducers go first; the wrapped model cannot be used any more.
+        self.runtime.before_close(lambda: _drop_reducer(wrapped))
+        return wrapped
+
+    def accumulate(self, last: bool) -> contextlib.AbstractContextManager[Any]:
+        """Gradients of all but the last micro-batch are added up without an exchange."""
+        if last or not isinstance(self.module, DistributedDataParallel):  # nothing is exchanged anyway
+            return contextlib.nullcontext()
+        return self.module.no_sync()
+
+    def backward(self, loss: torch.Tensor, last: bool) -> None:
+        """Add the gradients of a micro-batch's loss; the reducer adds up in place, in half precision."""
+        self.scaler.scale(loss).backward()
+        if last:
+            take_gradients(self.masters)
+
+    @contextlib.contextmanager
+    def without_exchange(self) -> Iterator[None]:
+        """Inside, passes go through the model as it was before it was wrapped, whose buffers would be exchanged."""
+        wrapped, bare = self.module, self.model.classifier
+        self.module = bare
+        try:
+            yield
+        finally:
+            self.module = wrapped
+
+
+def _drop_reducer(wrapped: Any) -> None:
+    wrapped.logger = wrapped.reducer = None

@@ -1,0 +1,34 @@
+"""FSDP2: weights, gradients and optimizer state sharded over the ranks; a layer is whole only while it is computed.
+
+Zhao et al., 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel"; the form here is torch's
+`fully_shard`, which cuts each parameter along its first dimension and leaves module names as they are. Gradients are
+exchanged behind every micro-batch: keeping whole ones is what it is there to avoid.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from classify.distributed.sharding import repeated_layers
+from classify.training.strategies.base import Strategy
+
+
+class FSDPStrategy(Strategy):
+    """One process a device; together they hold one model."""
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """Shard a model in place, each repeated layer by itself and the rest together."""
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        self.runtime.broadcast_parameters(model)  # as DistributedDataParallel does: all start from the same bits
+        mesh = init_device_mesh(self.runtime.device.type, (self.runtime.world_size,))
+        for layer in repeated_layers(model):
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        return model
+
+    @property
+    def forward_is_collective(self) -> bool:
+        """The ranks put each layer together in every pass."""
+        return True
