@@ -298,13 +298,17 @@ class Store:
 
     def values(self, tool: str, name: str, size: str, validation: bool, what: str = "accuracy") -> list[Any]:
         """Of each seed."""
+        return list(self.by_seed(tool, name, size, validation, what).values())
+
+    def by_seed(self, tool: str, name: str, size: str, validation: bool, what: str = "accuracy") -> dict[str, Any]:
+        """{seed: value}; a seed draws other rows, so only values of the same seed can be compared."""
         tail = "validation" if validation else "test"
         parts = ((key.split("/"), entry) for key, entry in self.entries.items())
-        return [
-            entry[what]
-            for (tool_, name_, size_, _, tail_), entry in parts
+        return {
+            seed: entry[what]
+            for (tool_, name_, size_, seed, tail_), entry in parts
             if (tool_, name_, size_, tail_) == (tool, name, size, tail) and what in entry
-        ]
+        }
 
 
 def table(store: Store, tools: list[str], size: str, validation: bool) -> list[str]:
@@ -334,52 +338,64 @@ def table(store: Store, tools: list[str], size: str, validation: bool) -> list[s
 
 
 def goals(store: Store, tool: str, validation: bool) -> list[str]:
-    """What the recipe aims at beside what `tool`, a set-up of this program, was measured at; over sets with both."""
+    """What the recipe aims at, beside what `tool`, a set-up of this program, was measured at.
+
+    Over the sets and seeds that both of two tools have.
+    """
     full = str(ROWS)
 
-    def means(other: str, size: str = full, what: str = "accuracy") -> dict[str, float]:
-        values = {name: store.mean(other, name, size, validation, what) for name in FILES}
-        return {name: value for name, value in values.items() if value is not None}
+    def by_seed(other: str, name: str, size: str = full, what: str = "accuracy") -> dict[str, Any]:
+        return store.by_seed(other, name, size, validation, what)
 
-    def beside(own: dict[str, float], others: dict[str, float]) -> Pairs:
-        return {name: (own[name], others[name]) for name in own if name in others}
+    def beside(first: str, second: str, size: str = full, what: str = "accuracy") -> Pairs:
+        """Means over the seeds that both were measured with."""
+        pairs = {}
+        for name in FILES:
+            own, others = by_seed(first, name, size, what), by_seed(second, name, size, what)
+            if both := sorted(own.keys() & others.keys()):
+                pairs[name] = (statistics.mean(own[s] for s in both), statistics.mean(others[s] for s in both))
+        return pairs
 
     def few(what: str) -> Pairs:
         """5 and 10 rows a class, of each set."""
-        by_size = {size: beside(means(tool, size, what), means(SETFIT, size, what)) for size in SIZES[1:]}
+        by_size = {size: beside(tool, SETFIT, size, what) for size in SIZES[1:]}
         return {f"{name}, {size}": pair for size, pairs in by_size.items() for name, pair in pairs.items()}
 
-    def deviations(other: str) -> dict[str, float]:
-        values = {name: store.values(other, name, full, validation) for name in FILES}
-        return {name: statistics.stdev(seeds) for name, seeds in values.items() if len(seeds) > 1}
+    def deviations() -> Pairs:
+        pairs = {}
+        for name in FILES:
+            own, others = by_seed(tool, name), by_seed(SCRIPT, name)
+            both = own.keys() & others.keys()
+            if len(both) > 1:
+                pairs[name] = (statistics.stdev(own[s] for s in both), statistics.stdev(others[s] for s in both))
+        return pairs
 
-    own, script, readme = means(tool), means(SCRIPT), means(README)
-    better = {name: max(score, readme.get(name, score)) for name, score in script.items()}
-    over_trainer = beside(own, better)
+    of_script, of_readme = beside(tool, SCRIPT), beside(tool, README)
+    over_trainer = {
+        name: max(pair, of_readme.get(name, pair), key=lambda two: two[1]) for name, pair in of_script.items()
+    }
     few_classes = {name: pair for name, pair in over_trainer.items() if name not in MANY_CLASSES}
-    rows = means(tool, what="rows")
+    rows = {name: statistics.mean(by_seed(tool, name, what="rows").values() or [SCORED]) for name in over_trainer}
     behind = [
-        name
-        for name, (mine, theirs) in over_trainer.items()
-        if mine < theirs - standard_error(theirs, rows.get(name, SCORED))
+        name for name, (mine, theirs) in over_trainer.items() if mine < theirs - standard_error(theirs, rows[name])
     ]
-    of_words, words_wall = means(TFIDF), means(TFIDF, what="wall")
-    over_default = beside(means(BEST), means(DEFAULT))
-    loading = means(FAST, what="loading")
-    after_loading = {name: wall - loading[name] for name, wall in means(FAST, what="wall").items() if name in loading}
+    over_words, over_default = beside(tool, TFIDF), beside(BEST, DEFAULT)
+    after_loading = {
+        name: (wall - statistics.mean(by_seed(FAST, name, what="loading").values()), theirs)
+        for name, (wall, theirs) in beside(FAST, TFIDF, what="wall").items()
+    }
     lines = [
         ("over the better Trainer, median points", "+1.0", over_trainer, points(over_trainer, statistics.median)),
         ("the same, mean without banking77", "+1.0", few_classes, points(few_classes)),
         ("below it by more than a standard error", "none", over_trainer, ", ".join(behind) or "none"),
-        ("above TF-IDF", "all", beside(own, of_words), above(beside(own, of_words))),
+        ("above TF-IDF", "all", over_words, above(over_words)),
         ("wall time over the script's defaults, summed", "0.4 x",
-         *ratio(beside(means(tool, what="wall"), means(SCRIPT, what="wall")))),
+         *ratio(beside(tool, SCRIPT, what="wall"))),
         ("time to the script's accuracy over its own, median", "0.25 x",
-         *ratio(beside(time_to(store, tool, script, validation), means(SCRIPT, what="train_seconds")), median=True)),
-        ("deviation over seeds, over the script's", "0.5 x", *ratio(beside(deviations(tool), deviations(SCRIPT)))),
-        ("--preset fast over TF-IDF, mean points", "+0.0", beside(means(FAST), of_words),
-         points(beside(means(FAST), of_words))),
-        ("its time behind loading the model over TF-IDF's", "2 x", *ratio(beside(after_loading, words_wall))),
+         *ratio(times_to(store, tool, validation), median=True)),
+        ("deviation over seeds, over the script's", "0.5 x", *ratio(deviations())),
+        ("--preset fast over TF-IDF, mean points", "+0.0", beside(FAST, TFIDF), points(beside(FAST, TFIDF))),
+        ("its time behind loading the model over TF-IDF's", "2 x", *ratio(after_loading)),
         ("--preset best over the default, mean points", "+0.7", over_default, points(over_default)),
         ("5 and 10 rows a class over SetFit, mean points", "+0.0", few("accuracy"), points(few("accuracy"))),
         ("its wall time over SetFit's", "0.5 x", *ratio(few("wall"))),
@@ -418,18 +434,20 @@ def standard_error(accuracy: float, rows: float) -> float:
     return math.sqrt(accuracy * (1 - accuracy) / rows)
 
 
-def time_to(store: Store, tool: str, wanted: dict[str, float], validation: bool) -> dict[str, float]:
-    """Mean seconds from the command to the first scored epoch (0: the start) that reaches the accuracy wanted.
+def times_to(store: Store, tool: str, validation: bool) -> Pairs:
+    """Mean seconds to the first scored epoch (0: the start) as good as the script, from the command; the script's own.
 
-    Infinite where a run never does.
+    Over the seeds that both were measured with. Infinite where a run never gets there.
     """
-    seconds = {}
-    for name, accuracy in wanted.items():
-        curves = store.values(tool, name, str(ROWS), validation, "curve")
-        reached = [next((time for time, score in curve if score >= accuracy), math.inf) for curve in curves]
-        if reached:
-            seconds[name] = statistics.mean(reached)
-    return seconds
+    pairs = {}
+    for name in FILES:
+        curves = store.by_seed(tool, name, str(ROWS), validation, "curve")
+        wanted = store.by_seed(SCRIPT, name, str(ROWS), validation)
+        seconds = store.by_seed(SCRIPT, name, str(ROWS), validation, "train_seconds")
+        if both := sorted(curves.keys() & wanted.keys() & seconds.keys()):
+            reached = [next((t for t, score in curves[s] if score >= wanted[s]), math.inf) for s in both]
+            pairs[name] = (statistics.mean(reached), statistics.mean(seconds[s] for s in both))
+    return pairs
 
 
 def main() -> None:
