@@ -85,7 +85,7 @@ def planning_seconds(rows: int, ranks: int) -> float:
     lengths = np.random.default_rng(1).integers(3, 128, rows)
     begin = time.perf_counter()
     costs = sampler.token_cost(lengths, HIDDEN)
-    steps = sampler.BatchPlan(rows, ROWS_A_RANK * ranks, 42)
+    steps = sampler.BatchSampler(rows, ROWS_A_RANK * ranks, 42)
     for step in steps.steps(0, rows):
         sampler.divide(costs[step.rows], ranks)
     return time.perf_counter() - begin

@@ -22,7 +22,7 @@ from classify.launch import allocator, device_plan, launcher, spawn
 from classify.training import interrupts
 
 if TYPE_CHECKING:
-    from classify.distributed.world import Runtime
+    from classify.distributed.world import World
 
 _USAGE = """usage: classify COMMAND [flags]
 
@@ -114,7 +114,7 @@ def _train(arguments: list[str], program: str) -> int:
     try:
         checked = check_inputs(config)
     except InputError as error:
-        return _tell_other_machines(error, config.debug, lambda: config.training.runtime)
+        return _tell_other_machines(error, config.debug, lambda: config.training.world)
     if config.training.nproc is not None and not launcher.started_here():
         count = device_plan.one_per_device() if config.training.nproc == "gpu" else config.training.nproc
         return spawn.run_processes(["train", *arguments], count)
@@ -122,16 +122,16 @@ def _train(arguments: list[str], program: str) -> int:
         from classify.launch import describe
         from classify.training import memory_forecast
 
-        runtime = config.training.runtime
+        world = config.training.world
         try:
-            runtime.share_faults(None)
-            memory = memory_forecast.memory(checked, runtime)
-            if runtime.is_main:
+            world.share_faults(None)
+            memory = memory_forecast.memory(checked, world)
+            if world.is_main:
                 each = config.training.save_on_each_node
-                describe.show(runtime.topology, runtime.plan, config.training.train_batch_size, os.environ, each)
+                describe.show(world.topology, world.plan, config.training.train_batch_size, os.environ, each)
                 print(f"\n{memory}")
         finally:
-            runtime.close()
+            world.close()
         return 0
     import psutil
 
@@ -163,10 +163,10 @@ def _predict(arguments: list[str], program: str) -> int:
         table, column = check_prediction(options.model, options.data, options.out, options.text_column)
     except InputError as error:
 
-        def start() -> Runtime:
-            from classify.prediction.predict import start_runtime
+        def start() -> World:
+            from classify.prediction.predict import start_world
 
-            return start_runtime(options.cpu)
+            return start_world(options.cpu)
 
         return _tell_other_machines(error, options.debug, start)
     from classify.prediction.predict import load_classifier, predict_table
@@ -175,7 +175,7 @@ def _predict(arguments: list[str], program: str) -> int:
         begin = time.perf_counter()
         notes = predict_table(classifier, table, column, Path(options.out).resolve())  # what a link points to
     seconds = time.perf_counter() - begin
-    if classifier.runtime.is_main:
+    if classifier.world.is_main:
         print(f"{options.out}: {len(table)} rows, column {column!r}, {len(table) / seconds:.0f} rows/s")
         for note in notes:
             print(f"note: {note}")
@@ -218,9 +218,9 @@ def _devices(arguments: list[str], program: str) -> int:
             )
         topology, plan = describe.planned_cluster(per_machine, "cpu" if options.cpu else options.device)
     else:
-        runtime = TrainingConfig(use_cpu=options.cpu).runtime
-        topology, plan = runtime.topology, runtime.plan
-        runtime.close()
+        world = TrainingConfig(use_cpu=options.cpu).world
+        topology, plan = world.topology, world.plan
+        world.close()
     if plan.launch.is_main:
         describe.show(topology, plan, int(options.batch_size), {} if planned else os.environ)
     return 0
@@ -250,7 +250,7 @@ def _tell_interrupted() -> None:
         print(f"error: {_INTERRUPTED}", file=sys.stderr, flush=True)
 
 
-def _tell_other_machines(error: InputError, debug: bool, start: Callable[[], Runtime]) -> int:
+def _tell_other_machines(error: InputError, debug: bool, start: Callable[[], World]) -> int:
     """Say what is wrong with this machine's files, and to the others, too: they would wait for this one.
 
     There the table may be in its place. `start` makes the process group that the others wait in. On a single machine

@@ -12,7 +12,7 @@ from classify.launch.strategies import STRATEGIES, StrategySpec
 if TYPE_CHECKING:
     import torch
 
-    from classify.distributed.world import Runtime
+    from classify.distributed.world import World
     from classify.launch.device_plan import ParallelMode
 
 
@@ -69,7 +69,7 @@ class DeviceConfig:
     )
 
     @functools.cached_property
-    def runtime(self) -> Runtime:
+    def world(self) -> World:
         """This process's place among the others, with the process group started. Import of torch happens here."""
         from classify.distributed import process_group
 
@@ -84,12 +84,12 @@ class DeviceConfig:
     @property
     def _setup_devices(self) -> torch.device:
         """Decide device and parallel mode once, as `transformers.TrainingArguments._setup_devices` does."""
-        return self.runtime.device
+        return self.world.device
 
-    def renew_runtime(self) -> None:
+    def renew_world(self) -> None:
         """Forget a process group that a training has closed: the next question about devices starts one anew."""
-        if "runtime" in vars(self) and self.runtime.closed:
-            del self.runtime
+        if "world" in vars(self) and self.world.closed:
+            del self.world
 
     @property
     def device(self) -> torch.device:
@@ -99,27 +99,27 @@ class DeviceConfig:
     @property
     def n_gpu(self) -> int:
         """Accelerators this process drives: 0 on CPU, 1 when launched, all of them under DataParallel."""
-        return self.runtime.plan.n_gpu
+        return self.world.plan.n_gpu
 
     @property
     def parallel_mode(self) -> ParallelMode:
         """One device, several in one process (DataParallel), or one process a device (DDP)."""
-        return self.runtime.plan.parallel_mode
+        return self.world.plan.parallel_mode
 
     @property
     def world_size(self) -> int:
         """Processes that train together."""
-        return self.runtime.world_size
+        return self.world.world_size
 
     @property
     def process_index(self) -> int:
         """Global rank of this process."""
-        return self.runtime.rank
+        return self.world.rank
 
     @property
     def local_process_index(self) -> int:
         """Rank of this process on its machine; 0 where nothing was launched (`local_rank` is -1 then)."""
-        return max(self.runtime.local_rank, 0)
+        return max(self.world.local_rank, 0)
 
     @property
     def strategy_spec(self) -> StrategySpec:

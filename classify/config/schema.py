@@ -216,7 +216,7 @@ class TrainingConfig(OutputConfig, DeviceConfig):
         """Rows of an optimizer step on all devices together."""
         if self.per_device_train_batch_size is None:
             return self.batch_size or Recipe.batch_size
-        return self.per_device_train_batch_size * self.world_size * self.runtime.replicas
+        return self.per_device_train_batch_size * self.world_size * self.world.replicas
 
     @property
     def epochs(self) -> float:
@@ -419,7 +419,5 @@ FIELDS = _fields()
 HINTS: dict[str, Any] = {
     name: hint
     for kind in (DataConfig, ModelConfig, TrainingConfig)
-    for name, hint in typing.get_type_hints(
-        kind, localns={"torch": None, "Runtime": None, "ParallelMode": None}
-    ).items()
+    for name, hint in typing.get_type_hints(kind, localns={"torch": None, "World": None, "ParallelMode": None}).items()
 }

@@ -48,7 +48,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class BatchPlan:
+class BatchSampler:
     """The steps of a run. The last step of an epoch holds what is left; no row is dropped or repeated."""
 
     rows: int
@@ -91,7 +91,7 @@ class BatchPlan:
         return epochs * self.rows + min(math.ceil(rest / self.batch_size) * self.batch_size, self.rows)
 
 
-def end_in_time(plan: BatchPlan, end: int, rows: float, eval_rows: int, test_rows: int, start: int = 0) -> int:
+def end_in_time(plan: BatchSampler, end: int, rows: float, eval_rows: int, test_rows: int, start: int = 0) -> int:
     """Rows consumed at the end of a run, at most `end`, that has time to train up to `rows` rows.
 
     It stands at `start` rows, and the evaluations up to there are done. Whole epochs where one fits, since each ends

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from classify.distributed.network import check_meeting_place, interface_towards
-from classify.distributed.world import Runtime
+from classify.distributed.world import World
 from classify.errors import ClassifyError, DeviceError
 from classify.launch.device_plan import (
     DevicePlan,
@@ -40,7 +40,7 @@ _OUTSIDE = "192.0.2.1"
 
 def start(
     *, use_cpu: bool, local_rank: int, strategy: str = "auto", backend: str | None = None, timeout_seconds: int = 1800
-) -> Runtime:
+) -> World:
     """Plan, start the process group where there are several processes, take the device, set the threads."""
     hardware = Hardware() if use_cpu else detect_hardware()
     plan = plan_devices(
@@ -62,9 +62,9 @@ def start(
         torch.accelerator.set_device_index(device.index)
     if plan.parallel_mode is ParallelMode.DISTRIBUTED:
         _form_group(plan, datetime.timedelta(seconds=timeout_seconds))
-    runtime = Runtime(plan, device)
-    runtime.topology = _topology(runtime)
-    return runtime
+    world = World(plan, device)
+    world.topology = _topology(world)
+    return world
 
 
 def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> None:
@@ -124,17 +124,17 @@ def _start_smddp(timeout: datetime.timedelta) -> None:
 
 
 @contextlib.contextmanager
-def telling_other_machines(start_runtime: Callable[[], Runtime]) -> Iterator[None]:
+def telling_other_machines(start_world: Callable[[], World]) -> Iterator[None]:
     """While a process prepares by itself: what stops it is told on the other machines, whose processes wait for it.
 
-    They wait in the process group that `start_runtime` makes. On one machine all processes meet the same.
+    They wait in the process group that `start_world` makes. On one machine all processes meet the same.
     """
     try:
         yield
     except Exception as error:
         if several_machines():
             told = str(error) if isinstance(error, ClassifyError) else f"{type(error).__name__}: {error}"
-            start_runtime().leave(told)
+            start_world().leave(told)
         raise
 
 
@@ -200,16 +200,16 @@ def _exchange(store: torch.distributed.Store, launch: Launch, text: str) -> list
     return texts
 
 
-def _topology(runtime: Runtime) -> list[dict[str, Any]]:
+def _topology(world: World) -> list[dict[str, Any]]:
     """One entry a rank, the same on every rank: machine, rank, local rank, device."""
-    launch = runtime.plan.launch
+    launch = world.plan.launch
     host = zlib.crc32(socket.gethostname().encode())
     machine = -1 if launch.machine is None else launch.machine
-    own = torch.tensor([[machine, host, launch.rank, launch.local_rank, runtime.device.index or 0]])
-    rows = runtime.gather(own.to(runtime.device)).tolist()
+    own = torch.tensor([[machine, host, launch.rank, launch.local_rank, world.device.index or 0]])
+    rows = world.gather(own.to(world.device)).tolist()
     # A launcher that does not number the machines leaves their names, in order of their first rank.
     hosts = list(dict.fromkeys(row[1] for row in rows))
-    kind = runtime.device.type
+    kind = world.device.type
     return [
         {
             "machine": machine if machine >= 0 else hosts.index(host),

@@ -27,7 +27,7 @@ _SHARERS = 4
 
 
 @dataclass
-class Runtime:
+class World:
     """This process among the others. All methods work the same in a single process."""
 
     plan: DevicePlan

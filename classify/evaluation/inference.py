@@ -12,7 +12,7 @@ from classify.data import sampler
 from classify.data.tokenize import Tokens
 from classify.distributed import sharding
 from classify.distributed.memory import out_of_memory, release_cache
-from classify.distributed.world import Runtime
+from classify.distributed.world import World
 from classify.modeling.classifier import LoadedModel, output_layer
 
 Rows = npt.NDArray[np.int64]
@@ -22,57 +22,57 @@ _TOKENS_CPU = 4096
 _TOKENS_DEVICE = 65536
 
 
-def logits_of(model: LoadedModel, tokens: Tokens, rows: Rows, runtime: Runtime) -> npt.NDArray[np.float32]:
+def logits_of(model: LoadedModel, tokens: Tokens, rows: Rows, world: World) -> npt.NDArray[np.float32]:
     """Logits (len(rows), classes) of the given rows, in their order, the same array on every rank.
 
     A collective: all ranks call it with the same rows.
     """
     classes = int(model.stock.config.num_labels)
-    return _gathered(_forward(model, tokens, rows, runtime), len(rows), classes, runtime)
+    return _gathered(_forward(model, tokens, rows, world), len(rows), classes, world)
 
 
-def features_of(model: LoadedModel, tokens: Tokens, rows: Rows, runtime: Runtime) -> npt.NDArray[np.float32]:
+def features_of(model: LoadedModel, tokens: Tokens, rows: Rows, world: World) -> npt.NDArray[np.float32]:
     """What the output layer sees of each row: (len(rows), width), in order, the same on every rank. A collective."""
     layer = output_layer(model.stock)
     caught: list[torch.Tensor] = []
     hook = layer.register_forward_pre_hook(lambda _, args: caught.__setitem__(slice(None), [args[0]]))
 
     def passes() -> Iterator[tuple[Rows, torch.Tensor]]:
-        for batch, _ in _forward(model, tokens, rows, runtime):
+        for batch, _ in _forward(model, tokens, rows, world):
             yield batch, caught.pop()
 
     try:
-        return _gathered(passes(), len(rows), layer.in_features, runtime)
+        return _gathered(passes(), len(rows), layer.in_features, world)
     finally:
         hook.remove()
 
 
 @torch.no_grad()
-def _forward(model: LoadedModel, tokens: Tokens, rows: Rows, runtime: Runtime) -> Iterator[tuple[Rows, torch.Tensor]]:
+def _forward(model: LoadedModel, tokens: Tokens, rows: Rows, world: World) -> Iterator[tuple[Rows, torch.Tensor]]:
     """This rank's share: (places within `rows`, logits) of one batch after the other, in evaluation mode."""
     lengths = tokens.lengths[rows]
-    budget = _TOKENS_CPU if runtime.device.type == "cpu" else _TOKENS_DEVICE
+    budget = _TOKENS_CPU if world.device.type == "cpu" else _TOKENS_DEVICE
     batches = sampler.chunks(lengths, budget, padded=not model.packed)
     costs = sampler.token_cost(lengths, model.hidden_size)
     training = model.classifier.training
     model.classifier.eval()
     try:
-        own = sampler.share(batches, costs, runtime.rank, runtime.world_size)
-        idle = runtime.largest(len(own)) - len(own) if sharding.is_sharded(model.classifier) else 0
+        own = sampler.share(batches, costs, world.rank, world.world_size)
+        idle = world.largest(len(own)) - len(own) if sharding.is_sharded(model.classifier) else 0
         for places in own:
-            yield from _where_it_fits(model, tokens, rows, places, runtime)
+            yield from _where_it_fits(model, tokens, rows, places, world)
         for _ in range(idle):  # for the ranks that still compute, not for its result
-            model.classifier(model.batch(tokens, rows[:1]).to(runtime.device))
+            model.classifier(model.batch(tokens, rows[:1]).to(world.device))
     finally:
         model.classifier.train(training)
 
 
 def _where_it_fits(
-    model: LoadedModel, tokens: Tokens, rows: Rows, places: Rows, runtime: Runtime
+    model: LoadedModel, tokens: Tokens, rows: Rows, places: Rows, world: World
 ) -> Iterator[tuple[Rows, torch.Tensor]]:
     """One batch, or its halves and their halves where memory runs out."""
     try:
-        logits = model.classifier(model.batch(tokens, rows[places]).to(runtime.device))
+        logits = model.classifier(model.batch(tokens, rows[places]).to(world.device))
     except (RuntimeError, MemoryError) as error:
         # The ranks of a sharded model count on each other's passes.
         if len(places) == 1 or sharding.is_sharded(model.classifier) or not out_of_memory(error):
@@ -81,13 +81,13 @@ def _where_it_fits(
         yield places, logits
         return
     # Out here nothing holds the failed attempt's activations any more.
-    release_cache(runtime.device)
+    release_cache(world.device)
     for half in np.array_split(places, 2):
-        yield from _where_it_fits(model, tokens, rows, half, runtime)
+        yield from _where_it_fits(model, tokens, rows, half, world)
 
 
 def _gathered(
-    passes: Iterator[tuple[Rows, torch.Tensor]], count: int, width: int, runtime: Runtime
+    passes: Iterator[tuple[Rows, torch.Tensor]], count: int, width: int, world: World
 ) -> npt.NDArray[np.float32]:
     """Put the batches of all ranks back into order."""
     places: list[Rows] = []
@@ -95,13 +95,13 @@ def _gathered(
     with torch.no_grad():
         for batch_places, batch_values in passes:
             places.append(batch_places)
-            if runtime.device.type == "xla":
+            if world.device.type == "xla":
                 batch_values = batch_values.cpu()
             values.append(batch_values[: len(batch_places)].float())
-    own_values = torch.cat(values) if values else torch.zeros((0, width), device=runtime.device)
-    own_places = torch.from_numpy(np.concatenate(places) if places else np.empty(0, np.int64)).to(runtime.device)
-    all_places = runtime.gather(own_places).cpu().numpy()
-    all_values = runtime.gather(own_values).cpu().numpy()
+    own_values = torch.cat(values) if values else torch.zeros((0, width), device=world.device)
+    own_places = torch.from_numpy(np.concatenate(places) if places else np.empty(0, np.int64)).to(world.device)
+    all_places = world.gather(own_places).cpu().numpy()
+    all_values = world.gather(own_values).cpu().numpy()
     assert len(all_places) == count, "each row is computed by exactly one rank"
     result = np.empty((count, width), dtype=np.float32)
     result[all_places] = all_values

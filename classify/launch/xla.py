@@ -22,9 +22,9 @@ def is_wanted(environment: Mapping[str, str]) -> bool:
 
 def device_count() -> int:
     """Devices of this process."""
-    import torch_xla.runtime
+    import torch_xla.world
 
-    return int(torch_xla.runtime.addressable_device_count())
+    return int(torch_xla.world.addressable_device_count())
 
 
 def flush() -> None:

@@ -17,7 +17,7 @@ from classify.data.tokenize import Tokens
 from classify.distributed import batch_norm
 from classify.distributed.memory import out_of_memory, release_cache
 from classify.distributed.sharding import repeated_layers
-from classify.distributed.world import Runtime
+from classify.distributed.world import World
 from classify.errors import InputError
 from classify.launch import xla
 from classify.modeling import memory_estimate
@@ -191,7 +191,7 @@ def decide_packing(
     model: LoadedModel,
     tokens: Tokens,
     rows: npt.NDArray[np.int64],
-    runtime: Runtime,
+    world: World,
     wish: str = "auto",
     *,
     training: bool = True,
@@ -202,7 +202,7 @@ def decide_packing(
     kernels of forward and backward pass, and those that scores are computed with. Dropout is off. A collective. Raises
     InputError where packing was asked for and cannot be had.
     """
-    if runtime.device.type == "xla" and wish != "packed":
+    if world.device.type == "xla" and wish != "packed":
         model.use_packing(False)
         model.few_shapes = True
         return "to powers of two, so that nothing has to be compiled anew in each step"
@@ -216,12 +216,12 @@ def decide_packing(
     else:
         longest_first = rows[np.argsort(-tokens.lengths[rows], kind="stable")]
         sample = longest_first[np.unique(np.linspace(0, len(rows) - 1, num=min(8, len(rows))).astype(np.int64))]
-        differences = _differences_in_memory(model, tokens, sample, runtime.device, training)
+        differences = _differences_in_memory(model, tokens, sample, world.device, training)
         shares = {what: share for what, (share, bound) in differences.items() if not share <= bound}
         if shares:
             words = " and ".join(f"{what} differ by {share:.1e}" for what, share in shares.items())
             fault = f"packed and padded {words} for {kind}"
-        if runtime.any(fault is not None) and fault is None:
+        if world.any(fault is not None) and fault is None:
             fault = "another process finds that packed and padded texts differ"
     if wish == "packed" and fault is not None:
         raise InputError(f"packing: packed is not possible: {fault}; leave it at auto.")

@@ -16,7 +16,7 @@ from classify.data.coverage import check_ids, note_unknown
 from classify.data.table import Table
 from classify.data.tokenize import Tokens, load_tokenizer, padding_id, tokenize
 from classify.distributed.process_group import start, telling_other_machines
-from classify.distributed.world import Runtime
+from classify.distributed.world import World
 from classify.evaluation.inference import logits_of
 from classify.evaluation.metrics import softmax
 from classify.evaluation.predictions_file import write_predictions
@@ -33,7 +33,7 @@ class Classifier:
     model: LoadedModel
     tokenizer: Any
     settings: dict[str, Any]
-    runtime: Runtime
+    world: World
     folder: str
     ready: bool = False
 
@@ -42,11 +42,11 @@ class Classifier:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self.runtime.close(error)
+        self.world.close(error)
 
     def close(self) -> None:
         """Leave the other processes, where there are some; ask nothing any more then."""
-        self.runtime.close()
+        self.world.close()
 
     @property
     def labels(self) -> list[str]:
@@ -74,10 +74,10 @@ class Classifier:
         """(len(tokens), classes) probabilities of tokenised texts, at least one."""
         rows = np.arange(len(tokens))
         if not self.ready:
-            self.model.classifier.to(self.runtime.device)
-            decide_packing(self.model, tokens, rows, self.runtime, training=False)
+            self.model.classifier.to(self.world.device)
+            decide_packing(self.model, tokens, rows, self.world, training=False)
             self.ready = True
-        logits = logits_of(self.model, tokens, rows, self.runtime)
+        logits = logits_of(self.model, tokens, rows, self.world)
         return softmax(logits / self.settings["temperature"])
 
 
@@ -95,7 +95,7 @@ def _as_texts(texts: Iterable[str]) -> list[str]:
     return listed
 
 
-def start_runtime(use_cpu: bool) -> Runtime:
+def start_world(use_cpu: bool) -> World:
     """The device of this process; behind a launcher the processes share the work, and meet here."""
     return start(use_cpu=use_cpu, local_rank=-1, strategy="auto" if launcher.is_launched() else "none")
 
@@ -107,20 +107,20 @@ def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "aut
     and closes the classifier, or uses it as a context manager.
     """
     quiet_libraries()
-    with telling_other_machines(lambda: start_runtime(use_cpu)):
+    with telling_other_machines(lambda: start_world(use_cpu)):
         settings = read_settings(folder)
         tokenizer = load_tokenizer(folder)
         model = load_trained(Path(folder), pad_token_id=padding_id(tokenizer))
-    runtime = start_runtime(use_cpu)
+    world = start_world(use_cpu)
     try:
-        runtime.share_faults(None)
-        if runtime.distributed:  # or reading the model once more would serve nobody
-            runtime.check_same({"model": fingerprint(folder), "precision": precision})
-        model.compute_in(for_prediction(precision, runtime.device))
+        world.share_faults(None)
+        if world.distributed:  # or reading the model once more would serve nobody
+            world.check_same({"model": fingerprint(folder), "precision": precision})
+        model.compute_in(for_prediction(precision, world.device))
     except BaseException as error:
-        runtime.close(error)
+        world.close(error)
         raise
-    return Classifier(model, tokenizer, settings, runtime, folder)
+    return Classifier(model, tokenizer, settings, world, folder)
 
 
 def predict_table(classifier: Classifier, table: Table, text_column: str, out: Path) -> list[str]:
@@ -130,12 +130,12 @@ def predict_table(classifier: Classifier, table: Table, text_column: str, out: P
     writes. Raises InputError where the processes were given different tables.
     """
     identity = f"{table.sha256}/{text_column}"
-    classifier.runtime.check_same({"data": identity})
+    classifier.world.check_same({"data": identity})
     texts = list(table.as_dataset()[text_column])
     tokens = classifier.tokens_of(texts, identity)
     probabilities = classifier.probabilities_of(tokens)
-    if classifier.runtime.is_main:
+    if classifier.world.is_main:
         write_predictions(out, table, np.arange(len(table)), classifier.labels, probabilities)
-    classifier.runtime.barrier()
+    classifier.world.barrier()
     notes = (empty_texts(table, text_column), note_unknown(tokens, classifier.tokenizer))
     return [note for note in notes if note is not None]

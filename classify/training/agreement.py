@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 
-from classify.distributed.world import Runtime
+from classify.distributed.world import World
 from classify.errors import InputError
 from classify.training.inputs import Checked
 
 
-def check_enough(checked: Checked, runtime: Runtime) -> None:
+def check_enough(checked: Checked, world: World) -> None:
     """Raise InputError where some device would never get a row."""
-    part, devices = checked.corpus.train, runtime.world_size * runtime.replicas
+    part, devices = checked.corpus.train, world.world_size * world.replicas
     if len(part) < devices:
         raise InputError(
             f"{part.table.path}: {len(part)} training rows are fewer than the {devices} devices that are to share "
@@ -19,9 +19,9 @@ def check_enough(checked: Checked, runtime: Runtime) -> None:
         )
 
 
-def check_alike(checked: Checked, runtime: Runtime) -> None:
+def check_alike(checked: Checked, world: World) -> None:
     """Raise InputError where the ranks were started with different arguments or tables; they would train nonsense."""
     arguments = checked.config.to_dict()
     for own in ("local_rank", "nproc"):  # differ by nature
         arguments["training"].pop(own)
-    runtime.check_same({"arguments": json.dumps(arguments, sort_keys=True), "data": checked.corpus.fingerprint})
+    world.check_same({"arguments": json.dumps(arguments, sort_keys=True), "data": checked.corpus.fingerprint})

@@ -21,7 +21,7 @@ from classify.config.schema import TrainingConfig
 from classify.data.sampler import divide, token_cost
 from classify.data.tokenize import TrainingSet
 from classify.distributed.memory import out_of_memory, release_cache
-from classify.distributed.world import Runtime
+from classify.distributed.world import World
 from classify.errors import ClassifyError, RankError
 from classify.modeling.classifier import LoadedModel, output_layer
 from classify.modeling.kernels.dropout import seed_draws
@@ -41,7 +41,7 @@ T = TypeVar("T")
 def pull_together(
     model: LoadedModel,
     data: TrainingSet,
-    runtime: Runtime,
+    world: World,
     config: TrainingConfig,
     steps: int,
     after_step: Callable[[], object] = lambda: None,
@@ -54,8 +54,8 @@ def pull_together(
     Raises ClassifyError where memory does not do for four rows, or training diverges.
     """
     begin = time.perf_counter()
-    runtime.broadcast_parameters(model.stock)
-    pairs = _Pairs(model, data, runtime, config)
+    world.broadcast_parameters(model.stock)
+    pairs = _Pairs(model, data, world, config)
     draw = np.random.default_rng(config.seed)
     rows = int(np.clip(_TOKENS / data.tokens.lengths_of(data.rows).mean(), _FEWEST_ROWS, _ROWS))
     was_training = model.classifier.training
@@ -63,7 +63,7 @@ def pull_together(
     try:
         for step in range(steps):
             rate = config.peak_learning_rate * learning_rate_factor(step, steps, _WARMUP)
-            seed_draws(config.seed, _EPOCH, step, 0, runtime.rank, runtime.device.type)
+            seed_draws(config.seed, _EPOCH, step, 0, world.rank, world.device.type)
             while not pairs.step(draw_rows(data.labels[data.rows], rows, draw), rate):
                 rows //= 2
                 if rows < _LEAST_ROWS:
@@ -80,16 +80,16 @@ def pull_together(
     finally:
         pairs.close()
         model.classifier.train(was_training)
-    runtime.broadcast_parameters(model.stock)
+    world.broadcast_parameters(model.stock)
     return time.perf_counter() - begin
 
 
 class _Pairs:
     """What a step on pairs needs: an optimizer, and the features as they reach the output layer."""
 
-    def __init__(self, model: LoadedModel, data: TrainingSet, runtime: Runtime, config: TrainingConfig):
-        self.model, self.data, self.runtime = model, data, runtime
-        self.optimizer = make_optimizer(model.classifier, config, runtime.device)
+    def __init__(self, model: LoadedModel, data: TrainingSet, world: World, config: TrainingConfig):
+        self.model, self.data, self.world = model, data, world
+        self.optimizer = make_optimizer(model.classifier, config, world.device)
         self.layer = output_layer(model.stock)
         head = {id(parameter) for parameter in self.layer.parameters()}
         trained = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
@@ -109,16 +109,16 @@ class _Pairs:
 
     def step(self, chosen: npt.NDArray[np.int64], rate: float) -> bool:
         """One optimizer step on places in the training rows; False, with nothing done, where memory ran out."""
-        runtime = self.runtime
+        world = self.world
         # What NumPy's `choice` draws is not the same in all its versions (NEP 19), and ranks may have different ones.
-        rows = self.data.rows[np.array(runtime.broadcast(chosen.tolist()))]
+        rows = self.data.rows[np.array(world.broadcast(chosen.tolist()))]
         costs = token_cost(self.data.tokens.lengths_of(rows), self.model.hidden_size)
-        shares = divide(costs, runtime.world_size)
-        own = self._tried(lambda: self._features(rows[shares[runtime.rank]]))
+        shares = divide(costs, world.world_size)
+        own = self._tried(lambda: self._features(rows[shares[world.rank]]))
         if own is None:
             return False
-        everyone = runtime.gather(own.detach())  # in the order of ranks
-        before = sum(map(len, shares[: runtime.rank]))
+        everyone = world.gather(own.detach())  # in the order of ranks
+        before = sum(map(len, shares[: world.rank]))
         features = torch.cat([everyone[:before], own, everyone[before + len(own) :]])
         labels = torch.from_numpy(self.data.labels[rows[np.concatenate(shares)]])
         loss = pair_loss(features, labels.to(features.device))
@@ -126,7 +126,7 @@ class _Pairs:
             return False
         self.loss = loss.detach()
         try:
-            runtime.add_gradients(self.trained)
+            world.add_gradients(self.trained)
             torch.nn.utils.clip_grad_norm_(self.trained, self.limit)
             set_learning_rate(self.optimizer, rate)
             self.optimizer.step()
@@ -134,19 +134,19 @@ class _Pairs:
             if not out_of_memory(error):
                 raise
             raise RankError(
-                f"rank {runtime.rank} is out of memory in the optimizer's step on pairs, which no smaller step would "
+                f"rank {world.rank} is out of memory in the optimizer's step on pairs, which no smaller step would "
                 "mend; take --contrastive-steps 0."
             ) from error
         self.optimizer.zero_grad(set_to_none=True)
-        runtime.flush()
+        world.flush()
         return True
 
     def _features(self, rows: npt.NDArray[np.int64]) -> torch.Tensor:
         """What the output layer reads of some rows, (n, width)."""
         if not len(rows):
-            return torch.zeros(0, self.layer.in_features, device=self.runtime.device)
+            return torch.zeros(0, self.layer.in_features, device=self.world.device)
         self._caught.clear()
-        self.forward(self.model.batch(self.data.tokens, rows).to(self.runtime.device))
+        self.forward(self.model.batch(self.data.tokens, rows).to(self.world.device))
         return self._caught.pop()[: len(rows)].float()
 
     def _tried(self, compute: Callable[[], T]) -> T | None:
@@ -157,9 +157,9 @@ class _Pairs:
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
-        if self.runtime.any(result is None):
+        if self.world.any(result is None):
             self.optimizer.zero_grad(set_to_none=True)
-            release_cache(self.runtime.device)
+            release_cache(self.world.device)
             return None
         return result
 

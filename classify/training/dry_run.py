@@ -14,7 +14,7 @@ from classify.data import sampler
 from classify.data.tokenize import TrainingSet
 from classify.distributed.batch_norm import statistics_kept
 from classify.distributed.memory import out_of_memory
-from classify.distributed.world import Runtime
+from classify.distributed.world import World
 from classify.training.train_state import TrainState
 from classify.training.trainer import backward, make_room
 
@@ -23,7 +23,7 @@ _MEASURED = 6
 
 
 def rehearse(
-    state: TrainState, data: TrainingSet, steps: Sequence[sampler.Step], config: TrainingConfig, runtime: Runtime
+    state: TrainState, data: TrainingSet, steps: Sequence[sampler.Step], config: TrainingConfig, world: World
 ) -> None:
     """Find out, before the first step, into how many micro-batches the heaviest of `steps` has to be cut. A collective.
 
@@ -38,42 +38,42 @@ def rehearse(
         told = None
         ballast: list[torch.Tensor] = []
         try:
-            ballast.extend(_moments(state, runtime))
+            ballast.extend(_moments(state, world))
             with state.strategy.without_exchange(), statistics_kept(state.model.classifier):
-                backward(state, data, heaviest, config, runtime)
+                backward(state, data, heaviest, config, world)
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
             told = str(error).partition("\n")[0]
         ballast.clear()
         state.strategy.clear_gradients()
-        if runtime.any(told is not None):
-            make_room(state, len(heaviest.rows), runtime, told or "another rank")
+        if world.any(told is not None):
+            make_room(state, len(heaviest.rows), world, told or "another rank")
             told = ""
 
 
-def _moments(state: TrainState, runtime: Runtime) -> Iterator[torch.Tensor]:
+def _moments(state: TrainState, world: World) -> Iterator[torch.Tensor]:
     """As much memory as AdamW will take, where it will: two moments a weight.
 
     DistributedDataParallel's buckets hold the gradients already that the bare model's backward pass makes.
     """
-    each = 2 - runtime.distributed
+    each = 2 - world.distributed
     return (torch.empty_like(weight) for weight in state.strategy.trained for _ in range(each))
 
 
-def measure(state: TrainState, data: TrainingSet, config: TrainingConfig, runtime: Runtime, batch_size: int) -> float:
+def measure(state: TrainState, data: TrainingSet, config: TrainingConfig, world: World, batch_size: int) -> float:
     """Rows per second of training, from a few steps that change nothing. A collective.
 
     What the optimizer itself takes is not in it.
     """
-    batches = sampler.BatchPlan(len(data.rows), batch_size, config.seed)
+    batches = sampler.BatchSampler(len(data.rows), batch_size, config.seed)
     seconds = []
     for step, _ in zip(itertools.cycle(batches.steps(0, batches.rows)), range(_MEASURED), strict=False):
         begin = time.perf_counter()
         with statistics_kept(state.model.classifier):
-            total, _ = backward(state, data, step, config, runtime)
+            total, _ = backward(state, data, step, config, world)
         state.strategy.clear_gradients()
         float(total)  # waits for a device
-        mine = torch.tensor([time.perf_counter() - begin], device=runtime.device)
-        seconds.append(float(runtime.gather(mine).max()) / len(step.rows))
+        mine = torch.tensor([time.perf_counter() - begin], device=world.device)
+        seconds.append(float(world.gather(mine).max()) / len(step.rows))
     return 1.0 / statistics.median(seconds[1:])

@@ -48,13 +48,13 @@ def finish(job: Job, state: train_state.TrainState, record: RunRecord) -> None:
         else _eval_score(job, step, as_scored=not job.precision.rounds_weights and job.adapted is None)
     )
     weights = job.strategy.stock_weights(keep=job.writes)
-    with job.runtime.awaited(), job.writing("tensorboard"):
+    with job.world.awaited(), job.writing("tensorboard"):
         job.tracker.close()
     if job.config.training.save_on_each_node:
-        job.runtime.close()  # while there is a group transformers saves on rank 0 alone
+        job.world.close()  # while there is a group transformers saves on rank 0 alone
     # Nobody leaves before the files are written, so that a script that goes on to load the folder finds it. Where one
     # process of each machine writes, there is no group any more to wait in.
-    with contextlib.nullcontext() if job.runtime.closed else job.runtime.awaited():
+    with contextlib.nullcontext() if job.world.closed else job.world.awaited():
         if job.writes:
             _write(job, state, record, weights, logits, (eval_score, score), best_epoch)
 

@@ -25,7 +25,7 @@ from classify.data.files import TEMPORARY
 from classify.data.tokenize import Tokens, TrainingSet, default_max_length, load_tokenizer, max_length_reason, tokenize
 from classify.distributed.batch_norm import told
 from classify.distributed.process_group import telling_other_machines
-from classify.distributed.world import Runtime
+from classify.distributed.world import World
 from classify.errors import DiskError, InputError, disk_refusal
 from classify.evaluation import metrics
 from classify.evaluation.inference import logits_of
@@ -56,7 +56,7 @@ class Job:
     """
 
     checked: Checked
-    runtime: Runtime
+    world: World
     tokens: dict[str, Tokens]
     tokenizer: Any
     max_length: int
@@ -91,7 +91,7 @@ class Job:
 
     def say(self, text: str) -> None:
         """Print on the main process."""
-        if self.runtime.is_main:
+        if self.world.is_main:
             _print(text)
 
     @contextlib.contextmanager
@@ -157,7 +157,7 @@ class Job:
 
     def predict(self, part: Part) -> tuple[npt.NDArray[np.float32], metrics.Score]:
         """Logits of a part in file order, and its score. A collective."""
-        logits = logits_of(self.model, self.tokens_of(part), part.rows, self.runtime)
+        logits = logits_of(self.model, self.tokens_of(part), part.rows, self.world)
         return logits, metrics.score(logits, part.truth, self.checked.corpus.labels, self.config.training.seed)
 
     def score(self, part: Part) -> metrics.Score:
@@ -205,20 +205,20 @@ def prepare(checked: Checked) -> Job:
     if launcher.decides_alone():  # at once: a long table takes its time to tokenise
         for guess in checked.guesses:
             _print(guess.line())
-    with telling_other_machines(lambda: checked.config.training.runtime):
+    with telling_other_machines(lambda: checked.config.training.world):
         tokenizer, tokens, max_length, cut = _tokenize(checked)
-    runtime = checked.config.training.runtime
+    world = checked.config.training.world
     with contextlib.ExitStack() as held:
-        held.push(lambda _kind, error, _trace: runtime.close(error))
-        runtime.share_faults(None)
-        job = _prepare(checked, runtime, held, tokenizer, tokens, max_length, cut)
+        held.push(lambda _kind, error, _trace: world.close(error))
+        world.share_faults(None)
+        job = _prepare(checked, world, held, tokenizer, tokens, max_length, cut)
         job.held = held.pop_all()
         return job
 
 
 def _prepare(
     checked: Checked,
-    runtime: Runtime,
+    world: World,
     held: contextlib.ExitStack,
     tokenizer: Any,
     tokens: dict[str, Tokens],
@@ -226,24 +226,24 @@ def _prepare(
     cut: Guess,
 ) -> Job:
     training = checked.config.training
-    check_alike(checked, runtime)
-    check_enough(checked, runtime)
-    precision = choose_precision(training.asked_precision, runtime.device, training.opt_level)
+    check_alike(checked, world)
+    check_enough(checked, world)
+    precision = choose_precision(training.asked_precision, world.device, training.opt_level)
     loaded = load(checked, tokenizer, tokens)
-    strategy = make_strategy(loaded.model, training, runtime)
+    strategy = make_strategy(loaded.model, training, world)
     strategy.check_room(float(loaded.tokens[checked.corpus.train.table.path].lengths[checked.corpus.train.rows].mean()))
-    destination = _settle(checked.destination, runtime, held)
+    destination = _settle(checked.destination, world, held)
     assert destination.folder is not None
-    writes = _makes_files(destination.folder, destination, runtime, held, training.save_on_each_node)
+    writes = _makes_files(destination.folder, destination, world, held, training.save_on_each_node)
     placed = strategy.place(destination.folder)
-    precision, packing = settle_arithmetic(checked, loaded, runtime, precision)
-    found = choices(loaded, packing, runtime, precision, training.train_batch_size)
+    precision, packing = settle_arithmetic(checked, loaded, world, precision)
+    found = choices(loaded, packing, world, precision, training.train_batch_size)
     if placed is not None:
         found.append(placed)
     vocabulary = loaded.vocabulary
     job = Job(
         checked=checked,
-        runtime=runtime,
+        world=world,
         tokens=loaded.tokens,
         tokenizer=tokenizer,
         max_length=max_length,
@@ -254,7 +254,7 @@ def _prepare(
         guesses=[*checked.guesses, cut, *found],
         writes=writes,
         destination=destination,
-        names=sorted({name for name in runtime.gather_texts(restarts.job_name() or "") if name}),
+        names=sorted({name for name in world.gather_texts(restarts.job_name() or "") if name}),
         vocabulary=vocabulary if writes or vocabulary is None else vocabulary.without_table(),
         adapted=loaded.adapted,
     )
@@ -266,7 +266,7 @@ def _tell(job: Job, unused: list[str]) -> None:
     """Say every guess, where each rank sits, and what the person should know."""
     for guess in job.guesses[len(job.checked.guesses) :]:
         job.say(guess.line())
-    job.say(f"ranks: {describe.line(job.runtime.topology, os.environ)}")
+    job.say(f"ranks: {describe.line(job.world.topology, os.environ)}")
     if job.destination.resume and not job.checked.destination.resume:
         job.say(f"note: an earlier attempt of this job began {job.folder}; the launcher started it anew")
     for warning in (*job.checked.corpus.warnings, *job.checked.notes):
@@ -274,16 +274,16 @@ def _tell(job: Job, unused: list[str]) -> None:
     if unused:
         job.say(f"note: parameters that the classifier never uses are left alone: {', '.join(unused)}")
     if job.config.training.sync_batch_norm:
-        job.say(f"note: {told(job.model.stock, job.runtime.world_size, job.runtime.replicas)}")
-    if job.runtime.plan.advice:
-        job.say(f"note: {job.runtime.plan.advice}")
+        job.say(f"note: {told(job.model.stock, job.world.world_size, job.world.replicas)}")
+    if job.world.plan.advice:
+        job.say(f"note: {job.world.plan.advice}")
 
 
-def _settle(wanted: Destination, runtime: Runtime, held: contextlib.ExitStack) -> Destination:
+def _settle(wanted: Destination, world: World, held: contextlib.ExitStack) -> Destination:
     """Where this run goes, decided, made and locked by the main process and told to all. A collective."""
     told = None
-    with runtime.awaited():
-        if runtime.is_main:
+    with world.awaited():
+        if world.is_main:
             before = begun_before(wanted)
             chosen = before or wanted
             folder, lock = claim_folder(chosen, restarted=before is not None)
@@ -291,12 +291,12 @@ def _settle(wanted: Destination, runtime: Runtime, held: contextlib.ExitStack) -
             if not lock.held:
                 _print(f"note: the disk of {folder} knows no locks; nothing keeps another run out of the folder")
             told = [str(folder), str(chosen.checkpoint or ""), chosen.overwrite, chosen.resume]
-    name, named, overwrite, resume = runtime.broadcast(told)
+    name, named, overwrite, resume = world.broadcast(told)
     return Destination(Path(name), wanted.stem, Path(named) if named else None, overwrite, resume)
 
 
 def _makes_files(
-    folder: Path, destination: Destination, runtime: Runtime, held: contextlib.ExitStack, each_node: bool
+    folder: Path, destination: Destination, world: World, held: contextlib.ExitStack, each_node: bool
 ) -> bool:
     """Whether this process writes the files: the main one, and one of each machine under --save-on-each-node.
 
@@ -305,13 +305,13 @@ def _makes_files(
     machine. A collective.
     """
     if not each_node:
-        return runtime.is_main
-    sign = folder / runtime.broadcast(f"{TEMPORARY}shared-{uuid.uuid4().hex}" if runtime.is_main else None)
-    if runtime.is_main:
+        return world.is_main
+    sign = folder / world.broadcast(f"{TEMPORARY}shared-{uuid.uuid4().hex}" if world.is_main else None)
+    if world.is_main:
         sign.touch()
-    runtime.barrier()
-    writes, fault = runtime.is_main, None
-    if runtime.is_local_main and not runtime.is_main:
+    world.barrier()
+    writes, fault = world.is_main, None
+    if world.is_local_main and not world.is_main:
         try:
             folder.mkdir(parents=True, exist_ok=True)  # asks the server: a network disk's cache may lack the folder
             writes = sign.name not in os.listdir(folder)
@@ -321,9 +321,9 @@ def _makes_files(
         except (InputError, OSError) as error:
             fault = str(error)
     try:
-        runtime.share_faults(fault)
+        world.share_faults(fault)
     finally:
-        if runtime.is_main:
+        if world.is_main:
             sign.unlink(missing_ok=True)
     if fault is not None:
         raise InputError(fault)

@@ -18,7 +18,7 @@ import torch
 
 from classify.data.split import cap_rows
 from classify.data.tokenize import TrainingSet
-from classify.distributed.world import Runtime
+from classify.distributed.world import World
 from classify.evaluation.inference import features_of
 from classify.modeling.classifier import LoadedModel, output_layer
 
@@ -36,7 +36,7 @@ class ProbeResult:
 
 
 def start_head(
-    model: LoadedModel, data: TrainingSet, runtime: Runtime, seed: int, *, is_final: bool = False
+    model: LoadedModel, data: TrainingSet, world: World, seed: int, *, is_final: bool = False
 ) -> ProbeResult:
     """Fit the probe on some of the training rows (50 a class, at least 1,000) and set the output layer to it.
 
@@ -51,13 +51,13 @@ def start_head(
     chosen = cap_rows(data.labels, data.rows, limit, seed=seed)
     # In the precision of training, not of scores: what a rounded feature moves, fine-tuning moves a thousandfold.
     with contextlib.nullcontext() if is_final else model.classifier.precision.autocast(training=True):
-        features = features_of(model, data.tokens, chosen, runtime)
-    if runtime.is_main:
+        features = features_of(model, data.tokens, chosen, world)
+    if world.is_main:
         weight, bias = fit(features, data.labels[chosen], layer.out_features)
         with torch.no_grad():
             layer.weight.copy_(torch.from_numpy(weight))
             layer.bias.copy_(torch.from_numpy(bias))
-    runtime.broadcast_parameters(layer)
+    world.broadcast_parameters(layer)
     return ProbeResult(len(chosen), time.perf_counter() - begin)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from classify.data.columns import Guess
 from classify.data.coverage import check_ids
 from classify.data.tokenize import Tokens, padding_id
-from classify.distributed.world import Runtime
+from classify.distributed.world import World
 from classify.modeling.classifier import (
     LoadedModel,
     checkpoint_activations,
@@ -56,33 +56,31 @@ def load(checked: Checked, tokenizer: Any, tokens: dict[str, Tokens]) -> Loaded:
     return Loaded(model, tokens, vocabulary, unused, adapted)
 
 
-def settle_arithmetic(
-    checked: Checked, loaded: Loaded, runtime: Runtime, precision: Precision
-) -> tuple[Precision, str]:
+def settle_arithmetic(checked: Checked, loaded: Loaded, world: World, precision: Precision) -> tuple[Precision, str]:
     """The precision to train in, and whether to pack and why; the model is on its device. A collective.
 
     A CPU that multiplies bf16 trains packed texts in it where nobody asked for a precision: packing is checked in it.
     """
     model, part = loaded.model, checked.corpus.train
-    undecided = precision.automatic and runtime.device.type == "cpu"
+    undecided = precision.automatic and world.device.type == "cpu"
     fastest = precision
-    if undecided and not runtime.any(not multiplies_bf16()):  # all processes compute alike
+    if undecided and not world.any(not multiplies_bf16()):  # all processes compute alike
         fastest = faster_on_cpu(model.hidden_size)
     model.compute_in(fastest)
     tokens = loaded.tokens[part.table.path]
-    packing = decide_packing(model, tokens, part.rows, runtime, checked.config.model.packing)
+    packing = decide_packing(model, tokens, part.rows, world, checked.config.model.packing)
     if not model.packed:
         model.compute_in(precision)
     return model.classifier.precision, packing
 
 
-def choices(loaded: Loaded, packing: str, runtime: Runtime, precision: Precision, batch_size: int) -> list[Guess]:
+def choices(loaded: Loaded, packing: str, world: World, precision: Precision, batch_size: int) -> list[Guess]:
     """What was chosen for the model and the machine, each with the way to change it."""
     model, vocabulary = loaded.model, loaded.vocabulary
     way = "packed end to end" if model.packed else "padded" if model.few_shapes else "padded by length"
     found = [
         Guess("texts", way, packing, "packing in --config"),
-        Guess("device", runtime.describe(), f"{batch_size} rows a step", "--cpu, --nproc"),
+        Guess("device", world.describe(), f"{batch_size} rows a step", "--cpu, --nproc"),
         Guess("precision", precision.name, precision.why, "--precision"),
     ]
     if loaded.adapted is not None:
@@ -97,6 +95,6 @@ def choices(loaded: Loaded, packing: str, runtime: Runtime, precision: Precision
         share = f"{len(vocabulary.used)} of {len(vocabulary.full)} tokens occur"
         why = "the embeddings of the others stay as they are"
         found.append(Guess("vocabulary", share, why, "compact_vocabulary in --config"))
-    if model.packed and ragged_kernel_applies(runtime.device, precision.half, model.head_size):
+    if model.packed and ragged_kernel_applies(world.device, precision.half, model.head_size):
         found.append(Guess("attention dropout", "0", "the kernel for packed texts has none", "packing in --config"))
     return found

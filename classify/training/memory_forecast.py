@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from classify.data.tokenize import DEFAULT_LIMIT
-from classify.distributed.world import Runtime
+from classify.distributed.world import World
 from classify.modeling import memory_estimate
 from classify.modeling.precision import choose_precision
 from classify.training.inputs import Checked
@@ -12,25 +12,25 @@ from classify.training.inputs import Checked
 _CHARACTERS_A_TOKEN = 4
 
 
-def memory(checked: Checked, runtime: Runtime) -> str:
+def memory(checked: Checked, world: World) -> str:
     """A line on what each device will hold, rather too much: a CPU may train in bf16 where nobody asks for it.
 
     Raises InputError where the device cannot compute as asked.
     """
-    config, part, plan = checked.config, checked.corpus.train, runtime.plan
+    config, part, plan = checked.config, checked.corpus.train, world.plan
     training, model = config.training, config.model
     texts = part.texts(checked.corpus.text_column)
     characters = sum(map(len, texts)) / len(texts)
     length = min(
         characters / _CHARACTERS_A_TOKEN + 2, config.data.max_length or min(DEFAULT_LIMIT, checked.model.max_length)
     )
-    devices = runtime.world_size * max(1, plan.n_gpu if plan.spec.processes == "one" else 1)
+    devices = world.world_size * max(1, plan.n_gpu if plan.spec.processes == "one" else 1)
     rows = training.train_batch_size / training.gradient_accumulation_steps
-    half = choose_precision(training.asked_precision, runtime.device, training.opt_level).half is not None
+    half = choose_precision(training.asked_precision, world.device, training.opt_level).half is not None
     each = rows if plan.spec.spreads_layers else rows / devices
-    if plan.spec.cuts_steps and runtime.device.type == "cpu" and training.opt_level in (None, "O0", "O1"):
+    if plan.spec.cuts_steps and world.device.type == "cpu" and training.opt_level in (None, "O0", "O1"):
         at_once = memory_estimate.tokens_at_once(memory_estimate.width_of(checked.model.config))
-        each = min(each, at_once // runtime.cache_sharers / length)
+        each = min(each, at_once // world.cache_sharers / length)
     lora = (lambda _: True) if model.lora else None  # what LoRA adds is small beside the rest
     is_frozen = lora or memory_estimate.frozen_names(model.freeze_embeddings, model.freeze_layers)
     need = memory_estimate.training_need(

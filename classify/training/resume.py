@@ -40,7 +40,7 @@ def find_checkpoint(job: Job) -> Checkpoint | None:
 
     Raises CheckpointError where none can be trusted, and InputError where the run was started with other settings.
     """
-    told = job.runtime.broadcast(_told(job) if job.runtime.is_main else None)
+    told = job.world.broadcast(_told(job) if job.world.is_main else None)
     if told is None:
         return None
     if "fault" in told:
@@ -112,12 +112,12 @@ def _look(job: Job) -> Checkpoint | None:
 def is_finished(job: Job, found: Checkpoint | None, end: int) -> bool:
     """Whether there is nothing left to do in this folder; says what there is to do or not. A collective."""
     status = None
-    if job.runtime.is_main:
+    if job.world.is_main:
         try:
             status = json.loads((job.folder / "run.json").read_text(encoding="utf-8"))["status"]
         except (OSError, ValueError, KeyError, TypeError):
             status = None
-    finished = job.runtime.broadcast(status) == "finished"
+    finished = job.world.broadcast(status) == "finished"
     if finished and found is None:
         job.say(
             f"{job.folder}: this run is finished, and without its checkpoints it cannot be extended; nothing to do."
@@ -154,15 +154,15 @@ def _tell_changes(job: Job, found: Checkpoint) -> None:
 
 def restore(job: Job, found: Checkpoint) -> train_state.TrainState:
     """Weights, optimizer, scaler and progress as they were. A collective."""
-    main = job.runtime.is_main
-    weights = job.runtime.broadcast_tensors(found.model_tensors() if main else None)
+    main = job.world.is_main
+    weights = job.world.broadcast_tensors(found.model_tensors() if main else None)
     if job.vocabulary is not None and job.vocabulary.compacted:
         _check_vocabulary(found, weights.get(VOCABULARY), job.vocabulary.as_tensor())
     job.strategy.load_weights(weights)
     if job.writes:
         job.average.restore(weights, found.state.get("averaged", 0))
     state = train_state.make_state(job.strategy, job.objective)
-    tensors = job.runtime.broadcast_tensors(found.optimizer_tensors() if main else None)
+    tensors = job.world.broadcast_tensors(found.optimizer_tensors() if main else None)
     job.strategy.load_optimizer(tensors, found.state["scaler"])
     state.progress = train_state.Progress(**found.state["progress"])
     state.parts = max(state.parts, state.progress.parts)
@@ -182,12 +182,12 @@ def _check_vocabulary(found: Checkpoint, before: torch.Tensor | None, now: torch
 def take_weights(job: Job, step: int) -> bool:
     """Load the weights of an earlier step; False where they cannot be trusted any more. A collective."""
     tensors = None
-    if job.runtime.is_main:
+    if job.world.is_main:
         try:
             tensors = checkpoint.load(job.folder / CHECKPOINTS / checkpoint.name_of(step)).model_tensors()
         except CheckpointError as error:
             job.say(f"note: the weights of step {step} cannot be trusted, so the last ones are kept: {error}")
-    if not job.runtime.broadcast(tensors is not None):
+    if not job.world.broadcast(tensors is not None):
         return False
-    job.strategy.load_weights(job.runtime.broadcast_tensors(tensors))
+    job.strategy.load_weights(job.world.broadcast_tensors(tensors))
     return True

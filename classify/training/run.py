@@ -1,7 +1,7 @@
 """A training run from the first check to the last file, in the order the contract gives.
 
 Every step that involves several processes is called by all of them; who writes and who speaks is asked once, of
-`Runtime.is_main`.
+`World.is_main`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tqdm import tqdm
 from classify.config.schema import RunConfig
 from classify.config.stored_run import earlier_commands
 from classify.data.columns import Guess
-from classify.data.sampler import BatchPlan, divide, end_in_time, token_cost
+from classify.data.sampler import BatchSampler, divide, end_in_time, token_cost
 from classify.distributed.process_group import telling_other_machines
 from classify.errors import CheckpointError, InputError, Interrupted
 from classify.evaluation import metrics
@@ -70,9 +70,9 @@ def train(
             "start several with torchrun, or call it in each with rank, world_size and init_method."
         )
     begun = begun or time.time()
-    config.training.renew_runtime()
+    config.training.renew_world()
     if checked is None:
-        with telling_other_machines(lambda: config.training.runtime):
+        with telling_other_machines(lambda: config.training.world):
             checked = check(config)
     job = prepare(checked)
     job.begun = begun
@@ -86,19 +86,19 @@ def train(
 def _run(job: Job) -> Path:
     """Resume or start, train, score, write."""
     found = resume.find_checkpoint(job) if job.destination.resume else None
-    plan = BatchPlan(len(job.checked.corpus.train), job.batch_size, job.config.training.seed)
+    plan = BatchSampler(len(job.checked.corpus.train), job.batch_size, job.config.training.seed)
     end = _planned_end(job, plan, found)
     if job.destination.resume and resume.is_finished(job, found, end):
         return job.folder
     record = _record(job, found)
-    with job.runtime.awaited(), job.writing("run.json"):
+    with job.world.awaited(), job.writing("run.json"):
         if job.writes:
             # Stands there until the run says otherwise: a killed process cannot.
             record.write("interrupted")
     try:
         state = _begin(job, found, end)
         end = _rehearse(job, state, plan, end)
-        with job.runtime.awaited(), job.writing("the training log"):
+        with job.world.awaited(), job.writing("the training log"):
             _open_logs(job, state.progress.step)
         if found is None and (state.progress.best is not None or job.config.training.cycles > 1):
             _save(job, state)
@@ -125,7 +125,7 @@ def _run(job: Job) -> Path:
     return job.folder
 
 
-def _planned_end(job: Job, plan: BatchPlan, found: Checkpoint | None) -> int:
+def _planned_end(job: Job, plan: BatchSampler, found: Checkpoint | None) -> int:
     """Rows after which training ends, as far as that is known before it begins."""
     training = job.config.training
     end = plan.end_of(training.cycles * training.epochs, training.max_steps)
@@ -140,17 +140,17 @@ def _planned_end(job: Job, plan: BatchPlan, found: Checkpoint | None) -> int:
 
 
 def _record(job: Job, found: Checkpoint | None) -> RunRecord:
-    runtime = job.runtime
+    world = job.world
     shares = _rows_per_step(job)
-    topology = [{**entry, "rows_per_step": shares[i]} for i, entry in enumerate(runtime.topology)]
+    topology = [{**entry, "rows_per_step": shares[i]} for i, entry in enumerate(world.topology)]
     return RunRecord(
         job.folder,
         job.config,
         job.checked.corpus,
         job.guesses,
         topology=topology,
-        strategy=runtime.plan.strategy,
-        launcher=runtime.plan.launch.launcher,
+        strategy=world.plan.strategy,
+        launcher=world.plan.launch.launcher,
         precision=job.precision.name,
         extra={
             "packed": job.model.packed,
@@ -166,9 +166,9 @@ def _record(job: Job, found: Checkpoint | None) -> RunRecord:
 def _rows_per_step(job: Job) -> list[int]:
     """Rows of the first step that each rank computes: texts are shared by token cost, so counts may differ by a few."""
     data = job.training_set
-    rows = data.rows[BatchPlan(len(data.rows), job.batch_size, job.config.training.seed).step_at(0).rows]
+    rows = data.rows[BatchSampler(len(data.rows), job.batch_size, job.config.training.seed).step_at(0).rows]
     lengths = data.tokens.lengths_of(rows)
-    return [len(share) for share in divide(token_cost(lengths, job.model.hidden_size), job.runtime.world_size)]
+    return [len(share) for share in divide(token_cost(lengths, job.model.hidden_size), job.world.world_size)]
 
 
 def _begin(job: Job, found: Checkpoint | None, end: int) -> train_state.TrainState:
@@ -182,9 +182,7 @@ def _begin(job: Job, found: Checkpoint | None, end: int) -> train_state.TrainSta
     pairs_seconds = _train_on_pairs(job)
     if config.model.head == "probe":
         begin = time.perf_counter()
-        start = linear_probe.start_head(
-            job.model, job.training_set, job.runtime, config.training.seed, is_final=end == 0
-        )
+        start = linear_probe.start_head(job.model, job.training_set, job.world, config.training.seed, is_final=end == 0)
         score = job.score(job.checked.corpus.eval)
         job.probe = {"accuracy": score.accuracy, "seconds": start.seconds, "contrastive_seconds": pairs_seconds}
         job.say(
@@ -204,30 +202,30 @@ def _train_on_pairs(job: Job) -> float:
     if not steps:
         return 0.0
     with _bar(job, 0, steps) as bar:
-        seconds = contrastive.pull_together(job.model, job.training_set, job.runtime, training, steps, bar.update)
+        seconds = contrastive.pull_together(job.model, job.training_set, job.world, training, steps, bar.update)
     job.say(f"pairs: {steps} steps on pairs of rows, {seconds:.1f} s (--contrastive-steps to change)")
     return seconds
 
 
-def _rehearse(job: Job, state: train_state.TrainState, plan: BatchPlan, end: int) -> int:
+def _rehearse(job: Job, state: train_state.TrainState, plan: BatchSampler, end: int) -> int:
     """Steps that change nothing, where memory or time has to be known beforehand. Returns the end that fits."""
-    training, runtime, data = job.config.training, job.runtime, job.training_set
+    training, world, data = job.config.training, job.world, job.training_set
     start = state.progress.position
-    unsure = training.max_minutes is not None or (runtime.distributed and runtime.device.type != "cpu")
+    unsure = training.max_minutes is not None or (world.distributed and world.device.type != "cpu")
     if unsure and not state.strategy.forward_is_collective and start < end:
         parts = state.parts
-        dry_run.rehearse(state, data, list(plan.steps(start, min(end, start + plan.rows))), training, runtime)
+        dry_run.rehearse(state, data, list(plan.steps(start, min(end, start + plan.rows))), training, world)
         if state.parts != parts:
             _tell_cut(job, state.progress.step + 1, state.parts)
     if training.max_minutes is None or end <= start:
         return end
     why = "as measured when the run began"
     if state.progress.end is None or state.progress.limits != job.limits:
-        rate = dry_run.measure(state, data, training, runtime, job.batch_size)
+        rate = dry_run.measure(state, data, training, world, job.batch_size)
         corpus = job.checked.corpus
         tested = len(corpus.test) if corpus.test is not None else 0
         rows = start + rate * _TIME_USED * (60 * training.max_minutes - job.elapsed)
-        state.progress.end = end_in_time(plan, end, runtime.broadcast(rows), len(corpus.eval), tested, start)
+        state.progress.end = end_in_time(plan, end, world.broadcast(rows), len(corpus.eval), tested, start)
         state.progress.limits = job.limits
         why = f"{training.max_minutes:g} minutes at the {rate:.0f} rows/s that were measured"
     job.guesses.append(Guess("epochs", f"{state.progress.end / plan.rows:.3g}", why, "--max-minutes"))
@@ -239,12 +237,12 @@ def _open_logs(job: Job, step: int) -> None:
     if job.writes:
         job.log = TrainLog(job.folder / "train_log.jsonl", step)
         names = job.checked.trackers
-        if not job.runtime.is_main:  # with --save-on-each-node: files lie on each machine, a server hears of one run
+        if not job.world.is_main:  # with --save-on-each-node: files lie on each machine, a server hears of one run
             names = tuple(name for name in names if name == "tensorboard")
         job.tracker = Tracker(names, job.folder, job.config.flat(), step)
 
 
-def _loop(job: Job, state: train_state.TrainState, plan: BatchPlan, end: int) -> None:
+def _loop(job: Job, state: train_state.TrainState, plan: BatchSampler, end: int) -> None:
     """Train to the end; score and save at each epoch's end. Raises Interrupted after saving, when told to stop."""
     training = job.config.training
     cycle_ends = set(range(0, end + 1, end // training.cycles)) if training.cycles > 1 else set()
@@ -254,7 +252,7 @@ def _loop(job: Job, state: train_state.TrainState, plan: BatchPlan, end: int) ->
             state,
             job.training_set,
             training,
-            job.runtime,
+            job.world,
             batch_size=job.batch_size,
             end=end,
             stop=lambda: bool(received),
@@ -273,12 +271,12 @@ def _loop(job: Job, state: train_state.TrainState, plan: BatchPlan, end: int) ->
             if event.epoch_ended or event.last or event.save_due or event.stopped:
                 _save(job, state)
             # Scores that differ in the last bit may be ranked otherwise on another rank's processor.
-            if event.epoch_ended and not event.last and job.runtime.any(state.progress.waited_long(training.patience)):
+            if event.epoch_ended and not event.last and job.world.any(state.progress.waited_long(training.patience)):
                 _tell_patience(job, state.progress)
                 break
         # All ranks have left the loop at the same step; a signal may have come since the last time they asked.
-        if job.runtime.any(bool(received)):
-            number = job.runtime.broadcast(received[0] if received else int(signal.SIGTERM))
+        if job.world.any(bool(received)):
+            number = job.world.broadcast(received[0] if received else int(signal.SIGTERM))
             raise Interrupted(
                 f"stopped by {signal.Signals(number).name} after step {state.progress.step}, which is saved; "
                 f"go on with --resume {shlex.quote(str(job.folder))}",
@@ -306,7 +304,7 @@ def _end_cycle(job: Job, state: train_state.TrainState, last: bool) -> None:
             )
         job.strategy.restart()
         return
-    tensors = job.runtime.broadcast_tensors(job.average.tensors if job.runtime.is_main else None)
+    tensors = job.world.broadcast_tensors(job.average.tensors if job.world.is_main else None)
     job.strategy.load_weights(tensors)
     score = job.score(job.checked.corpus.eval)
     _keep_if_best(job, state.progress, score)
@@ -321,7 +319,7 @@ def _tell_patience(job: Job, progress: train_state.Progress) -> None:
 
 
 def _bar(job: Job, step: int, total: int) -> tqdm:
-    quiet = not job.runtime.is_main or not sys.stderr.isatty()
+    quiet = not job.world.is_main or not sys.stderr.isatty()
     return tqdm(total=total, initial=step, disable=quiet, leave=False, unit="step", dynamic_ncols=True)
 
 
@@ -401,7 +399,7 @@ def _save(job: Job, state: train_state.TrainState) -> None:
         weights |= job.average.for_checkpoint()
     if job.writes and job.vocabulary is not None and job.vocabulary.compacted:
         weights[resume.VOCABULARY] = job.vocabulary.as_tensor()
-    with job.runtime.awaited(), job.writing(f"checkpoint {checkpoint.name_of(progress.step)}"):
+    with job.world.awaited(), job.writing(f"checkpoint {checkpoint.name_of(progress.step)}"):
         if job.writes:
             checkpoint.save(
                 job.folder / CHECKPOINTS,

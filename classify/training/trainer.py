@@ -20,7 +20,7 @@ from classify.data import sampler
 from classify.data.tokenize import TrainingSet
 from classify.distributed.batch_norm import counted, statistics_kept
 from classify.distributed.memory import out_of_memory, release_cache
-from classify.distributed.world import Runtime
+from classify.distributed.world import World
 from classify.errors import ClassifyError, RankError
 from classify.modeling.kernels.dropout import seed_draws
 from classify.modeling.transfer import send
@@ -52,7 +52,7 @@ class StepDone:
 
 
 def train_step(
-    state: TrainState, data: TrainingSet, step: sampler.Step, config: TrainingConfig, runtime: Runtime
+    state: TrainState, data: TrainingSet, step: sampler.Step, config: TrainingConfig, world: World
 ) -> tuple[torch.Tensor, float, torch.Tensor]:
     """One optimizer step at the learning rate that is set.
 
@@ -62,34 +62,34 @@ def train_step(
     while True:
         try:
             with statistics_kept(state.model.classifier, after_errors_only=True):
-                total, weight_sum = backward(state, data, step, config, runtime)
+                total, weight_sum = backward(state, data, step, config, world)
             break
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
             told = str(error).partition("\n")[0]
         # Out here nothing holds the failed attempt's activations any more.
-        if runtime.distributed:  # the other ranks are waiting in the exchange
+        if world.distributed:  # the other ranks are waiting in the exchange
             raise RankError(
-                f"step {state.progress.step + 1}: rank {runtime.rank} is out of memory ({told}); go on with --resume "
+                f"step {state.progress.step + 1}: rank {world.rank} is out of memory ({told}); go on with --resume "
                 f"and --gradient-accumulation-steps {finer(state)}, which changes nothing but "
                 f"dropout's draws; or {_less_memory(state)}."
             )
-        make_room(state, len(step.rows), runtime, told)
+        make_room(state, len(step.rows), world, told)
     try:
         norm = state.strategy.optimizer_step()
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
         # AdamW has changed some weights, or made some of its moments: the step can neither be undone nor repeated.
-        rank = f"rank {runtime.rank} is " if runtime.distributed else ""
+        rank = f"rank {world.rank} is " if world.distributed else ""
         reason = str(error).partition("\n")[0]
         raise RankError(
             f"step {state.progress.step + 1}: {rank}out of memory in the optimizer's step ({reason}), which keeps two "
             "numbers for each weight that is trained; go on with --resume where more memory "
             "is free, or start anew with --lora, --freeze-layers or a smaller --model."
         ) from error
-    runtime.flush()
+    world.flush()
     return total, weight_sum, norm
 
 
@@ -98,7 +98,7 @@ def backward(
     data: TrainingSet,
     step: sampler.Step,
     config: TrainingConfig,
-    runtime: Runtime,
+    world: World,
 ) -> tuple[torch.Tensor, float]:
     """Gradients of a step, exchanged between ranks; (this rank's summed loss, the rows' weights on all ranks)."""
     rows = data.rows[step.rows]
@@ -107,10 +107,10 @@ def backward(
     micros = micro_batches(
         state.model,
         lengths,
-        runtime.rank,
-        runtime.world_size,
+        world.rank,
+        world.world_size,
         state.parts,
-        runtime.replicas,
+        world.replicas,
         strategy.tokens_at_once,
     )
     state.micros = len(micros)
@@ -121,21 +121,21 @@ def backward(
         weights.append(0.0)
     # The wrapped model averages over ranks, so each rank's part is scaled up by their number.
     weight_sum = state.objective.weight_sum(data.labels[rows])
-    scale = runtime.world_size / weight_sum
-    total = torch.zeros((), device=runtime.device)
+    scale = world.world_size / weight_sum
+    total = torch.zeros((), device=world.device)
     strategy.module.train()
     for number, (pieces, weight) in enumerate(zip(micros, weights, strict=True)):
-        seed_draws(config.seed, step.epoch, state.progress.step, number, runtime.rank, runtime.device.type)
+        seed_draws(config.seed, step.epoch, state.progress.step, number, world.rank, world.device.type)
         batches = [state.model.batch(data.tokens, rows[piece]) for piece in pieces]
         labels = data.labels[rows[np.concatenate(pieces)]]
         filling = np.full(state.model.filled(len(labels)) - len(labels), NO_LABEL)
-        truth = send(torch.from_numpy(np.concatenate([labels, filling])), runtime.device)
+        truth = send(torch.from_numpy(np.concatenate([labels, filling])), world.device)
         last = number == len(micros) - 1
         with strategy.accumulate(last), counted(strategy.module, weight > 0):
             loss = state.objective.loss_sum(strategy.forward(batches), truth)
             strategy.backward(loss * (scale * weight), last)
             total += weight * loss.detach()
-        runtime.flush()
+        world.flush()
     return total, weight_sum
 
 
@@ -144,18 +144,18 @@ def finer(state: TrainState) -> int:
     return 2 * max(state.parts, state.micros)
 
 
-def make_room(state: TrainState, rows: int, runtime: Runtime, told: str) -> None:
+def make_room(state: TrainState, rows: int, world: World, told: str) -> None:
     """Twice as many micro-batches from now on.
 
     Raises ClassifyError where each micro-batch holds a single text already.
     """
-    if state.parts * runtime.replicas * runtime.world_size >= rows:
+    if state.parts * world.replicas * world.world_size >= rows:
         raise ClassifyError(
             f"step {state.progress.step + 1}: out of memory with a single text ({told}); {_less_memory(state)}."
         )
     state.parts = finer(state)
     state.strategy.clear_gradients()
-    release_cache(runtime.device)
+    release_cache(world.device)
 
 
 def _less_memory(state: TrainState) -> str:
@@ -169,7 +169,7 @@ def fit(
     state: TrainState,
     data: TrainingSet,
     config: TrainingConfig,
-    runtime: Runtime,
+    world: World,
     *,
     batch_size: int,
     end: int | None = None,
@@ -182,7 +182,7 @@ def fit(
     events; `seconds` counts the steps alone. `stop` asks whether this process was told to end (a signal); when any
     rank was, all finish the step and the event says `stopped`. `late` asks whether time is up: that step is the last.
     """
-    batches = sampler.BatchPlan(len(data.rows), batch_size, config.seed)
+    batches = sampler.BatchSampler(len(data.rows), batch_size, config.seed)
     end = end if end is not None else batches.end_of(config.cycles * config.epochs, config.max_steps)
     total_steps = batches.steps_until(end) // config.cycles
     progress = state.progress
@@ -196,7 +196,7 @@ def fit(
         set_learning_rate(state.strategy.optimizer, rate)
         if step.position % batches.rows == 0:
             progress.epoch_loss, progress.epoch_weight = 0.0, 0.0
-        loss, weight, norm = train_step(state, data, step, config, runtime)
+        loss, weight, norm = train_step(state, data, step, config, world)
         since.add(loss, weight)
         progress.step += 1
         progress.position = step.end
@@ -204,9 +204,9 @@ def fit(
 
         epoch_ended = step.end % batches.rows == 0
         # Asking all ranks costs a small exchange; on devices it would also make the host wait, so it is done less.
-        often = not runtime.distributed or runtime.device.type == "cpu"
+        often = not world.distributed or world.device.type == "cpu"
         ask = often or progress.step % min(config.logging_steps, _ASK_STEPS) == 0
-        votes = runtime.sum([float(stop()), float(late())]) if ask else [0.0, 0.0]
+        votes = world.sum([float(stop()), float(late())]) if ask else [0.0, 0.0]
         stopped = votes[0] > 0
         last = step.end >= end or votes[1] > 0
         progress.parts = state.parts
@@ -214,7 +214,7 @@ def fit(
             progress.end = progress.position
         save_due = config.save_steps is not None and progress.step % config.save_steps == 0
         told = progress.step % config.logging_steps == 0 or epoch_ended or last or save_due or stopped
-        mean = since.mean(runtime, progress) if told else None
+        mean = since.mean(world, progress) if told else None
         progress.seconds += time.perf_counter() - begin
         yield StepDone(
             step=progress.step,
@@ -246,10 +246,10 @@ class _Since:
         self._loss = loss if self._loss is None else self._loss + loss
         self._weight += weight
 
-    def mean(self, runtime: Runtime, progress: Progress) -> float:
+    def mean(self, world: World, progress: Progress) -> float:
         """Exact (weighted) mean over all rows of all ranks since the last call; adds to the epoch's. A collective."""
         assert self._loss is not None
-        total = runtime.sum([float(self._loss)])[0]
+        total = world.sum([float(self._loss)])[0]
         mean = total / self._weight
         progress.epoch_loss += total
         progress.epoch_weight += self._weight

@@ -11,7 +11,7 @@ from classify.data import sampler
 
 
 def test_an_epoch_holds_every_row_once_and_its_last_step_what_is_left() -> None:
-    batches = sampler.BatchPlan(rows=57, batch_size=8, seed=0)
+    batches = sampler.BatchSampler(rows=57, batch_size=8, seed=0)
     steps = list(batches.steps(0, 57))
     assert [len(step.rows) for step in steps] == [8] * 7 + [1]
     assert sorted(np.concatenate([step.rows for step in steps]).tolist()) == list(range(57))
@@ -43,7 +43,7 @@ def test_the_order_is_uniform() -> None:
 
 @pytest.mark.parametrize("position", [0, 8, 48, 56, 57, 65, 5 * 57, 5 * 57 + 16])
 def test_a_position_is_enough_to_go_on(position: int) -> None:
-    batches = sampler.BatchPlan(rows=57, batch_size=8, seed=0)
+    batches = sampler.BatchSampler(rows=57, batch_size=8, seed=0)
     whole = list(batches.steps(0, 6 * 57))
     rest = list(batches.steps(position, 6 * 57))
     tail = [step for step in whole if step.position >= position]
@@ -66,14 +66,14 @@ def test_a_position_is_enough_to_go_on(position: int) -> None:
     ],
 )
 def test_epochs_and_max_steps_to_rows(epochs: float, max_steps: int, end: int, steps: int) -> None:
-    batches = sampler.BatchPlan(rows=57, batch_size=8, seed=0)
+    batches = sampler.BatchSampler(rows=57, batch_size=8, seed=0)
     assert batches.end_of(epochs, max_steps) == end
     assert batches.steps_until(end) == steps
     assert len(list(batches.steps(0, end))) == steps
 
 
 def test_a_batch_larger_than_the_table_is_one_step() -> None:
-    batches = sampler.BatchPlan(rows=5, batch_size=32, seed=0)
+    batches = sampler.BatchSampler(rows=5, batch_size=32, seed=0)
     assert [len(step.rows) for step in batches.steps(0, 10)] == [5, 5]
 
 
@@ -151,7 +151,7 @@ def test_the_plan_needs_no_torch() -> None:
 )
 def test_the_end_that_fits_into_the_time(rows: float, expected: int) -> None:
     """An epoch of 100 rows in batches of 8, three passes over 30 evaluation rows and one over 15 test rows."""
-    assert sampler.end_in_time(sampler.BatchPlan(100, 8, 0), 290, rows, 30, 15) == expected
+    assert sampler.end_in_time(sampler.BatchSampler(100, 8, 0), 290, rows, 30, 15) == expected
 
 
 @pytest.mark.parametrize(
@@ -166,4 +166,4 @@ def test_the_end_that_fits_into_the_time(rows: float, expected: int) -> None:
     ],
 )
 def test_the_end_that_fits_from_where_a_run_stands(start: int, rows: float, expected: int) -> None:
-    assert sampler.end_in_time(sampler.BatchPlan(100, 8, 0), 290, rows, 30, 15, start) == expected
+    assert sampler.end_in_time(sampler.BatchSampler(100, 8, 0), 290, rows, 30, 15, start) == expected

@@ -42,13 +42,13 @@ def train_with_batch_norm(model_folder: Path, results: Path, way: str) -> None:
         data, model = data_and_model(model_folder)
         with_batch_norm(model).use_packing(True)
         config.max_steps = steps
-        state = make_state(model, config, config.runtime)
-        list(trainer.fit(state, data, config, config.runtime, batch_size=batch_size))
-        logits = logits_of(model, data.tokens, data.rows, config.runtime)
-        if config.runtime.is_main:
+        state = make_state(model, config, config.world)
+        list(trainer.fit(state, data, config, config.world, batch_size=batch_size))
+        logits = logits_of(model, data.tokens, data.rows, config.world)
+        if config.world.is_main:
             tensors = {name: tensor.numpy() for name, tensor in model.stock.state_dict().items()}
-            np.savez(results / f"{way}-{config.runtime.world_size}-{batch_size}.npz", logits=logits, **tensors)
-    config.runtime.close()
+            np.savez(results / f"{way}-{config.world.world_size}-{batch_size}.npz", logits=logits, **tensors)
+    config.world.close()
 
 
 @pytest.fixture(scope="module")

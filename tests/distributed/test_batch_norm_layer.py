@@ -91,10 +91,10 @@ class _Encoder(nn.Module):
 @pytest.mark.parametrize("norm", [False, True])
 def test_buffers_are_broadcast_for_a_batch_norm_alone(norm: bool, group: None) -> None:
     """DistributedDataParallel would send position numbers, which no step changes, before every forward pass."""
-    runtime = TrainingConfig(use_cpu=True).runtime
-    plan = dataclasses.replace(runtime.plan, parallel_mode=ParallelMode.DISTRIBUTED, strategy="ddp", backend="gloo")
+    world = TrainingConfig(use_cpu=True).world
+    plan = dataclasses.replace(world.plan, parallel_mode=ParallelMode.DISTRIBUTED, strategy="ddp", backend="gloo")
     model: Any = None
-    strategy = make_strategy(model, TrainingConfig(), dataclasses.replace(runtime, plan=plan))
+    strategy = make_strategy(model, TrainingConfig(), dataclasses.replace(world, plan=plan))
     wrapped: Any = strategy.wrap(_Encoder(norm))
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         wrapped(torch.ones(3, 4)).sum().backward()

@@ -19,9 +19,9 @@ from torch import nn
 
 import classify
 from classify.config.schema import DataConfig, ModelConfig, RunConfig, TrainingConfig
-from classify.data.sampler import BatchPlan
+from classify.data.sampler import BatchSampler
 from classify.data.tokenize import TrainingSet
-from classify.distributed.world import Runtime
+from classify.distributed.world import World
 from classify.evaluation.inference import logits_of
 from classify.launch.device_plan import DevicePlan, Hardware, ParallelMode, plan_devices
 from classify.training import trainer
@@ -73,17 +73,17 @@ class TwoReplicas(nn.Module):
 
 
 @pytest.fixture
-def two_devices(monkeypatch: pytest.MonkeyPatch) -> Runtime:
+def two_devices(monkeypatch: pytest.MonkeyPatch) -> World:
     """A process that drives two devices."""
     monkeypatch.setattr(data_parallel, "BatchDataParallel", lambda model, **_: TwoReplicas(model))
     plan = plan_devices(use_cpu=False, local_rank=-1, environment={}, hardware=Hardware("cuda", 2))
     assert (plan.parallel_mode, plan.n_gpu) == (ParallelMode.NOT_DISTRIBUTED, 2)
     place = {"machine": 0, "rank": 0, "local_rank": -1, "device": "cuda:0"}
-    return Runtime(plan, torch.device("cpu"), [place])
+    return World(plan, torch.device("cpu"), [place])
 
 
 def train(
-    model_folder: Path, runtime: Runtime, packed: bool, micro: int
+    model_folder: Path, world: World, packed: bool, micro: int
 ) -> tuple[Strategy, TrainingSet, list[trainer.StepDone]]:
     data, model = data_and_model(model_folder)
     model.use_packing(packed)
@@ -91,17 +91,17 @@ def train(
         use_cpu=True, learning_rate=LEARNING_RATE, max_steps=STEPS, gradient_accumulation_steps=micro, seed=SEED,
         logging_steps=1,
     )  # fmt: skip
-    state = make_state(model, config, runtime)
-    events = list(trainer.fit(state, data, config, runtime, batch_size=BATCH))
+    state = make_state(model, config, world)
+    events = list(trainer.fit(state, data, config, world, batch_size=BATCH))
     return state.strategy, data, events
 
 
 @pytest.mark.parametrize("packed", [True, False], ids=["packed", "padded"])
 @pytest.mark.parametrize("micro", [1, 2])
-def test_the_same_weights_as_one_device(two_devices: Runtime, model_folder: Path, packed: bool, micro: int) -> None:
+def test_the_same_weights_as_one_device(two_devices: World, model_folder: Path, packed: bool, micro: int) -> None:
     """The loss is weighted by rows: a mean of the replicas' means would differ where they hold unequal numbers."""
     strategy, data, told = train(model_folder, two_devices, packed, micro)
-    other, _, alone = train(model_folder, TrainingConfig(use_cpu=True).runtime, packed, micro)
+    other, _, alone = train(model_folder, TrainingConfig(use_cpu=True).world, packed, micro)
     two, one = strategy.model, other.model
     a, b = (
         torch.cat([p.detach().flatten() for n, p in model.stock.named_parameters() if not n.endswith("key.bias")])
@@ -110,7 +110,7 @@ def test_the_same_weights_as_one_device(two_devices: Runtime, model_folder: Path
     assert float((a - b).norm() / b.norm()) <= 1e-5
     np.testing.assert_allclose([e.loss for e in told], [e.loss for e in alone], rtol=2e-5, atol=2e-6)
     sizes: Any = strategy.module.sizes
-    rows = BatchPlan(ROWS, BATCH, SEED)
+    rows = BatchSampler(ROWS, BATCH, SEED)
     assert sum(map(sum, sizes)) == sum(len(step.rows) for step in rows.steps(0, rows.end_of(99, STEPS)))
     assert any(len(set(pair)) == 2 for pair in sizes), "some batches are cut unequally"
     assert [1] in sizes, "the last batch of an epoch has a row for one replica only"
@@ -121,7 +121,7 @@ def test_the_same_weights_as_one_device(two_devices: Runtime, model_folder: Path
     )
 
 
-def test_logits_come_back_in_the_order_of_the_batches(two_devices: Runtime, model_folder: Path) -> None:
+def test_logits_come_back_in_the_order_of_the_batches(two_devices: World, model_folder: Path) -> None:
     data, model = data_and_model(model_folder)
     model.use_packing(True)
     strategy = make_strategy(model, TrainingConfig(), two_devices)
@@ -136,11 +136,11 @@ def test_logits_come_back_in_the_order_of_the_batches(two_devices: Runtime, mode
 
 
 def test_a_whole_run_says_that_ddp_is_faster(
-    two_devices: Runtime, table: Path, model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    two_devices: World, table: Path, model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Once, and the folder tells what was done."""
     training = TrainingConfig(output_dir=str(tmp_path / "out"), max_steps=3, batch_size=32, report_to="none")
-    training.__dict__["runtime"] = two_devices
+    training.__dict__["world"] = two_devices
     folder = classify.train(RunConfig(DataConfig(data=str(table)), ModelConfig(model=str(model_folder)), training))
     said = capsys.readouterr().out
     assert said.count("--nproc 2 (or torchrun) is faster") == 1
@@ -152,4 +152,4 @@ def test_a_whole_run_says_that_ddp_is_faster(
 
 def test_a_plan_with_one_device_is_no_data_parallel() -> None:
     plan: DevicePlan = plan_devices(use_cpu=False, local_rank=-1, environment={}, hardware=Hardware("cuda", 1))
-    assert Runtime(dataclasses.replace(plan), torch.device("cpu")).replicas == 1
+    assert World(dataclasses.replace(plan), torch.device("cpu")).replicas == 1

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from classify.config.schema import TrainingConfig
 from classify.distributed.sharding import gathered
-from classify.distributed.world import Runtime
+from classify.distributed.world import World
 from classify.evaluation.inference import logits_of
 from classify.modeling.classifier import LoadedModel, freeze_unused
 from classify.training import trainer
@@ -35,7 +35,7 @@ APART = [f"2-{micro}-apart-{way}" for micro in (1, 2, 4) for way in ("packed", "
 SHARDED = [f"2-{micro}-sharded-{way}" for micro in (1, 2, 4) for way in ("packed", "padded")]
 
 
-def count_exchanges(model_folder: Path, runtime: Runtime, micro: int) -> tuple[int, list[str]]:
+def count_exchanges(model_folder: Path, world: World, micro: int) -> tuple[int, list[str]]:
     """Gradient exchanges of three DistributedDataParallel steps, of a model with a layer that its forward never uses.
 
     Also the names of what was found unused.
@@ -51,10 +51,10 @@ def count_exchanges(model_folder: Path, runtime: Runtime, micro: int) -> tuple[i
         exchanges.append(bucket.index())
         return allreduce_hook(state, bucket)
 
-    state = make_state(model, config, runtime)
+    state = make_state(model, config, world)
     assert isinstance(state.strategy.module, DistributedDataParallel)
     state.strategy.module.register_comm_hook(None, counted)
-    list(trainer.fit(state, data, config, runtime, batch_size=BATCH))
+    list(trainer.fit(state, data, config, world, batch_size=BATCH))
     return len(exchanges), unused
 
 
@@ -66,10 +66,10 @@ def _digest(model: LoadedModel) -> str:
 def train_every_case(model_folder: Path, results: Path, strategy: Any = "auto") -> None:
     """Train 20 steps in every case of this world size, in one process group, and store weights, logits and losses."""
     first = TrainingConfig(use_cpu=True, strategy=strategy)
-    runtime = first.runtime
-    where = "apart-" if runtime.plan.launch.spans_machines else ""
+    world = first.world
+    where = "apart-" if world.plan.launch.spans_machines else ""
     place = (first.parallel_mode.value, first.world_size, first.process_index, first.local_process_index, first.n_gpu)
-    (results / f"place-{where}{runtime.world_size}-{runtime.rank}.txt").write_text(repr(place))
+    (results / f"place-{where}{world.world_size}-{world.rank}.txt").write_text(repr(place))
     for packed in (True, False):
         for micro in (1, 2, 4):
             data, model = data_and_model(model_folder)
@@ -82,31 +82,31 @@ def train_every_case(model_folder: Path, results: Path, strategy: Any = "auto") 
                 seed=SEED,
                 logging_steps=1,
             )
-            state = make_state(model, config, runtime)
+            state = make_state(model, config, world)
             seeds: list[int] = []
             hook = model.classifier.register_forward_pre_hook(lambda *_, to=seeds: to.append(torch.initial_seed()))
-            events = list(trainer.fit(state, data, config, runtime, batch_size=BATCH))
+            events = list(trainer.fit(state, data, config, world, batch_size=BATCH))
             hook.remove()
-            everywhere = runtime.gather(torch.tensor(seeds)).tolist()
+            everywhere = world.gather(torch.tensor(seeds)).tolist()
             assert len(everywhere) >= STEPS
             assert len(set(everywhere)) == len(everywhere), "two micro-batches would drop the same entries"
-            logits = logits_of(model, data.tokens, data.rows, runtime)
-            tensors = gathered(dict(model.stock.named_parameters()), keep=runtime.is_main)
-            digests = runtime.gather_texts(_digest(model) if strategy != "fsdp" else "")
+            logits = logits_of(model, data.tokens, data.rows, world)
+            tensors = gathered(dict(model.stock.named_parameters()), keep=world.is_main)
+            digests = world.gather_texts(_digest(model) if strategy != "fsdp" else "")
             assert len(set(digests)) == 1, "the ranks hold other weights"
-            if runtime.is_main:
+            if world.is_main:
                 weights = {f"w/{name}": tensor.numpy() for name, tensor in tensors.items()}
                 way = ("sharded-" if strategy == "fsdp" else where) + ("packed" if packed else "padded")
                 np.savez(
-                    results / f"{runtime.world_size}-{micro}-{way}.npz",
+                    results / f"{world.world_size}-{micro}-{way}.npz",
                     logits=logits,
                     losses=np.array([event.loss for event in events]),
                     **weights,
                 )
-    if runtime.world_size == 2 and strategy == "auto":
-        found = {micro: count_exchanges(model_folder, runtime, micro) for micro in (1, 4)}
-        (results / f"exchanges-{where}{runtime.rank}.json").write_text(json.dumps(found))
-    runtime.close()
+    if world.world_size == 2 and strategy == "auto":
+        found = {micro: count_exchanges(model_folder, world, micro) for micro in (1, 4)}
+        (results / f"exchanges-{where}{world.rank}.json").write_text(json.dumps(found))
+    world.close()
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,7 @@ def plain_run(folder: Path) -> dict[str, Any]:
     """The textbook loop on the stock model: padded batches, mean loss, AdamW; nothing of the trainer is used."""
     from transformers import BertForSequenceClassification
 
-    from classify.data.sampler import BatchPlan
+    from classify.data.sampler import BatchSampler
 
     torch.set_num_threads(1)
     data, loaded = data_and_model(folder)
@@ -144,7 +144,7 @@ def plain_run(folder: Path) -> dict[str, Any]:
         betas=(0.9, 0.999),
         eps=1e-8,
     )
-    plan = BatchPlan(ROWS, BATCH, SEED)
+    plan = BatchSampler(ROWS, BATCH, SEED)
     warmup = 2  # a tenth of the 20 steps
     losses = []
     position = 0

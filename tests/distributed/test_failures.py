@@ -318,16 +318,16 @@ def test_an_error_on_one_of_two_gpus_ends_both(tmp_path: Path) -> None:
     script.write_text(
         "import torch\n"
         "from classify.config.schema import TrainingConfig\n"
-        "runtime = TrainingConfig().runtime\n"
-        "numbers = torch.ones(1 << 20, device=runtime.device)\n"
+        "world = TrainingConfig().world\n"
+        "numbers = torch.ones(1 << 20, device=world.device)\n"
         "torch.distributed.all_reduce(numbers)\n"
         "try:\n"
-        "    if not runtime.is_main:\n"
+        "    if not world.is_main:\n"
         "        raise ValueError('this rank is broken')\n"
         "    torch.distributed.all_reduce(numbers)\n"
         "    print(float(numbers.sum()))\n"
         "except BaseException as error:\n"
-        "    runtime.close(error)\n"
+        "    world.close(error)\n"
         "    raise\n"
     )
     done = run(

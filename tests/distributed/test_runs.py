@@ -109,7 +109,7 @@ def count_own_rows(folder: Path, texts: list[str]) -> None:
         classifier.model.batch = counted  # type: ignore[method-assign]
         assert classifier.probabilities(texts).shape == (len(texts), 3)
         assert 0.2 * len(texts) < len(own) < 0.5 * len(texts)
-        everywhere = sorted(classifier.runtime.gather(torch.tensor(own)).tolist())
+        everywhere = sorted(classifier.world.gather(torch.tensor(own)).tolist())
         assert everywhere == list(range(len(texts)))
 
 

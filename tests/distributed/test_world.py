@@ -14,7 +14,7 @@ import torch
 import classify.training.run as run
 from classify.config.schema import TrainingConfig
 from classify.data.tokenize import load_tokenizer, tokenize
-from classify.distributed.world import Runtime
+from classify.distributed.world import World
 from classify.errors import InputError, RankError
 from classify.launch.device_plan import ParallelMode
 from classify.modeling.classifier import load_model
@@ -36,8 +36,8 @@ def test_a_single_process_on_the_cpu() -> None:
     assert config.n_gpu == 0
     assert config.parallel_mode is ParallelMode.NOT_PARALLEL
     assert (config.world_size, config.process_index, config.local_process_index) == (1, 0, 0)
-    assert config.runtime.local_rank == -1
-    assert config.runtime.is_main
+    assert config.world.local_rank == -1
+    assert config.world.is_main
 
 
 def test_values_are_those_of_transformers() -> None:
@@ -56,14 +56,14 @@ def test_values_are_those_of_transformers() -> None:
 
 
 def test_one_process_answers_without_a_group() -> None:
-    runtime = TrainingConfig(use_cpu=True).runtime
-    runtime.barrier()
-    assert runtime.sum([1.0, 2.0]) == [1.0, 2.0]
-    assert runtime.any(True)
-    assert runtime.broadcast({"a": [1]}) == {"a": [1]}
-    assert runtime.gather(torch.arange(3)).tolist() == [0, 1, 2]
-    runtime.close()
-    runtime.close()
+    world = TrainingConfig(use_cpu=True).world
+    world.barrier()
+    assert world.sum([1.0, 2.0]) == [1.0, 2.0]
+    assert world.any(True)
+    assert world.broadcast({"a": [1]}) == {"a": [1]}
+    assert world.gather(torch.arange(3)).tolist() == [0, 1, 2]
+    world.close()
+    world.close()
 
 
 @pytest.mark.parametrize("can_abort", [True, False])
@@ -94,12 +94,12 @@ def test_an_error_of_one_rank_does_not_wait_for_the_others(
 
     monkeypatch.setattr(torch.distributed.distributed_c10d, "_abort_process_group", abort)
     monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: taken.append("destroy"))
-    runtime = TrainingConfig(use_cpu=True).runtime
-    plan = replace(runtime.plan, parallel_mode=ParallelMode.DISTRIBUTED, strategy="ddp", backend=backend)
+    world = TrainingConfig(use_cpu=True).world
+    plan = replace(world.plan, parallel_mode=ParallelMode.DISTRIBUTED, strategy="ddp", backend=backend)
     try:
-        runtime = replace(runtime, plan=plan)
-        runtime.close(error)
-        runtime.close()
+        world = replace(world, plan=plan)
+        world.close(error)
+        world.close()
         assert taken == [way]
     finally:
         destroy()
@@ -109,8 +109,8 @@ def test_a_run_that_fails_says_so_to_the_process_group(
     model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed = []
-    honest = Runtime.close
-    monkeypatch.setattr(Runtime, "close", lambda self, error=None: closed.append(error) or honest(self, error))
+    honest = World.close
+    monkeypatch.setattr(World, "close", lambda self, error=None: closed.append(error) or honest(self, error))
     fault = ValueError("broken")
     for name in ("classify.training.job.load", "classify.training.trainer.train_step"):
         with monkeypatch.context() as patch:
@@ -187,9 +187,9 @@ def test_padded_steps_are_cut_by_tokens_and_on_a_cpu_alone(model_folder: Path) -
 def test_processes_of_a_machine_share_its_caches(
     strategy: str, processes: int, alone: int | None, wanted: int | None
 ) -> None:
-    runtime = TrainingConfig(use_cpu=True).runtime
-    launch = replace(runtime.plan.launch, world_size=processes, local_world_size=processes)
-    there = replace(runtime, plan=replace(runtime.plan, launch=launch, strategy=strategy))
+    world = TrainingConfig(use_cpu=True).world
+    launch = replace(world.plan.launch, world_size=processes, local_world_size=processes)
+    there = replace(world, plan=replace(world.plan, launch=launch, strategy=strategy))
     model: Any = SimpleNamespace(tokens_at_once=alone)
     assert make_strategy(model, TrainingConfig(), there).tokens_at_once == wanted
 
@@ -223,8 +223,8 @@ def test_a_cut_step_changes_no_weight(
         # A larger epsilon, or gradients that are rounding alone would move a weight as far as any other.
         config = TrainingConfig(use_cpu=True, max_steps=3, learning_rate=1e-3, adam_epsilon=1e-3, **settings)
         model.compute_in(choose_precision(config.asked_precision, torch.device("cpu"), config.opt_level))
-        state = make_state(model, config, config.runtime)
-        list(fit(state, data, config, config.runtime, batch_size=16))
+        state = make_state(model, config, config.world)
+        list(fit(state, data, config, config.world, batch_size=16))
         micros.append(state.micros)
         ends.append(torch.cat([p.detach().float().flatten() for p in model.stock.parameters()]))
     assert micros[0] == 1
@@ -242,7 +242,7 @@ def test_data_parallel_on_two_gpus(model_folder: Path) -> None:
     model = load_model(resolve_model(str(model_folder)), ["a", "b"], seed=0, pad_token_id=0, dropout=0.0)
     model.use_packing(True)
     model.classifier.to(config.device)
-    strategy = make_strategy(model, config, config.runtime)
+    strategy = make_strategy(model, config, config.world)
     strategy.begin()
     batches = [model.batch(tokens, np.arange(0, 6)), model.batch(tokens, np.arange(6, 11))]
     got = strategy.forward(batches)

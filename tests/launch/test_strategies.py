@@ -11,7 +11,7 @@ from classify.launch.strategies import STRATEGIES
 
 
 def test_the_flag_offers_the_registry() -> None:
-    hint = typing.get_type_hints(TrainingConfig, localns={"torch": None, "Runtime": None, "ParallelMode": None})
+    hint = typing.get_type_hints(TrainingConfig, localns={"torch": None, "World": None, "ParallelMode": None})
     assert choices(hint["strategy"]) == ("auto", *STRATEGIES)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from classify.config.schema import TrainingConfig
-from classify.data.sampler import BatchPlan
+from classify.data.sampler import BatchSampler
 from classify.modeling.memory_estimate import count_weights, training_need
 from classify.modeling.precision import choose_precision
 from classify.training import trainer
@@ -34,7 +34,7 @@ def test_a_step_takes_what_is_estimated_or_a_little_less(folder: Path, name: str
     model.use_packing(True)
     config = TrainingConfig(use_cpu=True, max_steps=1, opt_level=level)
     model.compute_in(choose_precision(name, torch.device("cpu"), level))
-    state = make_state(model, config, config.runtime)
+    state = make_state(model, config, config.world)
     own = {tensor.untyped_storage().data_ptr() for tensor in (*model.stock.parameters(), *model.stock.buffers())}
     saved: dict[int, torch.UntypedStorage] = {}
 
@@ -44,9 +44,9 @@ def test_a_step_takes_what_is_estimated_or_a_little_less(folder: Path, name: str
             saved[storage.data_ptr()] = storage
         return tensor
 
-    step = BatchPlan(ROWS, ROWS, 0).step_at(0)
+    step = BatchSampler(ROWS, ROWS, 0).step_at(0)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        trainer.train_step(state, data, step, config, config.runtime)
+        trainer.train_step(state, data, step, config, config.world)
     lengths = data.tokens.lengths_of(data.rows)
     need = training_need(
         model.stock.config.to_dict(),

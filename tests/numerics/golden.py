@@ -57,8 +57,8 @@ def losses(folder: Path) -> list[float]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        state = make_state(model, config, config.runtime)
-        events = trainer.fit(state, data, config, config.runtime, batch_size=16)
+        state = make_state(model, config, config.world)
+        events = trainer.fit(state, data, config, config.world, batch_size=16)
         return [event.loss for event in events if event.loss is not None]
     finally:
         torch.set_num_threads(threads)

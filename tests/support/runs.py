@@ -12,7 +12,7 @@ import pytest
 
 from classify.config.schema import DataConfig, ModelConfig, RunConfig, TrainingConfig
 from classify.data.tokenize import TrainingSet, load_tokenizer, tokenize
-from classify.distributed.world import Runtime
+from classify.distributed.world import World
 from classify.modeling.classifier import LoadedModel, load_model
 from classify.modeling.hub import resolve_model
 from classify.training import run, train_state
@@ -58,10 +58,10 @@ def make_config(model: Path, table: Path, out: Path, **changes: Any) -> RunConfi
 
 
 def make_state(
-    model: LoadedModel, config: TrainingConfig, runtime: Runtime, objective: Objective | None = None
+    model: LoadedModel, config: TrainingConfig, world: World, objective: Objective | None = None
 ) -> TrainState:
     """Training of a model that is in its place, begun as a run begins it."""
-    return train_state.make_state(make_strategy(model, config, runtime), objective)
+    return train_state.make_state(make_strategy(model, config, world), objective)
 
 
 def worse_in_the_end(folder: Path) -> dict[str, Any]:

@@ -42,8 +42,8 @@ def trained(folder: Path, device: torch.device = CPU, **settings: Any) -> tuple[
     config = TrainingConfig(use_cpu=device == CPU, strategy="none", **steps, **settings)
     model.classifier.to(device)
     model.compute_in(choose_precision(config.asked_precision, device, config.opt_level))
-    state = make_state(model, config, config.runtime)
-    return [float(event.loss or 0) for event in trainer.fit(state, data, config, config.runtime, batch_size=19)], state
+    state = make_state(model, config, config.world)
+    return [float(event.loss or 0) for event in trainer.fit(state, data, config, config.world, batch_size=19)], state
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from classify.config.schema import TrainingConfig
-from classify.data.sampler import BatchPlan
+from classify.data.sampler import BatchSampler
 from classify.errors import InputError
 from classify.modeling.classifier import LoadedModel, checkpoint_activations, depths, freeze
 from classify.training import trainer
@@ -38,14 +38,14 @@ def after_one_step(folder: Path, **settings: Any) -> tuple[dict[str, torch.Tenso
     prepare(model)
     data = dataclasses.replace(data, labels=settings.pop("labels", data.labels))
     config = TrainingConfig(use_cpu=True, max_steps=1, seed=SEED, logging_steps=1, max_grad_norm=0.0, **settings)
-    state = make_state(model, config, config.runtime, make_objective(config, data.labels, 3))
+    state = make_state(model, config, config.world, make_objective(config, data.labels, 3))
     caught: dict[str, torch.Tensor] = {}
 
     def note(*_: Any) -> None:
         caught.update({n: p.grad.clone() for n, p in model.stock.named_parameters() if p.grad is not None})
 
     state.strategy.optimizer.register_step_pre_hook(note)
-    (event,) = trainer.fit(state, data, config, config.runtime, batch_size=BATCH)
+    (event,) = trainer.fit(state, data, config, config.world, batch_size=BATCH)
     assert event.loss is not None
     return caught, event.loss
 
@@ -56,7 +56,7 @@ def plain(
     """The same from the textbook: padded rows, torch's own mean."""
     data, model = data_and_model(folder)
     model.use_packing(False)
-    rows = BatchPlan(57, BATCH, SEED).step_at(0).rows
+    rows = BatchSampler(57, BATCH, SEED).step_at(0).rows
     logits = model.classifier(model.batch(data.tokens, rows))
     truth = data.labels if labels is None else labels
     mean = cross_entropy(logits, torch.from_numpy(truth[rows]), **loss)
@@ -143,8 +143,8 @@ def test_layerwise_decay_of_the_learning_rate(model_folder: Path) -> None:
         lr_scheduler_type="constant",
     )  # fmt: skip
     before = {name: p.detach().clone() for name, p in model.stock.named_parameters()}
-    state = make_state(model, config, config.runtime)
-    list(trainer.fit(state, data, config, config.runtime, batch_size=BATCH))
+    state = make_state(model, config, config.world)
+    list(trainer.fit(state, data, config, config.world, batch_size=BATCH))
     depth = depths(model.stock)
     for name, parameter in model.stock.named_parameters():
         moved = float((parameter.detach() - before[name]).abs().max())
@@ -199,13 +199,13 @@ def test_schedules_move_the_weights_as_a_plain_loop_does(model_folder: Path, sch
         use_cpu=True, max_steps=8, seed=SEED, learning_rate=1e-3, weight_decay=0.0, max_grad_norm=0.0, warmup_steps=2.0,
         lr_scheduler_type=schedule,
     )  # fmt: skip
-    state = make_state(model, config, config.runtime)
-    list(trainer.fit(state, data, config, config.runtime, batch_size=BATCH))
+    state = make_state(model, config, config.world)
+    list(trainer.fit(state, data, config, config.world, batch_size=BATCH))
 
     other, stock = data_and_model(model_folder)
     stock.use_packing(False)
     optimizer = torch.optim.AdamW(stock.stock.parameters(), weight_decay=0.0)
-    plan = BatchPlan(57, BATCH, SEED)
+    plan = BatchSampler(57, BATCH, SEED)
     for number, rate in enumerate(RATES[schedule]):
         rows = plan.step_at(number * BATCH).rows
         optimizer.param_groups[0]["lr"] = 1e-3 * rate

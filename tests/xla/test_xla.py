@@ -76,8 +76,8 @@ def test_nothing_is_compiled_once_the_shapes_are_known(model_folder: Path) -> No
     model.use_packing(False)
     model.few_shapes = True
     model.classifier.to(config.device)
-    state = make_state(model, config, config.runtime)
-    seen = [compilations() for _ in trainer.fit(state, data, config, config.runtime, batch_size=19)]
+    state = make_state(model, config, config.world)
+    seen = [compilations() for _ in trainer.fit(state, data, config, config.world, batch_size=19)]
     # 57 rows of up to 27 tokens: batches of 16 or 32 tokens, of 8, 16 or 32 rows.
     print(json.dumps(seen))
     assert seen[-1] - seen[11] <= 1

@@ -18,7 +18,7 @@ from torch import nn
 from classify.config.schema import TrainingConfig
 from classify.data.columns import Guess
 from classify.distributed import batch_norm, sharding
-from classify.distributed.world import Runtime
+from classify.distributed.world import World
 from classify.modeling.classifier import LoadedModel
 from classify.modeling.packing import Batch
 from classify.modeling.precision import Masters, give_weights, take_gradients
@@ -38,8 +38,8 @@ class Strategy:
     scaler: torch.amp.GradScaler
     masters: Masters
 
-    def __init__(self, model: LoadedModel, config: TrainingConfig, runtime: Runtime):
-        self.model, self.config, self.runtime = model, config, runtime
+    def __init__(self, model: LoadedModel, config: TrainingConfig, world: World):
+        self.model, self.config, self.world = model, config, world
         self._synchronised_norms = 0
 
     def check_room(self, length: float) -> None:
@@ -47,20 +47,20 @@ class Strategy:
 
     def place(self, folder: Path) -> Guess | None:
         """Move the model to where it is computed; what a person should know of that. `folder` may take files."""
-        self.model.classifier.to(self.runtime.device)
+        self.model.classifier.to(self.world.device)
         return None
 
     def begin(self) -> None:
         """Make the model ready for training: precision, wrapping, then the optimizer on what wrapping left."""
         self.masters = self.model.classifier.halve()
-        if self.config.sync_batch_norm and self.runtime.distributed:
+        if self.config.sync_batch_norm and self.world.distributed:
             self._synchronised_norms = batch_norm.synchronise(self.model.classifier)
         self.module = self.wrap(self.model.classifier)
         self.restart()
 
     def restart(self) -> None:
         """Forget all that the optimizer and the scaler have learned; the weights stay as they are."""
-        self.optimizer = make_optimizer(self.module, self.config, self.runtime.device, self.masters)
+        self.optimizer = make_optimizer(self.module, self.config, self.world.device, self.masters)
         self.scaler = self.model.classifier.precision.scaler()
 
     def wrap(self, model: nn.Module) -> nn.Module:
@@ -82,7 +82,7 @@ class Strategy:
 
         As many as the busiest rank has where passes wait for each other; a collective then.
         """
-        return self.runtime.largest(own) if self.forward_is_collective else own
+        return self.world.largest(own) if self.forward_is_collective else own
 
     @property
     def tokens_at_once(self) -> int | None:
@@ -91,13 +91,13 @@ class Strategy:
         Where a pass waits for other ranks, or for weights from afar, more micro-batches would cost more than they save.
         """
         alone = self.model.tokens_at_once
-        if alone is None or not self.runtime.plan.spec.cuts_steps or self.forward_is_collective:
+        if alone is None or not self.world.plan.spec.cuts_steps or self.forward_is_collective:
             return None
-        return alone // self.runtime.cache_sharers
+        return alone // self.world.cache_sharers
 
     def forward(self, batches: list[Batch]) -> torch.Tensor:
         """Logits of a micro-batch, one batch a replica, concatenated in order."""
-        return self.module(batches[0].to(self.runtime.device))
+        return self.module(batches[0].to(self.world.device))
 
     def accumulate(self, last: bool) -> contextlib.AbstractContextManager[Any]:
         """Around the passes of a micro-batch; gradients are exchanged in the `last` one of a step."""
@@ -159,8 +159,8 @@ class Strategy:
         return {}
 
 
-def make_strategy(model: LoadedModel, config: TrainingConfig, runtime: Runtime) -> Strategy:
+def make_strategy(model: LoadedModel, config: TrainingConfig, world: World) -> Strategy:
     """The strategy that the device plan names."""
-    module, _, name = runtime.plan.spec.implementation.partition(":")
+    module, _, name = world.plan.spec.implementation.partition(":")
     implementation: type[Strategy] = getattr(importlib.import_module(f"classify.training.strategies.{module}"), name)
-    return implementation(model, config, runtime)
+    return implementation(model, config, world)

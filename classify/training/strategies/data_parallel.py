@@ -33,7 +33,7 @@ class DataParallelStrategy(Strategy):
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """The module that forward passes go through."""
-        return BatchDataParallel(model, device_ids=list(range(self.runtime.replicas)), output_device=0)
+        return BatchDataParallel(model, device_ids=list(range(self.world.replicas)), output_device=0)
 
     def forward(self, batches: list[Batch]) -> torch.Tensor:
         """Logits of a micro-batch, one batch a replica, concatenated in order."""

@@ -20,7 +20,7 @@ class DDPStrategy(Strategy):
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """The module that forward passes go through; the ranks start from rank 0's weights."""
-        device = self.runtime.device
+        device = self.world.device
         devices = None if device.type == "cpu" else [device.index]
         wrapped = DistributedDataParallel(
             model, device_ids=devices, output_device=devices and devices[0], gradient_as_bucket_view=True
@@ -30,7 +30,7 @@ class DDPStrategy(Strategy):
         wrapped.broadcast_buffers = batch_norm.count(model) > 0
         # A reducer that outlives the group would destroy it while holding the GIL, which gloo's thread may be waiting
         # for: a deadlock at exit. So reducers go first; the wrapped model cannot be used any more.
-        self.runtime.before_close(lambda: _drop_reducer(wrapped))
+        self.world.before_close(lambda: _drop_reducer(wrapped))
         return wrapped
 
     def accumulate(self, last: bool) -> contextlib.AbstractContextManager[Any]:

@@ -37,12 +37,12 @@ class DeviceMapStrategy(Strategy):
         config, model = self.config, self.model.stock
         rows = config.train_batch_size / config.gradient_accumulation_steps
         share = KEPT_INPUT if config.gradient_checkpointing else 1.0
-        self._places = choose_places(model, self.runtime.devices, share * rows * length, length, config.device_memory)
+        self._places = choose_places(model, self.world.devices, share * rows * length, length, config.device_memory)
 
     def place(self, folder: Path) -> Guess:
         """Move the layers to their places; weights that find no room elsewhere lie in a file of `folder`."""
         self._placement = Placement(self.model.stock, self._places, folder)
-        why = "the devices take turns" if len(self.runtime.devices) > 1 else "as much as its memory takes"
+        why = "the devices take turns" if len(self.world.devices) > 1 else "as much as its memory takes"
         return Guess("layers", self._placement.words(), why, "--device-memory")
 
     def stock_weights(self, keep: bool) -> Tensors:

@@ -21,8 +21,8 @@ class FSDPStrategy(Strategy):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        self.runtime.broadcast_parameters(model)  # as DistributedDataParallel does: all start from the same bits
-        mesh = init_device_mesh(self.runtime.device.type, (self.runtime.world_size,))
+        self.world.broadcast_parameters(model)  # as DistributedDataParallel does: all start from the same bits
+        mesh = init_device_mesh(self.world.device.type, (self.world.world_size,))
         for layer in repeated_layers(model):
             fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
