@@ -98,7 +98,7 @@ def _layers(model: nn.Module) -> list[_BatchNorm]:
     return [layer for layer in model.modules() if isinstance(layer, _BatchNorm)]
 
 
-def told(model: nn.Module, processes: int, replicas: int) -> str:
+def synchronisation_note(model: nn.Module, processes: int, replicas: int) -> str:
     """What --sync-batch-norm does for a model on so many processes, or on replicas in one process: a line."""
     layers = count(model)
     if layers == 0:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
 import psutil
 import torch
+
+T = TypeVar("T")
 
 _CONTROL_GROUPS = Path("/sys/fs/cgroup")
 
@@ -30,6 +34,22 @@ def out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or any(sign in text for sign in _NO_ROOM):
         return True
     return _NO_PRIMITIVE in text and _memory_left() < _SHORT
+
+
+def attempt(compute: Callable[[], T], device: torch.device, *, last: bool = False) -> tuple[T | None, str]:
+    """What a computation returns, and ""; or None and the reason, where memory ran out.
+
+    Nothing holds the failed attempt's activations any more then, and the device's cache is given back, so that a
+    smaller one can succeed. With `last` there is no smaller one: the error is raised.
+    """
+    try:
+        return compute(), ""
+    except (RuntimeError, MemoryError) as error:
+        if last or not out_of_memory(error):
+            raise
+        reason = str(error).partition("\n")[0]
+    release_cache(device)
+    return None, reason
 
 
 def _memory_left() -> int:

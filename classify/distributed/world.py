@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -220,6 +220,13 @@ class World:
         """Have a device that records operations run them; others have run them already."""
         if self.device.type == "xla":
             xla.flush()
+
+    def __enter__(self) -> Self:
+        """For `with`: the process group is taken down when the block ends."""
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.close(error)
 
     def before_close(self, release: Callable[[], object]) -> None:
         """Have something done before the process group is taken down."""

@@ -11,7 +11,7 @@ import torch
 from classify.data import sampler
 from classify.data.tokenize import Tokens
 from classify.distributed import sharding
-from classify.distributed.memory import out_of_memory, release_cache
+from classify.distributed.memory import attempt
 from classify.distributed.world import World
 from classify.modeling.classifier import LoadedModel, output_layer
 
@@ -71,17 +71,14 @@ def _where_it_fits(
     model: LoadedModel, tokens: Tokens, rows: Rows, places: Rows, world: World
 ) -> Iterator[tuple[Rows, torch.Tensor]]:
     """One batch, or its halves and their halves where memory runs out."""
-    try:
-        logits = model.classifier(model.batch(tokens, rows[places]).to(world.device))
-    except (RuntimeError, MemoryError) as error:
-        # The ranks of a sharded model count on each other's passes.
-        if len(places) == 1 or sharding.is_sharded(model.classifier) or not out_of_memory(error):
-            raise
-    else:
+    # The ranks of a sharded model count on each other's passes.
+    whole = len(places) == 1 or sharding.is_sharded(model.classifier)
+    logits, _ = attempt(
+        lambda: model.classifier(model.batch(tokens, rows[places]).to(world.device)), world.device, last=whole
+    )
+    if logits is not None:
         yield places, logits
         return
-    # Out here nothing holds the failed attempt's activations any more.
-    release_cache(world.device)
     for half in np.array_split(places, 2):
         yield from _where_it_fits(model, tokens, rows, half, world)
 

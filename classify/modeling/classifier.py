@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import nn
 
 from classify.data.tokenize import Tokens
 from classify.distributed import batch_norm
-from classify.distributed.memory import out_of_memory, release_cache
+from classify.distributed.memory import attempt, out_of_memory
 from classify.distributed.sharding import repeated_layers
 from classify.distributed.world import World
 from classify.errors import InputError
@@ -234,12 +235,11 @@ def _differences_in_memory(
 ) -> dict[str, tuple[float, float]]:
     """`_packed_differences` of the rows, longest first, or of the shorter half of them where memory runs out."""
     while True:
-        try:
-            return _packed_differences(model, tokens, rows, device, training)
-        except (RuntimeError, MemoryError) as error:
-            if len(rows) == 1 or not out_of_memory(error):
-                raise
-        release_cache(device)
+        differences, _ = attempt(
+            partial(_packed_differences, model, tokens, rows, device, training), device, last=len(rows) == 1
+        )
+        if differences is not None:
+            return differences
         rows = rows[(len(rows) + 1) // 2 :]
 
 

@@ -9,7 +9,7 @@ from classify.errors import InputError
 from classify.training.inputs import Checked
 
 
-def check_enough(checked: Checked, world: World) -> None:
+def require_enough(checked: Checked, world: World) -> None:
     """Raise InputError where some device would never get a row."""
     part, devices = checked.corpus.train, world.world_size * world.replicas
     if len(part) < devices:
@@ -19,7 +19,7 @@ def check_enough(checked: Checked, world: World) -> None:
         )
 
 
-def check_alike(checked: Checked, world: World) -> None:
+def require_same(checked: Checked, world: World) -> None:
     """Raise InputError where the ranks were started with different arguments or tables; they would train nonsense."""
     arguments = checked.config.to_dict()
     for own in ("local_rank", "nproc"):  # differ by nature

@@ -20,7 +20,7 @@ from torch.nn.functional import normalize
 from classify.config.schema import TrainingConfig
 from classify.data.sampler import divide, token_cost
 from classify.data.tokenize import TrainingSet
-from classify.distributed.memory import out_of_memory, release_cache
+from classify.distributed.memory import attempt
 from classify.distributed.world import World
 from classify.errors import ClassifyError, RankError
 from classify.modeling.classifier import LoadedModel, output_layer
@@ -114,7 +114,7 @@ class _Pairs:
         rows = self.data.rows[np.array(world.broadcast(chosen.tolist()))]
         costs = token_cost(self.data.tokens.lengths_of(rows), self.model.hidden_size)
         shares = divide(costs, world.world_size)
-        own = self._tried(lambda: self._features(rows[shares[world.rank]]))
+        own = self._on_all_ranks(lambda: self._features(rows[shares[world.rank]]))
         if own is None:
             return False
         everyone = world.gather(own.detach())  # in the order of ranks
@@ -122,21 +122,15 @@ class _Pairs:
         features = torch.cat([everyone[:before], own, everyone[before + len(own) :]])
         labels = torch.from_numpy(self.data.labels[rows[np.concatenate(shares)]])
         loss = pair_loss(features, labels.to(features.device))
-        if not self._tried(lambda: _backward(loss)):
+        if not self._on_all_ranks(lambda: _backward(loss)):
             return False
         self.loss = loss.detach()
-        try:
-            world.add_gradients(self.trained)
-            torch.nn.utils.clip_grad_norm_(self.trained, self.limit)
-            set_learning_rate(self.optimizer, rate)
-            self.optimizer.step()
-        except (RuntimeError, MemoryError) as error:
-            if not out_of_memory(error):
-                raise
+        moved, reason = attempt(lambda: self._move(rate), world.device)
+        if moved is None:
             raise RankError(
-                f"rank {world.rank} is out of memory in the optimizer's step on pairs, which no smaller step would "
-                "mend; take --contrastive-steps 0."
-            ) from error
+                f"rank {world.rank} is out of memory in the optimizer's step on pairs ({reason}), which no smaller "
+                "step would mend; take --contrastive-steps 0."
+            )
         self.optimizer.zero_grad(set_to_none=True)
         world.flush()
         return True
@@ -149,17 +143,19 @@ class _Pairs:
         self.forward(self.model.batch(self.data.tokens, rows).to(self.world.device))
         return self._caught.pop()[: len(rows)].float()
 
-    def _tried(self, compute: Callable[[], T]) -> T | None:
+    def _move(self, rate: float) -> bool:
+        """Exchange gradients and move the weights."""
+        self.world.add_gradients(self.trained)
+        torch.nn.utils.clip_grad_norm_(self.trained, self.limit)
+        set_learning_rate(self.optimizer, rate)
+        self.optimizer.step()
+        return True
+
+    def _on_all_ranks(self, compute: Callable[[], T]) -> T | None:
         """What a computation returns; None where memory ran out on any rank. A collective."""
-        result = None
-        try:
-            result = compute()
-        except (RuntimeError, MemoryError) as error:
-            if not out_of_memory(error):
-                raise
+        result, _ = attempt(compute, self.world.device)
         if self.world.any(result is None):
             self.optimizer.zero_grad(set_to_none=True)
-            release_cache(self.world.device)
             return None
         return result
 

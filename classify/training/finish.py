@@ -18,45 +18,47 @@ from classify.evaluation import advice, baseline, metrics
 from classify.evaluation.predictions_file import write_predictions
 from classify.modeling.lora import merge_adapters
 from classify.modeling.result_folder import FORMAT, save_model
-from classify.training import train_state
-from classify.training.job import Job
+from classify.training.evaluate import Evaluate
+from classify.training.progress import Progress
 from classify.training.resume import take_weights
 from classify.training.run_record import RunRecord
+from classify.training.setup import Run
+from classify.training.train_log import Log
+from classify.training.trainer import Trainer
 
 
-def finish(job: Job, state: train_state.TrainState, record: RunRecord) -> None:
+def finish(run: Run, trainer: Trainer, evaluate: Evaluate, log: Log, record: RunRecord, start_seconds: float) -> None:
     """Go back to the weights that are kept, score the test part, write every file, say where they lie."""
-    progress, corpus = state.progress, job.checked.corpus
-    metric = job.config.training.metric_for_best_model
-    kept = progress.kept(job.config.training.weights_kept, metric, len(corpus.eval))
+    progress, corpus = trainer.progress, run.corpus
+    metric = run.config.training.metric_for_best_model
+    kept = progress.kept(run.config.training.weights_kept, metric, len(corpus.eval))
     best_epoch, step = kept["epoch"], int(kept["step"])
-    job.strategy.end_training()  # what is scored is what will be saved
+    run.strategy.end_training()  # what is scored is what will be saved
     if step != progress.step:
-        if take_weights(job, step):
-            job.say(_kept(best_epoch, step))
+        if take_weights(run.output, run.strategy, step):
+            run.output.say(_kept(best_epoch, step))
         else:
             best_epoch, step = progress.position / len(corpus.train), progress.step
     elif progress.best is not None and progress.best[metric] != kept[metric]:
-        job.say(_last(progress.best, kept, metric, len(corpus.eval)))
-    if job.adapted is not None:
-        merge_adapters(job.adapted)
+        run.output.say(_last(progress.best, kept, metric, len(corpus.eval)))
+    adapted, precision = run.loaded.adapted, run.model.classifier.precision
+    if adapted is not None:
+        merge_adapters(adapted)
     part = corpus.test or corpus.eval
-    logits, score = job.predict(part)
-    eval_score = (
-        score
-        if part is corpus.eval
-        else _eval_score(job, step, as_scored=not job.precision.rounds_weights and job.adapted is None)
-    )
-    weights = job.strategy.stock_weights(keep=job.writes)
-    with job.world.awaited(), job.writing("tensorboard"):
-        job.tracker.close()
-    if job.config.training.save_on_each_node:
-        job.world.close()  # while there is a group transformers saves on rank 0 alone
+    logits, score = run.predict(part)
+    eval_score = score
+    if part is not corpus.eval:
+        eval_score = evaluate.score_of(step, as_scored=not precision.rounds_weights and adapted is None)
+    weights = run.strategy.stock_weights(keep=run.output.writes)
+    log.close_trackers()
+    if run.config.training.save_on_each_node:
+        run.world.close()  # while there is a group transformers saves on rank 0 alone
     # Nobody leaves before the files are written, so that a script that goes on to load the folder finds it. Where one
     # process of each machine writes, there is no group any more to wait in.
-    with contextlib.nullcontext() if job.world.closed else job.world.awaited():
-        if job.writes:
-            _write(job, state, record, weights, logits, (eval_score, score), best_epoch)
+    with contextlib.nullcontext() if run.world.closed else run.world.awaited():
+        if run.output.writes:
+            training = {"best_epoch": best_epoch, "start_seconds": start_seconds}
+            _write(run, trainer, record, weights, logits, (eval_score, score), training)
 
 
 def _kept(epoch: float, step: int) -> str:
@@ -79,42 +81,41 @@ def _last(best: dict[str, float], last: dict[str, float], metric: str, rows: int
 
 
 def _write(
-    job: Job,
-    state: train_state.TrainState,
+    run: Run,
+    trainer: Trainer,
     record: RunRecord,
     weights: dict[str, Any],
     logits: npt.NDArray[np.float32],
     scores: tuple[metrics.Score, metrics.Score],
-    best_epoch: float,
+    training: dict[str, float],
 ) -> None:
     """Every file of the output folder, from the logits of the scored part and the scores of evaluation and test."""
-    progress, corpus = state.progress, job.checked.corpus
+    progress, corpus = trainer.progress, run.corpus
     part, (eval_score, score) = corpus.test or corpus.eval, scores
-    if job.vocabulary is not None:
-        weights = job.vocabulary.expand(weights)
-    with job.writing("the model"):
-        save_model(job.folder, job.model.stock, weights, job.tokenizer, _settings(job))
-    file = job.folder / "predictions.csv"
-    with job.writing(file.name):
+    if run.loaded.vocabulary is not None:
+        weights = run.loaded.vocabulary.expand(weights)
+    with run.output.writing("the model"):
+        save_model(run.output.folder, run.model.stock, weights, run.tokenized.tokenizer, _settings(run))
+    file = run.output.folder / "predictions.csv"
+    with run.output.writing(file.name):
         write_predictions(file, part.table, part.rows, corpus.labels, metrics.softmax(logits))
-    rival = _baseline(job, part)
+    rival = _baseline(run, part)
     majority = baseline.always_largest(corpus.train.truth, part.truth, corpus.labels)
-    with job.writing("metrics.json"):
+    with run.output.writing("metrics.json"):
         write_json(
-            job.folder / "metrics.json",
+            run.output.folder / "metrics.json",
             {
-                "train": _train_metrics(job, progress),
+                "train": _train_metrics(run, progress),
                 "eval": eval_score.as_json(),
                 "test": score.as_json() if corpus.test is not None else None,
                 "baseline": None if rival is None else rival.as_json(),
                 "majority": majority.as_json(),
-                "probe": job.probe,
-                "best_epoch": best_epoch,
-                "start_seconds": job.start_seconds,
-                "wall_seconds": job.elapsed,
+                "probe": trainer.head_start,
+                **training,
+                "wall_seconds": run.elapsed,
             },
         )
-    with job.writing("run.json"):
+    with run.output.writing("run.json"):
         record.write("finished")
     name = "test" if corpus.test is not None else "evaluation"
     notes = advice.notes(
@@ -122,79 +123,73 @@ def _write(
         name,
         majority=majority,
         baseline_f1=None if rival is None else rival.macro_f1,
-        loss=_training_loss(job, progress),
-        balanced=job.config.training.class_weights == "balanced",
+        loss=_training_loss(run, progress),
+        balanced=run.config.training.class_weights == "balanced",
     )
-    _summary(job, score, rival, name, notes)
+    _summary(run, score, rival, name, notes)
 
 
-def _eval_score(job: Job, step: int, as_scored: bool) -> metrics.Score:
-    """The evaluation score of the weights of `step`, computed again only where they are not bit for bit `as_scored`."""
-    score = job.scores.get(step)
-    return score if score is not None and as_scored else job.score(job.checked.corpus.eval)
-
-
-def _baseline(job: Job, part: Part) -> baseline.BaselineResult | None:
+def _baseline(run: Run, part: Part) -> baseline.BaselineResult | None:
     """The baseline's score on the same rows, or None with the reason said: some tables have no words to count."""
-    corpus = job.checked.corpus
+    corpus = run.corpus
     try:
         return baseline.fit_and_score(
             corpus.train.texts(corpus.text_column),
             corpus.train.truth,
             part.texts(corpus.text_column),
             part.truth,
-            job.config.training.seed,
+            run.config.training.seed,
         )
     except (ValueError, MemoryError) as error:
-        job.say(f"note: the TF-IDF baseline cannot be fitted: {error}")
+        run.output.say(f"note: the TF-IDF baseline cannot be fitted: {error}")
         return None
 
 
-def _settings(job: Job) -> dict[str, Any]:
+def _settings(run: Run) -> dict[str, Any]:
     """classify.json: what prediction must repeat."""
     return {
         "format": FORMAT,
-        "text_column": job.checked.corpus.text_column,
-        "max_length": job.max_length,
+        "text_column": run.corpus.text_column,
+        "max_length": run.tokenized.max_length,
         "long_text": "truncate",
         "temperature": 1.0,
     }
 
 
-def _train_metrics(job: Job, progress: train_state.Progress) -> dict[str, Any]:
+def _train_metrics(run: Run, progress: Progress) -> dict[str, Any]:
     return {
         "seconds": progress.seconds,
         "rows_per_second": progress.position / progress.seconds if progress.step else 0.0,
         "tokens_per_second": progress.tokens / progress.seconds if progress.step else 0.0,
         "steps": progress.step,
-        "epochs": progress.position / len(job.checked.corpus.train),
+        "epochs": progress.position / len(run.corpus.train),
         "loss": progress.mean_loss,
     }
 
 
-def _training_loss(job: Job, progress: train_state.Progress) -> advice.TrainingLoss:
-    last, epochs = progress.mean_loss, progress.position / len(job.checked.corpus.train)
+def _training_loss(run: Run, progress: Progress) -> advice.TrainingLoss:
+    last, epochs = progress.mean_loss, progress.position / len(run.corpus.train)
     return advice.TrainingLoss(last if progress.first_loss is None else progress.first_loss, last, epochs)
 
 
 def _summary(
-    job: Job, score: metrics.Score, rival: baseline.BaselineResult | None, part: str, notes: list[str]
+    run: Run, score: metrics.Score, rival: baseline.BaselineResult | None, part: str, notes: list[str]
 ) -> None:
-    job.say("")
-    job.say(metrics.table(score))
+    run.output.say("")
+    run.output.say(metrics.table(score))
     line = f"{part}: accuracy {score.accuracy:.4f}, macro F1 {score.macro_f1:.4f}"
     if rival is not None:
-        fitted = len(job.checked.corpus.train)
+        fitted = len(run.corpus.train)
         on = f", fitted on {rival.rows} of {fitted} rows" if rival.rows < fitted else ""
         line += f"; TF-IDF baseline: accuracy {rival.accuracy:.4f}, macro F1 {rival.macro_f1:.4f}"
         line += f" ({rival.seconds:.1f} s{on})"
-    job.say(line)
+    run.output.say(line)
     for note in notes:
-        job.say(f"note: {note}")
-    job.say("")
-    job.say(f"result: {job.folder}")
-    words = ["predict", "--model", str(job.folder), "--data", "new.csv", "--out", "predictions.csv"]
-    job.say(f"next:   {shlex.join([*_program(), *words])}")
+        run.output.say(f"note: {note}")
+    run.output.say("")
+    run.output.say(f"result: {run.output.folder}")
+    words = ["predict", "--model", str(run.output.folder), "--data", "new.csv", "--out", "predictions.csv"]
+    run.output.say(f"next:   {shlex.join([*_program(), *words])}")
 
 
 def _program() -> list[str]:

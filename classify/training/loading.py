@@ -19,7 +19,7 @@ from classify.modeling.classifier import (
 )
 from classify.modeling.lora import add_adapters
 from classify.modeling.packing import ragged_kernel_applies
-from classify.modeling.precision import Precision, faster_on_cpu, multiplies_bf16
+from classify.modeling.precision import Precision, faster_on_cpu, for_training, multiplies_bf16
 from classify.modeling.vocabulary import Vocabulary, make_compact
 from classify.training.inputs import Checked
 
@@ -56,10 +56,14 @@ def load(checked: Checked, tokenizer: Any, tokens: dict[str, Tokens]) -> Loaded:
     return Loaded(model, tokens, vocabulary, unused, adapted)
 
 
-def settle_arithmetic(checked: Checked, loaded: Loaded, world: World, precision: Precision) -> tuple[Precision, str]:
-    """The precision to train in, and whether to pack and why; the model is on its device. A collective.
+def settle_arithmetic(
+    checked: Checked, loaded: Loaded, world: World, precision: Precision, before: str | None = None
+) -> str:
+    """Settle the model's precision, and whether to pack, which is returned with its reason. A collective.
 
-    A CPU that multiplies bf16 trains packed texts in it where nobody asked for a precision: packing is checked in it.
+    The model is on its device. A CPU that multiplies bf16 trains packed texts in it where nobody asked for a precision:
+    packing is checked in it. A run that is gone on with stays in the precision that it began in, `before`, since
+    processors choose differently.
     """
     model, part = loaded.model, checked.corpus.train
     undecided = precision.automatic and world.device.type == "cpu"
@@ -71,12 +75,15 @@ def settle_arithmetic(checked: Checked, loaded: Loaded, world: World, precision:
     packing = decide_packing(model, tokens, part.rows, world, checked.config.model.packing)
     if not model.packed:
         model.compute_in(precision)
-    return model.classifier.precision, packing
+    if undecided and before in ("bf16", "fp32") and before != model.classifier.precision.name:
+        model.compute_in(for_training(before, "the run began in it"))
+    return packing
 
 
-def choices(loaded: Loaded, packing: str, world: World, precision: Precision, batch_size: int) -> list[Guess]:
+def choices(loaded: Loaded, packing: str, world: World, batch_size: int) -> list[Guess]:
     """What was chosen for the model and the machine, each with the way to change it."""
     model, vocabulary = loaded.model, loaded.vocabulary
+    precision = model.classifier.precision
     way = "packed end to end" if model.packed else "padded" if model.few_shapes else "padded by length"
     found = [
         Guess("texts", way, packing, "packing in --config"),

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from classify.config.schema import RunConfig
 from classify.data.columns import Guess
 from classify.data.corpus import Corpus
 from classify.data.files import write_json
+from classify.errors import Interrupted
+from classify.training.output import Output
 
 _LIBRARIES = ("classify", "torch", "transformers", "datasets", "scikit-learn", "accelerate", "safetensors", "numpy")
 
@@ -47,6 +51,26 @@ class RunRecord:
     extra: dict[str, Any] = field(default_factory=dict)
     earlier: list[dict[str, Any]] = field(default_factory=list)
     from_step: int = 0
+
+    def add(self, guess: Guess) -> None:
+        """Add what was chosen after the run began."""
+        self.guesses.append(guess)
+
+    @contextlib.contextmanager
+    def kept(self, output: Output) -> Iterator[Self]:
+        """Inside, run.json says "interrupted", since a killed process cannot; behind an error, "failed"."""
+        with output.world.awaited(), output.writing("run.json"):
+            if output.writes:
+                self.write("interrupted")
+        try:
+            yield self
+        except (Interrupted, KeyboardInterrupt):
+            raise
+        except BaseException:
+            if output.writes:
+                with contextlib.suppress(OSError):  # a full disk, say: what went wrong first is the error to report
+                    self.write("failed")
+            raise
 
     def write(self, status: str) -> None:
         """Write run.json with the run's status: finished, interrupted or failed."""

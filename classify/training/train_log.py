@@ -1,34 +1,120 @@
-"""train_log.jsonl: a line for every few steps and for every evaluation."""
+"""The numbers of a run: train_log.jsonl, trackers such as TensorBoard, and the bar at the terminal."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Self
+
+from tqdm import tqdm
 
 from classify.data.files import whole_file
+from classify.evaluation.metrics import Score
+from classify.training.output import Output
+from classify.training.setup import Run
+from classify.training.tracking import Tracker
+from classify.training.trainer import Callback, StepEnd, Trainer
 
 
-class TrainLog:
-    """train_log.jsonl: one JSON object a line. A resumed run first drops the lines beyond its checkpoint."""
+class Log(Callback):
+    """A line of train_log.jsonl for every few steps and for every evaluation, the same for trackers.
 
-    def __init__(self, path: Path, after_step: int):
-        kept: list[str] = []
-        if after_step and path.exists():
-            kept = [line for line in _json_lines(path) if json.loads(line).get("step", 0) <= after_step]
-        with whole_file(path) as file:
-            file.writelines(kept)
-        self._file = path.open("a", encoding="utf-8")
+    Ranks that do not write have one that does nothing. A resumed run first drops the lines beyond its checkpoint.
+    """
 
-    def write(self, values: dict[str, Any]) -> None:
-        """Append one line and hand it to the operating system."""
-        self._file.write(json.dumps(values) + "\n")
-        self._file.flush()
+    def __init__(self, run: Run, after_step: int):
+        self.output = output = run.output
+        trackers = run.checked.trackers
+        self._file = None
+        self._tracker = Tracker()
+        with output.world.awaited(), output.writing("the training log"):
+            if output.writes:
+                self._file = _reopened(output.folder / "train_log.jsonl", after_step)
+                if not output.world.is_main:  # files lie on each machine, a server hears of one run
+                    trackers = tuple(name for name in trackers if name == "tensorboard")
+                self._tracker = Tracker(trackers, output.folder, run.config.flat(), after_step)
+
+    def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
+        """Write the step's loss where it is due."""
+        if step.loss is None or self._file is None:
+            return
+        values = {
+            "loss": step.loss,
+            "learning_rate": step.learning_rate,
+            "grad_norm": step.grad_norm if math.isfinite(step.grad_norm or 0.0) else None,
+            "rows_per_second": step.rows_per_second,
+        }
+        with self.output.writing("the training log"):
+            self._write({"step": step.step, "epoch": step.epoch, **values})
+            numbers = {name: value for name, value in values.items() if value is not None}
+            self._tracker.log("train", step.step, numbers)
+
+    def write_score(self, trainer: Trainer, score: Score) -> None:
+        """Write the score of the evaluation part at the step that training stands at."""
+        with self.output.writing("the training log"):
+            self._write({"step": trainer.progress.step, "epoch": trainer.epoch, "eval": score.summary})
+            self._tracker.log("eval", trainer.progress.step, score.summary)
+
+    def close_trackers(self) -> None:
+        """Flush the trackers, so that their files are whole when the run says so. A collective."""
+        with self.output.world.awaited(), self.output.writing("tensorboard"):
+            self._tracker.close()
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close all; what the disk refuses was reported already, where something was left to write."""
+        with contextlib.suppress(OSError):
+            self._tracker.close()
+        with contextlib.suppress(OSError):
+            if self._file is not None:
+                self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _write(self, values: dict[str, Any]) -> None:
+        """Append one line and hand it to the operating system."""
+        if self._file is not None:
+            self._file.write(json.dumps(values) + "\n")
+            self._file.flush()
+
+
+class Terminal(Callback):
+    """The progress bar, and a line where memory ran out."""
+
+    def __init__(self, output: Output, bar: tqdm):
+        self.output, self.bar = output, bar
+
+    def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
+        """Move the bar on."""
+        self.bar.update()
+        if step.cut_into is not None:
+            say_cut(self.output, step.step, step.cut_into)
+        if step.loss is not None:
+            self.bar.set_postfix_str(f"loss {step.loss:.4f}", refresh=False)
+
+
+def say_cut(output: Output, step: int, parts: int) -> None:
+    """Say that memory ran out in a step, and what was done."""
+    output.say(
+        f"note: step {step}: out of memory with the rows of a step at once; they are cut into {parts} micro-batches "
+        "from here on, which changes nothing but dropout's draws"
+    )
+
+
+def _reopened(path: Path, after_step: int) -> IO[str]:
+    """The file, to be appended to, without its lines beyond a step."""
+    kept: list[str] = []
+    if after_step and path.exists():
+        kept = [line for line in _json_lines(path) if json.loads(line).get("step", 0) <= after_step]
+    with whole_file(path) as file:
+        file.writelines(kept)
+    return path.open("a", encoding="utf-8")
 
 
 def _json_lines(path: Path) -> Iterable[str]:

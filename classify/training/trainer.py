@@ -1,39 +1,48 @@
-"""Training: one step, and the loop over them. It reads top to bottom; logging, evaluation and saving are the caller's.
+"""Training: one step, the loop over them, and all that they change.
 
-The gradient of a step is the sum over its rows divided by the global number of rows, whoever computes which of
-them (law 1). Every random draw is a function of (seed, epoch, step, micro-batch, rank), so a resumed run draws what
-an uninterrupted one would have drawn.
+The gradient of a step is the sum over its rows divided by the global number of rows, whoever computes which of them.
+Every random draw is a function of (seed, epoch, step, micro-batch, rank), so a resumed run draws what an uninterrupted
+one would have drawn. Evaluation, logs and checkpoints are callbacks.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
-from classify.config.schema import TrainingConfig
 from classify.data import sampler
 from classify.data.tokenize import TrainingSet
 from classify.distributed.batch_norm import counted, statistics_kept
-from classify.distributed.memory import out_of_memory, release_cache
-from classify.distributed.world import World
-from classify.errors import ClassifyError, RankError
+from classify.distributed.memory import attempt, release_cache
+from classify.errors import CheckpointError, ClassifyError, RankError
+from classify.modeling.classifier import LoadedModel
 from classify.modeling.kernels.dropout import seed_draws
 from classify.modeling.transfer import send
-from classify.training.optimizer import NO_LABEL, learning_rate_factor, set_learning_rate
-from classify.training.train_state import Progress, TrainState, micro_batches
+from classify.modeling.vocabulary import Vocabulary
+from classify.training.averaging import WeightAverage
+from classify.training.checkpoint import Checkpoint
+from classify.training.micro_batches import micro_batches
+from classify.training.optimizer import NO_LABEL, Objective, learning_rate_factor, set_learning_rate
+from classify.training.progress import Progress
+from classify.training.state_dict import Tensors
+from classify.training.strategies.base import Strategy
 
 # At least so often, in steps, the ranks of a run on devices ask each other whether to stop.
 _ASK_STEPS = 10
+# Name of the id map among the weights of a checkpoint with a compact embedding table.
+VOCABULARY = "vocabulary"
 
 
 @dataclass(frozen=True)
-class StepDone:
-    """A finished step. `loss` (mean over the rows since the last one told) is there when it was due, else None.
+class StepEnd:
+    """A finished step. `loss` (mean over the rows since the last one given) is there when it was due, else None.
 
     `cut_into` is the new number of micro-batches, where memory ran out in this step.
     """
@@ -51,191 +60,284 @@ class StepDone:
     cut_into: int | None = None
 
 
-def train_step(
-    state: TrainState, data: TrainingSet, step: sampler.Step, config: TrainingConfig, world: World
-) -> tuple[torch.Tensor, float, torch.Tensor]:
-    """One optimizer step at the learning rate that is set.
+class Callback:
+    """What happens between two steps. Every rank calls it, in the order in which callbacks are given."""
 
-    Returns (this rank's summed loss, summed weight of the step's rows on all ranks, gradient norm). Where memory runs
-    out the same step is tried again with micro-batches of half the size, which changes nothing but dropout's draws.
+    def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
+        """Act on a finished step; `trainer.stop()` makes it the last one."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class TrainerState:
+    """What a checkpoint holds of a training: tensors by name, and `values` that JSON can say."""
+
+    weights: Tensors
+    moments: Tensors
+    values: dict[str, Any]
+
+
+class Trainer:
+    """Trains a model by a strategy; owns the weights, the optimizer's state and where training stands.
+
+    `parts` is the micro-batches that a rank cuts its share of a step into, at least; `micros` how many they were the
+    last time. `head_start` says how the head's start was found, for metrics.json.
     """
-    while True:
-        try:
-            with statistics_kept(state.model.classifier, after_errors_only=True):
-                total, weight_sum = backward(state, data, step, config, world)
-            break
-        except (RuntimeError, MemoryError) as error:
-            if not out_of_memory(error):
-                raise
-            told = str(error).partition("\n")[0]
-        # Out here nothing holds the failed attempt's activations any more.
-        if world.distributed:  # the other ranks are waiting in the exchange
-            raise RankError(
-                f"step {state.progress.step + 1}: rank {world.rank} is out of memory ({told}); go on with --resume "
-                f"and --gradient-accumulation-steps {finer(state)}, which changes nothing but "
-                f"dropout's draws; or {_less_memory(state)}."
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        data: TrainingSet,
+        batches: sampler.BatchSampler,
+        objective: Objective | None = None,
+        vocabulary: Vocabulary | None = None,
+    ):
+        self.strategy, self.data, self.batches = strategy, data, batches
+        self.objective = objective or Objective()
+        self.config, self.world = strategy.config, strategy.world
+        self.progress = Progress()
+        self.average = WeightAverage()
+        self.head_start: dict[str, float] | None = None
+        self.parts = self.config.gradient_accumulation_steps
+        self.micros = 1
+        self._vocabulary = vocabulary if vocabulary is not None and vocabulary.compacted else None
+        self._stopped = False
+
+    @property
+    def model(self) -> LoadedModel:
+        """The model that is trained."""
+        return self.strategy.model
+
+    @property
+    def epoch(self) -> float:
+        """Epochs done so far, and the part of the one that has begun."""
+        return self.progress.position / self.batches.rows
+
+    def begin(self, head_start: dict[str, float] | None = None) -> None:
+        """Make the model ready for training from the weights that it has."""
+        self.head_start = head_start
+        self.strategy.begin()
+
+    def state_dict(self, keep: bool) -> TrainerState:
+        """All that a checkpoint holds of this training, its tensors on ranks that `keep` them. A collective."""
+        weights, moments = self.strategy.weights(keep=keep), self.strategy.moments(keep=keep)
+        if keep:
+            weights |= self.average.for_checkpoint()
+            if self._vocabulary is not None:
+                weights[VOCABULARY] = self._vocabulary.as_tensor()
+        values = {
+            "progress": dataclasses.asdict(self.progress),
+            "scaler": self.strategy.scaler.state_dict(),
+            "probe": self.head_start,
+            "averaged": self.average.count,
+        }
+        return TrainerState(weights, moments, values)
+
+    def load_state_dict(self, saved: Checkpoint, keep: bool) -> None:
+        """Begin where `state_dict` was taken; `keep` as there. The main process reads the files. A collective.
+
+        Raises CheckpointError where its embedding table is of other tokens.
+        """
+        is_main = self.world.is_main
+        weights = self.world.broadcast_tensors(saved.model_tensors() if is_main else None)
+        if self._vocabulary is not None:
+            _check_vocabulary(saved, weights.get(VOCABULARY), self._vocabulary.as_tensor())
+        self.strategy.load_weights(weights)
+        if keep:
+            self.average.restore(weights, saved.state.get("averaged", 0))
+        self.begin(saved.state["probe"])
+        tensors = self.world.broadcast_tensors(saved.optimizer_tensors() if is_main else None)
+        self.strategy.load_optimizer(tensors, saved.state["scaler"])
+        self.progress = Progress(**saved.state["progress"])
+        self.parts = max(self.parts, self.progress.parts)
+
+    def end_of_run(self) -> int:
+        """Rows consumed at the end of training, as the configuration says."""
+        return self.batches.end_of(self.config.cycles * self.config.epochs, self.config.max_steps)
+
+    def stop(self) -> None:
+        """Leave `fit` behind this step. Every rank calls it at the same one."""
+        self._stopped = True
+
+    def fit(
+        self,
+        end: int,
+        callbacks: Sequence[Callback] = (),
+        *,
+        interrupted: Callable[[], bool] = lambda: False,
+        late: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Train until `end` rows are consumed, calling each callback behind each step. A collective."""
+        for event in self.steps(end, interrupted=interrupted, late=late):
+            for callback in callbacks:
+                callback.on_step_end(self, event)
+            if self._stopped:
+                return
+
+    def steps(
+        self,
+        end: int | None = None,
+        *,
+        interrupted: Callable[[], bool] = lambda: False,
+        late: Callable[[], bool] = lambda: False,
+    ) -> Iterator[StepEnd]:
+        """Train from where `progress` stands, one event a step. A collective: every rank iterates.
+
+        `end` is in rows consumed; what the configuration says if not given. The seconds in `progress` are those of
+        steps alone. `interrupted` asks whether this process was to end (a signal); when any rank was, all finish the
+        step and the event says `stopped`. `late` asks whether time is up: that step is the last.
+        """
+        config, world, progress = self.config, self.world, self.progress
+        end = end if end is not None else self.end_of_run()
+        total_steps = self.batches.steps_until(end) // config.cycles
+        recent = _RecentLoss()
+        parts = self.parts
+        for step in self.batches.steps(progress.position, end):
+            begin = time.perf_counter()
+            rate = config.peak_learning_rate * learning_rate_factor(
+                progress.step % total_steps, total_steps, config.warmup_steps, config.lr_scheduler_type
             )
-        make_room(state, len(step.rows), world, told)
-    try:
-        norm = state.strategy.optimizer_step()
-    except (RuntimeError, MemoryError) as error:
-        if not out_of_memory(error):
-            raise
-        # AdamW has changed some weights, or made some of its moments: the step can neither be undone nor repeated.
-        rank = f"rank {world.rank} is " if world.distributed else ""
-        reason = str(error).partition("\n")[0]
-        raise RankError(
-            f"step {state.progress.step + 1}: {rank}out of memory in the optimizer's step ({reason}), which keeps two "
-            "numbers for each weight that is trained; go on with --resume where more memory "
-            "is free, or start anew with --lora, --freeze-layers or a smaller --model."
-        ) from error
-    world.flush()
-    return total, weight_sum, norm
+            set_learning_rate(self.strategy.optimizer, rate)
+            if step.position % self.batches.rows == 0:
+                progress.epoch_loss, progress.epoch_weight = 0.0, 0.0
+            loss, weight, norm = self.train_step(step)
+            recent.add(loss, weight)
+            progress.step += 1
+            progress.position = step.end
+            progress.tokens += int(self.data.tokens.lengths_of(self.data.rows[step.rows]).sum())
 
+            epoch_ended = step.end % self.batches.rows == 0
+            # Asking all ranks costs a small exchange; on devices it would also make the host wait, so it is done less.
+            often = not world.distributed or world.device.type == "cpu"
+            ask = often or progress.step % min(config.logging_steps, _ASK_STEPS) == 0
+            votes = world.sum([float(interrupted()), float(late())]) if ask else [0.0, 0.0]
+            stopped = votes[0] > 0
+            last = step.end >= end or votes[1] > 0
+            progress.parts = self.parts
+            if votes[1] > 0:
+                progress.end = progress.position
+            save_due = config.save_steps is not None and progress.step % config.save_steps == 0
+            log_due = progress.step % config.logging_steps == 0 or epoch_ended or last or save_due or stopped
+            mean = recent.mean(self) if log_due else None
+            progress.seconds += time.perf_counter() - begin
+            yield StepEnd(
+                step=progress.step,
+                epoch=self.epoch,
+                loss=mean,
+                learning_rate=rate,
+                grad_norm=float(norm) if log_due else None,
+                rows_per_second=progress.position / progress.seconds if log_due else None,
+                epoch_ended=epoch_ended,
+                save_due=save_due,
+                last=last,
+                stopped=stopped,
+                cut_into=self.parts if self.parts != parts else None,
+            )
+            parts = self.parts
+            if stopped or last:
+                return
 
-def backward(
-    state: TrainState,
-    data: TrainingSet,
-    step: sampler.Step,
-    config: TrainingConfig,
-    world: World,
-) -> tuple[torch.Tensor, float]:
-    """Gradients of a step, exchanged between ranks; (this rank's summed loss, the rows' weights on all ranks)."""
-    rows = data.rows[step.rows]
-    lengths = data.tokens.lengths_of(rows)
-    strategy = state.strategy
-    micros = micro_batches(
-        state.model,
-        lengths,
-        world.rank,
-        world.world_size,
-        state.parts,
-        world.replicas,
-        strategy.tokens_at_once,
-    )
-    state.micros = len(micros)
-    # A rank without rows still takes part in the exchange of gradients: one row, counted zero times.
-    weights = [1.0] * len(micros)
-    for _ in range(max(1, strategy.passes(len(micros))) - len(micros)):
-        micros.append([np.zeros(1, dtype=np.int64)])
-        weights.append(0.0)
-    # The wrapped model averages over ranks, so each rank's part is scaled up by their number.
-    weight_sum = state.objective.weight_sum(data.labels[rows])
-    scale = world.world_size / weight_sum
-    total = torch.zeros((), device=world.device)
-    strategy.module.train()
-    for number, (pieces, weight) in enumerate(zip(micros, weights, strict=True)):
-        seed_draws(config.seed, step.epoch, state.progress.step, number, world.rank, world.device.type)
-        batches = [state.model.batch(data.tokens, rows[piece]) for piece in pieces]
-        labels = data.labels[rows[np.concatenate(pieces)]]
-        filling = np.full(state.model.filled(len(labels)) - len(labels), NO_LABEL)
-        truth = send(torch.from_numpy(np.concatenate([labels, filling])), world.device)
-        last = number == len(micros) - 1
-        with strategy.accumulate(last), counted(strategy.module, weight > 0):
-            loss = state.objective.loss_sum(strategy.forward(batches), truth)
-            strategy.backward(loss * (scale * weight), last)
-            total += weight * loss.detach()
-        world.flush()
-    return total, weight_sum
+    def train_step(self, step: sampler.Step) -> tuple[torch.Tensor, float, torch.Tensor]:
+        """One optimizer step at the learning rate that is set.
 
+        Returns (this rank's summed loss, summed weight of the step's rows on all ranks, gradient norm). Where memory
+        runs out the same step is tried again with micro-batches of half the size, which changes nothing but dropout's
+        draws.
+        """
+        number, rank = self.progress.step + 1, self.world.rank
+        while True:
+            result, reason = attempt(lambda: self._backward_or_nothing(step), self.world.device)
+            if result is not None:
+                break
+            if self.world.distributed:  # the other ranks are waiting in the exchange
+                raise RankError(
+                    f"step {number}: rank {rank} is out of memory ({reason}); go on with --resume and "
+                    f"--gradient-accumulation-steps {self._finer()}, which changes nothing but dropout's draws; or "
+                    f"{self._less_memory()}."
+                )
+            self.make_room(len(step.rows), reason)
+        total, weight_sum = result
+        norm, reason = attempt(self.strategy.optimizer_step, self.world.device)
+        if norm is None:
+            # AdamW has changed some weights, or made some of its moments: the step can neither be undone nor repeated.
+            who = f"rank {rank} is " if self.world.distributed else ""
+            raise RankError(
+                f"step {number}: {who}out of memory in the optimizer's step ({reason}), which keeps two numbers for "
+                "each weight that is trained; go on with --resume where more memory is free, or start anew with "
+                "--lora, --freeze-layers or a smaller --model."
+            )
+        self.world.flush()
+        return total, weight_sum, norm
 
-def finer(state: TrainState) -> int:
-    """Into how many micro-batches to cut a step so that each is half of what it is."""
-    return 2 * max(state.parts, state.micros)
+    def _backward_or_nothing(self, step: sampler.Step) -> tuple[torch.Tensor, float]:
+        """`backward`, whose error leaves no BatchNorm's statistics moved: the step is tried again."""
+        with statistics_kept(self.model.classifier, after_errors_only=True):
+            return self.backward(step)
 
-
-def make_room(state: TrainState, rows: int, world: World, told: str) -> None:
-    """Twice as many micro-batches from now on.
-
-    Raises ClassifyError where each micro-batch holds a single text already.
-    """
-    if state.parts * world.replicas * world.world_size >= rows:
-        raise ClassifyError(
-            f"step {state.progress.step + 1}: out of memory with a single text ({told}); {_less_memory(state)}."
+    def backward(self, step: sampler.Step) -> tuple[torch.Tensor, float]:
+        """Gradients of a step, exchanged between ranks; (this rank's summed loss, the rows' weights on all ranks)."""
+        data, world, strategy, config = self.data, self.world, self.strategy, self.config
+        rows = data.rows[step.rows]
+        micros = micro_batches(
+            self.model,
+            data.tokens.lengths_of(rows),
+            world.rank,
+            world.world_size,
+            self.parts,
+            world.replicas,
+            strategy.tokens_at_once,
         )
-    state.parts = finer(state)
-    state.strategy.clear_gradients()
-    release_cache(world.device)
+        self.micros = len(micros)
+        # A rank without rows still takes part in the exchange of gradients: one row, counted zero times.
+        weights = [1.0] * len(micros)
+        for _ in range(max(1, strategy.passes(len(micros))) - len(micros)):
+            micros.append([np.zeros(1, dtype=np.int64)])
+            weights.append(0.0)
+        # The wrapped model averages over ranks, so each rank's part is scaled up by their number.
+        weight_sum = self.objective.weight_sum(data.labels[rows])
+        scale = world.world_size / weight_sum
+        total = torch.zeros((), device=world.device)
+        strategy.module.train()
+        for number, (pieces, weight) in enumerate(zip(micros, weights, strict=True)):
+            seed_draws(config.seed, step.epoch, self.progress.step, number, world.rank, world.device.type)
+            batches = [self.model.batch(data.tokens, rows[piece]) for piece in pieces]
+            labels = data.labels[rows[np.concatenate(pieces)]]
+            filling = np.full(self.model.filled(len(labels)) - len(labels), NO_LABEL)
+            truth = send(torch.from_numpy(np.concatenate([labels, filling])), world.device)
+            last = number == len(micros) - 1
+            with strategy.accumulate(last), counted(strategy.module, weight > 0):
+                loss = self.objective.loss_sum(strategy.forward(batches), truth)
+                strategy.backward(loss * (scale * weight), last)
+                total += weight * loss.detach()
+            world.flush()
+        return total, weight_sum
+
+    def make_room(self, rows: int, reason: str) -> None:
+        """Twice as many micro-batches from now on.
+
+        Raises ClassifyError where each micro-batch holds a single text already.
+        """
+        if self.parts * self.world.replicas * self.world.world_size >= rows:
+            raise ClassifyError(
+                f"step {self.progress.step + 1}: out of memory with a single text ({reason}); {self._less_memory()}."
+            )
+        self.parts = self._finer()
+        self.strategy.clear_gradients()
+        release_cache(self.world.device)
+
+    def _finer(self) -> int:
+        """Into how many micro-batches to cut a step so that each is half of what it is."""
+        return 2 * max(self.parts, self.micros)
+
+    def _less_memory(self) -> str:
+        """What a person can do, where halving micro-batches does not help or cannot be done."""
+        if self.model.classifier.precision.half is not None:
+            return "take --gradient-checkpointing or a smaller --max-length"
+        return "take --gradient-checkpointing, a smaller --max-length or --precision bf16"
 
 
-def _less_memory(state: TrainState) -> str:
-    """What a person can do, where halving micro-batches does not help or cannot be done."""
-    if state.model.classifier.precision.half is not None:
-        return "take --gradient-checkpointing or a smaller --max-length"
-    return "take --gradient-checkpointing, a smaller --max-length or --precision bf16"
-
-
-def fit(
-    state: TrainState,
-    data: TrainingSet,
-    config: TrainingConfig,
-    world: World,
-    *,
-    batch_size: int,
-    end: int | None = None,
-    stop: Callable[[], bool] = lambda: False,
-    late: Callable[[], bool] = lambda: False,
-) -> Iterator[StepDone]:
-    """Train from where `state.progress` stands to the end, one event a step. A collective: every rank iterates.
-
-    `end` is in rows consumed; what the configuration says if not given. The caller may evaluate and save between two
-    events; `seconds` counts the steps alone. `stop` asks whether this process was told to end (a signal); when any
-    rank was, all finish the step and the event says `stopped`. `late` asks whether time is up: that step is the last.
-    """
-    batches = sampler.BatchSampler(len(data.rows), batch_size, config.seed)
-    end = end if end is not None else batches.end_of(config.cycles * config.epochs, config.max_steps)
-    total_steps = batches.steps_until(end) // config.cycles
-    progress = state.progress
-    since = _Since()
-    parts = state.parts
-    for step in batches.steps(progress.position, end):
-        begin = time.perf_counter()
-        rate = config.peak_learning_rate * learning_rate_factor(
-            progress.step % total_steps, total_steps, config.warmup_steps, config.lr_scheduler_type
-        )
-        set_learning_rate(state.strategy.optimizer, rate)
-        if step.position % batches.rows == 0:
-            progress.epoch_loss, progress.epoch_weight = 0.0, 0.0
-        loss, weight, norm = train_step(state, data, step, config, world)
-        since.add(loss, weight)
-        progress.step += 1
-        progress.position = step.end
-        progress.tokens += int(data.tokens.lengths_of(data.rows[step.rows]).sum())
-
-        epoch_ended = step.end % batches.rows == 0
-        # Asking all ranks costs a small exchange; on devices it would also make the host wait, so it is done less.
-        often = not world.distributed or world.device.type == "cpu"
-        ask = often or progress.step % min(config.logging_steps, _ASK_STEPS) == 0
-        votes = world.sum([float(stop()), float(late())]) if ask else [0.0, 0.0]
-        stopped = votes[0] > 0
-        last = step.end >= end or votes[1] > 0
-        progress.parts = state.parts
-        if votes[1] > 0:
-            progress.end = progress.position
-        save_due = config.save_steps is not None and progress.step % config.save_steps == 0
-        told = progress.step % config.logging_steps == 0 or epoch_ended or last or save_due or stopped
-        mean = since.mean(world, progress) if told else None
-        progress.seconds += time.perf_counter() - begin
-        yield StepDone(
-            step=progress.step,
-            epoch=step.end / batches.rows,
-            loss=mean,
-            learning_rate=rate,
-            grad_norm=float(norm) if told else None,
-            rows_per_second=progress.position / progress.seconds if told else None,
-            epoch_ended=epoch_ended,
-            save_due=save_due,
-            last=last,
-            stopped=stopped,
-            cut_into=state.parts if state.parts != parts else None,
-        )
-        parts = state.parts
-        if stopped or last:
-            return
-
-
-class _Since:
-    """The loss since it was last told, kept on the device so that no step waits for it."""
+class _RecentLoss:
+    """The loss since its mean was last taken, kept on the device so that no step waits for it."""
 
     def __init__(self) -> None:
         self._loss: torch.Tensor | None = None
@@ -246,10 +348,11 @@ class _Since:
         self._loss = loss if self._loss is None else self._loss + loss
         self._weight += weight
 
-    def mean(self, world: World, progress: Progress) -> float:
+    def mean(self, trainer: Trainer) -> float:
         """Exact (weighted) mean over all rows of all ranks since the last call; adds to the epoch's. A collective."""
         assert self._loss is not None
-        total = world.sum([float(self._loss)])[0]
+        progress = trainer.progress
+        total = trainer.world.sum([float(self._loss)])[0]
         mean = total / self._weight
         progress.epoch_loss += total
         progress.epoch_weight += self._weight
@@ -260,3 +363,12 @@ class _Since:
                 "another --precision."
             )
         return mean
+
+
+def _check_vocabulary(saved: Checkpoint, before: torch.Tensor | None, now: torch.Tensor) -> None:
+    """Rows of a compact table mean tokens only together with the ids they had."""
+    if before is None or not torch.equal(before.cpu(), now):
+        raise CheckpointError(
+            f"{saved.path}: its embedding table is of other tokens than these tables hold; start afresh with "
+            "--overwrite-output-dir."
+        )

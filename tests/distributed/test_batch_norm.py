@@ -12,10 +12,9 @@ import torch
 from classify.config.schema import TrainingConfig
 from classify.evaluation.inference import logits_of
 from classify.modeling.classifier import LoadedModel
-from classify.training import trainer
 from tests.support import tiny
 from tests.support.processes import run_distributed_test
-from tests.support.runs import SEED, data_and_model, make_state
+from tests.support.runs import SEED, data_and_model, make_trainer
 
 pytestmark = pytest.mark.distributed
 
@@ -42,8 +41,8 @@ def train_with_batch_norm(model_folder: Path, results: Path, way: str) -> None:
         data, model = data_and_model(model_folder)
         with_batch_norm(model).use_packing(True)
         config.max_steps = steps
-        state = make_state(model, config, config.world)
-        list(trainer.fit(state, data, config, config.world, batch_size=batch_size))
+        trainer = make_trainer(model, data, config, config.world, batch_size)
+        list(trainer.steps())
         logits = logits_of(model, data.tokens, data.rows, config.world)
         if config.world.is_main:
             tensors = {name: tensor.numpy() for name, tensor in model.stock.state_dict().items()}

@@ -13,7 +13,13 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from classify.config.schema import TrainingConfig
-from classify.distributed.batch_norm import AllReducedBatchNorm, counted, statistics_kept, synchronise, told
+from classify.distributed.batch_norm import (
+    AllReducedBatchNorm,
+    counted,
+    statistics_kept,
+    synchronisation_note,
+    synchronise,
+)
 from classify.launch.device_plan import ParallelMode
 from classify.training.strategies.base import make_strategy
 from tests.support.processes import free_port
@@ -62,10 +68,10 @@ def test_it_is_torchs_layer(layer: nn.Module, shape: tuple[int, ...], group: Non
 
 def test_what_it_does_is_told() -> None:
     plain, normed = nn.Sequential(nn.Linear(2, 2)), nn.Sequential(nn.BatchNorm1d(2))
-    assert "no BatchNorm layer" in told(plain, 2, 1)
-    assert "all 2 processes" in told(normed, 2, 1)
-    assert "one process a device" in told(normed, 1, 4)
-    assert "does nothing" in told(normed, 1, 1)
+    assert "no BatchNorm layer" in synchronisation_note(plain, 2, 1)
+    assert "all 2 processes" in synchronisation_note(normed, 2, 1)
+    assert "one process a device" in synchronisation_note(normed, 1, 4)
+    assert "does nothing" in synchronisation_note(normed, 1, 1)
 
 
 def test_an_input_that_does_not_count_leaves_the_statistics_alone(group: None) -> None:

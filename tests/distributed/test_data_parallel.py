@@ -24,11 +24,11 @@ from classify.data.tokenize import TrainingSet
 from classify.distributed.world import World
 from classify.evaluation.inference import logits_of
 from classify.launch.device_plan import DevicePlan, Hardware, ParallelMode, plan_devices
-from classify.training import trainer
 from classify.training.strategies import data_parallel
 from classify.training.strategies.base import Strategy, make_strategy
 from classify.training.strategies.data_parallel import BatchDataParallel
-from tests.support.runs import LEARNING_RATE, ROWS, SEED, STEPS, data_and_model, make_state
+from classify.training.trainer import StepEnd
+from tests.support.runs import LEARNING_RATE, ROWS, SEED, STEPS, data_and_model, make_trainer
 
 BATCH = 7  # cut unequally between two, and the last one of an epoch holds a single row
 
@@ -82,18 +82,16 @@ def two_devices(monkeypatch: pytest.MonkeyPatch) -> World:
     return World(plan, torch.device("cpu"), [place])
 
 
-def train(
-    model_folder: Path, world: World, packed: bool, micro: int
-) -> tuple[Strategy, TrainingSet, list[trainer.StepDone]]:
+def train(model_folder: Path, world: World, packed: bool, micro: int) -> tuple[Strategy, TrainingSet, list[StepEnd]]:
     data, model = data_and_model(model_folder)
     model.use_packing(packed)
     config = TrainingConfig(
         use_cpu=True, learning_rate=LEARNING_RATE, max_steps=STEPS, gradient_accumulation_steps=micro, seed=SEED,
         logging_steps=1,
     )  # fmt: skip
-    state = make_state(model, config, world)
-    events = list(trainer.fit(state, data, config, world, batch_size=BATCH))
-    return state.strategy, data, events
+    trainer = make_trainer(model, data, config, world, BATCH)
+    events = list(trainer.steps())
+    return trainer.strategy, data, events
 
 
 @pytest.mark.parametrize("packed", [True, False], ids=["packed", "padded"])

@@ -21,10 +21,9 @@ from classify.distributed.sharding import gathered
 from classify.distributed.world import World
 from classify.evaluation.inference import logits_of
 from classify.modeling.classifier import LoadedModel, freeze_unused
-from classify.training import trainer
 from tests.support import tiny
 from tests.support.processes import run_distributed_test
-from tests.support.runs import LEARNING_RATE, ROWS, SEED, STEPS, data_and_model, make_state
+from tests.support.runs import LEARNING_RATE, ROWS, SEED, STEPS, data_and_model, make_trainer
 
 pytestmark = pytest.mark.distributed
 
@@ -51,10 +50,10 @@ def count_exchanges(model_folder: Path, world: World, micro: int) -> tuple[int, 
         exchanges.append(bucket.index())
         return allreduce_hook(state, bucket)
 
-    state = make_state(model, config, world)
-    assert isinstance(state.strategy.module, DistributedDataParallel)
-    state.strategy.module.register_comm_hook(None, counted)
-    list(trainer.fit(state, data, config, world, batch_size=BATCH))
+    trainer = make_trainer(model, data, config, world, BATCH)
+    assert isinstance(trainer.strategy.module, DistributedDataParallel)
+    trainer.strategy.module.register_comm_hook(None, counted)
+    list(trainer.steps())
     return len(exchanges), unused
 
 
@@ -82,10 +81,10 @@ def train_every_case(model_folder: Path, results: Path, strategy: Any = "auto") 
                 seed=SEED,
                 logging_steps=1,
             )
-            state = make_state(model, config, world)
+            trainer = make_trainer(model, data, config, world, BATCH)
             seeds: list[int] = []
             hook = model.classifier.register_forward_pre_hook(lambda *_, to=seeds: to.append(torch.initial_seed()))
-            events = list(trainer.fit(state, data, config, world, batch_size=BATCH))
+            events = list(trainer.steps())
             hook.remove()
             everywhere = world.gather(torch.tensor(seeds)).tolist()
             assert len(everywhere) >= STEPS

@@ -20,13 +20,12 @@ from classify.launch.device_plan import ParallelMode
 from classify.modeling.classifier import load_model
 from classify.modeling.hub import resolve_model
 from classify.modeling.precision import FP32, Precision
+from classify.training.micro_batches import micro_batches
 from classify.training.strategies.base import make_strategy
 from classify.training.strategies.data_parallel import BatchDataParallel
-from classify.training.train_state import micro_batches
-from classify.training.trainer import fit
 from tests.support import tiny
 from tests.support.processes import free_port
-from tests.support.runs import data_and_model, make_config, make_state
+from tests.support.runs import data_and_model, make_config, make_trainer
 
 
 def test_a_single_process_on_the_cpu() -> None:
@@ -112,7 +111,7 @@ def test_a_run_that_fails_says_so_to_the_process_group(
     honest = World.close
     monkeypatch.setattr(World, "close", lambda self, error=None: closed.append(error) or honest(self, error))
     fault = ValueError("broken")
-    for name in ("classify.training.job.load", "classify.training.trainer.train_step"):
+    for name in ("classify.training.setup.load", "classify.training.trainer.Trainer.train_step"):
         with monkeypatch.context() as patch:
             patch.setattr(name, lambda *_, **__: (_ for _ in ()).throw(fault))
             with pytest.raises(ValueError, match="broken"):
@@ -223,9 +222,9 @@ def test_a_cut_step_changes_no_weight(
         # A larger epsilon, or gradients that are rounding alone would move a weight as far as any other.
         config = TrainingConfig(use_cpu=True, max_steps=3, learning_rate=1e-3, adam_epsilon=1e-3, **settings)
         model.compute_in(choose_precision(config.asked_precision, torch.device("cpu"), config.opt_level))
-        state = make_state(model, config, config.world)
-        list(fit(state, data, config, config.world, batch_size=16))
-        micros.append(state.micros)
+        trainer = make_trainer(model, data, config, config.world, 16)
+        list(trainer.steps())
+        micros.append(trainer.micros)
         ends.append(torch.cat([p.detach().float().flatten() for p in model.stock.parameters()]))
     assert micros[0] == 1
     assert (micros[1] > 1) is cut

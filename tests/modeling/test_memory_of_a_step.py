@@ -11,9 +11,8 @@ from classify.config.schema import TrainingConfig
 from classify.data.sampler import BatchSampler
 from classify.modeling.memory_estimate import count_weights, training_need
 from classify.modeling.precision import choose_precision
-from classify.training import trainer
 from tests.support import tiny
-from tests.support.runs import ROWS, data_and_model, make_state
+from tests.support.runs import ROWS, data_and_model, make_trainer
 
 SIZE = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024}
 
@@ -34,7 +33,7 @@ def test_a_step_takes_what_is_estimated_or_a_little_less(folder: Path, name: str
     model.use_packing(True)
     config = TrainingConfig(use_cpu=True, max_steps=1, opt_level=level)
     model.compute_in(choose_precision(name, torch.device("cpu"), level))
-    state = make_state(model, config, config.world)
+    trainer = make_trainer(model, data, config, config.world, 8)
     own = {tensor.untyped_storage().data_ptr() for tensor in (*model.stock.parameters(), *model.stock.buffers())}
     saved: dict[int, torch.UntypedStorage] = {}
 
@@ -46,7 +45,7 @@ def test_a_step_takes_what_is_estimated_or_a_little_less(folder: Path, name: str
 
     step = BatchSampler(ROWS, ROWS, 0).step_at(0)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        trainer.train_step(state, data, step, config, config.world)
+        trainer.train_step(step)
     lengths = data.tokens.lengths_of(data.rows)
     need = training_need(
         model.stock.config.to_dict(),
@@ -59,9 +58,9 @@ def test_a_step_takes_what_is_estimated_or_a_little_less(folder: Path, name: str
     activations = sum(storage.nbytes() for storage in saved.values())
     assert 0.9 * activations < need.activations < 1.6 * activations
     moments = sum(
-        v.nbytes for values in state.strategy.optimizer.state.values() for k, v in values.items() if k != "step"
+        v.nbytes for values in trainer.strategy.optimizer.state.values() for k, v in values.items() if k != "step"
     )
     weights = sum(parameter.nbytes for parameter in model.stock.parameters())
     assert weights == pytest.approx(need.weights, rel=0.05)
-    masters = sum(master.nbytes for master in state.strategy.masters.values())
+    masters = sum(master.nbytes for master in trainer.strategy.masters.values())
     assert moments + masters == pytest.approx(need.optimizer, rel=0.05)

@@ -16,9 +16,8 @@ from classify.config.schema import TrainingConfig
 from classify.data.tokenize import TrainingSet, load_tokenizer, tokenize
 from classify.modeling.classifier import load_model
 from classify.modeling.hub import resolve_model
-from classify.training import trainer
 from tests.support import tiny
-from tests.support.runs import make_state
+from tests.support.runs import make_trainer
 
 RECORD = Path(__file__).with_suffix(".json")
 STEPS = 12
@@ -57,8 +56,8 @@ def losses(folder: Path) -> list[float]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        state = make_state(model, config, config.world)
-        events = trainer.fit(state, data, config, config.world, batch_size=16)
+        trainer = make_trainer(model, data, config, config.world, 16)
+        events = trainer.steps()
         return [event.loss for event in events if event.loss is not None]
     finally:
         torch.set_num_threads(threads)

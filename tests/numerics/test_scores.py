@@ -13,7 +13,7 @@ from sklearn.model_selection import PredefinedSplit, cross_val_score
 
 from classify.evaluation import baseline, metrics
 from classify.training import linear_probe
-from classify.training.train_state import Progress
+from classify.training.progress import Progress
 from classify.training.trainer import learning_rate_factor
 
 

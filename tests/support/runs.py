@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,15 @@ import numpy as np
 import pytest
 
 from classify.config.schema import DataConfig, ModelConfig, RunConfig, TrainingConfig
+from classify.data.sampler import BatchSampler
 from classify.data.tokenize import TrainingSet, load_tokenizer, tokenize
 from classify.distributed.world import World
 from classify.modeling.classifier import LoadedModel, load_model
 from classify.modeling.hub import resolve_model
-from classify.training import run, train_state
 from classify.training.optimizer import Objective
 from classify.training.strategies.base import make_strategy
-from classify.training.train_state import TrainState
+from classify.training.train_log import Log
+from classify.training.trainer import StepEnd, Trainer
 from tests.support import tiny
 
 # What the output folder of a run holds.
@@ -57,11 +59,19 @@ def make_config(model: Path, table: Path, out: Path, **changes: Any) -> RunConfi
     )
 
 
-def make_state(
-    model: LoadedModel, config: TrainingConfig, world: World, objective: Objective | None = None
-) -> TrainState:
+def make_trainer(
+    model: LoadedModel,
+    data: TrainingSet,
+    config: TrainingConfig,
+    world: World,
+    batch_size: int,
+    objective: Objective | None = None,
+) -> Trainer:
     """Training of a model that is in its place, begun as a run begins it."""
-    return train_state.make_state(make_strategy(model, config, world), objective)
+    batches = BatchSampler(len(data.rows), batch_size, config.seed)
+    trainer = Trainer(make_strategy(model, config, world), data, batches, objective)
+    trainer.begin()
+    return trainer
 
 
 def worse_in_the_end(folder: Path) -> dict[str, Any]:
@@ -81,14 +91,19 @@ def read_json(path: Path) -> Any:
 
 def stop_at(step: int, monkeypatch: pytest.MonkeyPatch, number: signal.Signals = signal.SIGTERM) -> None:
     """Send this process a real signal while the given step is being logged."""
-    log_step = run._log_step
+    at_step(step, monkeypatch, lambda: signal.raise_signal(number))
 
-    def log_and_signal(job: Any, event: Any, bar: Any) -> None:
-        log_step(job, event, bar)
+
+def at_step(step: int, monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
+    """Do something in the middle of a run, while it logs a step."""
+    log_step = Log.on_step_end
+
+    def log_and_act(log: Log, trainer: Trainer, event: StepEnd) -> None:
+        log_step(log, trainer, event)
         if event.step == step:
-            signal.raise_signal(number)
+            action()
 
-    monkeypatch.setattr(run, "_log_step", log_and_signal)
+    monkeypatch.setattr(Log, "on_step_end", log_and_act)
 
 
 def data_and_model(folder: Path) -> tuple[TrainingSet, LoadedModel]:

@@ -21,9 +21,10 @@ from torch import nn
 from classify.cli import main
 from classify.errors import DiskError, InputError
 from classify.modeling import memory_estimate
-from classify.training import checkpoint, run, state_dict
+from classify.training import checkpoint, state_dict
 from classify.training import finish as finishing
 from classify.training.run import train
+from classify.training.train_log import Log
 from tests.support import tiny
 from tests.support.processes import ROOT, Process, finish, not_here, rank_environments, unlaunched
 from tests.support.runs import FILES, make_config, read_json
@@ -270,7 +271,7 @@ def test_a_run_that_is_resumed_is_not_refused_for_what_it_has_written(
 @pytest.mark.parametrize(
     ("before", "what"),
     [
-        ((run, "_log_step"), "the training log"),
+        ((Log, "on_step_end"), "the training log"),
         ((checkpoint, "save"), "checkpoint step-00000006"),
         ((finishing, "save_model"), "the model"),
         ((finishing, "write_predictions"), "predictions.csv"),
@@ -311,8 +312,8 @@ def test_a_disk_that_fills_up_ends_in_one_line_and_nothing_is_lost(
     assert read_json(out / "run.json")["status"] in ("interrupted", "failed")
     (small_disk / "ballast").unlink()
     steps: list[int] = []
-    log_step = run._log_step
-    monkeypatch.setattr(run, "_log_step", lambda *a: steps.append(a[1].step) or log_step(*a))
+    log_step = Log.on_step_end
+    monkeypatch.setattr(Log, "on_step_end", lambda *a: steps.append(a[2].step) or log_step(*a))
     train(make_config(model_folder, table, out, report_to="none", resume_from_checkpoint=True))
     last = int(kept[-1].removeprefix("step-")) if kept else 0
     assert steps == list(range(last + 1, 7))

@@ -90,9 +90,9 @@ def temporaries(folder: Path) -> list[Path]:
 @pytest.mark.parametrize(
     ("where", "kept"),
     [
-        ("classify.training.job.load_tokenizer", None),
+        ("classify.training.setup.load_tokenizer", None),
         ("classify.data.tokenize._store", None),
-        ("classify.training.job.load", None),
+        ("classify.training.setup.load", None),
         ("classify.training.run._record", set()),
         ("classify.training.run.linear_probe.start_head", {"run.json"}),
         ("classify.training.finish.baseline.fit_and_score", FILES - {"tensorboard", "metrics.json"}),
@@ -118,7 +118,9 @@ def test_outside_of_the_training_loop(words: list[str], tmp_path: Path, where: s
 
 
 def test_twice_a_second_apart_in_the_training_loop(words: list[str], tmp_path: Path) -> None:
-    done = interrupted(tmp_path, "classify.training.run._evaluate_epoch", [*words, "--output-dir", "out"], "twice")
+    done = interrupted(
+        tmp_path, "classify.training.evaluate.Evaluate.score_epoch", [*words, "--output-dir", "out"], "twice"
+    )
     assert (done.returncode, done.stderr) == (130, LINE)
     assert temporaries(tmp_path) == []
     assert read_json(tmp_path / "out" / "run.json")["status"] == "interrupted"
@@ -140,7 +142,7 @@ def test_while_predicting(model_folder: Path, words: list[str], table: Path, tmp
 def test_a_library_that_swallows_it(words: list[str], tmp_path: Path) -> None:
     """As Python does in what is called when an object goes: the process ends all the same, soon."""
     begin = time.monotonic()
-    done = interrupted(tmp_path, "classify.training.job.load", words, "swallowed")
+    done = interrupted(tmp_path, "classify.training.setup.load", words, "swallowed")
     assert (done.returncode, done.stderr) == (130, LINE)
     assert time.monotonic() - begin < 15
 
@@ -149,7 +151,7 @@ def test_a_library_that_swallows_it(words: list[str], tmp_path: Path) -> None:
 def test_a_launcher_that_hands_it_on(words: list[str], tmp_path: Path, rank: int) -> None:
     """Processes that a terminal has sent it get it from their launcher once more."""
     place = rank_environments(2)[rank]
-    done = interrupted(tmp_path, "classify.training.job.load_tokenizer", words, "sent again", **place)
+    done = interrupted(tmp_path, "classify.training.setup.load_tokenizer", words, "sent again", **place)
     assert (done.returncode, done.stderr) == (130, LINE if rank == 0 else "")
 
 

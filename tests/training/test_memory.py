@@ -19,11 +19,11 @@ from classify.distributed.memory import main_memory, out_of_memory
 from classify.errors import ClassifyError, RankError
 from classify.modeling.classifier import freeze_unused, load_model
 from classify.modeling.hub import resolve_model
-from classify.training import dry_run, trainer
+from classify.training import dry_run
 from classify.training.strategies.base import Strategy
 from tests.support import tiny
 from tests.support.processes import run_distributed_test
-from tests.support.runs import data_and_model, make_state
+from tests.support.runs import data_and_model, make_trainer
 
 ROWS = 2048
 MMAP_THRESHOLD = -3  # of glibc's mallopt
@@ -53,22 +53,22 @@ def train_with(folder: Path, megabytes: int | None, rows_per_step: int = ROWS) -
     data = TrainingSet(tokens, np.arange(ROWS), np.array([labels.index(label) for _, label in rows]))
     config = TrainingConfig(use_cpu=True, max_steps=2, learning_rate=1e-3, logging_steps=1)
     world = config.world
-    state = make_state(model, config, world)
-    with state.strategy.without_exchange():  # threads and libraries are there now
-        trainer.backward(state, data, BatchSampler(ROWS, 8, config.seed).step_at(0), config, world)
-    state.strategy.optimizer.zero_grad(set_to_none=True)
+    trainer = make_trainer(model, data, config, world, rows_per_step)
+    with trainer.strategy.without_exchange():  # threads and libraries are there now
+        trainer.backward(BatchSampler(ROWS, 8, config.seed).step_at(0))
+    trainer.strategy.optimizer.zero_grad(set_to_none=True)
     if megabytes is not None and world.is_main:
         # What a failed attempt frees counts against the limit otherwise, wherever glibc keeps it.
         ctypes.CDLL(None).mallopt(MMAP_THRESHOLD, 65536)
         limit = psutil.Process().memory_info().vms + (megabytes << 20)
         resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
     if world.distributed:
-        dry_run.rehearse(state, data, [BatchSampler(ROWS, ROWS, config.seed).step_at(0)], config, world)
+        dry_run.find_micro_batches(trainer, [BatchSampler(ROWS, ROWS, config.seed).step_at(0)])
         # So small a limit leaves no room for what gloo's threads take on the way.
         resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    events = list(trainer.fit(state, data, config, world, batch_size=rows_per_step))
+    events = list(trainer.steps())
     world.close()
-    return state.parts, [event.cut_into for event in events], [event.loss for event in events]
+    return trainer.parts, [event.cut_into for event in events], [event.loss for event in events]
 
 
 def cut_a_step(folder: Path, losses: list[float]) -> None:
@@ -103,15 +103,15 @@ def test_ranks_agree_before_the_first_step(wide_model: Path, unlimited: list[flo
 
 
 def test_a_single_text_that_does_not_fit_ends_the_run(model_folder: Path) -> None:
-    _, model = data_and_model(model_folder)
+    data, model = data_and_model(model_folder)
     config = TrainingConfig(use_cpu=True)
-    state = make_state(model, config, config.world)
-    trainer.make_room(state, 3, config.world, "no room")
-    trainer.make_room(state, 3, config.world, "no room")
+    trainer = make_trainer(model, data, config, config.world, 8)
+    trainer.make_room(3, "no room")
+    trainer.make_room(3, "no room")
     with pytest.raises(
         ClassifyError, match=r"step 1: out of memory with a single text \(no room\); take --gradient-ch"
     ):
-        trainer.make_room(state, 3, config.world, "no room")
+        trainer.make_room(3, "no room")
 
 
 def fail_in_the_optimizers_step(folder: Path) -> None:
@@ -132,15 +132,15 @@ def test_of_several_processes_the_rank_that_has_no_room_says_so(
     """The others cannot know; an error that is none of memory goes its way."""
     data, model = data_and_model(model_folder)
     config = TrainingConfig(use_cpu=True)
-    state = make_state(model, config, config.world)
+    trainer = make_trainer(model, data, config, config.world, 8)
     step = BatchSampler(len(data.rows), 8, 0).step_at(0)
     faults = [MemoryError("no room\nat all"), RuntimeError("shapes do not match")]
-    monkeypatch.setattr(state.strategy.optimizer, "step", lambda *_, **__: (_ for _ in ()).throw(faults.pop(0)))
+    monkeypatch.setattr(trainer.strategy.optimizer, "step", lambda *_, **__: (_ for _ in ()).throw(faults.pop(0)))
     monkeypatch.setattr(type(config.world), "distributed", True)
     with pytest.raises(RankError, match=r"^step 1: rank 0 is out of memory in the optimizer's step \(no room\), which"):
-        trainer.train_step(state, data, step, config, config.world)
+        trainer.train_step(step)
     with pytest.raises(RuntimeError, match="shapes do not match"):
-        trainer.train_step(state, data, step, config, config.world)
+        trainer.train_step(step)
     assert not RankError.everywhere
 
 
@@ -172,7 +172,7 @@ def test_onednn_without_a_primitive_is_out_of_memory_only_where_memory_is_short(
     ],
 )
 def test_what_counts_as_out_of_memory(error: Exception, memory: bool) -> None:
-    assert trainer.out_of_memory(error) is memory
+    assert out_of_memory(error) is memory
 
 
 def test_a_step_that_is_tried_again_counts_once_for_batch_norm(
@@ -195,10 +195,10 @@ def test_a_step_that_is_tried_again_counts_once_for_batch_norm(
         torch.manual_seed(0)
         model.stock.classifier = torch.nn.Sequential(torch.nn.BatchNorm1d(model.hidden_size), model.stock.classifier)
         config = TrainingConfig(use_cpu=True, max_steps=1, gradient_accumulation_steps=parts)
-        state = make_state(model, config, config.world)
+        trainer = make_trainer(model, data, config, config.world, 8)
         if parts == 1:
             monkeypatch.setattr(Strategy, "backward", short_of_memory)
-        (event,) = trainer.fit(state, data, config, config.world, batch_size=8)
+        (event,) = trainer.steps()
         monkeypatch.undo()
         assert event.cut_into == (2 if parts == 1 else None)
         norm = model.stock.classifier[0]

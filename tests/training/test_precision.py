@@ -25,25 +25,25 @@ from classify.modeling.precision import (
     take_gradients,
 )
 from classify.prediction.predict import load_classifier
-from classify.training import train_state, trainer
+from classify.training.trainer import Trainer
 from tests.support import tiny
-from tests.support.runs import data_and_model, make_config, make_state, read_json, stop_at
+from tests.support.runs import data_and_model, make_config, make_trainer, read_json, stop_at
 
 CPU = torch.device("cpu")
 GPU = torch.device("cuda")
 STEPS = 30
 
 
-def trained(folder: Path, device: torch.device = CPU, **settings: Any) -> tuple[list[float], train_state.TrainState]:
-    """Losses of thirty steps on 57 rows, batch 19, and the state behind them."""
+def trained(folder: Path, device: torch.device = CPU, **settings: Any) -> tuple[list[float], Trainer]:
+    """Losses of thirty steps on 57 rows, batch 19, and the trainer behind them."""
     data, model = data_and_model(folder)
     model.use_packing(True)
     steps = {"max_steps": STEPS, "logging_steps": 1, "learning_rate": 1e-3, "seed": 3}
     config = TrainingConfig(use_cpu=device == CPU, strategy="none", **steps, **settings)
     model.classifier.to(device)
     model.compute_in(choose_precision(config.asked_precision, device, config.opt_level))
-    state = make_state(model, config, config.world)
-    return [float(event.loss or 0) for event in trainer.fit(state, data, config, config.world, batch_size=19)], state
+    trainer = make_trainer(model, data, config, config.world, 19)
+    return [float(event.loss or 0) for event in trainer.steps()], trainer
 
 
 @pytest.mark.parametrize(
@@ -239,38 +239,38 @@ def test_levels_on_a_gpu(settings: dict[str, Any], model_folder: Path) -> None:
 
 
 def test_masters_keep_what_half_weights_would_lose(model_folder: Path) -> None:
-    _, state = trained(model_folder, opt_level="O2")
-    assert state.strategy.masters
-    for name, parameter in state.model.stock.named_parameters():
+    _, trainer = trained(model_folder, opt_level="O2")
+    assert trainer.strategy.masters
+    for name, parameter in trainer.model.stock.named_parameters():
         if "LayerNorm" in name:
             assert parameter.dtype is torch.float32, name
-            assert parameter not in state.strategy.masters, name
+            assert parameter not in trainer.strategy.masters, name
         else:
-            master = state.strategy.masters[parameter]
+            master = trainer.strategy.masters[parameter]
             assert (parameter.dtype, master.dtype) == (torch.bfloat16, torch.float32), name
             assert torch.equal(parameter, master.bfloat16()), name
     # A step below half a unit of bfloat16's last place is lost on the weight and kept by its master.
-    weight, master = next(iter(state.strategy.masters.items()))
+    weight, master = next(iter(trainer.strategy.masters.items()))
     with torch.no_grad():
         master.copy_(torch.ones_like(master))
-        give_weights(state.strategy.masters)
+        give_weights(trainer.strategy.masters)
         master.add_(1e-3)
-        give_weights(state.strategy.masters)
+        give_weights(trainer.strategy.masters)
     assert torch.equal(weight, torch.ones_like(weight))
     assert float(master.detach().min()) > 1
     weight.grad = torch.ones_like(weight)
-    take_gradients(state.strategy.masters)
+    take_gradients(trainer.strategy.masters)
     assert weight.grad is None
     assert master.grad is not None
     assert master.grad.dtype is torch.float32
 
 
 def test_half_throughout_has_no_full_precision_anywhere(model_folder: Path) -> None:
-    _, state = trained(model_folder, opt_level="O3")
-    assert not state.strategy.masters
-    assert {parameter.dtype for parameter in state.model.stock.parameters()} == {torch.bfloat16}
+    _, trainer = trained(model_folder, opt_level="O3")
+    assert not trainer.strategy.masters
+    assert {parameter.dtype for parameter in trainer.model.stock.parameters()} == {torch.bfloat16}
     moments = [
-        value for moment in state.strategy.optimizer.state.values() for key, value in moment.items() if key != "step"
+        value for moment in trainer.strategy.optimizer.state.values() for key, value in moment.items() if key != "step"
     ]
     assert {value.dtype for value in moments} == {torch.bfloat16}
 

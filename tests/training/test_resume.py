@@ -17,6 +17,7 @@ from classify.cli import main
 from classify.errors import CheckpointError, InputError, Interrupted
 from classify.training.checkpoint import newest
 from classify.training.output_dir import check_destination
+from classify.training.train_log import Log
 from tests.support.runs import EPOCHS, make_config, read_json, stop_at, worse_in_the_end
 
 STEPS = 9  # three epochs of three
@@ -47,7 +48,7 @@ def test_a_run_that_was_killed_before_its_first_epoch_ended(
         raise RuntimeError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(run, "_log_step", killed)
+        patch.setattr(Log, "on_step_end", killed)
         with pytest.raises(RuntimeError, match="killed"):
             run.train(make_config(model_folder, table, tmp_path / "out", head=head))
     kept = [path.name for path in (tmp_path / "out" / "checkpoints").glob("*")]

@@ -17,9 +17,8 @@ from classify.config.schema import TrainingConfig
 from classify.data.sampler import BatchSampler
 from classify.errors import InputError
 from classify.modeling.classifier import LoadedModel, checkpoint_activations, depths, freeze
-from classify.training import trainer
 from classify.training.optimizer import learning_rate_factor, make_objective, make_optimizer
-from tests.support.runs import data_and_model, make_state
+from tests.support.runs import data_and_model, make_trainer
 
 BATCH = 19  # three steps an epoch of the 57 rows
 SEED = 3
@@ -38,14 +37,14 @@ def after_one_step(folder: Path, **settings: Any) -> tuple[dict[str, torch.Tenso
     prepare(model)
     data = dataclasses.replace(data, labels=settings.pop("labels", data.labels))
     config = TrainingConfig(use_cpu=True, max_steps=1, seed=SEED, logging_steps=1, max_grad_norm=0.0, **settings)
-    state = make_state(model, config, config.world, make_objective(config, data.labels, 3))
+    trainer = make_trainer(model, data, config, config.world, BATCH, make_objective(config, data.labels, 3))
     caught: dict[str, torch.Tensor] = {}
 
     def note(*_: Any) -> None:
         caught.update({n: p.grad.clone() for n, p in model.stock.named_parameters() if p.grad is not None})
 
-    state.strategy.optimizer.register_step_pre_hook(note)
-    (event,) = trainer.fit(state, data, config, config.world, batch_size=BATCH)
+    trainer.strategy.optimizer.register_step_pre_hook(note)
+    (event,) = trainer.steps()
     assert event.loss is not None
     return caught, event.loss
 
@@ -143,8 +142,8 @@ def test_layerwise_decay_of_the_learning_rate(model_folder: Path) -> None:
         lr_scheduler_type="constant",
     )  # fmt: skip
     before = {name: p.detach().clone() for name, p in model.stock.named_parameters()}
-    state = make_state(model, config, config.world)
-    list(trainer.fit(state, data, config, config.world, batch_size=BATCH))
+    trainer = make_trainer(model, data, config, config.world, BATCH)
+    list(trainer.steps())
     depth = depths(model.stock)
     for name, parameter in model.stock.named_parameters():
         moved = float((parameter.detach() - before[name]).abs().max())
@@ -199,8 +198,8 @@ def test_schedules_move_the_weights_as_a_plain_loop_does(model_folder: Path, sch
         use_cpu=True, max_steps=8, seed=SEED, learning_rate=1e-3, weight_decay=0.0, max_grad_norm=0.0, warmup_steps=2.0,
         lr_scheduler_type=schedule,
     )  # fmt: skip
-    state = make_state(model, config, config.world)
-    list(trainer.fit(state, data, config, config.world, batch_size=BATCH))
+    trainer = make_trainer(model, data, config, config.world, BATCH)
+    list(trainer.steps())
 
     other, stock = data_and_model(model_folder)
     stock.use_packing(False)

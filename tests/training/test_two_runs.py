@@ -20,22 +20,19 @@ from classify.training import run
 from classify.training.inputs import check
 from classify.training.output_dir import LOCK, Destination, claim_folder
 from tests.support.processes import ROOT, start
-from tests.support.runs import FILES, make_config, read_json
+from tests.support.runs import FILES, at_step, make_config, read_json
 
 HERE = rf"a run is going on in this folder \(process {os.getpid()} on {socket.gethostname()}\)\. Wait for its end"
 
 
 def during_step(number: int, monkeypatch: pytest.MonkeyPatch, action: Callable[[], Any]) -> None:
-    """Do something in the middle of a run, while it logs a step."""
-    log_step = run._log_step
+    """Do something in the middle of a run, once, while it logs a step."""
 
-    def log_and_act(job: Any, event: Any, bar: Any) -> None:
-        log_step(job, event, bar)
-        if event.step == number:
-            monkeypatch.undo()
-            action()
+    def once() -> None:
+        monkeypatch.undo()
+        action()
 
-    monkeypatch.setattr(run, "_log_step", log_and_act)
+    at_step(number, monkeypatch, once)
 
 
 @pytest.mark.parametrize(

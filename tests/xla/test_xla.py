@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.comparison import SETTINGS, difference
 from tests.support.processes import SCRIPT
-from tests.support.runs import make_state, read_json
+from tests.support.runs import make_trainer, read_json
 
 pytest.importorskip("torch_xla", reason="torch_xla is not here; make test-xla sets up an environment with it")
 
@@ -67,7 +67,6 @@ def test_nothing_is_compiled_once_the_shapes_are_known(model_folder: Path) -> No
     """The second epoch of the same rows, with dropout and a falling learning rate, meets no new program."""
     os.environ["PJRT_DEVICE"] = "CPU"
     from classify.config.schema import TrainingConfig
-    from classify.training import trainer
     from tests.support.runs import data_and_model
 
     config = TrainingConfig(max_steps=24, learning_rate=1e-3, seed=3, logging_steps=100)
@@ -76,8 +75,8 @@ def test_nothing_is_compiled_once_the_shapes_are_known(model_folder: Path) -> No
     model.use_packing(False)
     model.few_shapes = True
     model.classifier.to(config.device)
-    state = make_state(model, config, config.world)
-    seen = [compilations() for _ in trainer.fit(state, data, config, config.world, batch_size=19)]
+    trainer = make_trainer(model, data, config, config.world, 19)
+    seen = [compilations() for _ in trainer.steps()]
     # 57 rows of up to 27 tokens: batches of 16 or 32 tokens, of 8, 16 or 32 rows.
     print(json.dumps(seen))
     assert seen[-1] - seen[11] <= 1

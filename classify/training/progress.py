@@ -1,20 +1,10 @@
-"""What a training step changes, how it is made, and how a step's rows are divided."""
+"""Where training stands, and which of the scored steps a run keeps."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
-from classify.data import sampler
-from classify.launch import xla
-from classify.modeling.classifier import LoadedModel
-from classify.training.optimizer import Objective
-from classify.training.strategies.base import Strategy
-
-Rows = npt.NDArray[np.int64]
 # By which an earlier score must be ahead of the last one: chance alone does that in one of forty.
 _STANDARD_ERRORS = 2.0
 
@@ -50,6 +40,10 @@ class Progress:
         """Mean training loss over the rows of the epoch so far."""
         return self.epoch_loss / (self.epoch_weight or 1.0)
 
+    def set_end(self, end: int, limits: list[float | None]) -> None:
+        """Remember where a limit of time lets training end, and for which limits that was measured."""
+        self.end, self.limits = end, limits
+
     def add_score(self, scores: dict[str, float], epoch: float, metric: str) -> bool:
         """Remember the evaluation scores of the step that training stands at; whether they are the best so far."""
         begins = self.latest is None or self.latest["step"] == 0  # it may take some epochs to get ahead of the start
@@ -83,66 +77,3 @@ class Progress:
 def _rank(scores: dict[str, float], metric: str) -> tuple[float, float]:
     """Larger is better; scores that are equal are told apart by the loss."""
     return (-scores["loss"] if metric == "loss" else scores[metric]), -scores["loss"]
-
-
-@dataclass
-class TrainState:
-    """What a step changes. `parts` is the micro-batches that a rank cuts its share of a step into, at least.
-
-    `micros` is how many they were the last time.
-    """
-
-    strategy: Strategy
-    parts: int
-    objective: Objective = field(default_factory=Objective)
-    progress: Progress = field(default_factory=Progress)
-    micros: int = 1
-
-    @property
-    def model(self) -> LoadedModel:
-        """The model that is trained."""
-        return self.strategy.model
-
-
-def make_state(strategy: Strategy, objective: Objective | None = None) -> TrainState:
-    """Begin training a model by a strategy."""
-    strategy.begin()
-    return TrainState(strategy, strategy.config.gradient_accumulation_steps, objective or Objective())
-
-
-def micro_batches(
-    model: LoadedModel,
-    lengths: Rows,
-    rank: int,
-    world_size: int,
-    parts: int,
-    replicas: int,
-    tokens_at_once: int | None = None,
-) -> list[list[Rows]]:
-    """The micro-batches of one rank: each holds, for up to `replicas` devices, indices into the step's rows.
-
-    Ranks share the step by token cost, largest first; a rank's share is cut again into `parts` micro-batches, or into
-    as many as it takes to hold about `tokens_at_once`, padding too. Texts of like length share a padded one. With fewer
-    rows than ranks, some ranks have none.
-    """
-    costs = sampler.token_cost(lengths, model.hidden_size)
-    share = sampler.divide(costs, world_size)[rank]
-    if not len(share):
-        return []
-    if model.packed:
-        if tokens_at_once is not None:
-            parts = max(parts, math.ceil(lengths[share].sum() / tokens_at_once))
-        cuts = [share[part] for part in sampler.divide(costs[share], parts)]
-        return [
-            [cut[piece] for piece in sampler.divide(costs[cut], replicas) if len(piece)] for cut in cuts if len(cut)
-        ]
-    if model.few_shapes:
-        sizes = np.array([xla.padded_length(length) for length in lengths[share].tolist()])
-        alike = [share[sizes == size] for size in np.unique(sizes)]
-        return [[cut] for group in alike for cut in np.array_split(group, parts) if len(cut)]
-    pieces = sampler.divide_by_length(lengths[share], parts)
-    if tokens_at_once is not None:
-        within = sampler.chunks(lengths[share], tokens_at_once, padded=True)
-        pieces = max(pieces, within, key=len)
-    cuts = [share[piece] for piece in pieces]
-    return [[cut[piece] for piece in sampler.divide_by_length(lengths[cut], replicas)] for cut in cuts]

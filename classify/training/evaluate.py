@@ -1,0 +1,78 @@
+"""Scores of the evaluation part: when they are taken, which weights scored best, when to stop for want of better."""
+
+from __future__ import annotations
+
+from classify.evaluation import metrics
+from classify.evaluation.metrics import Score
+from classify.training.setup import Run
+from classify.training.train_log import Log
+from classify.training.trainer import Callback, StepEnd, Trainer
+
+
+class Evaluate(Callback):
+    """Scores the evaluation part at each epoch's end. `scores` are those that this process has seen, by step."""
+
+    def __init__(self, run: Run, log: Log):
+        self.run, self.log = run, log
+        self.scores: dict[int, Score] = {}
+
+    def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
+        """Score where an epoch has ended; stop where --patience is at its end."""
+        if step.epoch_ended or step.last:
+            self.score_epoch(trainer)
+        patience = self.run.config.training.patience
+        # Scores that differ in the last bit may be ranked otherwise on another rank's processor.
+        if step.epoch_ended and not step.last and self.run.world.any(trainer.progress.waited_long(patience)):
+            self._say_patience(trainer)
+            trainer.stop()
+
+    def score_start(self, trainer: Trainer) -> Score:
+        """Score the weights that training starts from: the first candidate for the best. It stands in no log."""
+        return self._score(trainer)[0]
+
+    def score_epoch(self, trainer: Trainer) -> None:
+        """Score, say and log; remember the best, where these weights compete for being kept."""
+        run, progress, training = self.run, trainer.progress, self.run.config.training
+        score, better = self._score(trainer, competes=training.cycles == 1)
+        planned = training.epochs * training.cycles
+        if training.max_minutes is not None and progress.end is not None:
+            planned = progress.end / trainer.batches.rows
+        planned = max(planned, trainer.epoch)  # --max-steps, where the recipe has no epochs
+        mean = progress.mean_loss
+        if progress.first_loss is None:
+            progress.first_loss = mean
+        run.output.say(
+            f"epoch {trainer.epoch:.4g} of {planned:.4g}: loss {mean:.4f}, {_words(score)}, "
+            f"{progress.position / progress.seconds:.0f} rows/s{' - best so far' if better else ''}"
+        )
+        self.log.write_score(trainer, score)
+
+    def score_average(self, trainer: Trainer) -> None:
+        """Score, say and log the average of several trainings, whose weights the model has now."""
+        score, _ = self._score(trainer)
+        self.run.output.say(f"the average of {trainer.config.cycles} trainings: {_words(score)}")
+        self.log.write_score(trainer, score)
+
+    def score_of(self, step: int, *, as_scored: bool) -> Score:
+        """The score of the weights of `step`, which the model has; computed again unless they are bit for bit so."""
+        score = self.scores.get(step)
+        return score if score is not None and as_scored else self.run.predict(self.run.corpus.eval)[1]
+
+    def _score(self, trainer: Trainer, competes: bool = True) -> tuple[Score, bool]:
+        """The score of the weights as they are, and whether it is the best so far."""
+        _, score = self.run.predict(self.run.corpus.eval)
+        if not competes:
+            return score, False
+        self.scores[trainer.progress.step] = score
+        metric = self.run.config.training.metric_for_best_model
+        return score, trainer.progress.add_score(score.summary, trainer.epoch, metric)
+
+    def _say_patience(self, trainer: Trainer) -> None:
+        best = trainer.progress.best
+        assert best is not None, "scores were waited for"
+        name = metrics.NAMES[self.run.config.training.metric_for_best_model]
+        self.run.output.say(f"stopped: no better {name} since epoch {best['epoch']:g} (--patience to change)")
+
+
+def _words(score: Score) -> str:
+    return f"evaluation loss {score.loss:.4f}, accuracy {score.accuracy:.4f}, macro F1 {score.macro_f1:.4f}"

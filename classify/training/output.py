@@ -1,0 +1,140 @@
+"""Where a run writes and speaks: its output folder, claimed and locked, and the person at the terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+from classify.config.stored_run import CHECKPOINTS
+from classify.data.files import TEMPORARY
+from classify.distributed.world import World
+from classify.errors import DiskError, InputError, disk_refusal
+from classify.training import checkpoint
+from classify.training.output_dir import Destination, begun_before, claim_folder
+
+
+@dataclass(frozen=True)
+class Output:
+    """The output folder of a run that has begun, and what the main process says of it.
+
+    `writes` is true on the main process, and on one of each machine under --save-on-each-node.
+    """
+
+    folder: Path
+    destination: Destination
+    world: World
+    writes: bool
+
+    @property
+    def resumes(self) -> bool:
+        """Whether the run in the folder is to be gone on with."""
+        return self.destination.resume
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the run's checkpoints."""
+        return self.folder / CHECKPOINTS
+
+    def say(self, text: str) -> None:
+        """Print on the main process."""
+        if self.world.is_main:
+            say(text)
+
+    def progress_bar(self, step: int, total: int) -> tqdm:
+        """A bar of optimizer steps on the main process's terminal; invisible elsewhere."""
+        quiet = not self.world.is_main or not sys.stderr.isatty()
+        return tqdm(total=total, initial=step, disable=quiet, leave=False, unit="step", dynamic_ncols=True)
+
+    @contextlib.contextmanager
+    def writing(self, what: str) -> Iterator[None]:
+        """Raise DiskError where the disk refuses what is written in this block, with what the folder keeps."""
+        try:
+            yield
+        except Exception as error:
+            reason = disk_refusal(error)
+            if reason is None:
+                raise
+            kept = [f"{CHECKPOINTS}/{path.name}" for path in checkpoint.finished(self.checkpoints)]
+            raise DiskError(
+                f"{self.folder}: {what} could not be written: {reason}. Kept: {', '.join(kept) or 'nothing yet'}; mend "
+                f"that (free some space, say) and go on with --resume {shlex.quote(str(self.folder))}."
+            ) from error
+
+
+def say(text: str) -> None:
+    """Print a line where a progress bar may stand."""
+    try:
+        tqdm.write(text, file=sys.stdout)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read our output has left; that must not end a training
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - stays open to the end
+
+
+@contextlib.contextmanager
+def claimed(wanted: Destination, world: World, *, each_node: bool) -> Iterator[Output]:
+    """The output folder, made and locked until the block ends. A collective.
+
+    Raises InputError where it cannot be had; with `each_node` also where another machine's cannot.
+    """
+    with contextlib.ExitStack() as held:
+        destination = _claim(wanted, world, held)
+        assert destination.folder is not None
+        writes = _writes(destination, world, held) if each_node else world.is_main
+        yield Output(destination.folder, destination, world, writes)
+
+
+def _claim(wanted: Destination, world: World, held: contextlib.ExitStack) -> Destination:
+    """Where this run goes, decided, made and locked by the main process; all ranks get its answer. A collective."""
+    answer = None
+    with world.awaited():
+        if world.is_main:
+            before = begun_before(wanted)
+            chosen = before or wanted
+            folder, lock = claim_folder(chosen, restarted=before is not None)
+            held.callback(lock.release)
+            if not lock.held:
+                say(f"note: the disk of {folder} knows no locks; nothing keeps another run out of the folder")
+            answer = [str(folder), str(chosen.checkpoint or ""), chosen.overwrite, chosen.resume]
+    name, named, overwrite, resume = world.broadcast(answer)
+    return Destination(Path(name), wanted.stem, Path(named) if named else None, overwrite, resume)
+
+
+def _writes(destination: Destination, world: World, held: contextlib.ExitStack) -> bool:
+    """Whether this process is the one of its machine that writes, under --save-on-each-node.
+
+    Machines that share the main process's disk after all are found by a file it leaves there for a moment: two
+    writers of one folder would spoil it. Raises InputError where the folder holds somebody's files on another
+    machine. A collective.
+    """
+    folder = destination.folder
+    assert folder is not None
+    sign = folder / world.broadcast(f"{TEMPORARY}shared-{uuid.uuid4().hex}" if world.is_main else None)
+    if world.is_main:
+        sign.touch()
+    world.barrier()
+    writes, fault = world.is_main, None
+    if world.is_local_main and not world.is_main:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)  # asks the server: a network disk's cache may lack the folder
+            writes = sign.name not in os.listdir(folder)
+            if writes:
+                _, lock = claim_folder(destination, restarted=begun_before(destination) is not None)
+                held.callback(lock.release)
+        except (InputError, OSError) as error:
+            fault = str(error)
+    try:
+        world.share_faults(fault)
+    finally:
+        if world.is_main:
+            sign.unlink(missing_ok=True)
+    if fault is not None:
+        raise InputError(fault)
+    return writes
