@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from classify.config.schema import DataConfig
-from classify.data.columns import Guess, empty_texts, find_columns, find_labels, label_ids, near_twins, require_column
+from classify.data.columns import Columns, Guess, empty_texts, find_columns, require_column
+from classify.data.labels import near_twins
 from classify.data.split import cap_rows, overlap, split_rows
 from classify.data.table import Table, read_table
 from classify.errors import Faults, InputError
@@ -72,36 +74,69 @@ class Corpus:
         return digest.hexdigest()
 
 
-def load_corpus(config: DataConfig, seed: int) -> Corpus:
-    """Read the tables, find columns and classes from all rows, divide them. Raises InputError with all faults.
+@dataclass(frozen=True)
+class Tables:
+    """The tables as they were read, and the columns that matter, which all of them have."""
+
+    train: Table
+    eval: Table | None
+    test: Table | None
+    columns: Columns
+
+
+class LabelEncoder(Protocol):
+    """What makes numbers of labels: a task, see `classify.tasks`."""
+
+    labels: list[str]
+
+    def guess(self) -> Guess:
+        """What the labels were taken for."""
+        ...
+
+    def encode(self, table: Table, column: str, known_from: str) -> Rows:
+        """The truth of all rows of a table. Raises InputError naming labels that `known_from` does not have."""
+        ...
+
+
+def read_tables(config: DataConfig) -> Tables:
+    """Read the tables and find the columns. Raises InputError with all faults."""
+    table, eval_table, test_table = _read(config)
+    columns = find_columns(table, config.text_column, config.label_column)
+    _require_columns(columns.text, columns.label, eval_table, test_table)
+    return Tables(table, eval_table, test_table, columns)
+
+
+def divide(tables: Tables, encoder: LabelEncoder, config: DataConfig, seed: int) -> Corpus:
+    """The parts of a run. Raises InputError where the texts are too few, or a label is unknown.
 
     Given tables are taken as they are. `--data` alone is divided 80/10/10 into train, eval and test, 90/10 into
     train and eval beside `--test-data`; beside `--eval-data` alone there is no test part. `max_train_samples` caps
     the training part once the class names are fixed.
     """
-    table, eval_table, test_table = _read(config)
-    columns = find_columns(table, config.text_column, config.label_column)
-    _require_columns(columns.text, columns.label, eval_table, test_table)
-    labels = find_labels(table, columns.label, eval_table)
-    ids = np.array(label_ids(table, columns.label, labels, "--data"), dtype=np.int64)
+    table, columns = tables.train, tables.columns
+    ids = encoder.encode(table, columns.label, "--data")
     texts = table.column(columns.text)
-    known = "--data" if eval_table is None else "--data or --eval-data"
+    known = "--data" if tables.eval is None else "--data or --eval-data"
+
+    def whole(of: Table) -> Part:
+        return Part(of, np.arange(len(of)), encoder.encode(of, columns.label, known))
+
     test = None
-    if eval_table is not None:
+    if tables.eval is not None:
         train_rows = np.arange(len(table))
-        eval_part = _whole(eval_table, columns.label, labels, known)
+        eval_part = whole(tables.eval)
         how = "given as files of their own"
     else:
-        test_share = 0.0 if test_table is not None else 0.1
+        test_share = 0.0 if tables.test is not None else 0.1
         split = split_rows(texts, ids, seed=seed, eval_share=0.1, test_share=test_share)
         assert split.eval is not None
         train_rows, eval_part = split.train, Part(table, split.eval, ids)
         # So few different texts that none is left for it: then there is no test score, rather than a false one.
         test = Part(table, split.test, ids) if split.test is not None and len(split.test) else None
         how = f"{'80/10/10' if test_share else '90/10'} of {table.path}, each class in proportion, by seed {seed}"
-    if test_table is not None:
-        test = _whole(test_table, columns.label, labels, known)
-    notes = _warnings(texts, train_rows, columns.text, labels, eval_part, test, table)
+    if tables.test is not None:
+        test = whole(tables.test)
+    notes = _warnings(texts, train_rows, columns.text, encoder.labels, eval_part, test, table)
     if config.max_train_samples is not None:
         train_rows = cap_rows(ids, train_rows, config.max_train_samples, seed=seed)
     train = Part(table, train_rows, ids)
@@ -110,10 +145,10 @@ def load_corpus(config: DataConfig, seed: int) -> Corpus:
     sizes = f"{len(train)} to train, {len(eval_part)} to evaluate, {len(test) if test else 0} to test"
     guesses = (
         *columns.guesses,
-        Guess("task", f"one of {len(labels)} classes", "one label stands in each row", "--label-column"),
-        Guess("parts", sizes, how, "--eval-data, --test-data" if eval_table is None else ""),
+        encoder.guess(),
+        Guess("parts", sizes, how, "--eval-data, --test-data" if tables.eval is None else ""),
     )
-    return Corpus(columns.text, columns.label, labels, train, eval_part, test, guesses, tuple(notes))
+    return Corpus(columns.text, columns.label, encoder.labels, train, eval_part, test, guesses, tuple(notes))
 
 
 def _read(config: DataConfig) -> tuple[Table, Table | None, Table | None]:
@@ -139,12 +174,6 @@ def _require_columns(text: str, label: str, *tables: Table | None) -> None:
                 if table is not None:
                     require_column(table, name, flag)
     faults.raise_if_any()
-
-
-def _whole(table: Table, label_column: str, labels: list[str], known_from: str) -> Part:
-    """All rows of a table as one part."""
-    ids = np.array(label_ids(table, label_column, labels, known_from), dtype=np.int64)
-    return Part(table, np.arange(len(table)), ids)
 
 
 def _warnings(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +14,9 @@ from classify.data.table import Table
 from classify.errors import InputError
 
 
-def prediction_columns(labels: Sequence[str]) -> list[str]:
-    """The columns that predictions add behind those of the table."""
-    return ["predicted_label", "confidence", *(f"prob_{label}" for label in labels)]
-
-
-def check_columns_free(table: Table, labels: Sequence[str]) -> None:
-    """Raise InputError where the table already has a column that predictions would add."""
-    taken = [name for name in prediction_columns(labels) if name in table.columns]
+def check_columns_free(table: Table, added: Sequence[str]) -> None:
+    """Raise InputError where the table already has one of the columns that predictions add."""
+    taken = [name for name in added if name in table.columns]
     if taken:
         raise InputError(
             f"{table.path}: the table already has the column{'s' if len(taken) > 1 else ''} "
@@ -30,15 +25,19 @@ def check_columns_free(table: Table, labels: Sequence[str]) -> None:
 
 
 def write_predictions(
-    path: Path, table: Table, rows: npt.NDArray[np.int64], labels: Sequence[str], probabilities: npt.NDArray[np.float64]
+    path: Path,
+    table: Table,
+    rows: npt.NDArray[np.int64],
+    added: Sequence[str],
+    fields: Iterable[Sequence[str]],
 ) -> None:
-    """Write every input column, the predicted label, its probability and one column a class, in file order.
+    """Write every input column and those that predictions add, in file order.
 
-    `probabilities` is (len(rows), classes), one line for each of the table's `rows` in the order given. A .tsv file has
-    tabs between the columns, as it is read.
+    `fields` are those of the `added` columns, for each of the table's `rows` in the order given. A .tsv file has tabs
+    between the columns, as it is read.
     """
     picked = table.arrow.take(rows)
-    best = probabilities.argmax(axis=1)
+    predicted = iter(fields)
     with whole_file(path) as file:
         between = "\t" if path.suffix.lower() == ".tsv" else ","
         writer = csv.writer(file, delimiter=between, lineterminator="\n")
@@ -48,10 +47,8 @@ def write_predictions(
         def write_row(fields: list[str]) -> None:
             (quoting if any("\r" in text for text in fields) else writer).writerow(fields)
 
-        write_row([*table.columns, *prediction_columns(labels)])
+        write_row([*table.columns, *added])
         for start in range(0, len(rows), 4096):
             columns = [column.to_pylist() for column in picked.slice(start, 4096).columns]
-            for offset, fields in enumerate(zip(*columns, strict=True)):
-                row = start + offset
-                numbers = [f"{p:.8g}" for p in probabilities[row]]
-                write_row([*fields, labels[best[row]], numbers[best[row]], *numbers])
+            for given in zip(*columns, strict=True):
+                write_row([*given, *next(predicted)])

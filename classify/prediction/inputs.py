@@ -11,6 +11,7 @@ from classify.errors import InputError
 from classify.evaluation.predictions_file import check_columns_free
 from classify.launch import launcher
 from classify.modeling.result_folder import labels_of, read_settings
+from classify.tasks.registry import trained_task
 
 
 def check_prediction(model: str, data: str, out: str, text_column: str | None) -> tuple[Table, str]:
@@ -18,7 +19,7 @@ def check_prediction(model: str, data: str, out: str, text_column: str | None) -
     settings = read_settings(model)
     table = read_table(data)
     column = find_text_column(table, text_column, settings["text_column"])
-    check_columns_free(table, labels_of(model))
+    check_columns_free(table, trained_task(settings.get("task"), labels_of(model)).prediction_columns())
     if launcher.looks_at_folders():  # on another machine the folder may be missing: nobody writes there
         _check_out(Path(out), out, data)
     return table, column

@@ -18,12 +18,13 @@ from classify.data.tokenize import Tokens, load_tokenizer, padding_id, tokenize
 from classify.distributed.process_group import start, telling_other_machines
 from classify.distributed.world import World
 from classify.evaluation.inference import logits_of
-from classify.evaluation.metrics import softmax
 from classify.evaluation.predictions_file import write_predictions
 from classify.launch import launcher
 from classify.modeling.classifier import LoadedModel, decide_packing, load_trained, quiet_libraries
 from classify.modeling.precision import for_prediction
-from classify.modeling.result_folder import fingerprint, read_settings
+from classify.modeling.result_folder import fingerprint, labels_of, read_settings
+from classify.tasks.base import Task
+from classify.tasks.registry import trained_task
 
 
 @dataclass
@@ -35,6 +36,7 @@ class Classifier:
     settings: dict[str, Any]
     world: World
     folder: str
+    task: Task
     ready: bool = False
 
     def __enter__(self) -> Self:
@@ -51,8 +53,7 @@ class Classifier:
     @property
     def labels(self) -> list[str]:
         """Class names, by class number."""
-        names = self.model.stock.config.id2label
-        return [names[number] for number in range(len(names))]
+        return self.task.labels
 
     def probabilities(self, texts: Iterable[str], *, identity: str | None = None) -> npt.NDArray[np.float64]:
         """(len(texts), classes) probabilities, each text read as in training. Raises TypeError for what is no text."""
@@ -78,7 +79,7 @@ class Classifier:
             decide_packing(self.model, tokens, rows, self.world, training=False)
             self.ready = True
         logits = logits_of(self.model, tokens, rows, self.world)
-        return softmax(logits / self.settings["temperature"])
+        return self.task.probabilities(logits / self.settings["temperature"])
 
 
 def _as_texts(texts: Iterable[str]) -> list[str]:
@@ -120,7 +121,8 @@ def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "aut
     except BaseException as error:
         world.close(error)
         raise
-    return Classifier(model, tokenizer, settings, world, folder)
+    task = trained_task(settings.get("task"), labels_of(folder))
+    return Classifier(model, tokenizer, settings, world, folder, task)
 
 
 def predict_table(classifier: Classifier, table: Table, text_column: str, out: Path) -> list[str]:
@@ -135,7 +137,9 @@ def predict_table(classifier: Classifier, table: Table, text_column: str, out: P
     tokens = classifier.tokens_of(texts, identity)
     probabilities = classifier.probabilities_of(tokens)
     if classifier.world.is_main:
-        write_predictions(out, table, np.arange(len(table)), classifier.labels, probabilities)
+        task = classifier.task
+        fields = task.prediction_fields(probabilities)
+        write_predictions(out, table, np.arange(len(table)), task.prediction_columns(), fields)
     classifier.world.barrier()
     notes = (empty_texts(table, text_column), note_unknown(tokens, classifier.tokenizer))
     return [note for note in notes if note is not None]

@@ -90,7 +90,7 @@ def _write(
     training: dict[str, float],
 ) -> None:
     """Every file of the output folder, from the logits of the scored part and the scores of evaluation and test."""
-    progress, corpus = trainer.progress, run.corpus
+    progress, corpus, task = trainer.progress, run.corpus, run.checked.task
     part, (eval_score, score) = corpus.test or corpus.eval, scores
     if run.loaded.vocabulary is not None:
         weights = run.loaded.vocabulary.expand(weights)
@@ -98,7 +98,8 @@ def _write(
         save_model(run.output.folder, run.model.stock, weights, run.tokenized.tokenizer, _settings(run))
     file = run.output.folder / "predictions.csv"
     with run.output.writing(file.name):
-        write_predictions(file, part.table, part.rows, corpus.labels, metrics.softmax(logits))
+        probabilities = task.probabilities(logits)
+        write_predictions(file, part.table, part.rows, task.prediction_columns(), task.prediction_fields(probabilities))
     rival = _baseline(run, part)
     majority = baseline.always_largest(corpus.train.truth, part.truth, corpus.labels)
     with run.output.writing("metrics.json"):

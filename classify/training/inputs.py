@@ -11,12 +11,14 @@ from pathlib import Path
 
 from classify.config.schema import FIELDS, RunConfig, TrainingConfig
 from classify.data.columns import Guess
-from classify.data.corpus import Corpus, load_corpus
+from classify.data.corpus import Corpus, divide, read_tables
 from classify.errors import Faults, InputError
 from classify.evaluation.predictions_file import check_columns_free
 from classify.launch import device_plan, launcher
 from classify.modeling import memory_estimate
 from classify.modeling.hub import ModelFolder, resolve_model
+from classify.tasks.base import Task
+from classify.tasks.registry import recognise
 from classify.training.output_dir import Destination, begun_before, check_destination, nearest_existing
 from classify.training.tracking import choose_trackers
 
@@ -29,6 +31,7 @@ class Checked:
     """A run that can begin. `notes` are to be said."""
 
     config: RunConfig
+    task: Task
     corpus: Corpus
     model: ModelFolder
     destination: Destination
@@ -55,8 +58,10 @@ def check_inputs(config: RunConfig) -> Checked:
     with faults.collecting():
         _check_lora(config.model.lora)
     with faults.collecting():
-        corpus = load_corpus(config.data, training.seed)
-        check_columns_free((corpus.test or corpus.eval).table, corpus.labels)
+        tables = read_tables(config.data)
+        task = recognise(tables)
+        corpus = divide(tables, task, config.data, training.seed)
+        check_columns_free((corpus.test or corpus.eval).table, task.prediction_columns())
     with faults.collecting():
         model = resolve_model(config.model.name, download=not faults, pooling=config.model.pooling)
         with faults.collecting():
@@ -68,7 +73,7 @@ def check_inputs(config: RunConfig) -> Checked:
     chosen = config.settle(len(corpus.train), width)
     notes = _check_disk(config, corpus, model, destination) if launcher.looks_at_folders() else ()
     guesses = (*_guesses(config, corpus, model), *_recipe(config, chosen, corpus, width))
-    return Checked(config, corpus, model, destination, trackers, guesses, notes)
+    return Checked(config, task, corpus, model, destination, trackers, guesses, notes)
 
 
 def check_start(training: TrainingConfig) -> None:

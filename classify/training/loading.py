@@ -40,7 +40,7 @@ def load(checked: Checked, tokenizer: Any, tokens: dict[str, Tokens]) -> Loaded:
     config, part = checked.config, checked.corpus.train
     model = load_model(
         checked.model,
-        checked.corpus.labels,
+        checked.task.labels,
         seed=config.training.seed,
         pad_token_id=padding_id(tokenizer),
         dropout=config.model.dropout,

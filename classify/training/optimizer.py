@@ -1,70 +1,15 @@
-"""What is minimised and how: the loss of a row, the optimizer's groups, the learning rate of a step."""
+"""How weights move: the optimizer's groups, the learning rate of a step."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
 
 from classify.config.schema import TrainingConfig
 from classify.modeling.classifier import depths
 from classify.modeling.precision import Masters
-from classify.modeling.transfer import send
-
-# The class number of a row that is filling and counts for nothing; torch's cross-entropy leaves it out.
-NO_LABEL = -100
-
-
-@dataclass(frozen=True)
-class Objective:
-    """Cross-entropy, with smoothed labels (Szegedy et al., 2016, section 7) and weights of classes where asked for.
-
-    The loss of a batch is the weighted mean: the sum over rows of weight times loss, divided by the sum of weights.
-    Both sums are over all ranks and micro-batches of a step, so dividing a batch otherwise changes nothing.
-    """
-
-    label_smoothing: float = 0.0
-    class_weights: npt.NDArray[np.float32] | None = None
-    _sent: dict[torch.device, torch.Tensor] = field(default_factory=dict, compare=False, repr=False)
-
-    def loss_sum(self, logits: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
-        """Sum over rows of weight times loss; logits (n, classes), truth (n,) class numbers."""
-        return cross_entropy(
-            logits.float(),
-            truth,
-            weight=self._weights_on(logits.device),
-            label_smoothing=self.label_smoothing,
-            reduction="sum",
-        )
-
-    def _weights_on(self, device: torch.device) -> torch.Tensor | None:
-        """The classes' weights, sent there once."""
-        if self.class_weights is not None and device not in self._sent:
-            self._sent[device] = send(torch.from_numpy(self.class_weights), device)
-        return self._sent.get(device)
-
-    def weight_sum(self, truth: npt.NDArray[np.int64]) -> float:
-        """Sum of the rows' weights: their number where classes weigh the same."""
-        return float(len(truth)) if self.class_weights is None else float(self.class_weights[truth].sum())
-
-
-def make_objective(config: TrainingConfig, labels: npt.NDArray[np.int64], classes: int) -> Objective:
-    """The objective of a run; `labels` are the class numbers of the rows to learn from.
-
-    "balanced" weights are inversely proportional to how often a class occurs, 1 on average over rows (King and Zeng,
-    2001; the rule of scikit-learn). A class without a row weighs 1; it cannot matter.
-    """
-    if config.class_weights == "none":
-        return Objective(config.label_smoothing_factor)
-    counts = np.bincount(labels, minlength=classes)
-    present = max(1, int((counts > 0).sum()))
-    weights = np.where(counts > 0, len(labels) / (present * np.maximum(counts, 1)), 1.0)
-    return Objective(config.label_smoothing_factor, weights.astype(np.float32))
 
 
 def make_optimizer(

@@ -26,7 +26,6 @@ from classify.training.evaluate import Evaluate
 from classify.training.finish import finish
 from classify.training.inputs import Checked, check
 from classify.training.interrupts import stop_signals
-from classify.training.optimizer import make_objective
 from classify.training.output import say
 from classify.training.progress import Progress
 from classify.training.run_record import RunRecord
@@ -95,7 +94,7 @@ def _run(run: Run) -> Path:
         run.strategy,
         run.training_set,
         batches,
-        make_objective(training, run.corpus.train.truth, len(run.corpus.labels)),
+        run.checked.task.loss(training, run.corpus.train.truth),
         run.loaded.vocabulary,
     )
     first_step = saved.step if saved is not None else 0
@@ -199,7 +198,9 @@ def _start(run: Run, trainer: Trainer, evaluate: Evaluate, *, is_final: bool) ->
     pairs_seconds = _train_on_pairs(run)
     if config.model.head == "probe":
         begin = time.perf_counter()
-        start = linear_probe.start_head(run.model, run.training_set, run.world, config.training.seed, is_final=is_final)
+        start = linear_probe.start_head(
+            run.model, run.training_set, run.checked.task, run.world, config.training.seed, is_final=is_final
+        )
         score = evaluate.score_start(trainer)
         head_start = {
             "accuracy": score.accuracy,

@@ -19,8 +19,8 @@ from classify.data.coverage import check_coverage
 from classify.data.tokenize import Tokens, TrainingSet, default_max_length, load_tokenizer, max_length_reason, tokenize
 from classify.distributed.batch_norm import synchronisation_note
 from classify.distributed.world import World
-from classify.evaluation import metrics
 from classify.evaluation.inference import logits_of
+from classify.evaluation.metrics import Score
 from classify.launch import describe, launcher
 from classify.modeling.classifier import LoadedModel
 from classify.modeling.precision import choose_precision
@@ -107,10 +107,10 @@ class Run:
             "compact_vocabulary": vocabulary is not None and vocabulary.compacted,
         }
 
-    def predict(self, part: Part) -> tuple[npt.NDArray[np.float32], metrics.Score]:
+    def predict(self, part: Part) -> tuple[npt.NDArray[np.float32], Score]:
         """Logits of a part in file order, and its score, as the model stands. A collective."""
         logits = logits_of(self.model, self.loaded.tokens[part.table.path], part.rows, self.world)
-        return logits, metrics.score(logits, part.truth, self.corpus.labels, self.config.training.seed)
+        return logits, self.checked.task.score(logits, part.truth, self.config.training.seed)
 
 
 def tokenize_tables(checked: Checked) -> Tokenized:

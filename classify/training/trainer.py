@@ -26,10 +26,11 @@ from classify.modeling.classifier import LoadedModel
 from classify.modeling.kernels.dropout import seed_draws
 from classify.modeling.transfer import send
 from classify.modeling.vocabulary import Vocabulary
+from classify.tasks.base import Loss
 from classify.training.averaging import WeightAverage
 from classify.training.checkpoint import Checkpoint
 from classify.training.micro_batches import micro_batches
-from classify.training.optimizer import NO_LABEL, Objective, learning_rate_factor, set_learning_rate
+from classify.training.optimizer import learning_rate_factor, set_learning_rate
 from classify.training.progress import Progress
 from classify.training.state_dict import Tensors
 from classify.training.strategies.base import Strategy
@@ -89,11 +90,11 @@ class Trainer:
         strategy: Strategy,
         data: TrainingSet,
         batches: sampler.BatchSampler,
-        objective: Objective | None = None,
+        loss: Loss,
         vocabulary: Vocabulary | None = None,
     ):
         self.strategy, self.data, self.batches = strategy, data, batches
-        self.objective = objective or Objective()
+        self.loss = loss
         self.config, self.world = strategy.config, strategy.world
         self.progress = Progress()
         self.average = WeightAverage()
@@ -294,7 +295,7 @@ class Trainer:
             micros.append([np.zeros(1, dtype=np.int64)])
             weights.append(0.0)
         # The wrapped model averages over ranks, so each rank's part is scaled up by their number.
-        weight_sum = self.objective.weight_sum(data.labels[rows])
+        weight_sum = self.loss.weight_sum(data.labels[rows])
         scale = world.world_size / weight_sum
         total = torch.zeros((), device=world.device)
         strategy.module.train()
@@ -302,11 +303,11 @@ class Trainer:
             seed_draws(config.seed, step.epoch, self.progress.step, number, world.rank, world.device.type)
             batches = [self.model.batch(data.tokens, rows[piece]) for piece in pieces]
             labels = data.labels[rows[np.concatenate(pieces)]]
-            filling = np.full(self.model.filled(len(labels)) - len(labels), NO_LABEL)
-            truth = send(torch.from_numpy(np.concatenate([labels, filling])), world.device)
+            filled = self.loss.filled(labels, self.model.filled(len(labels)))
+            truth = send(torch.from_numpy(filled), world.device)
             last = number == len(micros) - 1
             with strategy.accumulate(last), counted(strategy.module, weight > 0):
-                loss = self.objective.loss_sum(strategy.forward(batches), truth)
+                loss = self.loss.loss_sum(strategy.forward(batches), truth)
                 strategy.backward(loss * (scale * weight), last)
                 total += weight * loss.detach()
             world.flush()

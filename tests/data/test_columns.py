@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from classify.config.schema import DataConfig
-from classify.data.columns import find_columns, find_labels, find_text_column
-from classify.data.corpus import load_corpus
+from classify.data.columns import find_columns, find_text_column
+from classify.data.corpus import Corpus, divide, read_tables
+from classify.data.labels import find_labels
 from classify.data.table import Table, read_table
 from classify.errors import InputError
+from classify.tasks.registry import recognise
 
 
 def table(tmp_path: Path, text: str, name: str = "a.csv") -> Table:
@@ -88,6 +90,11 @@ def test_labels_that_cannot_be_learned(tmp_path: Path, rows: list[str], parts: l
         assert part in str(caught.value)
 
 
+def load(config: DataConfig) -> Corpus:
+    tables = read_tables(config)
+    return divide(tables, recognise(tables), config, seed=0)
+
+
 def corpus_files(tmp_path: Path, test: str) -> DataConfig:
     rows = "".join(f"text {i},{'ab'[i % 2]}\n" for i in range(40))
     (tmp_path / "data.csv").write_text("text,label\n" + rows)
@@ -98,18 +105,18 @@ def corpus_files(tmp_path: Path, test: str) -> DataConfig:
 def test_an_unseen_test_label_is_named_with_its_line(tmp_path: Path) -> None:
     config = corpus_files(tmp_path, 'text,label\n"two\nlines",a\nnew,c\nnew too,c\nother,d\n')
     with pytest.raises(InputError) as caught:
-        load_corpus(config, seed=0)
+        load(config)
     assert len(caught.value.faults) == 2
     assert "test.csv lines 4, 5: the label 'c' is in no row of --data" in caught.value.faults[0]
     assert "line 6" in caught.value.faults[1]
 
 
 def test_given_parts_are_taken_as_given(tmp_path: Path) -> None:
-    corpus = load_corpus(corpus_files(tmp_path, "text,label\nnew,a\ntext 3,b\n"), seed=0)
+    corpus = load(corpus_files(tmp_path, "text,label\nnew,a\ntext 3,b\n"))
     assert corpus.test is not None
     assert (len(corpus.train), len(corpus.eval), len(corpus.test)) == (36, 4, 2)
     both = DataConfig(data=str(tmp_path / "data.csv"), eval_data=str(tmp_path / "test.csv"))
-    corpus = load_corpus(both, seed=0)
+    corpus = load(both)
     assert (len(corpus.train), len(corpus.eval), corpus.test) == (40, 2, None)
     assert "1 of 2 evaluation texts are also in the training part" in corpus.warnings[0]
     assert "line 3" in corpus.warnings[0]
@@ -118,7 +125,7 @@ def test_given_parts_are_taken_as_given(tmp_path: Path) -> None:
 def test_the_cap_comes_after_the_labels(tmp_path: Path) -> None:
     rows = "".join(f"text {i},{'ab'[i % 2]}\n" for i in range(40)) + "once,rare\n"
     (tmp_path / "data.csv").write_text("text,label\n" + rows)
-    corpus = load_corpus(DataConfig(data=str(tmp_path / "data.csv"), max_train_samples=2), seed=0)
+    corpus = load(DataConfig(data=str(tmp_path / "data.csv"), max_train_samples=2))
     assert corpus.labels == ["a", "b", "rare"]
     assert len(corpus.train) == 2
 
@@ -143,7 +150,7 @@ def test_a_test_part_without_rows_is_no_test_part(tmp_path: Path) -> None:
     """Nine classes in ten rows: nothing can be spared for a test, so no score must be called one."""
     rows = "a 0,x\nb 0,x\n" + "".join(f"c {i},y{i}\n" for i in range(8))
     (tmp_path / "data.csv").write_text("text,label\n" + rows)
-    corpus = load_corpus(DataConfig(data=str(tmp_path / "data.csv")), seed=0)
+    corpus = load(DataConfig(data=str(tmp_path / "data.csv")))
     assert corpus.test is None
     assert len(corpus.eval) == 1
 
@@ -151,7 +158,7 @@ def test_a_test_part_without_rows_is_no_test_part(tmp_path: Path) -> None:
 def test_few_texts_with_many_copies_still_have_parts(tmp_path: Path) -> None:
     rows = "".join(f"text {i % 10},{'ab'[i % 2]}\n" for i in range(30))
     (tmp_path / "data.csv").write_text("text,label\n" + rows)
-    corpus = load_corpus(DataConfig(data=str(tmp_path / "data.csv")), seed=0)
+    corpus = load(DataConfig(data=str(tmp_path / "data.csv")))
     assert corpus.test is not None
     assert (len(corpus.train), len(corpus.eval), len(corpus.test)) == (24, 3, 3)
 
@@ -159,5 +166,5 @@ def test_few_texts_with_many_copies_still_have_parts(tmp_path: Path) -> None:
 def test_a_very_long_text_does_not_hide_a_fault(tmp_path: Path) -> None:
     rows = "x" * 200_000 + ",a\n" + ",b\nfine,a\n" * 6
     (tmp_path / "data.csv").write_text("text,label\n" + rows)
-    corpus = load_corpus(DataConfig(data=str(tmp_path / "data.csv")), seed=0)
+    corpus = load(DataConfig(data=str(tmp_path / "data.csv")))
     assert "lines 3, 5, 7 and 3 more: the text is empty" in corpus.warnings[0]

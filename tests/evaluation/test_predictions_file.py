@@ -10,8 +10,14 @@ import numpy as np
 import pytest
 
 from classify.data.files import whole_file
-from classify.data.table import read_table
+from classify.data.table import Table, read_table
 from classify.evaluation.predictions_file import write_predictions
+from classify.tasks.single_label import SingleLabel
+
+
+def write(path: Path, table: Table, rows: np.ndarray, labels: list[str], probabilities: np.ndarray) -> None:
+    task = SingleLabel(labels)
+    write_predictions(path, table, rows, task.prediction_columns(), task.prediction_fields(probabilities))
 
 
 @pytest.mark.parametrize("name", ["p.csv", "p.tsv"])
@@ -22,7 +28,7 @@ def test_what_is_written_reads_back_as_it_was(tmp_path: Path, name: str, odd: st
         csv.writer(file, quoting=csv.QUOTE_ALL).writerows([("text", f"x{odd}"), ("one", "1"), ("two", "2")])
     table = read_table(str(tmp_path / "in.csv"))
     probabilities = np.array([[0.9, 0.1], [0.2, 0.8]])
-    write_predictions(tmp_path / name, table, np.arange(2), [odd, "plain"], probabilities)
+    write(tmp_path / name, table, np.arange(2), [odd, "plain"], probabilities)
     again = read_table(str(tmp_path / name))
     assert again.columns == ["text", f"x{odd}", "predicted_label", "confidence", f"prob_{odd}", "prob_plain"]
     assert again.column("predicted_label") == [odd, "plain"]
@@ -37,7 +43,7 @@ def test_many_rows_get_each_its_own_prediction(tmp_path: Path) -> None:
         csv.writer(file).writerows([("text",), *((f"text {number}",) for number in range(count))])
     rows = np.arange(1, count)
     likely = rows / count
-    write_predictions(
+    write(
         tmp_path / "p.csv",
         read_table(str(tmp_path / "in.csv")),
         rows,

@@ -12,7 +12,7 @@ from sklearn.metrics import accuracy_score, f1_score, log_loss
 from sklearn.model_selection import PredefinedSplit, cross_val_score
 
 from classify.evaluation import baseline, metrics
-from classify.training import linear_probe
+from classify.tasks import logistic_head
 from classify.training.progress import Progress
 from classify.training.trainer import learning_rate_factor
 
@@ -91,11 +91,11 @@ def test_the_folded_probe_has_the_regressions_probabilities(classes: int) -> Non
     draw = np.random.default_rng(classes)
     labels = draw.integers(0, classes, 300)
     features = (draw.normal(size=(300, 8)) * draw.uniform(0.01, 20, 8) + 5 + labels[:, None]).astype(np.float32)
-    weight, bias = linear_probe.fit(features, labels, classes)
+    weight, bias = logistic_head.fit(features, labels, classes)
     assert weight.shape == (classes, 8)
     mean, scale = features.mean(axis=0, dtype=np.float64), features.std(axis=0, dtype=np.float64) + 1e-6
     standard = ((features - mean) / scale).astype(np.float32)
-    own = LogisticRegression(C=linear_probe.strength_for(standard, labels), max_iter=200, tol=1e-3).fit(
+    own = LogisticRegression(C=logistic_head.strength_for(standard, labels), max_iter=200, tol=1e-3).fit(
         standard, labels
     )
     got = metrics.softmax(features.astype(np.float64) @ weight.T + bias)
@@ -165,34 +165,34 @@ def test_the_probes_strength_is_the_best_of_cross_validation(noise: float) -> No
             LogisticRegression(C=strength, max_iter=1_000), features, labels, cv=PredefinedSplit(fold),
             scoring="neg_log_loss",
         ).mean()
-        for strength in linear_probe._STRENGTHS
+        for strength in logistic_head._STRENGTHS
     ]  # fmt: skip
-    chosen = linear_probe.strength_for(features, labels)
-    assert chosen == linear_probe._STRENGTHS[int(np.argmin(losses))]
+    chosen = logistic_head.strength_for(features, labels)
+    assert chosen == logistic_head._STRENGTHS[int(np.argmin(losses))]
     if noise == 1.0:
-        assert chosen == min(linear_probe._STRENGTHS)
+        assert chosen == min(logistic_head._STRENGTHS)
     if noise == 0.0:
-        assert chosen == max(linear_probe._STRENGTHS)
+        assert chosen == max(logistic_head._STRENGTHS)
 
 
 def test_cross_validation_with_classes_of_one_row() -> None:
     """A class with no row outside a fold has probability zero there; that ends nothing."""
     features = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
-    assert linear_probe.strength_for(features, np.array([0, 0, 0, 0, 0, 0, 0, 1, 2])) in linear_probe._STRENGTHS
-    assert linear_probe.strength_for(features[:2], np.array([0, 1])) in linear_probe._STRENGTHS
+    assert logistic_head.strength_for(features, np.array([0, 0, 0, 0, 0, 0, 0, 1, 2])) in logistic_head._STRENGTHS
+    assert logistic_head.strength_for(features[:2], np.array([0, 1])) in logistic_head._STRENGTHS
 
 
 def test_a_class_the_training_part_lacks_is_not_predicted() -> None:
     draw = np.random.default_rng(0)
     labels = draw.choice([0, 2], 100)
     features = (draw.normal(size=(100, 4)) + labels[:, None]).astype(np.float32)
-    weight, bias = linear_probe.fit(features, labels, 3)
+    weight, bias = logistic_head.fit(features, labels, 3)
     assert not ((features @ weight.T + bias).argmax(axis=1) == 1).any()
 
 
 def test_one_class_in_the_training_part_is_predicted_always() -> None:
     features = np.random.default_rng(0).normal(size=(10, 4)).astype(np.float32)
-    weight, bias = linear_probe.fit(features, np.ones(10, dtype=np.int64), 3)
+    weight, bias = logistic_head.fit(features, np.ones(10, dtype=np.int64), 3)
     assert set((features @ weight.T + bias).argmax(axis=1)) == {1}
 
 

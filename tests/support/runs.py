@@ -17,7 +17,8 @@ from classify.data.tokenize import TrainingSet, load_tokenizer, tokenize
 from classify.distributed.world import World
 from classify.modeling.classifier import LoadedModel, load_model
 from classify.modeling.hub import resolve_model
-from classify.training.optimizer import Objective
+from classify.tasks.base import Loss
+from classify.tasks.cross_entropy import CrossEntropy
 from classify.training.strategies.base import make_strategy
 from classify.training.train_log import Log
 from classify.training.trainer import StepEnd, Trainer
@@ -65,11 +66,11 @@ def make_trainer(
     config: TrainingConfig,
     world: World,
     batch_size: int,
-    objective: Objective | None = None,
+    loss: Loss | None = None,
 ) -> Trainer:
     """Training of a model that is in its place, begun as a run begins it."""
     batches = BatchSampler(len(data.rows), batch_size, config.seed)
-    trainer = Trainer(make_strategy(model, config, world), data, batches, objective)
+    trainer = Trainer(make_strategy(model, config, world), data, batches, loss or CrossEntropy())
     trainer.begin()
     return trainer
 

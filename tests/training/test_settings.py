@@ -17,7 +17,9 @@ from classify.config.schema import TrainingConfig
 from classify.data.sampler import BatchSampler
 from classify.errors import InputError
 from classify.modeling.classifier import LoadedModel, checkpoint_activations, depths, freeze
-from classify.training.optimizer import learning_rate_factor, make_objective, make_optimizer
+from classify.tasks.cross_entropy import balanced_weights
+from classify.tasks.single_label import SingleLabel
+from classify.training.optimizer import learning_rate_factor, make_optimizer
 from tests.support.runs import data_and_model, make_trainer
 
 BATCH = 19  # three steps an epoch of the 57 rows
@@ -37,7 +39,7 @@ def after_one_step(folder: Path, **settings: Any) -> tuple[dict[str, torch.Tenso
     prepare(model)
     data = dataclasses.replace(data, labels=settings.pop("labels", data.labels))
     config = TrainingConfig(use_cpu=True, max_steps=1, seed=SEED, logging_steps=1, max_grad_norm=0.0, **settings)
-    trainer = make_trainer(model, data, config, config.world, BATCH, make_objective(config, data.labels, 3))
+    trainer = make_trainer(model, data, config, config.world, BATCH, SingleLabel("abc").loss(config, data.labels))
     caught: dict[str, torch.Tensor] = {}
 
     def note(*_: Any) -> None:
@@ -92,9 +94,7 @@ def test_class_weights_stand_in_numerator_and_denominator(model_folder: Path, mi
     data, _ = data_and_model(model_folder)
     labels: npt.NDArray[np.int64] = np.where(data.labels == 0, 1, data.labels)  # unbalanced, and a class without a row
     counts = np.bincount(labels, minlength=3)
-    config = TrainingConfig(use_cpu=True, class_weights="balanced")
-    weights = make_objective(config, labels, 3).class_weights
-    assert weights is not None
+    weights = balanced_weights(labels, 3)
     np.testing.assert_allclose(weights, [1.0, 57 / (2 * counts[1]), 57 / (2 * counts[2])], rtol=1e-6)
     got, loss = after_one_step(model_folder, class_weights="balanced", gradient_accumulation_steps=micro, labels=labels)
     want, mean = plain(model_folder, labels, weight=torch.from_numpy(weights))

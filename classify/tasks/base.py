@@ -1,0 +1,90 @@
+"""What a task answers: everything that depends on what a label is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from classify.config.schema import TrainingConfig
+from classify.data.columns import Guess
+from classify.data.corpus import Tables
+from classify.data.table import Table
+from classify.evaluation.metrics import Score
+
+if TYPE_CHECKING:
+    import torch
+
+Array = npt.NDArray[Any]
+
+
+class Loss(Protocol):
+    """What is minimised. Sums, not means: rows of a step are divided among ranks and micro-batches."""
+
+    def loss_sum(self, logits: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+        """Sum over rows of weight times loss; logits (n, outputs), truth of the same n rows."""
+        ...
+
+    def weight_sum(self, truth: Array) -> float:
+        """Sum of the rows' weights, by which a step's loss is divided."""
+        ...
+
+    def filled(self, truth: Array, rows: int) -> Array:
+        """The truth of a batch that is filled up to `rows` with rows that count for nothing."""
+        ...
+
+
+class Task(ABC):
+    """What the labels of a table mean. `labels` are the names of the model's outputs, in their order.
+
+    Implementations import torch inside `loss` alone: a task is made before the arguments are known to be good.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, labels: Sequence[str]):
+        self.labels = list(labels)
+
+    @classmethod
+    @abstractmethod
+    def of(cls, tables: Tables) -> Self:
+        """The task of these tables. Raises InputError where their labels do not fit it."""
+
+    @abstractmethod
+    def guess(self) -> Guess:
+        """What the labels were taken for, for the person."""
+
+    @abstractmethod
+    def encode(self, table: Table, column: str, known_from: str) -> Array:
+        """The truth (rows, ...) of a table. Raises InputError naming labels that `known_from` does not have."""
+
+    @abstractmethod
+    def loss(self, config: TrainingConfig, truth: Array) -> Loss:
+        """What training on rows of this truth minimises."""
+
+    @abstractmethod
+    def fit_head(self, features: npt.NDArray[np.float32], truth: Array) -> tuple[Array, Array]:
+        """Weights (outputs, width) and biases (outputs,) of an output layer that reads (rows, width) features."""
+
+    @abstractmethod
+    def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
+        """What the logits (rows, outputs) say of each output."""
+
+    @abstractmethod
+    def decide(self, probabilities: npt.NDArray[np.float64]) -> Array:
+        """What is predicted, in the form of `encode`."""
+
+    @abstractmethod
+    def score(self, logits: Array, truth: Array, seed: int) -> Score:
+        """Scores of logits (rows, outputs); `seed` is that of intervals."""
+
+    @abstractmethod
+    def prediction_columns(self) -> list[str]:
+        """The columns that predictions add behind those of the table."""
+
+    @abstractmethod
+    def prediction_fields(self, probabilities: npt.NDArray[np.float64]) -> Iterator[list[str]]:
+        """What stands in those columns, row by row."""
