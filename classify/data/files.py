@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -16,19 +17,57 @@ TEMPORARY = ".making-"
 
 
 @contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Where to write a file or a folder, which gets its name when the block ends and all of it is on the disk.
+
+    A file of that name is replaced; of a folder there must be none then. Where the block fails nothing is left.
+    """
+    temporary = path.with_name(f"{TEMPORARY}{path.name}-{secrets.token_hex(4)}")
+    try:
+        yield temporary
+        if temporary.is_dir():
+            flush_files(temporary)
+        flush(temporary)
+        temporary.replace(path)
+        flush(path.parent)
+    except BaseException:
+        _remove(temporary)
+        raise
+
+
+@contextmanager
+def whole_files(folder: Path) -> Iterator[Path]:
+    """An empty folder whose files move into `folder` when the block ends, each replacing one of its name."""
+    with tempfile.TemporaryDirectory(dir=folder, prefix=f"{TEMPORARY}files-") as made:
+        temporary = Path(made)
+        yield temporary
+        flush_files(temporary)
+        for file in sorted(temporary.iterdir()):
+            os.chmod(file, 0o666 & ~umask())  # safetensors leaves its files readable by their owner only
+            file.replace(folder / file.name)
+        flush(folder)
+
+
+@contextmanager
 def whole_file(path: Path) -> Iterator[IO[str]]:
     """A text file that appears under its name only when it is complete and on the disk."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{TEMPORARY}{path.name}-")
+    with whole(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        yield file
+
+
+def flush(path: Path) -> None:
+    """Have the operating system put a file, or a folder's entries, on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~umask())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def flush_files(folder: Path) -> None:
+    """Have the operating system put the files of a folder on the disk."""
+    for path in sorted(folder.iterdir()):
+        flush(path)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -48,10 +87,14 @@ def umask() -> int:
 def remove_temporaries(folder: Path) -> None:
     """Remove what a killed process was making or removing in a folder that nobody else writes to now."""
     for left in folder.glob(f"{TEMPORARY}*"):
-        if left.is_dir() and not left.is_symlink():
-            shutil.rmtree(left, ignore_errors=True)
-        else:
-            left.unlink(missing_ok=True)
+        _remove(left)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def refusal(folder: Path) -> str | None:

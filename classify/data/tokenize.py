@@ -13,7 +13,6 @@ import hashlib
 import itertools
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +23,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from classify.data.files import TEMPORARY, whole
+
 Ids = npt.NDArray[np.int64]
 
 # Tokens of a text that are read at most where nobody asks for more: longer texts take memory and time to match.
@@ -31,8 +32,7 @@ DEFAULT_LIMIT = 512
 _FORMAT = 1
 _CACHE_BYTES = 4 << 30
 _BATCH = 4096
-# Entries that are being made; one that is older than a day is of a process that was killed.
-_MAKING = ".making-"
+# An entry that is still being made after a day is of a process that was killed.
 _LEFT_SECONDS = 24 * 3600
 
 
@@ -231,23 +231,17 @@ def _through_cache(
 
 
 def _store(folder: Path, arrays: tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]) -> None:
-    """Write both arrays under a temporary name, then rename: a cache entry exists whole or not at all."""
+    """Write both arrays: a cache entry exists whole or not at all, readable by its owner alone."""
     _make_room(folder.parent, sum(array.nbytes for array in arrays))
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=_MAKING))
-    try:
-        for name, array in (("ids.npy", arrays[0]), ("offsets.npy", arrays[1])):
-            with (temporary / name).open("wb") as file:
-                np.save(file, np.asarray(array))
-                file.flush()
-                os.fsync(file.fileno())
-        temporary.rename(folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with whole(folder) as temporary:
+        temporary.mkdir(mode=0o700)
+        np.save(temporary / "ids.npy", np.asarray(arrays[0]))
+        np.save(temporary / "offsets.npy", np.asarray(arrays[1]))
 
 
 def _make_room(cache: Path, needed: int) -> None:
     """Drop what killed processes left, and the entries used longest ago until `needed` bytes fit into the cache."""
-    for leftover in cache.glob(f"{_MAKING}*"):
+    for leftover in cache.glob(f"{TEMPORARY}*"):
         if time.time() - leftover.stat().st_mtime > _LEFT_SECONDS:
             shutil.rmtree(leftover, ignore_errors=True)
     entries = sorted((p for p in cache.iterdir() if p.is_dir() and p.name[0] != "."), key=lambda p: p.stat().st_mtime)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from classify.data.files import TEMPORARY, umask, write_json
+from classify.data.files import whole_files, write_json
 from classify.errors import InputError
 from classify.modeling import safetensors_file
 
@@ -22,16 +20,11 @@ def save_model(folder: Path, stock: Any, weights: dict[str, Any], tokenizer: Any
 
     `weights` is the state dict in full: a sharded model holds a part of it only.
     """
-    with tempfile.TemporaryDirectory(dir=folder, prefix=f"{TEMPORARY}model-") as temporary:
+    with whole_files(folder) as temporary:
         tokenizer.model_max_length = settings["max_length"]
         tokenizer.save_pretrained(temporary)
         stock.save_pretrained(temporary, state_dict=weights)
-        write_json(Path(temporary) / "classify.json", settings)
-        for file in sorted(Path(temporary).iterdir()):
-            with file.open("rb") as written:
-                os.fsync(written.fileno())
-            os.chmod(file, 0o666 & ~umask())  # safetensors leaves its files readable by their owner only
-            os.replace(file, folder / file.name)
+        write_json(temporary / "classify.json", settings)
 
 
 def read_settings(folder: str) -> dict[str, Any]:

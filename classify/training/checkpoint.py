@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from classify.data.files import TEMPORARY, remove_temporaries
+from classify.data.files import TEMPORARY, remove_temporaries, whole
 from classify.errors import CheckpointError
 
 MANIFEST = "manifest.json"
@@ -72,9 +71,8 @@ def save(
     """
     folder.mkdir(parents=True, exist_ok=True)
     final = folder / name_of(step)
-    temporary = folder / f"{TEMPORARY}{final.name}"
     remove_temporaries(folder)
-    try:
+    with whole(final) as temporary:
         temporary.mkdir()
         save_file(weights, temporary / "model.safetensors")
         save_file(moments, temporary / "optimizer.safetensors")
@@ -82,11 +80,6 @@ def save(
         _write_manifest(temporary)
         if final.exists():  # a run that went back to an older checkpoint and came here again
             _remove(final)
-        temporary.rename(final)
-        _flush(folder)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
     steps = [number for number, _ in _entries(folder)]
     for number in sorted(set(steps) - keep(steps) - {step}):
         # What stays (a file that somebody has open on a network's disk) is removed with the next checkpoint.
@@ -159,26 +152,12 @@ def _entries(folder: Path) -> list[tuple[int, Path]]:
 
 
 def _write_manifest(folder: Path) -> None:
-    """Flush every file, then write and flush the manifest that describes them."""
-    files = {}
-    for path in sorted(folder.iterdir()):
-        _flush(path)
-        files[path.name] = {"bytes": path.stat().st_size, "sha256": _digest(path)}
-    manifest = folder / MANIFEST
-    manifest.write_text(json.dumps({"format": _FORMAT, "files": files}, indent=1) + "\n", encoding="utf-8")
-    _flush(manifest)
-    _flush(folder)
+    """Write the last file, which describes all others."""
+    files = {path.name: {"bytes": path.stat().st_size, "sha256": _digest(path)} for path in sorted(folder.iterdir())}
+    manifest = {"format": _FORMAT, "files": files}
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
 
 
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _flush(path: Path) -> None:
-    """Have the operating system put a file, or a folder's entries, on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

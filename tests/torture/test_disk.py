@@ -76,7 +76,7 @@ def test_a_failed_write_leaves_the_older_checkpoint(
             checkpoint, "save_file", lambda t, path: refuse() if path.name == failing else write(t, path)
         )
     elif failing == "rename":
-        monkeypatch.setattr(Path, "rename", refuse)
+        monkeypatch.setattr(Path, "replace", refuse)
     else:
         monkeypatch.setattr(checkpoint, "_write_manifest", refuse)
     with pytest.raises(OSError, match="No space left"):
@@ -90,10 +90,10 @@ def test_a_failed_write_leaves_the_older_checkpoint(
 def test_a_checkpoint_is_on_the_disk_before_its_rename_and_that_before_an_older_one_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A machine that loses power keeps what was flushed: each file whole, the manifest last, then both folders."""
+    """A machine that loses power keeps what was flushed: each file whole, then both folders."""
     save(tmp_path, 1)
     events: list[Any] = []
-    fsync, rename = os.fsync, Path.rename
+    fsync, rename, replace = os.fsync, Path.rename, Path.replace
 
     def note_flush(descriptor: int) -> None:
         about = os.fstat(descriptor)
@@ -101,21 +101,25 @@ def test_a_checkpoint_is_on_the_disk_before_its_rename_and_that_before_an_older_
         fsync(descriptor)
 
     def note_rename(path: Path, target: Path) -> Path:
-        events.append("remove" if path.name == "step-00000001" else "rename")  # an older one is renamed first
+        events.append("remove" if path.name == "step-00000001" else "other")  # an older one is renamed first
         return rename(path, target)
+
+    def note_replace(path: Path, target: Path) -> Path:
+        events.append("replace")
+        return replace(path, target)
 
     monkeypatch.setattr(os, "fsync", note_flush)
     monkeypatch.setattr(Path, "rename", note_rename)
+    monkeypatch.setattr(Path, "replace", note_replace)
     made = save(tmp_path, 2)
     files = {path.name: (path.stat().st_ino, path.stat().st_size) for path in made.iterdir()}
     folder, parent = ((path.stat().st_ino, None) for path in (made, tmp_path))
-    manifest = files.pop(checkpoint.MANIFEST)
-    assert set(files) == {"model.safetensors", "optimizer.safetensors", "state.json"}
-    at_manifest, at_folder, at_rename, at_parent, at_removal = (
-        events.index(event) for event in (manifest, folder, "rename", parent, "remove")
+    assert set(files) == {"model.safetensors", "optimizer.safetensors", "state.json", checkpoint.MANIFEST}
+    at_folder, at_rename, at_parent, at_removal = (
+        events.index(event) for event in (folder, "replace", parent, "remove")
     )
-    assert set(files.values()) <= set(events[:at_manifest])
-    assert at_manifest < at_folder < at_rename < at_parent < at_removal
+    assert set(files.values()) <= set(events[:at_folder])
+    assert at_folder < at_rename < at_parent < at_removal
 
 
 FILE_EVENTS = ("open", "os.rename", "os.mkdir", "os.rmdir", "os.remove")
