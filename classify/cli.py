@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,6 +71,10 @@ def _run(arguments: list[str], program: str) -> int:
 def _tell(error: BaseException, debug: bool) -> int:
     """Print the line of an error, and return its exit code."""
     if isinstance(error, ClassifyError):
+        if error.was_said:
+            if debug:
+                traceback.print_exc()
+            return error.exit_code
         return _fail(str(error), error.exit_code, debug, everywhere=error.everywhere)
     if isinstance(error, BrokenPipeError):
         # Whoever read our output has left, e.g. `| head`; that is no fault.
@@ -111,10 +115,8 @@ def _train(arguments: list[str], program: str) -> int:
     from classify.training.inputs import check_inputs, check_start
 
     check_start(config.training)
-    try:
+    with launcher.telling_other_machines(lambda: config.training.world, _say_first):
         checked = check_inputs(config)
-    except InputError as error:
-        return _tell_other_machines(error, config.debug, lambda: config.training.world)
     if config.training.nproc is not None and not launcher.started_here():
         count = device_plan.one_per_device() if config.training.nproc == "gpu" else config.training.nproc
         return spawn.run_processes(["train", *arguments], count)
@@ -159,16 +161,13 @@ def _predict(arguments: list[str], program: str) -> int:
         raise InputError(*faults)
     from classify.prediction.inputs import check_prediction
 
-    try:
+    def start_world() -> World:
+        from classify.prediction.predict import start_world
+
+        return start_world(options.cpu)
+
+    with launcher.telling_other_machines(start_world, _say_first):
         table, column = check_prediction(options.model, options.data, options.out, options.text_column)
-    except InputError as error:
-
-        def start() -> World:
-            from classify.prediction.predict import start_world
-
-            return start_world(options.cpu)
-
-        return _tell_other_machines(error, options.debug, start)
     from classify.prediction.predict import load_classifier, predict_table
 
     with load_classifier(options.model, use_cpu=options.cpu, precision=options.precision) as classifier:
@@ -250,17 +249,11 @@ def _tell_interrupted() -> None:
         print(f"error: {_INTERRUPTED}", file=sys.stderr, flush=True)
 
 
-def _tell_other_machines(error: InputError, debug: bool, start: Callable[[], World]) -> int:
-    """Say what is wrong with this machine's files, and to the others, too: they would wait for this one.
-
-    There the table may be in its place. `start` makes the process group that the others wait in. On a single machine
-    all processes see the same, and the error goes its way.
-    """
-    if not launcher.several_machines():
-        raise error
-    code = _fail(str(error), error.exit_code, debug)
-    start().leave(str(error))
-    return code
+def _say_first(error: Exception) -> None:
+    """Print the line of a person's error before the other machines hear of it, which may take long."""
+    if isinstance(error, InputError):
+        error.was_said = True
+        _fail(str(error), error.exit_code, debug=False)
 
 
 def _let_first_error_speak(error: BaseException) -> None:

@@ -28,11 +28,13 @@ class ClassifyError(Exception):
     """Base of all errors with a message for the person. `exit_code` 1: our fault.
 
     `everywhere` says whether every rank of a distributed run meets the same error by itself. Then one process of each
-    machine prints it; an error that only one rank can know is printed by that rank.
+    machine prints it; an error that only one rank can know is printed by that rank. `was_said` is set where the line
+    stands there already.
     """
 
     exit_code = 1
     everywhere = True
+    was_said = False
 
 
 class InputError(ClassifyError):

@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -121,21 +121,6 @@ def _start_smddp(timeout: datetime.timedelta) -> None:
             f"({error}); take an image that has it, or give --ddp-backend nccl."
         ) from None
     torch.distributed.init_process_group("smddp", timeout=timeout)
-
-
-@contextlib.contextmanager
-def telling_other_machines(start_world: Callable[[], World]) -> Iterator[None]:
-    """While a process prepares by itself: what stops it is told on the other machines, whose processes wait for it.
-
-    They wait in the process group that `start_world` makes. On one machine all processes meet the same.
-    """
-    try:
-        yield
-    except Exception as error:
-        if several_machines():
-            told = str(error) if isinstance(error, ClassifyError) else f"{type(error).__name__}: {error}"
-            start_world().leave(told)
-        raise
 
 
 @contextlib.contextmanager

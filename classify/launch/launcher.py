@@ -6,13 +6,15 @@ their own, which are understood too. A local rank of -1 means that no launcher s
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from classify.errors import DeviceError
+from classify.errors import ClassifyError, DeviceError
 from classify.launch import sagemaker
 
 # Set for the processes that --nproc starts, so that they do not start processes themselves.
@@ -297,6 +299,29 @@ def several_machines() -> bool:
         return False
     unsaid = place.launcher == "environment" and place.world_size > 1 and "LOCAL_WORLD_SIZE" not in os.environ
     return place.spans_machines or unsaid
+
+
+@contextlib.contextmanager
+def telling_other_machines(
+    start_world: Callable[[], _World], say: Callable[[Exception], object] = lambda error: None
+) -> Iterator[None]:
+    """While a process prepares by itself: what stops it ends the processes of other machines, which wait for it.
+
+    There the table may be in its place. They wait in the process group that `start_world` makes; `say` is called before
+    it is made, which may take long. On one machine all processes meet the same.
+    """
+    try:
+        yield
+    except Exception as error:
+        if several_machines():
+            say(error)
+            fault = str(error) if isinstance(error, ClassifyError) else f"{type(error).__name__}: {error}"
+            start_world().leave(fault)
+        raise
+
+
+class _World(Protocol):
+    def leave(self, fault: str) -> None: ...
 
 
 def hosts_the_store(launch: Launch) -> bool:

@@ -15,7 +15,7 @@ from classify.data.columns import empty_texts
 from classify.data.coverage import check_ids, note_unknown
 from classify.data.table import Table
 from classify.data.tokenize import Tokens, load_tokenizer, padding_id, tokenize
-from classify.distributed.process_group import start, telling_other_machines
+from classify.distributed.process_group import start
 from classify.distributed.world import World
 from classify.evaluation.inference import logits_of
 from classify.evaluation.predictions_file import write_predictions
@@ -108,7 +108,7 @@ def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "aut
     and closes the classifier, or uses it as a context manager.
     """
     quiet_libraries()
-    with telling_other_machines(lambda: start_world(use_cpu)):
+    with launcher.telling_other_machines(lambda: start_world(use_cpu)):
         settings = read_settings(folder)
         tokenizer = load_tokenizer(folder)
         model = load_trained(Path(folder), pad_token_id=padding_id(tokenizer))

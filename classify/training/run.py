@@ -15,7 +15,6 @@ from classify.config.schema import RunConfig
 from classify.config.stored_run import earlier_commands
 from classify.data.columns import Guess
 from classify.data.sampler import BatchSampler, divide, end_in_time, token_cost
-from classify.distributed.process_group import telling_other_machines
 from classify.errors import InputError, Interrupted
 from classify.launch import launcher, restarts
 from classify.modeling.classifier import quiet_libraries
@@ -68,7 +67,7 @@ def train(
     begun = begun or time.time()
     config.training.renew_world()
     quiet_libraries()
-    with telling_other_machines(lambda: config.training.world):
+    with launcher.telling_other_machines(lambda: config.training.world):
         checked = checked or check(config)
         if launcher.decides_alone():  # at once: a long table takes its time to tokenise
             for guess in checked.guesses:
