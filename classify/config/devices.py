@@ -20,39 +20,6 @@ if TYPE_CHECKING:
 class DeviceConfig:
     """Devices, processes, how they work together, precision; the properties are those of TrainingArguments."""
 
-    use_cpu: bool = option(False, "leave GPUs alone", "--cpu", "--use-cpu", "--no-cuda")
-    nproc: int | Literal["gpu"] | None = option(
-        None, "start this many processes here (gpu: one a GPU); no torchrun needed", "--nproc", check=above(0)
-    )
-    strategy: Literal["auto", "none", "dp", "ddp", "fsdp", "model"] = option(
-        "auto",
-        "how several devices work together: DataParallel (dp), DistributedDataParallel (ddp), each holds a part of "
-        "the weights (fsdp), or one process spreads the layers over devices, memory and disk (model)",
-        "--strategy",
-    )
-    device_memory: float | None = option(
-        None,
-        "GiB that --strategy model may use of each device; what is free if not given",
-        "--device-memory",
-        check=above(0),
-    )
-    local_rank: int = option(
-        -1,
-        "this process's number on its machine, set by a launcher; -1: not launched",
-        "--local-rank",
-        check=at_least(-1),
-    )
-    ddp_backend: Literal["nccl", "gloo", "xccl", "hccl", "cncl", "mccl", "smddp"] | None = option(
-        None, "how processes talk; nccl on GPUs, gloo on CPU if not given", "--ddp-backend"
-    )
-    sync_batch_norm: bool = option(
-        False,
-        "BatchNorm layers take their statistics from the rows of all processes",
-        "--sync-batch-norm",
-        "--sync-bn",
-    )
-    ddp_timeout: int = option(1800, "seconds a rank waits for the others before it gives up", check=above(0))
-
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = option(
         "auto",
         "arithmetic of the model; auto: bf16 on GPUs that have it and to train on CPUs that have it, else fp32",
@@ -66,7 +33,42 @@ class DeviceConfig:
         "fp16, on CPUs bf16",
         "--opt-level",
         "--fp16-opt-level",
+        learning=True,
     )
+    use_cpu: bool = option(False, "leave GPUs alone", "--cpu", "--use-cpu", "--no-cuda")
+    nproc: int | Literal["gpu"] | None = option(
+        None, "start this many processes here (gpu: one a GPU); no torchrun needed", "--nproc", check=above(0)
+    )
+    strategy: Literal["auto", "none", "dp", "ddp", "fsdp", "model"] = option(
+        "auto",
+        "how several devices work together: DataParallel (dp), DistributedDataParallel (ddp), each holds a part of "
+        "the weights (fsdp), or one process spreads the layers over devices, memory and disk (model)",
+        "--strategy",
+        learning=True,
+    )
+    device_memory: float | None = option(
+        None,
+        "GiB that --strategy model may use of each device; what is free if not given",
+        "--device-memory",
+        check=above(0),
+    )
+    sync_batch_norm: bool = option(
+        False,
+        "BatchNorm layers take their statistics from the rows of all processes",
+        "--sync-batch-norm",
+        "--sync-bn",
+        learning=True,
+    )
+    ddp_backend: Literal["nccl", "gloo", "xccl", "hccl", "cncl", "mccl", "smddp"] | None = option(
+        None, "how processes talk; nccl on GPUs, gloo on CPU if not given", "--ddp-backend"
+    )
+    local_rank: int = option(
+        -1,
+        "this process's number on its machine, set by a launcher; -1: not launched",
+        "--local-rank",
+        check=at_least(-1),
+    )
+    ddp_timeout: int = option(1800, "seconds a rank waits for the others before it gives up", check=above(0))
 
     @functools.cached_property
     def world(self) -> World:

@@ -45,13 +45,14 @@ def above_or_off(low: float, off: float) -> Check:
     return Check(f"above {low}, or {off}", lambda x: x > low or x == off)
 
 
-def option(default: Any, help: str, *flags: str, check: Check | None = None) -> Any:
+def option(default: Any, help: str, *flags: str, check: Check | None = None, learning: bool = False) -> Any:
     """Declare a dataclass field that a person can set.
 
     `flags` are its names on the command line; the first is the one shown. Without flags the option is set from
-    YAML and from Python only.
+    YAML and from Python only. Of an option that bears on `learning` a resumed run says where it has changed.
     """
-    return dataclasses.field(default=default, metadata={"help": help, "flags": flags, "check": check})
+    metadata = {"help": help, "flags": flags, "check": check, "learning": learning}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def shown_name(spec: dataclasses.Field[Any]) -> str:

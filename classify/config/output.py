@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from classify.config.fields import above, at_least, option
 
@@ -21,15 +20,6 @@ class OutputConfig:
         "go on from the newest checkpoint (of this folder, if one is named; alone with it: as that run's command said)",
         "--resume",
         "--resume-from-checkpoint",
-    )
-    keep: Literal["auto", "last", "best"] = option(
-        "auto",
-        "weights to keep: the last, or those that scored best on the evaluation part; auto: the last, unless earlier "
-        "ones were better by two standard errors",
-        "--keep",
-    )
-    metric_for_best_model: Literal["macro_f1", "accuracy", "loss"] = option(
-        "macro_f1", "score on the evaluation part that says which weights are best", "--metric-for-best-model"
     )
     save_steps: int | None = option(
         None,

@@ -8,68 +8,31 @@ InputError.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import difflib
 import os
 from collections.abc import Sequence
-from dataclasses import Field
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
 from classify.config import sagemaker
+from classify.config.devices import DeviceConfig
 from classify.config.fields import as_switch, choices
-from classify.config.schema import FIELDS, HINTS, RunConfig
+from classify.config.output import OutputConfig
+from classify.config.schema import FIELDS, HINTS, DataConfig, ModelConfig, RunConfig, TrainingConfig
 from classify.config.stored_run import FILE, newest_runs, run_folder, stored_values
 from classify.errors import InputError
 from classify.launch import launcher
 
+# The headings of --help, and the class whose own options stand under each, in its order.
 GROUPS = {
-    "Data": ("data", "eval_data", "test_data", "text_column", "label_column", "max_length", "max_train_samples"),
-    "Model": ("model", "head", "freeze_embeddings", "freeze_layers", "lora"),
-    "Training": (
-        "preset",
-        "num_train_epochs",
-        "max_steps",
-        "max_minutes",
-        "batch_size",
-        "per_device_train_batch_size",
-        "gradient_accumulation_steps",
-        "gradient_checkpointing",
-        "learning_rate",
-        "lr_scheduler_type",
-        "contrastive_steps",
-        "average_seeds",
-        "layerwise_lr_decay",
-        "label_smoothing_factor",
-        "class_weights",
-        "patience",
-        "keep",
-        "metric_for_best_model",
-        "seed",
-    ),
-    "Hardware": (
-        "precision",
-        "fp16",
-        "bf16",
-        "opt_level",
-        "use_cpu",
-        "nproc",
-        "strategy",
-        "device_memory",
-        "sync_batch_norm",
-        "ddp_backend",
-        "local_rank",
-    ),
-    "Result": (
-        "output_dir",
-        "overwrite_output_dir",
-        "resume_from_checkpoint",
-        "save_steps",
-        "save_on_each_node",
-        "report_to",
-    ),
+    "Data": DataConfig,
+    "Model": ModelConfig,
+    "Training": TrainingConfig,
+    "Hardware": DeviceConfig,
+    "Result": OutputConfig,
 }
-
-
 # Names of Hugging Face's scripts that are no flags here, and what stands in their place.
 _ALWAYS = "every run trains, evaluates and tests; drop it"
 _EACH_EPOCH = "a run evaluates and saves after each epoch; drop it, or give --save-steps to save more often"
@@ -128,15 +91,21 @@ def training_parser(program: str) -> Parser:
         "thing; - and _ are the same in all flags.",
         argument_default=argparse.SUPPRESS,
     )
-    for title, names in GROUPS.items():
+    for title, kind in GROUPS.items():
         group = parser.add_argument_group(title)
-        for name in names:
+        for name in _own_flags(kind):
             _add(group, name)
         if title == "Result":
             group.add_argument("--config", metavar="FILE", help="YAML with any of these options; flags win over it")
             group.add_argument("--plan", action="store_true", help="show which rank would compute where, and stop")
             group.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
+
+
+def _own_flags(kind: type[Any]) -> list[str]:
+    """The options of a config class that have flags, without those of the classes it is made of."""
+    inherited = {spec.name for base in kind.__bases__ if dataclasses.is_dataclass(base) for spec in fields(base)}
+    return [spec.name for spec in fields(kind) if spec.metadata["flags"] and spec.name not in inherited]
 
 
 def _add(group: argparse._ArgumentGroup, name: str) -> None:

@@ -83,7 +83,7 @@ class ModelConfig:
         "where the model was trained with it",
     )
     packing: Literal["auto", "packed", "padded"] = option(
-        "auto", "pack texts end to end, or pad them; auto packs wherever packed and padded logits agree"
+        "auto", "pack texts end to end, or pad them; auto packs wherever packed and padded logits agree", learning=True
     )
     compact_vocabulary: bool = option(
         True, "train an embedding table of the tokens that occur; the others come back unchanged when it is saved"
@@ -103,7 +103,9 @@ class ModelConfig:
     )
     lora_rank: int = option(16, "rank of LoRA's matrices", check=at_least(1))
     lora_alpha: int = option(32, "LoRA's product is scaled by this over the rank", check=above(0))
-    dropout: float | None = option(None, "dropout everywhere; the model's own if not given", check=between(0, 1))
+    dropout: float | None = option(
+        None, "dropout everywhere; the model's own if not given", check=between(0, 1), learning=True
+    )
 
     @property
     def name(self) -> str:
@@ -127,18 +129,21 @@ class TrainingConfig(OutputConfig, DeviceConfig):
         "--epochs",
         "--num-train-epochs",
         check=at_least(0),
+        learning=True,
     )
     max_steps: int = option(
         -1,
         "stop after this many steps, whatever --epochs says; -1: no limit",
         "--max-steps",
         check=above_or_off(0, -1),
+        learning=True,
     )
     max_minutes: float | None = option(
         None,
         "train no more epochs than a measured rate lets finish in this time, counted from the command",
         "--max-minutes",
         check=above(0),
+        learning=True,
     )
     batch_size: int | None = option(
         None,
@@ -158,12 +163,23 @@ class TrainingConfig(OutputConfig, DeviceConfig):
         "nothing but dropout's draws",
         "--gradient-accumulation-steps",
         check=above(0),
+        learning=True,
+    )
+    gradient_checkpointing: bool = option(
+        False,
+        "keep less for the backward pass and compute it again: less memory, slower",
+        "--gradient-checkpointing",
+        learning=True,
     )
     learning_rate: float | None = option(
         None,
         "peak learning rate of AdamW; 5e-5, or 3e-5 for wide models, if not given",
         "--learning-rate",
         check=above(0),
+        learning=True,
+    )
+    lr_scheduler_type: Literal["linear", "cosine", "constant", "constant_with_warmup", "inverse_sqrt"] = option(
+        "linear", "how the learning rate goes on after warm-up", "--lr-scheduler-type", learning=True
     )
     contrastive_steps: int | None = option(
         None,
@@ -176,28 +192,26 @@ class TrainingConfig(OutputConfig, DeviceConfig):
         "train so many times from the same start, in other orders, and keep the average of the weights; 1 if not given",
         "--average-seeds",
         check=above(0),
+        learning=True,
     )
-    weight_decay: float = option(0.01, "AdamW's weight decay; none on biases and norms", check=between(0, 1))
-    adam_beta1: float = option(0.9, "AdamW's beta 1", check=between(0, 1))
-    adam_beta2: float = option(0.999, "AdamW's beta 2", check=between(0, 1))
-    adam_epsilon: float = option(1e-8, "AdamW's epsilon", check=above(0))
-    lr_scheduler_type: Literal["linear", "cosine", "constant", "constant_with_warmup", "inverse_sqrt"] = option(
-        "linear", "how the learning rate goes on after warm-up", "--lr-scheduler-type"
+    weight_decay: float = option(
+        0.01, "AdamW's weight decay; none on biases and norms", check=between(0, 1), learning=True
     )
+    adam_beta1: float = option(0.9, "AdamW's beta 1", check=between(0, 1), learning=True)
+    adam_beta2: float = option(0.999, "AdamW's beta 2", check=between(0, 1), learning=True)
+    adam_epsilon: float = option(1e-8, "AdamW's epsilon", check=above(0), learning=True)
     layerwise_lr_decay: float = option(
         1.0,
         "learning rate of a layer: that of the layer above times this",
         "--layerwise-lr-decay",
         check=between(0, 1, include_high=True),
+        learning=True,
     )
     label_smoothing_factor: float = option(
-        0.0, "share of a label spread over all classes", "--label-smoothing-factor", check=between(0, 1)
+        0.0, "share of a label spread over all classes", "--label-smoothing-factor", check=between(0, 1), learning=True
     )
     class_weights: Literal["none", "balanced"] = option(
-        "none", "balanced: rare classes weigh more, so that all count alike", "--class-weights"
-    )
-    gradient_checkpointing: bool = option(
-        False, "keep less for the backward pass and compute it again: less memory, slower", "--gradient-checkpointing"
+        "none", "balanced: rare classes weigh more, so that all count alike", "--class-weights", learning=True
     )
     patience: int | None = option(
         None,
@@ -205,9 +219,21 @@ class TrainingConfig(OutputConfig, DeviceConfig):
         "--patience",
         check=above(0),
     )
-    max_grad_norm: float = option(1.0, "gradients are clipped to this norm; 0: never", check=at_least(0))
+    keep: Literal["auto", "last", "best"] = option(
+        "auto",
+        "weights to keep: the last, or those that scored best on the evaluation part; auto: the last, unless earlier "
+        "ones were better by two standard errors",
+        "--keep",
+    )
+    metric_for_best_model: Literal["macro_f1", "accuracy", "loss"] = option(
+        "macro_f1",
+        "score on the evaluation part that says which weights are best",
+        "--metric-for-best-model",
+        learning=True,
+    )
+    max_grad_norm: float = option(1.0, "gradients are clipped to this norm; 0: never", check=at_least(0), learning=True)
     warmup_steps: float = option(
-        0.1, "steps over which the learning rate rises; below 1: share of all steps", check=at_least(0)
+        0.1, "steps over which the learning rate rises; below 1: share of all steps", check=at_least(0), learning=True
     )
     seed: int = option(42, "seed of the split, the shuffle, the head and dropout", "--seed", check=between(0, 2**31))
 

@@ -18,17 +18,6 @@ from classify.training.output import Output
 from classify.training.progress import Progress
 from classify.training.strategies.base import Strategy
 
-# Settings that a resumed run may change without learning otherwise, or that its identity answers for.
-_NO_LEARNING = {
-    *("data", "eval_data", "test_data", "text_column", "label_column", "max_length", "max_train_samples"),
-    *("model", "head", "pooling", "lora", "lora_rank", "lora_alpha", "freeze_embeddings", "freeze_layers"),
-    *("compact_vocabulary", "keep", "patience", "preset", "contrastive_steps"),
-    *("batch_size", "per_device_train_batch_size", "seed", "precision", "fp16", "bf16"),
-    *("use_cpu", "local_rank", "nproc", "ddp_backend", "device_memory"),
-    *("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "save_steps", "save_on_each_node"),
-    *("save_total_limit", "logging_steps", "report_to"),
-}
-
 
 def find(output: Output) -> Checkpoint | None:
     """The checkpoint to go on from, the same on every rank; None: start afresh. A collective.
@@ -130,7 +119,7 @@ def _say_changes(output: Output, config: RunConfig, saved: Checkpoint) -> None:
     changed = [
         f"{shown_name(FIELDS[name][1])} was {before[name]} and is {now[name]}"
         for name in now
-        if name not in _NO_LEARNING and name in before and before[name] != now[name]
+        if FIELDS[name][1].metadata["learning"] and name in before and before[name] != now[name]
     ]
     if changed:
         output.say(f"note: {'; '.join(changed)} from step {saved.step} on")
