@@ -85,6 +85,9 @@ class ModelConfig:
     packing: Literal["auto", "packed", "padded"] = option(
         "auto", "pack texts end to end, or pad them; auto packs wherever packed and padded logits agree", learning=True
     )
+    kernels: Literal["auto", "off"] = option(
+        "auto", "off: torch's own operations alone, in the place of this program's faster forms", learning=True
+    )
     compact_vocabulary: bool = option(
         True, "train an embedding table of the tokens that occur; the others come back unchanged when it is saved"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,11 @@ from classify.errors import InputError
 from classify.launch import xla
 from classify.modeling import memory_estimate
 from classify.modeling.hub import ModelFolder
+from classify.modeling.kernels.base import Kernel
+from classify.modeling.kernels.linear import multiplies_by_onednn
+from classify.modeling.kernels.registry import install
 from classify.modeling.mean_pooling import append_layer
-from classify.modeling.packing import PACKED_ATTENTION, Batch, TextClassifier, encoder_of, fill_up, pack, pad
+from classify.modeling.packing import Batch, TextClassifier, encoder_of, fill_up, pack, pad
 from classify.modeling.precision import Precision, full_precision
 
 # In fp32 packed and padded texts differ by rounding alone, below 1e-5 of what sets texts apart.
@@ -48,6 +51,7 @@ class LoadedModel:
         self.first_position = first_position
         self.packed = False
         self.few_shapes = False
+        self.kernels: tuple[Kernel, ...] = ()
         self.token_multiple = 1
         self._cuts_steps = False
 
@@ -98,14 +102,23 @@ class LoadedModel:
         """
         self.classifier.precision = precision
         on_cpu = precision.device_type == "cpu" and batch_norm.count(self.stock) == 0
-        by_onednn = precision.half is not None or self.classifier.by_onednn
+        by_onednn = precision.half is not None or multiplies_by_onednn(self.stock)
         self.token_multiple = _MULTIPLE if on_cpu and by_onednn else 1
         self._cuts_steps = on_cpu and precision.level == 1
 
     def use_packing(self, packed: bool) -> None:
         """Switch between packed and padded batches; the weights stay as they are."""
         self.packed = packed
-        self.stock.set_attn_implementation(PACKED_ATTENTION if packed else self._stock_attention)
+        self.stock.set_attn_implementation(self.classifier.packed_attention if packed else self._stock_attention)
+
+    def install_kernels(self, device: torch.device, off: Container[str] = ()) -> None:
+        """Take the kernels that are of use on a device, but for those named."""
+        self.kernels = install(self.classifier, device, off)
+
+    def loses_attention_dropout(self, device: torch.device) -> bool:
+        """Whether a kernel that packed texts go through has no dropout."""
+        half = self.classifier.precision.half
+        return self.packed and any(kernel.loses_dropout(device, half, self.head_size) for kernel in self.kernels)
 
     @property
     def _stock_attention(self) -> str:

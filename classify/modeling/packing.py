@@ -7,7 +7,9 @@ a function registered with transformers' `AttentionInterface` receives the bound
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,18 +21,14 @@ from transformers import AttentionInterface
 
 from classify.data.tokenize import Tokens
 from classify.modeling.first_tokens import encoder_of, keep_first_tokens, looks_from_first_tokens
-from classify.modeling.kernels.attention import attend
-from classify.modeling.kernels.dropout import replace_dropout
-from classify.modeling.kernels.linear import capabilities, onednn_is_faster, replace_linear
+from classify.modeling.kernels.base import Asked, AttentionKernel
+from classify.modeling.kernels.registry import ATTENTION
 from classify.modeling.layout import Boundaries
 from classify.modeling.precision import FP32, Masters, make_whole
 from classify.modeling.transfer import send
 
-varlen_attn: Any = None
-with contextlib.suppress(ImportError):  # flash attention over ragged texts, which some builds of torch lack
-    from torch.nn.attention.varlen import varlen_attn
-
-PACKED_ATTENTION = "classify_packed"
+# Attention of packed texts: by kernels where one applies, and by torch's own alone.
+_BY_KERNELS, _BY_TORCH = "classify_packed", "classify_packed_torch"
 
 
 @dataclass(frozen=True)
@@ -130,77 +128,44 @@ def packed_attention(
     dropout: float = 0.0,
     scaling: float | None = None,
     sliding_window: int | None = None,
+    kernels: Sequence[AttentionKernel] = (),
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention within each text of a packed row.
 
     query, key, value: (1, heads, T, d). Returns (1, T, heads, d). A `sliding_window` w lets a token see those at a
-    distance of at most w - 1, as transformers' masks for ModernBERT do. `dropout` is left out where the ragged
-    kernel is used, which has none.
+    distance of at most w - 1, as transformers' masks for ModernBERT do. The first of the `kernels` that applies is
+    used, torch's own attention where none does.
     """
     assert attention_mask is None, "packed texts carry boundaries instead of a mask"
     q, k, v = (tensor.squeeze(0).transpose(0, 1) for tensor in (query, key, value))
     reach = -1 if sliding_window is None or sliding_window > boundaries.longest else sliding_window - 1
-    if ragged_kernel_applies(q.device, q.dtype, q.shape[-1]):
-        return _flash(q, k, v, boundaries, scaling, reach)[None], None
-    first = looks_from_first_tokens(module)
-    if q.device.type == "cpu" and q.requires_grad:
-        scale = q.shape[-1] ** -0.5 if scaling is None else scaling
-        layout = boundaries.layout(q.shape[1])
-        return attend(q, k, v, layout, scale=scale, dropout=dropout, reach=reach, first_only=first)[None], None
-    return _text_by_text(q, k, v, boundaries, dropout, scaling, reach, first)[None], None
+    asked = Asked(scaling, dropout, reach, looks_from_first_tokens(module))
+    for kernel in kernels:
+        attended = kernel.attend(q, k, v, boundaries, asked)
+        if attended is not None:
+            return attended[None], None
+    return _text_by_text(q, k, v, boundaries, asked)[None], None
 
 
 def _text_by_text(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    boundaries: Boundaries,
-    dropout: float,
-    scaling: float | None,
-    reach: int,
-    first_only: bool,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries, asked: Asked
 ) -> torch.Tensor:
-    """torch's attention, one call for texts of equal length: (T, heads, d) each; see `attend` for `first_only`."""
+    """torch's attention, one call for texts of equal length: (T, heads, d) each."""
     outputs = []
     for start, count, length in boundaries.groups:
         stop = start + count * length
         one, two, three = (t[start:stop].unflatten(0, (count, length)).transpose(1, 2) for t in (q, k, v))
-        mask = _band(length, reach, q.device) if 0 <= reach < length - 1 else None
-        if first_only:
+        mask = _band(length, asked.reach, q.device) if 0 <= asked.reach < length - 1 else None
+        if asked.first_only:
             one, mask = one[:, :, :1], None if mask is None else mask[:1]
-        out = scaled_dot_product_attention(one, two, three, attn_mask=mask, dropout_p=dropout, scale=scaling)
+        out = scaled_dot_product_attention(one, two, three, attn_mask=mask, dropout_p=asked.dropout, scale=asked.scale)
         outputs.append(out.transpose(1, 2).flatten(0, 1))
     joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-    if not first_only:
+    if not asked.first_only:
         return joined
     starts = boundaries.starts  # none for the filling
     return joined.new_zeros(q.shape).index_copy(0, starts, joined[: len(starts)])
-
-
-def ragged_kernel_applies(device: torch.device, dtype: torch.dtype | None, head_size: int) -> bool:
-    """Whether one flash kernel over all ragged texts is used. It knows no dropout.
-
-    It needs CUDA, half precision, a GPU of the Ampere generation or newer, and a head size it has code for.
-    """
-    return (
-        varlen_attn is not None
-        and device.type == "cuda"
-        and dtype in (torch.float16, torch.bfloat16)
-        and head_size % 8 == 0
-        and head_size <= 256
-        and torch.cuda.get_device_capability(device) >= (8, 0)
-    )
-
-
-def _flash(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries, scaling: float | None, reach: int
-) -> torch.Tensor:
-    """One call of torch's varlen attention: (T, heads, d) each."""
-    window: dict[str, Any] = {} if reach < 0 else {"window_size": (reach, reach)}
-    ends, longest = boundaries.cumulative, boundaries.longest
-    attended: torch.Tensor = varlen_attn(q, k, v, ends, ends, longest, longest, scale=scaling, **window)
-    return attended
 
 
 def _band(length: int, reach: int, device: torch.device) -> torch.Tensor:
@@ -209,7 +174,8 @@ def _band(length: int, reach: int, device: torch.device) -> torch.Tensor:
     return (place[:, None] - place[None, :]).abs() <= reach
 
 
-AttentionInterface.register(PACKED_ATTENTION, packed_attention)
+AttentionInterface.register(_BY_TORCH, packed_attention)
+AttentionInterface.register(_BY_KERNELS, partial(packed_attention, kernels=ATTENTION))
 
 
 class TextClassifier(nn.Module):
@@ -220,11 +186,12 @@ class TextClassifier(nn.Module):
         self.model = model
         self.precision = FP32
         self.halved = False
+        self.packed_attention = _BY_TORCH
         keep_first_tokens(model)
-        replace_dropout(model)
-        self.by_onednn = onednn_is_faster(capabilities())
-        if self.by_onednn:
-            replace_linear(model)
+
+    def attend_by_kernels(self) -> None:
+        """Have packed attention ask the kernels before torch's own."""
+        self.packed_attention = _BY_KERNELS
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Logits (N, classes) of the batch's N texts, in its order.

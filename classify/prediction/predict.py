@@ -117,6 +117,7 @@ def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "aut
         world.share_faults(None)
         if world.distributed:  # or reading the model once more would serve nobody
             world.check_same({"model": fingerprint(folder), "precision": precision})
+        model.install_kernels(world.device)
         model.compute_in(for_prediction(precision, world.device))
     except BaseException as error:
         world.close(error)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from classify.data.columns import Guess
 from classify.data.coverage import check_ids
 from classify.data.tokenize import Tokens, padding_id
@@ -18,7 +20,6 @@ from classify.modeling.classifier import (
     load_model,
 )
 from classify.modeling.lora import add_adapters
-from classify.modeling.packing import ragged_kernel_applies
 from classify.modeling.precision import Precision, faster_on_cpu, for_training, multiplies_bf16
 from classify.modeling.vocabulary import Vocabulary, make_compact
 from classify.training.inputs import Checked
@@ -35,8 +36,8 @@ class Loaded:
     adapted: Any
 
 
-def load(checked: Checked, tokenizer: Any, tokens: dict[str, Tokens]) -> Loaded:
-    """The model as the configuration wants it, still on the CPU, and its batches still padded."""
+def load(checked: Checked, tokenizer: Any, tokens: dict[str, Tokens], device: torch.device) -> Loaded:
+    """The model as the configuration wants it on a device, still on the CPU, and its batches still padded."""
     config, part = checked.config, checked.corpus.train
     model = load_model(
         checked.model,
@@ -45,6 +46,8 @@ def load(checked: Checked, tokenizer: Any, tokens: dict[str, Tokens]) -> Loaded:
         pad_token_id=padding_id(tokenizer),
         dropout=config.model.dropout,
     )
+    if config.model.kernels == "auto":
+        model.install_kernels(device)
     for one in tokens.values():
         check_ids(one, tokenizer, model.stock.get_input_embeddings(), config.model.name)
     vocabulary, tokens = make_compact(model, tokens, tokenizer.all_special_ids, wish=config.model.compact_vocabulary)
@@ -102,6 +105,6 @@ def choices(loaded: Loaded, packing: str, world: World, batch_size: int) -> list
         share = f"{len(vocabulary.used)} of {len(vocabulary.full)} tokens occur"
         why = "the embeddings of the others stay as they are"
         found.append(Guess("vocabulary", share, why, "compact_vocabulary in --config"))
-    if model.packed and ragged_kernel_applies(world.device, precision.half, model.head_size):
+    if model.loses_attention_dropout(world.device):
         found.append(Guess("attention dropout", "0", "the kernel for packed texts has none", "packing in --config"))
     return found

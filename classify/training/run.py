@@ -173,6 +173,7 @@ def _record(run: Run, batches: BatchSampler) -> RunRecord:
         precision=run.model.classifier.precision.name,
         extra={
             "packed": run.model.packed,
+            "kernels": [kernel.name for kernel in run.model.kernels],
             "max_length": run.tokenized.max_length,
             "batch_size": batches.batch_size,
             # What the launcher's agents call this job, by which a restarted one knows its folder: rank 0 may be

@@ -150,7 +150,7 @@ def prepared(checked: Checked, tokenized: Tokenized, world: World, begun: float)
     require_same(checked, world)
     require_enough(checked, world)
     precision = choose_precision(training.asked_precision, world.device, training.opt_level)
-    loaded = load(checked, tokenized.tokenizer, tokenized.tokens)
+    loaded = load(checked, tokenized.tokenizer, tokenized.tokens, world.device)
     strategy = make_strategy(loaded.model, training, world)
     train = checked.corpus.train
     strategy.check_room(float(loaded.tokens[train.table.path].lengths[train.rows].mean()))

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from classify.modeling import packing
-from classify.modeling.kernels.linear import Linear, onednn_is_faster, replace_linear
+from classify.modeling.kernels import linear
+from classify.modeling.kernels.linear import Linear, multiplies_by_onednn, onednn_is_faster, replace_linear
 from classify.modeling.precision import FP32, choose_precision
 from tests.support import tiny
 from tests.support.runs import data_and_model
@@ -90,25 +90,25 @@ def test_a_model_gives_the_same_logits_and_gradients(
     folder = tiny.make_model(tmp_path / "model", kind)
     found = []
     for processor in ({}, ZEN5):
-        monkeypatch.setattr(packing, "capabilities", lambda processor=processor: processor)
+        monkeypatch.setattr(linear, "capabilities", lambda processor=processor: processor)
         data, model = data_and_model(folder)
-        assert model.classifier.by_onednn == bool(processor)
+        assert multiplies_by_onednn(model.stock) == bool(processor)
         model.use_packing(True)
         model.classifier.eval()
         batch = model.batch(data.tokens, data.rows[:19])
         logits = model.classifier(batch)
         logits.square().sum().backward()
         found.append({"logits": logits, **{name: p.grad for name, p in model.stock.named_parameters()}})
-    linear = [module for module in model.stock.modules() if isinstance(module, nn.Linear)]
-    assert linear
-    assert all(type(module) is Linear for module in linear)
+    layers = [module for module in model.stock.modules() if isinstance(module, nn.Linear)]
+    assert layers
+    assert all(type(module) is Linear for module in layers)
     torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
 
 
 @needs_onednn
 def test_batches_of_training_in_fp32_are_filled_up_for_it(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for processor, multiple in (({}, 1), (ZEN5, 16)):
-        monkeypatch.setattr(packing, "capabilities", lambda processor=processor: processor)
+        monkeypatch.setattr(linear, "capabilities", lambda processor=processor: processor)
         _, model = data_and_model(model_folder)
         model.compute_in(FP32)
         assert model.token_multiple == multiple

@@ -45,6 +45,7 @@ def losses(folder: Path) -> list[float]:
     labels = sorted({label for _, label in rows})
     tokens = tokenize(load_tokenizer(str(folder)), [text for text, _ in rows], 64)
     model = load_model(resolve_model(str(folder)), labels, seed=0, pad_token_id=0, dropout=0.0)
+    model.install_kernels(torch.device("cpu"))
     with torch.no_grad():
         for name, parameter in model.stock.named_parameters():
             draw = np.random.RandomState(zlib.crc32(name.encode()))

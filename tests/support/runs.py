@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from classify.config.schema import DataConfig, ModelConfig, RunConfig, TrainingConfig
 from classify.data.sampler import BatchSampler
@@ -107,11 +108,12 @@ def at_step(step: int, monkeypatch: pytest.MonkeyPatch, action: Callable[[], obj
     monkeypatch.setattr(Log, "on_step_end", log_and_act)
 
 
-def data_and_model(folder: Path) -> tuple[TrainingSet, LoadedModel]:
-    """The rows and the model that every case begins with; dropout 0, as exactness asks."""
+def data_and_model(folder: Path, off: Container[str] = ()) -> tuple[TrainingSet, LoadedModel]:
+    """The rows and the model that every case begins with, with all kernels but those `off`; dropout 0."""
     rows = tiny.table_rows(ROWS)
     labels = sorted({label for _, label in rows})
     tokens = tokenize(load_tokenizer(str(folder)), [text for text, _ in rows], 64)
     numbers = np.array([labels.index(label) for _, label in rows])
     model = load_model(resolve_model(str(folder)), labels, seed=SEED, pad_token_id=0, dropout=0.0)
+    model.install_kernels(torch.device("cpu"), off)
     return TrainingSet(tokens, np.arange(ROWS), numbers), model

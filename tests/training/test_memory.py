@@ -48,6 +48,7 @@ def train_with(folder: Path, megabytes: int | None, rows_per_step: int = ROWS) -
     tokens = tokenize(load_tokenizer(str(folder)), [text for text, _ in rows], 48)
     labels = sorted({label for _, label in rows})
     model = load_model(resolve_model(str(folder)), labels, seed=5, pad_token_id=0, dropout=0.0)
+    model.install_kernels(torch.device("cpu"))
     freeze_unused(model, tokens, 0)
     model.use_packing(True)
     data = TrainingSet(tokens, np.arange(ROWS), np.array([labels.index(label) for _, label in rows]))

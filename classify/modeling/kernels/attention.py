@@ -18,8 +18,31 @@ from typing import Any
 
 import torch
 
+from classify.modeling.kernels.base import Asked, AttentionKernel
 from classify.modeling.kernels.dropout import drawn
-from classify.modeling.layout import Block, Layout, Sweep
+from classify.modeling.layout import Block, Boundaries, Layout, Sweep
+
+
+class CPUAttention(AttentionKernel):
+    """Attention in training on a CPU."""
+
+    name = "attention"
+
+    def applies(self, device: torch.device) -> bool:
+        """On CPUs."""
+        return device.type == "cpu"
+
+    def attend(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries, asked: Asked
+    ) -> torch.Tensor | None:
+        """Attention (T, heads, d); None where nothing is trained, and on other devices."""
+        if q.device.type != "cpu" or not q.requires_grad:
+            return None
+        scale = q.shape[-1] ** -0.5 if asked.scale is None else asked.scale
+        layout = boundaries.layout(q.shape[1])
+        return attend(
+            q, k, v, layout, scale=scale, dropout=asked.dropout, reach=asked.reach, first_only=asked.first_only
+        )
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,23 @@ import torch
 from torch import nn
 
 from classify.launch import xla
+from classify.modeling.kernels.base import Host, Kernel
 
 _LEVELS = 1 << 8
+
+
+class CPUDropout(Kernel):
+    """`Dropout` in the place of torch's."""
+
+    name = "dropout"
+
+    def applies(self, device: torch.device) -> bool:
+        """On CPUs; other devices draw fast themselves."""
+        return device.type == "cpu"
+
+    def install(self, host: Host) -> None:
+        """In every layer."""
+        replace_dropout(host.model)
 
 
 def drawn(

@@ -14,6 +14,27 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from classify.modeling.kernels.base import Host, Kernel
+
+
+class OneDNNLinear(Kernel):
+    """`Linear` in the place of torch's."""
+
+    name = "linear"
+
+    def applies(self, device: torch.device) -> bool:
+        """On CPUs where oneDNN is the faster one."""
+        return device.type == "cpu" and onednn_is_faster(capabilities())
+
+    def install(self, host: Host) -> None:
+        """In every layer."""
+        replace_linear(host.model)
+
+
+def multiplies_by_onednn(model: nn.Module) -> bool:
+    """Whether linear layers in fp32 are oneDNN's."""
+    return any(isinstance(module, Linear) for module in model.modules())
+
 
 def capabilities() -> Mapping[str, Any]:
     """What torch knows about this processor, by name; nothing where an older torch cannot tell."""

@@ -1,0 +1,92 @@
+"""What each kernel is worth: step times without it over those with all, in turns in one process.
+
+    python benchmarks/kernels.py --data sst2.csv --precision fp32
+
+The others are on. A kernel that is worth less than 5 % on every table is not worth its code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from classify.config.schema import DEFAULT_MODEL, DataConfig, TrainingConfig
+from classify.data.corpus import divide, read_tables
+from classify.data.sampler import BatchSampler
+from classify.data.tokenize import TrainingSet, load_tokenizer, padding_id, tokenize
+from classify.modeling.classifier import decide_packing, load_model
+from classify.modeling.hub import resolve_model
+from classify.modeling.kernels.registry import KERNELS
+from classify.modeling.precision import choose_precision
+from classify.tasks.registry import recognise
+from classify.training.strategies.base import make_strategy
+from classify.training.trainer import Trainer
+
+WARM_UP = 3  # turns that do not count
+
+
+def main() -> None:
+    """Print a line a kernel."""
+    parser = argparse.ArgumentParser(description="Step times without each kernel over those with all.")
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--model", default=DEFAULT_MODEL)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--max-length", type=int, default=128)
+    parser.add_argument("--precision", default="fp32", choices=["fp32", "tf32", "bf16", "fp16"])
+    parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--turns", type=int, default=20)
+    parser.add_argument("--steps-a-turn", type=int, default=4)
+    options = parser.parse_args()
+    device = TrainingConfig(use_cpu=options.cpu).device
+    for kernel in KERNELS:
+        if not kernel.applies(device):
+            continue
+        ratios = []
+        runs = [steps(options, off) for off in ([kernel.name], [])]
+        for turn in range(WARM_UP + options.turns):
+            seconds = [0.0, 0.0]
+            for place in (0, 1) if turn % 2 else (1, 0):
+                begin = time.perf_counter()
+                for _ in itertools.islice(runs[place], options.steps_a_turn):
+                    pass
+                if device.type != "cpu":
+                    torch.accelerator.synchronize()
+                seconds[place] = time.perf_counter() - begin
+            if turn >= WARM_UP:
+                ratios.append(seconds[0] / seconds[1])
+        low, middle, high = statistics.quantiles(ratios, n=4)
+        print(f"{kernel.name:18} {middle:.2f} x the time without it (quartiles {low:.2f}, {high:.2f})", flush=True)
+
+
+def steps(options: argparse.Namespace, off: list[str]) -> Iterator[object]:
+    """Training steps of the default recipe's size, without end."""
+    config = TrainingConfig(use_cpu=options.cpu, num_train_epochs=1e6, learning_rate=5e-5, logging_steps=1_000_000)
+    tables = read_tables(DataConfig(data=options.data))
+    task = recognise(tables)
+    corpus = divide(tables, task, DataConfig(data=options.data), config.seed)
+    folder = resolve_model(options.model)
+    tokenizer = load_tokenizer(str(folder.path))
+    texts = corpus.train.texts(corpus.text_column)
+    tokens = tokenize(tokenizer, texts, folder.max_length).with_max_length(options.max_length)
+    model = load_model(folder, task.labels, seed=config.seed, pad_token_id=padding_id(tokenizer))
+    model.install_kernels(config.device, off)
+    strategy = make_strategy(model, config, config.world)
+    model.classifier.to(config.device)
+    model.compute_in(choose_precision(options.precision, config.device, None))
+    rows = np.arange(len(texts))
+    decide_packing(model, tokens, rows, config.world)
+    batches = BatchSampler(len(texts), options.batch_size, config.seed)
+    loss = task.loss(config, corpus.train.truth)
+    trainer = Trainer(strategy, TrainingSet(tokens, rows, corpus.train.truth), batches, loss)
+    trainer.begin()
+    return trainer.steps()
+
+
+if __name__ == "__main__":
+    main()
