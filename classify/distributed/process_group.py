@@ -18,6 +18,7 @@ import torch
 from classify.distributed.network import check_meeting_place, interface_towards
 from classify.distributed.world import World
 from classify.errors import ClassifyError, DeviceError
+from classify.launch import accelerators, library_settings
 from classify.launch.device_plan import (
     DevicePlan,
     Hardware,
@@ -25,10 +26,9 @@ from classify.launch.device_plan import (
     check_own_device,
     detect_hardware,
     device_identity,
-    free_threads,
     plan_devices,
 )
-from classify.launch.launcher import Launch, available_cores, export, hosts_the_store, several_machines, take_listener
+from classify.launch.launcher import Launch, export, hosts_the_store, several_machines, take_listener
 from classify.launch.restarts import restarts
 
 _PATIENCE_SECONDS = 20.0
@@ -53,12 +53,11 @@ def start(
     )
     if plan.parallel_mode is ParallelMode.DISTRIBUTED:
         export(plan.launch)  # before the device is touched: some vendors' software finds its own there
-    threads = free_threads(os.environ, plan.launch, available_cores())
+    threads = library_settings.share_cores(plan.launch)
     if threads is not None:
         torch.set_num_threads(threads)
-        os.environ["OMP_NUM_THREADS"] = str(threads)
     device = torch.device(plan.device)
-    if device.type not in ("cpu", "xla"):
+    if accelerators.of(device.type).in_torch:
         torch.accelerator.set_device_index(device.index)
     if plan.parallel_mode is ParallelMode.DISTRIBUTED:
         _form_group(plan, datetime.timedelta(seconds=timeout_seconds))
@@ -70,9 +69,8 @@ def start(
 def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> None:
     """Meet the other ranks; Accelerate knows how on every backend."""
     global _formed
-    os.environ["USE_TORCH_XLA"] = "0"  # where torch_xla is installed, Accelerate would take it, wanted or not
-    os.environ["ACCELERATE_USE_DEEPSPEED"] = "false"  # which `accelerate launch` may set
-    # It keeps whatever group is up when it is first imported, with its store and port; so not later than this.
+    library_settings.leave_devices_to_us()
+    # Accelerate keeps whatever group is up when it is first imported, with its store and port; so not later than this.
     importlib.import_module("torch.distributed.nn.functional")
     from accelerate.state import PartialState
 
@@ -82,10 +80,8 @@ def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> None:
     interface = interface_towards(address)
     if interface is not None and interface.startswith("lo") and launch.spans_machines:
         interface = interface_towards(_OUTSIDE)  # the machine's own name often stands for loopback in /etc/hosts
-    if interface is not None:  # gloo would take the one that the machine's own name resolves to
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-        if interface.startswith("lo"):  # all ranks are here; NCCL would listen where other machines reach it
-            os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
+    if interface is not None:
+        library_settings.exchange_over(interface)
     with _patience(f"rank {launch.rank} of {launch.world_size} waits for the others at {address}:{port}"):
         backend: str | None = plan.backend
         arguments: dict[str, Any] = {}

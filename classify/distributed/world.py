@@ -17,7 +17,8 @@ import torch
 from torch import nn
 
 from classify.errors import ClassifyError, InputError
-from classify.launch import xla
+from classify.launch import accelerators
+from classify.launch.accelerator import Accelerator
 from classify.launch.device_plan import DevicePlan, ParallelMode
 
 # How long the GIL is left to gloo's threads before the end; they need microseconds, on a loaded machine more.
@@ -65,6 +66,11 @@ class World:
     def replicas(self) -> int:
         """Devices this process drives at once: more than one only under DataParallel."""
         return self.plan.n_gpu if self.plan.parallel_mode is ParallelMode.NOT_DISTRIBUTED else 1
+
+    @property
+    def accelerator(self) -> Accelerator:
+        """What is known of this process's kind of device."""
+        return accelerators.of(self.device.type)
 
     @property
     def devices(self) -> list[str]:
@@ -218,8 +224,7 @@ class World:
 
     def flush(self) -> None:
         """Have a device that records operations run them; others have run them already."""
-        if self.device.type == "xla":
-            xla.flush()
+        self.accelerator.flush()
 
     def __enter__(self) -> Self:
         """For `with`: the process group is taken down when the block ends."""

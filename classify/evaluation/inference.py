@@ -92,7 +92,7 @@ def _gathered(
     with torch.no_grad():
         for batch_places, batch_values in passes:
             places.append(batch_places)
-            if world.device.type == "xla":
+            if world.accelerator.lazy:  # or all batches would be one program
                 batch_values = batch_values.cpu()
             values.append(batch_values[: len(batch_places)].float())
     own_values = torch.cat(values) if values else torch.zeros((0, width), device=world.device)

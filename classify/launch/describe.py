@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from classify.errors import InputError
-from classify.launch.device_plan import BACKENDS, DevicePlan, Hardware, plan_devices
+from classify.launch import accelerators
+from classify.launch.accelerators import ACCELERATORS
+from classify.launch.device_plan import DevicePlan, Hardware, plan_devices
 from classify.launch.launcher import Launch, launched_environments, read_launch
 
 Entry = dict[str, Any]
@@ -18,8 +20,9 @@ def planned_cluster(per_machine: Sequence[int], kind: str) -> tuple[list[Entry],
     Decided by the same function as a real run; nothing of the hardware need be there. Raises InputError for counts
     below 1 or an unknown kind of device.
     """
-    if kind not in BACKENDS:
-        raise InputError(f"--device must be one of {', '.join(BACKENDS)}. Got {kind!r} instead.")
+    known = [name for name, one in ACCELERATORS.items() if not one.one_process]
+    if kind not in known:
+        raise InputError(f"--device must be one of {', '.join(known)}. Got {kind!r} instead.")
     if not per_machine or min(per_machine) < 1:
         raise InputError("--nnodes and --nproc-per-node must be whole numbers above 0.")
     plans = []
@@ -45,8 +48,7 @@ def physical(device: str, environment: Mapping[str, str]) -> str:
     `environment` is that of a process on the device's machine; an empty one gives the device alone.
     """
     kind, _, index = device.partition(":")
-    variable = {"cuda": "CUDA_VISIBLE_DEVICES", "npu": "ASCEND_RT_VISIBLE_DEVICES", "xpu": "ZE_AFFINITY_MASK"}.get(kind)
-    visible = environment.get(variable or "", "")
+    visible = environment.get(accelerators.of(kind).visible or "", "")
     names = [name.strip() for name in visible.split(",") if name.strip()]
     if not names or not index.isdecimal() or int(index) >= len(names):
         return device

@@ -13,29 +13,15 @@ from __future__ import annotations
 import enum
 import json
 import os
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from classify.errors import DeviceError, InputError
-from classify.launch import sagemaker, xla
+from classify.launch import accelerators, sagemaker
+from classify.launch.accelerator import Accelerator
 from classify.launch.launcher import Launch, read_launch
 from classify.launch.strategies import STRATEGIES, StrategySpec
-
-# An own table: torch.distributed.get_default_backend_for_device knows a vendor's only when its package is there.
-BACKENDS = {
-    "cuda": "nccl",
-    "xpu": "xccl",
-    "npu": "hccl",
-    "hpu": "hccl",
-    "mlu": "cncl",
-    "musa": "mccl",
-    "mps": "gloo",
-    "cpu": "gloo",
-}
-# A process acquires one Gaudi, that with the number of its LOCAL_RANK, and calls it hpu:0.
-# https://docs.habana.ai/en/latest/PyTorch/PyTorch_Scaling_Guide/Gaudi_Assignment.html
-_ONE_A_PROCESS = ("hpu",)
 
 
 class ParallelMode(enum.Enum):
@@ -95,10 +81,11 @@ def plan_devices(
             backend = backend or "smddp"
         way = "ddp" if strategy == "auto" else strategy
         return _plan_launched(launch, kind, count, way, backend)
-    if strategy == "model" and kind == "xla":
-        raise InputError("--strategy model does not work on XLA devices; drop it.")
+    accelerator = accelerators.of(kind)
+    if strategy == "model" and accelerator.one_process:
+        raise InputError(f"--strategy model does not work on {accelerator.name} devices; drop it.")
     if strategy == "model":
-        count = min(count, 1) if kind in _ONE_A_PROCESS else count
+        count = min(count, 1) if accelerator.one_a_process else count
         where = f"{count} {kind} device{'s' * (count > 1)}" if count else "main memory and disk"
         reason = f"local_rank is -1; the layers of one model are spread over {where}"
         return DevicePlan(
@@ -107,15 +94,14 @@ def plan_devices(
     if count == 0:
         reason = "--cpu was given" if use_cpu else "no accelerator was found"
         return DevicePlan("cpu", ParallelMode.NOT_PARALLEL, "none", 0, None, launch, reason)
-    several = kind == "cuda"  # torch's DataParallel exists for CUDA (and ROCm, which goes by that name) alone
-    if strategy == "dp" and not several:
-        other = "drop it" if kind == "xla" else f"use --nproc {count}, one process a device"
+    if strategy == "dp" and not accelerator.replicates:
+        other = "drop it" if accelerator.one_process else f"use --nproc {count}, one process a device"
         raise InputError(f"--strategy dp is torch's DataParallel, which {kind} devices do not have; {other}.")
-    if count == 1 or strategy == "none" or not several:
+    if count == 1 or strategy == "none" or not accelerator.replicates:
         number = "one" if count == 1 else "to be one" if strategy == "none" else "one process for the"
         reason = f"local_rank is -1 and there is {number} {kind} device{'s' if number.endswith('the') else ''}"
         advice = f"one of {count} {kind} devices is used"
-        advice += "" if kind == "xla" else f"; --nproc {count} (or torchrun) uses all"
+        advice += "" if accelerator.one_process else f"; --nproc {count} (or torchrun) uses all"
         wanted = count == 1 or strategy == "none"
         return DevicePlan(
             f"{kind}:0", ParallelMode.NOT_PARALLEL, "none", 1, None, launch, reason, None if wanted else advice
@@ -171,10 +157,11 @@ def _started(launch: Launch) -> str:
 
 def _plan_launched(launch: Launch, kind: str, count: int, strategy: str, backend: str | None) -> DevicePlan:
     """The plan of a process that a launcher started: its share of the rows on device `local_rank`."""
-    if kind == "xla":
+    accelerator = accelerators.of(kind)
+    if accelerator.one_process:
         raise DeviceError(
-            f"a launcher started {launch.world_size} processes (WORLD_SIZE), but on XLA devices one process trains; "
-            "start with python alone, or unset PJRT_DEVICE."
+            f"a launcher started {launch.world_size} processes (WORLD_SIZE), but on {accelerator.name} devices one "
+            "process trains; start with python alone, or unset PJRT_DEVICE."
         )
     place = f"launched as rank {launch.rank} of {launch.world_size}"
     if count == 0:
@@ -182,19 +169,19 @@ def _plan_launched(launch: Launch, kind: str, count: int, strategy: str, backend
         # SageMaker's library exists for GPUs; who asks for it on a CPU has one that does it.
         backend = backend if backend == "smddp" else "gloo"
         return DevicePlan("cpu", ParallelMode.DISTRIBUTED, strategy, 0, backend, launch, reason)
-    backend = backend or BACKENDS.get(kind, "gloo")
-    if backend == "gloo" and kind != "cuda":
+    backend = backend or accelerator.backend
+    if backend == "gloo" and not accelerator.shared:
         raise DeviceError(
             f"gloo exchanges tensors of CPUs and CUDA devices, not of {kind}; drop --ddp-backend gloo where it was "
             "given, start one process, or give --cpu."
         )
     if backend == "gloo" and STRATEGIES[strategy].needs_own_backend:
         raise DeviceError(
-            f"--strategy {strategy} on {kind} devices needs {BACKENDS.get(kind, 'their own backend')}: gloo cannot "
+            f"--strategy {strategy} on {kind} devices needs {accelerator.backend}: gloo cannot "
             "exchange the parts; drop --ddp-backend gloo, or take --strategy ddp."
         )
     index, reason = launch.local_rank, f"{place}; local rank {launch.local_rank} chooses the device"
-    if count == 1 and index > 0 and kind not in _ONE_A_PROCESS:
+    if count == 1 and index > 0 and not accelerator.one_a_process:
         # A scheduler may show each task one device of its own; that no two have the same is checked when they meet.
         index, reason = 0, f"{place}; it is the one {kind} device that this process sees"
     elif index >= count and backend == "gloo":
@@ -203,14 +190,14 @@ def _plan_launched(launch: Launch, kind: str, count: int, strategy: str, backend
     if index >= count:
         raise DeviceError(
             f"LOCAL_RANK={index} asks for device {kind}:{index}, but this machine has {count} (counted from 0), and "
-            f"{backend} refuses two processes on one device; start at most {count} here, {_otherwise(kind)}."
+            f"{backend} refuses two processes on one device; start at most {count} here, {_otherwise(accelerator)}."
         )
-    own = 0 if kind in _ONE_A_PROCESS else index
+    own = 0 if accelerator.one_a_process else index
     return DevicePlan(f"{kind}:{own}", ParallelMode.DISTRIBUTED, strategy, 1, backend, launch, reason)
 
 
-def _otherwise(kind: str) -> str:
-    return "give --ddp-backend gloo to share, or --cpu" if kind == "cuda" else "or give --cpu"
+def _otherwise(accelerator: Accelerator) -> str:
+    return "give --ddp-backend gloo to share, or --cpu" if accelerator.shared else "or give --cpu"
 
 
 def device_identity(plan: DevicePlan, environment: Mapping[str, str], properties: Any, host: str) -> str:
@@ -226,7 +213,7 @@ def device_identity(plan: DevicePlan, environment: Mapping[str, str], properties
         address = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
         return json.dumps([machine, str(uuid), address])
     kind, _, index = plan.device.partition(":")
-    number = launch.local_rank if kind in _ONE_A_PROCESS else int(index)
+    number = launch.local_rank if accelerators.of(kind).one_a_process else int(index)
     signs = ("VISIBLE_DEVICES", "VISIBLE_MODULES", "AFFINITY_MASK")
     choice = {name: environment[name] for name in sorted(environment) if name.endswith(signs)}
     return json.dumps([machine, kind, number, choice])
@@ -237,62 +224,28 @@ def check_own_device(plan: DevicePlan, identities: Sequence[str]) -> None:
     for rank, identity in enumerate(identities):
         first = identities.index(identity)
         if first < rank:
-            kind = plan.device.partition(":")[0]
+            accelerator = accelerators.of(plan.device.partition(":")[0])
             raise InputError(
                 f"rank {first} and rank {rank} are on the same device ({plan.device} of one machine), which "
                 f"{plan.backend} refuses; start one process a device, let the scheduler bind each task to its own "
-                f"(srun --gpus-per-task=1), {_otherwise(kind)}."
+                f"(srun --gpus-per-task=1), {_otherwise(accelerator)}."
             )
 
 
 def detect_hardware() -> Hardware:
     """The accelerators torch can use in this process."""
-    import torch
-
-    if xla.is_wanted(os.environ):
-        return Hardware("xla", xla.device_count())
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    if accelerator is None:
-        return Hardware()
-    return Hardware(accelerator.type, torch.accelerator.device_count())
+    accelerator, count = accelerators.find(os.environ)
+    return Hardware(accelerator.kind, count)
 
 
 def one_per_device() -> int:
     """Processes that `--nproc gpu` starts: one for each accelerator. Raises DeviceError where there is none."""
     hardware = detect_hardware()
-    if hardware.kind == "xla":
-        raise DeviceError("--nproc gpu starts one process a GPU, but on XLA devices one process trains; drop it.")
+    accelerator = accelerators.of(hardware.kind)
+    if accelerator.one_process:
+        raise DeviceError(
+            f"--nproc gpu starts one process a GPU, but on {accelerator.name} devices one process trains; drop it."
+        )
     if hardware.count == 0:
         raise DeviceError("--nproc gpu starts one process a GPU, but no accelerator was found; give a number.")
     return hardware.count
-
-
-def free_threads(environment: Mapping[str, str], launch: Launch, cores: int) -> int | None:
-    """Threads for this process, or None to leave them alone.
-
-    torchrun sets OMP_NUM_THREADS=1 when it starts several processes, whatever the machine has. Only that setting
-    (known by TORCHELASTIC_RUN_ID) is overridden, and only where cores would stay idle. Where nothing is set and
-    several processes share the machine, each takes its share instead of all taking everything.
-    """
-    several = launch.local_world_size > 1
-    share = max(1, cores // launch.local_world_size)
-    by_srun = environment.get("SLURM_CPUS_PER_TASK", "")
-    # srun binds a task to its cores: `cores` counts them alone. Torchrun's processes share those of one task.
-    if several and launch.launcher == "srun" and by_srun.isdecimal():
-        share = max(1, min(cores, int(by_srun)))
-    setting = environment.get("OMP_NUM_THREADS")
-    if setting is None:
-        return share if several else None
-    by_torchrun = setting == "1" and "TORCHELASTIC_RUN_ID" in environment
-    return share if by_torchrun and share > 1 else None
-
-
-def limit_spinning(environment: MutableMapping[str, str]) -> None:
-    """Lower GOMP_SPINCOUNT so that idle OpenMP threads yield soon; leave it alone where the person set it.
-
-    GNU's OpenMP, which torch uses on Linux, spins for milliseconds by default, which slows two trainings on the same
-    cores by a factor of ten. 10,000 loops cost nothing on an idle machine. Call it before torch is imported.
-    https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html
-    """
-    if "OMP_WAIT_POLICY" not in environment:
-        environment.setdefault("GOMP_SPINCOUNT", "10000")

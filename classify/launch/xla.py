@@ -9,43 +9,56 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
+from dataclasses import dataclass
+
+from classify.launch.accelerator import Accelerator
 
 # The smallest batch: shorter texts and fewer rows are filled up to it.
 _TOKENS = 16
 _ROWS = 8
 
 
-def is_wanted(environment: Mapping[str, str]) -> bool:
-    """Whether the person wants XLA, and torch_xla is there."""
-    return "PJRT_DEVICE" in environment and importlib.util.find_spec("torch_xla") is not None
+@dataclass(frozen=True)
+class XLA(Accelerator):
+    """Devices of torch_xla."""
 
+    kind: str = "xla"
+    one_process: bool = True
+    few_shapes: bool = True
+    lazy: bool = True
+    in_torch: bool = False
 
-def device_count() -> int:
-    """Devices of this process."""
-    import torch_xla.world
+    @property
+    def name(self) -> str:
+        """The compiler's name."""
+        return "XLA"
 
-    return int(torch_xla.world.addressable_device_count())
+    def is_wanted(self, environment: Mapping[str, str]) -> bool:
+        """Whether PJRT_DEVICE is set, and torch_xla is there."""
+        return "PJRT_DEVICE" in environment and importlib.util.find_spec("torch_xla") is not None
 
+    def count(self) -> int:
+        """Devices of this process."""
+        import torch_xla.runtime
 
-def flush() -> None:
-    """Compile, where this is new, and run what has been recorded."""
-    import torch_xla
+        return int(torch_xla.runtime.addressable_device_count())
 
-    torch_xla.sync()
+    def flush(self) -> None:
+        """Compile, where this is new, and run what has been recorded."""
+        import torch_xla
 
+        torch_xla.sync()
 
-def seed(value: int) -> None:
-    """Seed the device's own random numbers."""
-    import torch_xla
+    def seed(self, value: int) -> None:
+        """Seed the device's own random numbers."""
+        import torch_xla
 
-    torch_xla.manual_seed(value)
+        torch_xla.manual_seed(value)
 
+    def padded_length(self, tokens: int) -> int:
+        """A power of two."""
+        return max(_TOKENS, 1 << (tokens - 1).bit_length())
 
-def padded_length(tokens: int) -> int:
-    """The length that texts of up to so many tokens are padded to."""
-    return max(_TOKENS, 1 << (tokens - 1).bit_length())
-
-
-def padded_rows(rows: int) -> int:
-    """The rows that a batch of so many is filled up to."""
-    return max(_ROWS, 1 << (rows - 1).bit_length())
+    def padded_rows(self, rows: int) -> int:
+        """A power of two."""
+        return max(_ROWS, 1 << (rows - 1).bit_length())

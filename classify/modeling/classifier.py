@@ -20,7 +20,8 @@ from classify.distributed.memory import attempt, out_of_memory
 from classify.distributed.sharding import repeated_layers
 from classify.distributed.world import World
 from classify.errors import InputError
-from classify.launch import xla
+from classify.launch import accelerators
+from classify.launch.accelerator import Accelerator
 from classify.modeling import memory_estimate
 from classify.modeling.hub import ModelFolder
 from classify.modeling.kernels.base import Kernel
@@ -50,7 +51,7 @@ class LoadedModel:
         self.pad_token_id = pad_token_id
         self.first_position = first_position
         self.packed = False
-        self.few_shapes = False
+        self._padded_for = accelerators.of("cpu")
         self.kernels: tuple[Kernel, ...] = ()
         self.token_multiple = 1
         self._cuts_steps = False
@@ -87,12 +88,26 @@ class LoadedModel:
             return fill_up(packed, bounds.tokens + filling, max(bounds.longest, filling)) if filling else packed
         if self.few_shapes:
             longest = int(tokens.lengths_of(rows).max())
-            return pad(tokens, rows, self.pad_token_id, self.filled(len(rows)), xla.padded_length(longest))
+            return pad(tokens, rows, self.pad_token_id, self.filled(len(rows)), self.padded_length(longest))
         return pad(tokens, rows, self.pad_token_id)
 
     def filled(self, rows: int) -> int:
         """The logits that a batch of so many rows gives: more where batches come in few shapes; the rest is filling."""
-        return xla.padded_rows(rows) if self.few_shapes else rows
+        return self._padded_for.padded_rows(rows)
+
+    def padded_length(self, tokens: int) -> int:
+        """The length that texts of up to so many tokens are padded to."""
+        return self._padded_for.padded_length(tokens)
+
+    @property
+    def few_shapes(self) -> bool:
+        """Whether padded batches come in few shapes."""
+        return self._padded_for.few_shapes
+
+    def pad_for(self, accelerator: Accelerator) -> None:
+        """Pad batches as a kind of device wants them."""
+        self.use_packing(False)
+        self._padded_for = accelerator
 
     def compute_in(self, precision: Precision) -> None:
         """Compute in this precision from here on, with packed batches filled up and steps cut where that is faster.
@@ -216,9 +231,8 @@ def decide_packing(
     kernels of forward and backward pass, and those that scores are computed with. Dropout is off. A collective. Raises
     InputError where packing was asked for and cannot be had.
     """
-    if world.device.type == "xla" and wish != "packed":
-        model.use_packing(False)
-        model.few_shapes = True
+    if world.accelerator.few_shapes and wish != "packed":
+        model.pad_for(world.accelerator)
         return "to powers of two, so that nothing has to be compiled anew in each step"
     if wish == "padded":
         model.use_packing(False)

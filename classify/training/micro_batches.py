@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.data import sampler
-from classify.launch import xla
 from classify.modeling.classifier import LoadedModel
 
 Rows = npt.NDArray[np.int64]
@@ -41,7 +40,7 @@ def micro_batches(
             [cut[piece] for piece in sampler.divide(costs[cut], replicas) if len(piece)] for cut in cuts if len(cut)
         ]
     if model.few_shapes:
-        sizes = np.array([xla.padded_length(length) for length in lengths[share].tolist()])
+        sizes = np.array([model.padded_length(length) for length in lengths[share].tolist()])
         alike = [share[sizes == size] for size in np.unique(sizes)]
         return [[cut] for group in alike for cut in np.array_split(group, parts) if len(cut)]
     pieces = sampler.divide_by_length(lengths[share], parts)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from classify.launch import xla
+from classify.launch import accelerators
 from classify.modeling.kernels.base import Host, Kernel
 
 _LEVELS = 1 << 8
@@ -80,5 +80,4 @@ def seed_draws(seed: int, epoch: int, step: int, micro_batch: int, rank: int, de
     sequence = np.random.SeedSequence([seed, epoch, step, micro_batch, rank])
     number = int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
     torch.manual_seed(number)
-    if device == "xla":
-        xla.seed(number)
+    accelerators.of(device).seed(number)

@@ -1,6 +1,6 @@
 """What each kernel is worth: step times without it over those with all, in turns in one process.
 
-    python benchmarks/kernels.py --data sst2.csv --precision fp32
+    python benchmarks/each_kernel.py --data sst2.csv --precision fp32
 
 The others are on. A kernel that is worth less than 5 % on every table is not worth its code.
 """
@@ -61,7 +61,7 @@ def main() -> None:
             if turn >= WARM_UP:
                 ratios.append(seconds[0] / seconds[1])
         low, middle, high = statistics.quantiles(ratios, n=4)
-        print(f"{kernel.name:18} {middle:.2f} x the time without it (quartiles {low:.2f}, {high:.2f})", flush=True)
+        print(f"{kernel.name:18} without it {middle:.2f} x the time (quartiles {low:.2f}, {high:.2f})", flush=True)
 
 
 def steps(options: argparse.Namespace, off: list[str]) -> Iterator[object]:
