@@ -97,6 +97,10 @@ class LabelEncoder(Protocol):
         """The truth of all rows of a table. Raises InputError naming labels that `known_from` does not have."""
         ...
 
+    def strata(self, truth: Rows) -> Rows:
+        """A number a row: parts of the rows hold each number in proportion."""
+        ...
+
 
 def read_tables(config: DataConfig) -> Tables:
     """Read the tables and find the columns. Raises InputError with all faults."""
@@ -128,7 +132,7 @@ def divide(tables: Tables, encoder: LabelEncoder, config: DataConfig, seed: int)
         how = "given as files of their own"
     else:
         test_share = 0.0 if tables.test is not None else 0.1
-        split = split_rows(texts, ids, seed=seed, eval_share=0.1, test_share=test_share)
+        split = split_rows(texts, encoder.strata(ids), seed=seed, eval_share=0.1, test_share=test_share)
         assert split.eval is not None
         train_rows, eval_part = split.train, Part(table, split.eval, ids)
         # So few different texts that none is left for it: then there is no test score, rather than a false one.
@@ -138,7 +142,7 @@ def divide(tables: Tables, encoder: LabelEncoder, config: DataConfig, seed: int)
         test = whole(tables.test)
     notes = _warnings(texts, train_rows, columns.text, encoder.labels, eval_part, test, table)
     if config.max_train_samples is not None:
-        train_rows = cap_rows(ids, train_rows, config.max_train_samples, seed=seed)
+        train_rows = cap_rows(encoder.strata(ids), train_rows, config.max_train_samples, seed=seed)
     train = Part(table, train_rows, ids)
     if not len(eval_part) or not len(train):
         raise InputError(f"{table.path}: too few different texts to divide: {len(table)} rows hold {len(set(texts))}.")

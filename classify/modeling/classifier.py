@@ -148,9 +148,17 @@ def quiet_libraries() -> None:
 
 
 def load_model(
-    folder: ModelFolder, labels: Sequence[str], *, seed: int, pad_token_id: int, dropout: float | None = None
+    folder: ModelFolder,
+    labels: Sequence[str],
+    *,
+    seed: int,
+    pad_token_id: int,
+    dropout: float | None = None,
+    problem_type: str = "single_label_classification",
 ) -> LoadedModel:
     """The model of a folder with a head for `labels`, in float32; a new head is random from `seed`.
+
+    `problem_type` is transformers' word for what the labels are.
 
     Raises InputError where transformers has no sequence classifier for the architecture.
     """
@@ -162,7 +170,7 @@ def load_model(
             num_labels=len(labels),
             id2label=dict(enumerate(labels)),
             label2id={name: number for number, name in enumerate(labels)},
-            problem_type="single_label_classification",
+            problem_type=problem_type,
             trust_remote_code=False,
         )
         if dropout is not None:

@@ -13,6 +13,7 @@ from classify.config.schema import TrainingConfig
 from classify.data.columns import Guess
 from classify.data.corpus import Tables
 from classify.data.table import Table
+from classify.evaluation.baseline import BaselineResult, Majority
 from classify.evaluation.metrics import Score
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Task(ABC):
     """
 
     name: ClassVar[str]
+    problem_type: ClassVar[str]  # transformers' word, in config.json
 
     def __init__(self, labels: Sequence[str]):
         self.labels = list(labels)
@@ -80,6 +82,20 @@ class Task(ABC):
     @abstractmethod
     def score(self, logits: Array, truth: Array, seed: int) -> Score:
         """Scores of logits (rows, outputs); `seed` is that of intervals."""
+
+    @abstractmethod
+    def majority(self, train_truth: Array, truth: Array) -> Majority:
+        """Scores of the same answer for all rows, the most frequent one of training."""
+
+    @abstractmethod
+    def baseline(
+        self, train_texts: Sequence[str], train_truth: Array, texts: Sequence[str], truth: Array, seed: int
+    ) -> BaselineResult:
+        """Scores of a linear model on words, fitted on training texts. Raises ValueError where they have no words."""
+
+    @abstractmethod
+    def strata(self, truth: Array) -> npt.NDArray[np.int64]:
+        """A number a row, (rows,): parts of the rows hold each number in proportion."""
 
     @abstractmethod
     def prediction_columns(self) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Self
 
 import numpy as np
@@ -13,7 +13,8 @@ from classify.data.columns import Guess
 from classify.data.corpus import Tables
 from classify.data.labels import find_labels, label_ids
 from classify.data.table import Table
-from classify.evaluation import metrics
+from classify.evaluation import baseline, metrics
+from classify.evaluation.baseline import BaselineResult, Majority
 from classify.evaluation.metrics import Score, softmax
 from classify.tasks.base import Array, Loss, Task
 from classify.tasks.logistic_head import fit
@@ -23,6 +24,7 @@ class SingleLabel(Task):
     """Truth is (rows,) class numbers; the model has one output a class."""
 
     name = "single_label"
+    problem_type = "single_label_classification"
 
     @classmethod
     def of(cls, tables: Tables) -> Self:
@@ -59,6 +61,20 @@ class SingleLabel(Task):
     def score(self, logits: Array, truth: Array, seed: int) -> Score:
         """Accuracy, macro F1, loss, and scores of each class."""
         return metrics.score(logits, truth, self.labels, seed)
+
+    def majority(self, train_truth: Array, truth: Array) -> Majority:
+        """Always the largest class."""
+        return baseline.always_largest(train_truth, truth, self.labels)
+
+    def baseline(
+        self, train_texts: Sequence[str], train_truth: Array, texts: Sequence[str], truth: Array, seed: int
+    ) -> BaselineResult:
+        """TF-IDF into a logistic regression."""
+        return baseline.fit_and_score(train_texts, train_truth, texts, truth, seed)
+
+    def strata(self, truth: Array) -> npt.NDArray[np.int64]:
+        """The class numbers."""
+        return truth
 
     def prediction_columns(self) -> list[str]:
         """The class, its probability, and the probability of each class."""

@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from classify.data.corpus import Part
 from classify.data.files import write_json
-from classify.evaluation import advice, baseline, metrics
+from classify.evaluation import advice, metrics
+from classify.evaluation.baseline import BaselineResult
 from classify.evaluation.predictions_file import write_predictions
 from classify.modeling.lora import merge_adapters
 from classify.modeling.result_folder import FORMAT, save_model
@@ -101,11 +102,12 @@ def _write(
         probabilities = task.probabilities(logits)
         write_predictions(file, part.table, part.rows, task.prediction_columns(), task.prediction_fields(probabilities))
     rival = _baseline(run, part)
-    majority = baseline.always_largest(corpus.train.truth, part.truth, corpus.labels)
+    majority = task.majority(corpus.train.truth, part.truth)
     with run.output.writing("metrics.json"):
         write_json(
             run.output.folder / "metrics.json",
             {
+                "task": task.name,
                 "train": _train_metrics(run, progress),
                 "eval": eval_score.as_json(),
                 "test": score.as_json() if corpus.test is not None else None,
@@ -130,11 +132,11 @@ def _write(
     _summary(run, score, rival, name, notes)
 
 
-def _baseline(run: Run, part: Part) -> baseline.BaselineResult | None:
+def _baseline(run: Run, part: Part) -> BaselineResult | None:
     """The baseline's score on the same rows, or None with the reason said: some tables have no words to count."""
     corpus = run.corpus
     try:
-        return baseline.fit_and_score(
+        return run.checked.task.baseline(
             corpus.train.texts(corpus.text_column),
             corpus.train.truth,
             part.texts(corpus.text_column),
@@ -150,6 +152,7 @@ def _settings(run: Run) -> dict[str, Any]:
     """classify.json: what prediction must repeat."""
     return {
         "format": FORMAT,
+        "task": run.checked.task.name,
         "text_column": run.corpus.text_column,
         "max_length": run.tokenized.max_length,
         "long_text": "truncate",
@@ -173,9 +176,7 @@ def _training_loss(run: Run, progress: Progress) -> advice.TrainingLoss:
     return advice.TrainingLoss(last if progress.first_loss is None else progress.first_loss, last, epochs)
 
 
-def _summary(
-    run: Run, score: metrics.Score, rival: baseline.BaselineResult | None, part: str, notes: list[str]
-) -> None:
+def _summary(run: Run, score: metrics.Score, rival: BaselineResult | None, part: str, notes: list[str]) -> None:
     run.output.say("")
     run.output.say(metrics.table(score))
     line = f"{part}: accuracy {score.accuracy:.4f}, macro F1 {score.macro_f1:.4f}"

@@ -46,7 +46,7 @@ def start_head(
     begin = time.perf_counter()
     layer = output_layer(model.stock)
     limit = MOST_ROWS if is_final else min(MOST_ROWS, max(FEWEST_ROWS, ROWS_PER_CLASS * layer.out_features))
-    chosen = cap_rows(data.labels, data.rows, limit, seed=seed)
+    chosen = cap_rows(task.strata(data.labels), data.rows, limit, seed=seed)
     # In the precision of training, not of scores: what a rounded feature moves, fine-tuning moves a thousandfold.
     with contextlib.nullcontext() if is_final else model.classifier.precision.autocast(training=True):
         features = features_of(model, data.tokens, chosen, world)

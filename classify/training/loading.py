@@ -45,6 +45,7 @@ def load(checked: Checked, tokenizer: Any, tokens: dict[str, Tokens], device: to
         seed=config.training.seed,
         pad_token_id=padding_id(tokenizer),
         dropout=config.model.dropout,
+        problem_type=checked.task.problem_type,
     )
     if config.model.kernels == "auto":
         model.install_kernels(device)

@@ -172,6 +172,7 @@ def _record(run: Run, batches: BatchSampler) -> RunRecord:
         launcher=world.plan.launch.launcher,
         precision=run.model.classifier.precision.name,
         extra={
+            "task": run.checked.task.name,
             "packed": run.model.packed,
             "kernels": [kernel.name for kernel in run.model.kernels],
             "max_length": run.tokenized.max_length,
