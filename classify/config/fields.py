@@ -135,12 +135,12 @@ def _as_number(kind: type, raw: Any) -> int | float | None:
 
 def _expected(kinds: tuple[Any, ...], check: Check | None) -> str:
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "a name"}
-    found = []
+    expected = []
     for kind in kinds:
         if typing.get_origin(kind) is Literal:
             names = typing.get_args(kind)
-            found.append(("one of " if len(names) > 1 else "") + ", ".join(names))
+            expected.append(("one of " if len(names) > 1 else "") + ", ".join(names))
         elif kind in words:
-            found.append(f"{words[kind]} {check.words}" if check else words[kind])
-    assert found, f"an option of a type without words: {kinds}"
-    return ", or ".join(found)
+            expected.append(f"{words[kind]} {check.words}" if check else words[kind])
+    assert expected, f"an option of a type without words: {kinds}"
+    return ", or ".join(expected)

@@ -168,12 +168,12 @@ def parse_training(argv: Sequence[str], program: str) -> RunConfig:
 def _from_container(values: dict[str, Any], faults: list[str]) -> dict[str, str]:
     """Set what SageMaker's container says and the person does not; returns {field: variable} of those."""
     try:
-        told = sagemaker.container_values(os.environ, values)
+        container = sagemaker.container_values(os.environ, values)
     except InputError as error:
         faults.extend(error.faults)
         return {}
-    values.update({name: value for name, (value, _) in told.items()})
-    return {name: variable for name, (_, variable) in told.items()}
+    values.update({name: value for name, (value, _) in container.items()})
+    return {name: variable for name, (_, variable) in container.items()}
 
 
 def _over(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:

@@ -29,17 +29,17 @@ def container_values(environment: Mapping[str, str], given: Mapping[str, Any]) -
     Who names a table names all; who names a folder to resume from has named the output too. Raises InputError for a
     channel that does not hold one table.
     """
-    found: dict[str, tuple[str, str]] = {}
+    fields: dict[str, tuple[str, str]] = {}
     if "SM_MODEL_DIR" not in environment:
-        return found
+        return fields
     resume = given.get("resume_from_checkpoint")
     if "output_dir" not in given and (resume is None or as_switch(resume) is not None):
-        found["output_dir"] = (environment["SM_MODEL_DIR"], "SM_MODEL_DIR")
+        fields["output_dir"] = (environment["SM_MODEL_DIR"], "SM_MODEL_DIR")
     for field, names in _CHANNELS.items() if "data" not in given else ():
         for name in (f"SM_CHANNEL_{name}" for name in names):
-            if name in environment and field not in found and field not in given:
-                found[field] = (_only_table(Path(environment[name]), name), name)
-    return found
+            if name in environment and field not in fields and field not in given:
+                fields[field] = (_only_table(Path(environment[name]), name), name)
+    return fields
 
 
 def _only_table(folder: Path, variable: str) -> str:

@@ -437,11 +437,11 @@ class RunConfig:
 
 
 def _fields() -> dict[str, tuple[str, dataclasses.Field[Any]]]:
-    found: dict[str, tuple[str, dataclasses.Field[Any]]] = {}
+    fields: dict[str, tuple[str, dataclasses.Field[Any]]] = {}
     for part, kind in (("data", DataConfig), ("model", ModelConfig), ("training", TrainingConfig)):
         for spec in dataclasses.fields(kind):
-            found[spec.name] = (part, spec)
-    return found
+            fields[spec.name] = (part, spec)
+    return fields
 
 
 FIELDS = _fields()

@@ -21,7 +21,7 @@ LABEL_NAMES = (
 
 @dataclass(frozen=True)
 class Guess:
-    """One thing the program decided by itself, and the flag that overrides it (law 6)."""
+    """One thing the program decided by itself, and the flag that overrides it."""
 
     what: str
     value: str

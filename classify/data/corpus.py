@@ -57,11 +57,11 @@ class Corpus:
     @property
     def tables(self) -> list[Table]:
         """Each table once, `--data` first."""
-        found: list[Table] = []
+        tables: list[Table] = []
         for part in (self.train, self.eval, self.test):
-            if part is not None and not any(part.table is table for table in found):
-                found.append(part.table)
-        return found
+            if part is not None and not any(part.table is table for table in tables):
+                tables.append(part.table)
+        return tables
 
     @property
     def fingerprint(self) -> str:

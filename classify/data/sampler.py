@@ -1,4 +1,4 @@
-"""Which rows make up which step: pure functions of (rows, seed, epoch, batch size), without torch (law 1).
+"""Which rows make up which step: pure functions of (rows, seed, epoch, batch size), without torch.
 
 The global batch of a step does not depend on how many processes, devices or micro-batches divide it. Within an
 epoch the rows come in a uniformly random order, each exactly once: the semantics of torch's `RandomSampler` in one
@@ -164,6 +164,6 @@ def chunks(lengths: npt.NDArray[np.int64], token_budget: int, *, padded: bool = 
 
 
 def share(batches: Sequence[Rows], costs: npt.NDArray[np.float64], rank: int, world_size: int) -> list[Rows]:
-    """The evaluation batches that one rank computes; together the ranks compute each exactly once (law 2)."""
+    """The evaluation batches that one rank computes; together the ranks compute each exactly once."""
     totals = np.array([costs[batch].sum() for batch in batches])
     return [batches[i] for i in divide(totals, world_size)[rank]]

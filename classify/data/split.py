@@ -62,10 +62,10 @@ def overlap(texts: Sequence[str], train: Rows, other_texts: Sequence[str]) -> li
 
 def _groups(texts: Sequence[str]) -> list[list[int]]:
     """Rows that share a text (outer spaces aside), in order of first occurrence."""
-    found: dict[str, list[int]] = {}
+    groups: dict[str, list[int]] = {}
     for row, text in enumerate(texts):
-        found.setdefault(text.strip(), []).append(row)
-    return list(found.values())
+        groups.setdefault(text.strip(), []).append(row)
+    return list(groups.values())
 
 
 def _draws(seed: int, count: int) -> npt.NDArray[np.uint64]:
@@ -113,9 +113,9 @@ def _take(
             else:
                 left[label] -= size
     if not (taken == part).any():  # every text has more copies than fit: rather one too large than none
-        found = next((group for group in order.tolist() if taken[group] == 0 and spared(group)), None)
-        if found is not None:
-            taken[found] = part
+        spared_group = next((group for group in order.tolist() if taken[group] == 0 and spared(group)), None)
+        if spared_group is not None:
+            taken[spared_group] = part
 
 
 def _quotas(counts: Rows, total: int, *, keep_one: bool, given: Rows | None = None) -> Rows:

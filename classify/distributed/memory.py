@@ -71,7 +71,7 @@ def main_memory(own: Path = Path("/proc/self/cgroup"), groups: Path = _CONTROL_G
     Linux keeps such limits for groups of processes, `own` names this one's (cgroups(7), both versions); a limit of a
     group above counts too.
     """
-    found = [int(psutil.virtual_memory().total)]
+    limits = [int(psutil.virtual_memory().total)]
     lines: list[str] = []
     with contextlib.suppress(OSError):
         lines = own.read_text(encoding="utf-8").splitlines()
@@ -84,8 +84,8 @@ def main_memory(own: Path = Path("/proc/self/cgroup"), groups: Path = _CONTROL_G
         group = PurePosixPath(path)
         for one in (group, *group.parents):
             with contextlib.suppress(OSError, ValueError):  # no such group here, or no limit ("max")
-                found.append(int((root / one.relative_to("/") / name).read_text(encoding="ascii")))
-    return min(found)
+                limits.append(int((root / one.relative_to("/") / name).read_text(encoding="ascii")))
+    return min(limits)
 
 
 def release_cache(device: torch.device) -> None:

@@ -96,10 +96,10 @@ def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> None:
         # Without cpu=True, a launched process on a machine without GPU would believe to be rank 0 of 1.
         state = PartialState(cpu=plan.device == "cpu", backend=backend, timeout=timeout, **arguments)
     _formed += 1
-    found = (state.process_index, state.num_processes)
-    if found != (launch.rank, launch.world_size):
+    place = (state.process_index, state.num_processes)
+    if place != (launch.rank, launch.world_size):
         raise ClassifyError(
-            f"the process group gives rank {found[0]} of {found[1]}, the launcher said rank {launch.rank} "
+            f"the process group gives rank {place[0]} of {place[1]}, the launcher said rank {launch.rank} "
             f"of {launch.world_size}; please report this with the command that started it."
         )
 

@@ -12,13 +12,13 @@ from torch import nn
 
 def repeated_layers(model: nn.Module) -> list[nn.Module]:
     """The members of the outermost module lists that repeat one class: a transformer's layers."""
-    found: list[nn.Module] = []
+    layers: list[nn.Module] = []
     for child in model.children():
         if isinstance(child, nn.ModuleList) and len(child) > 1 and len({type(part) for part in child}) == 1:
-            found.extend(child)
+            layers.extend(child)
         else:
-            found.extend(repeated_layers(child))
-    return found
+            layers.extend(repeated_layers(child))
+    return layers
 
 
 def is_sharded(model: nn.Module) -> bool:
@@ -55,9 +55,9 @@ def gathered(tensors: Mapping[str, torch.Tensor], keep: bool) -> dict[str, torch
 
     One tensor is gathered at a time, so that no device has to hold them all.
     """
-    found: dict[str, torch.Tensor] = {}
+    whole_tensors: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
         full = whole(tensor.detach())
         if keep:
-            found[name] = full.cpu().contiguous()
-    return found
+            whole_tensors[name] = full.cpu().contiguous()
+    return whole_tensors

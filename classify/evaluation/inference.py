@@ -1,4 +1,4 @@
-"""Evaluation passes: every row once, in the file's order, on any number of processes (law 2)."""
+"""Evaluation passes: every row once, in the file's order, on any number of processes."""
 
 from __future__ import annotations
 

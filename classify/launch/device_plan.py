@@ -1,4 +1,4 @@
-"""Ranks and devices: with `classify.launch.launcher` the one place that knows about processes (law 3 of the design).
+"""Ranks and devices: with `classify.launch.launcher` the one place that knows about processes.
 
 `plan_devices` is a pure decision from plain arguments, so any hardware can be tried in a test;
 `classify.distributed.process_group` carries it out. Nothing here imports torch until the hardware is looked at.

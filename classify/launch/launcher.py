@@ -192,10 +192,10 @@ def _port_of(job: str, step: int = 0) -> int:
 
 def expand_tasks(text: str) -> list[int]:
     """SLURM's "2(x3),1" as [2, 2, 2, 1]."""
-    found: list[int] = []
+    counts: list[int] = []
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
-        found.extend([int(count)] * int(times or 1))
-    return found
+        counts.extend([int(count)] * int(times or 1))
+    return counts
 
 
 def first_host(text: str) -> str:

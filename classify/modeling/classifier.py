@@ -177,7 +177,7 @@ def load_model(
             _set_dropout(config, dropout)
         if folder.pooling == "mean" and hasattr(config, "classifier_pooling"):
             config.classifier_pooling = "mean"
-        stock, found = transformers.AutoModelForSequenceClassification.from_pretrained(
+        stock, loading = transformers.AutoModelForSequenceClassification.from_pretrained(
             folder.path,
             output_loading_info=True,
             config=config,
@@ -199,7 +199,7 @@ def load_model(
             f"--model {folder.name}: the classifier of the architecture {folder.config['model_type']!r} reads a text's "
             "last token, as decoders do; take a BERT-like model, which reads the first."
         )
-    _renew_head(stock, {*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])})
+    _renew_head(stock, {*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])})
     if folder.added_layers:
         append_layer(stock)
     return LoadedModel(TextClassifier(stock), pad_token_id, _first_position(stock))
@@ -312,14 +312,14 @@ def _packed_differences(
         return {"logits": (float("inf"), 0.0)}
     finally:
         model.classifier.train(was_training)
-    found = {}
+    differences = {}
     for what, wanted in exact.items():
         # One text alone has nothing to differ from.
         zero = wanted.mean(dim=0) if what != "gradients" and len(rows) > 1 else 0.0
         scale = max(float((wanted - zero).abs().max()), 1e-6 if what != "gradients" else 1e-30)
         shares = [float((other[what] - wanted).abs().max()) / scale for other in (packed, rounded)]
-        found[what] = (shares[0], max(_ROUNDING, _TIMES_ROUNDING * shares[1]))
-    return found
+        differences[what] = (shares[0], max(_ROUNDING, _TIMES_ROUNDING * shares[1]))
+    return differences
 
 
 def _outputs(
@@ -335,7 +335,7 @@ def _outputs(
     that is trained: they come through every attention that training goes back through.
     """
     logits: list[torch.Tensor] = []
-    found: list[torch.Tensor] = []
+    collected: list[torch.Tensor] = []
     states: list[torch.Tensor] = []
 
     def ask_gradient(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -353,12 +353,12 @@ def _outputs(
                 if states:
                     # Times 1,024, so that none vanishes in fp16; a gradient scaler does the same in training.
                     (gradient,) = torch.autograd.grad(1024 * got[:, 0].sum(), states)
-                    found.append(gradient.flatten(0, 1)[: int(tokens.lengths_of(rows).sum())].float().cpu())
+                    collected.append(gradient.flatten(0, 1)[: int(tokens.lengths_of(rows).sum())].float().cpu())
     finally:
         for hook in hooks:
             hook.remove()
     outputs = {"logits": torch.cat(logits)}
-    return {**outputs, "gradients": torch.cat(found)} if found else outputs
+    return {**outputs, "gradients": torch.cat(collected)} if collected else outputs
 
 
 def freeze(model: LoadedModel, *, embeddings: bool, layers: int) -> None:
@@ -419,9 +419,9 @@ def freeze_unused(model: LoadedModel, tokens: Tokens, row: int) -> list[str]:
 def output_layer(stock: Any) -> nn.Linear:
     """The last linear layer, which gives the logits."""
     classes = stock.config.num_labels
-    found = [m for m in stock.modules() if isinstance(m, nn.Linear) and m.out_features == classes]
-    assert found, f"{type(stock).__name__} ends in no linear layer with {classes} outputs"
-    return found[-1]
+    layers = [m for m in stock.modules() if isinstance(m, nn.Linear) and m.out_features == classes]
+    assert layers, f"{type(stock).__name__} ends in no linear layer with {classes} outputs"
+    return layers[-1]
 
 
 def _first_position(stock: Any) -> int:

@@ -237,15 +237,15 @@ def make_layout(given: Sequence[tuple[int, int, int]], heads: int) -> Layout:
     runs = list(_cut(given, heads))
     best: list[tuple[float, int]] = [(0.0, 0)]
     for end in range(1, len(runs) + 1):
-        texts, longest, found = 0, 0, (float("inf"), 0)
+        texts, longest, cheapest = 0, 0, (float("inf"), 0)
         for begin in range(end - 1, -1, -1):
             texts += runs[begin][1]
             longest = max(longest, _filled(runs[begin][2]))
             if heads * texts * longest**2 > _CACHED and begin < end - 1:
                 break
             seconds = best[begin][0] + _CALLS + heads * texts * longest * (_ENTRY + _SCORE * longest)
-            found = min(found, (seconds, begin))
-        best.append(found)
+            cheapest = min(cheapest, (seconds, begin))
+        best.append(cheapest)
     cuts = [len(runs)]
     while cuts[-1] > 0:
         cuts.append(best[cuts[-1]][1])

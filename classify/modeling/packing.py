@@ -1,4 +1,4 @@
-"""The packed forward: texts of a step end to end through a stock transformers model, no padding computed (law 4).
+"""The packed forward: texts of a step end to end through a stock transformers model, no padding computed.
 
 Every layer that works token by token sees one row of T tokens. Attention alone must know where texts begin and end:
 a function registered with transformers' `AttentionInterface` receives the boundaries as an extra keyword.

@@ -1,4 +1,4 @@
-"""Checkpoints that exist whole or not at all (law 5), written by the one main process (law 3).
+"""Checkpoints that exist whole or not at all, written by the one main process.
 
 A checkpoint is written into a temporary sibling folder: weights and optimizer state as safetensors, everything else
 as JSON, then a manifest with every file's size and SHA-256 as the last file. Each file is flushed to the disk, the
@@ -147,8 +147,8 @@ def _entries(folder: Path) -> list[tuple[int, Path]]:
     """(step, path) of everything named like a checkpoint, oldest first."""
     if not folder.is_dir():
         return []
-    found = [(int(match[1]), path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
-    return sorted(found)
+    entries = [(int(match[1]), path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
+    return sorted(entries)
 
 
 def _write_manifest(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""All that can be known to be wrong before torch is imported and before anything is written (law 9)."""
+"""All that can be known to be wrong before torch is imported and before anything is written."""
 
 from __future__ import annotations
 

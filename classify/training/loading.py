@@ -89,7 +89,7 @@ def choices(loaded: Loaded, packing: str, world: World, batch_size: int) -> list
     model, vocabulary = loaded.model, loaded.vocabulary
     precision = model.classifier.precision
     way = "packed end to end" if model.packed else "padded" if model.few_shapes else "padded by length"
-    found = [
+    guesses = [
         Guess("texts", way, packing, "packing in --config"),
         Guess("device", world.describe(), f"{batch_size} rows a step", "--cpu, --nproc"),
         Guess("precision", precision.name, precision.why, "--precision"),
@@ -101,11 +101,11 @@ def choices(loaded: Loaded, packing: str, world: World, batch_size: int) -> list
             f"{trained:,} of {whole:,} weights are trained",
             "LoRA and the head; merged into the rest at the end",
         )
-        found.append(Guess("weights", share, why, "--lora"))
+        guesses.append(Guess("weights", share, why, "--lora"))
     if vocabulary is not None and vocabulary.compacted:
         share = f"{len(vocabulary.used)} of {len(vocabulary.full)} tokens occur"
         why = "the embeddings of the others stay as they are"
-        found.append(Guess("vocabulary", share, why, "compact_vocabulary in --config"))
+        guesses.append(Guess("vocabulary", share, why, "compact_vocabulary in --config"))
     if model.loses_attention_dropout(world.device):
-        found.append(Guess("attention dropout", "0", "the kernel for packed texts has none", "packing in --config"))
-    return found
+        guesses.append(Guess("attention dropout", "0", "the kernel for packed texts has none", "packing in --config"))
+    return guesses

@@ -99,8 +99,8 @@ def begun_before(destination: Destination) -> Destination | None:
     folders = (
         [destination.folder] if destination.folder else [path for _, path in reversed(_numbered(destination.stem))]
     )
-    found = next((folder for folder in folders if is_of_this_job(folder)), None)
-    return None if found is None else Destination(found, destination.stem, resume=True)
+    begun = next((folder for folder in folders if is_of_this_job(folder)), None)
+    return None if begun is None else Destination(begun, destination.stem, resume=True)
 
 
 def is_of_this_job(folder: Path) -> bool:
@@ -109,8 +109,8 @@ def is_of_this_job(folder: Path) -> bool:
     if job is None:
         return False
     try:
-        found: dict[str, Any] = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        return job in found["job"]
+        record: dict[str, Any] = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        return job in record["job"]
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
@@ -173,12 +173,12 @@ def _numbered(stem: str) -> list[tuple[int, Path]]:
     base = Path("runs")
     if not base.is_dir():
         return []
-    found = [
+    folders = [
         (int(path.name[len(stem) + 1 :]), path)
         for path in base.iterdir()
         if path.name.startswith(f"{stem}-") and path.name[len(stem) + 1 :].isdecimal()
     ]
-    return sorted(found)
+    return sorted(folders)
 
 
 def _entries(folder: Path) -> Iterator[Path]:

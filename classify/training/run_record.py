@@ -24,13 +24,13 @@ _LIBRARIES = ("classify", "torch", "transformers", "datasets", "scikit-learn", "
 
 def versions() -> dict[str, str]:
     """Python, this program and the libraries that decide its numbers."""
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for name in _LIBRARIES:
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 @dataclass

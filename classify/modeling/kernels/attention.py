@@ -105,13 +105,16 @@ class _Attend(torch.autograd.Function):
     def forward(
         ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout: Layout, case: _Case
     ) -> torch.Tensor:
-        """Keeps the entries' queries, keys, values and what `_look` gives."""
+        """Keeps the entries' queries, keys, values and what `_forward` gives."""
         dtype = layout.product_type(q.dtype)
         queries = layout.gather(q, dtype, case.first_only)
         keys, values = layout.gather(k, dtype), layout.gather(v, dtype)
         out = torch.empty_like(queries)
-        looks = [_look_long if sweep.is_long else _look for sweep in layout.sweeps]
-        seen = [look(sweep, case, queries, keys, values, out) for look, sweep in zip(looks, layout.sweeps, strict=True)]
+        forwards = [_forward_long if sweep.is_long else _forward for sweep in layout.sweeps]
+        seen = [
+            forward(sweep, case, queries, keys, values, out)
+            for forward, sweep in zip(forwards, layout.sweeps, strict=True)
+        ]
         ctx.save_for_backward(queries, keys, values, *(tensor for *pair, _ in seen for tensor in pair))
         ctx.rest = (layout, case, [factor for *_, factor in seen])
         return layout.scatter(out, q, case.first_only)
@@ -126,17 +129,20 @@ class _Attend(torch.autograd.Function):
         if layout.real is not None and not case.first_only:
             own.mul_(layout.real)
         given = (queries, keys, values)
-        found = [torch.empty_like(x) for x in given]
+        gradients = [torch.empty_like(x) for x in given]
         for sweep, probabilities, mask, factor in zip(layout.sweeps, seen[::2], seen[1::2], factors, strict=True):
             if sweep.is_long:
-                _look_back_long(sweep, case, given, mask, own, found)
+                _backward_long(sweep, case, given, mask, own, gradients)
             else:
-                _look_back(sweep, case, given, probabilities, mask, factor, own, found)
-        scattered = layout.scatter(found[0], grad, case.first_only), *(layout.scatter(x, grad) for x in found[1:])
+                _backward(sweep, case, given, probabilities, mask, factor, own, gradients)
+        scattered = (
+            layout.scatter(gradients[0], grad, case.first_only),
+            *(layout.scatter(x, grad) for x in gradients[1:]),
+        )
         return *scattered, None, None
 
 
-def _look(
+def _forward(
     sweep: Sweep,
     case: _Case,
     queries: torch.Tensor,
@@ -171,7 +177,7 @@ def _look(
     return probabilities.to(held), mask.to(held), factor
 
 
-def _look_back(
+def _backward(
     sweep: Sweep,
     case: _Case,
     given: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
@@ -179,15 +185,15 @@ def _look_back(
     mask: torch.Tensor,
     factor: float,
     own: torch.Tensor,
-    found: list[torch.Tensor],
+    gradients: list[torch.Tensor],
 ) -> None:
     """Gradients of a sweep's entries into its part of `found`, from those of the output, `own`.
 
     `given` and `found` are queries, keys and values.
     """
     first_only = case.first_only
-    (q, dq), grad = (sweep.entries(x, first_only) for x in (given[0], found[0])), sweep.entries(own, first_only)
-    k, v, dk, dv = (sweep.entries(x) for x in (*given[1:], *found[1:]))
+    (q, dq), grad = (sweep.entries(x, first_only) for x in (given[0], gradients[0])), sweep.entries(own, first_only)
+    k, v, dk, dv = (sweep.entries(x) for x in (*given[1:], *gradients[1:]))
     share = sweep.scores(probabilities * mask if len(mask) else probabilities, first_only)
     through = torch.empty_like(probabilities, dtype=case.wide)
     score, probability = (sweep.scores(x, first_only) for x in (through, probabilities.to(case.wide)))
@@ -204,7 +210,7 @@ def _look_back(
         _multiply(dk[i], change.mT, q[i], dtype, case.scale)
 
 
-def _look_long(
+def _forward_long(
     sweep: Sweep,
     case: _Case,
     queries: torch.Tensor,
@@ -245,18 +251,18 @@ def _blocks(
         yield block, torch.softmax(scores, -1), mask, factor
 
 
-def _look_back_long(
+def _backward_long(
     sweep: Sweep,
     case: _Case,
     given: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     seed: torch.Tensor,
     own: torch.Tensor,
-    found: list[torch.Tensor],
+    gradients: list[torch.Tensor],
 ) -> None:
-    """The same as `_look_back` for a long text, whose blocks are computed again."""
+    """The same as `_backward` for a long text, whose blocks are computed again."""
     dtype, first_only = sweep.product_type(case.dtype), case.first_only
-    (q,), (dq,), (grad,) = (sweep.entries(x, first_only) for x in (given[0], found[0], own))
-    (k,), (v,), (dk,), (dv,) = (sweep.entries(x) for x in (*given[1:], *found[1:]))
+    (q,), (dq,), (grad,) = (sweep.entries(x, first_only) for x in (given[0], gradients[0], own))
+    (k,), (v,), (dk,), (dv,) = (sweep.entries(x) for x in (*given[1:], *gradients[1:]))
     key_sum, value_sum = (torch.zeros(x.shape, dtype=case.wide) for x in (k, v))
     for block, probability, mask, factor in _blocks(sweep, case, given[0], given[1], seed):
         asking, answering = block.queries, block.keys

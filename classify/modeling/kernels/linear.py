@@ -38,8 +38,8 @@ def multiplies_by_onednn(model: nn.Module) -> bool:
 
 def capabilities() -> Mapping[str, Any]:
     """What torch knows about this processor, by name; nothing where an older torch cannot tell."""
-    found: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    return found
+    known: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return known
 
 
 def onednn_is_faster(processor: Mapping[str, Any]) -> bool:

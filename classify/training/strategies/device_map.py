@@ -113,15 +113,15 @@ def choose_places(model: Any, devices: list[str], tokens: float, length: float, 
     kept = layer_activations(model.config.to_dict(), tokens, length, half=False)
     pieces = _pieces(model, int(kept))
     budgets = {device: int(gib * 1024 * MIB) if gib is not None else int(_USED * _free(device)) for device in devices}
-    found = spread(pieces, budgets)
-    if found is None:
+    division = spread(pieces, budgets)
+    if division is None:
         needs, room = sum(piece.needs for piece in pieces if not piece.frozen), sum(budgets.values())
         raise InputError(
             f"--strategy model: what is trained needs about {needs / MIB:,.0f} MiB, and {', '.join(devices)} may use "
             f"{room / MIB:,.0f} together; take a smaller --batch-size, --gradient-checkpointing, --freeze-layers, or "
             "--strategy fsdp with several processes."
         )
-    placed, left = found
+    placed, left = division
     on_cpu = devices == ["cpu"]
     fits = sum(piece.bytes for piece in pieces if piece.name in left) < _USED * _free("cpu")
     spare = "disk" if on_cpu or not fits else "cpu"
@@ -141,7 +141,7 @@ def _free(device: str) -> int:
 def _pieces(model: Any, activations: int) -> list[Piece]:
     """Embeddings, layers and what comes behind, in forward order; each repeated layer keeps so many bytes."""
     layers = {id(layer) for layer in repeated_layers(model)}
-    found: list[Piece] = []
+    pieces: list[Piece] = []
     below = True
 
     def visit(module: nn.Module, prefix: str) -> None:
@@ -156,7 +156,7 @@ def _pieces(model: Any, activations: int) -> list[Piece]:
             needs = sum(w.numel() * (TRAINED if w.requires_grad else FROZEN) for w in weights)
             # Below the first trained weight nothing is kept for a backward pass.
             needs += activations if id(child) in layers and not frozen else 0
-            found.append(Piece(f"{prefix}{name}", needs, sum(w.numel() * FROZEN for w in weights), frozen))
+            pieces.append(Piece(f"{prefix}{name}", needs, sum(w.numel() * FROZEN for w in weights), frozen))
 
     visit(model, "")
-    return found
+    return pieces
