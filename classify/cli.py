@@ -247,10 +247,10 @@ def _tell_interrupted() -> None:
 
 
 def _say_first(error: Exception) -> None:
-    """Print the line of a person's error before the other machines hear of it, which may take long."""
-    if isinstance(error, InputError):
+    """Print the line of an error before the other machines hear of it, which may take long."""
+    _tell(error, debug=False)
+    if isinstance(error, ClassifyError):
         error.was_said = True
-        _fail(str(error), error.exit_code, debug=False)
 
 
 def _let_first_error_speak(error: BaseException) -> None:

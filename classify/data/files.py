@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -17,19 +18,24 @@ TEMPORARY = ".making-"
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
+def whole(path: Path, before_replacing: Callable[[], object] = lambda: None) -> Iterator[Path]:
     """Where to write a file or a folder, which gets its name when the block ends and all of it is on the disk.
 
-    A file of that name is replaced; of a folder there must be none then. Where the block fails nothing is left.
+    A file of that name is replaced; a folder is not, so `before_replacing` may take away one that is there. Where the
+    block fails nothing is left.
     """
     temporary = path.with_name(f"{TEMPORARY}{path.name}-{secrets.token_hex(4)}")
     try:
         yield temporary
-        if temporary.is_dir():
+        is_folder = temporary.is_dir()
+        if is_folder:
             flush_files(temporary)
         flush(temporary)
+        before_replacing()
         temporary.replace(path)
-        flush(path.parent)
+        # A folder above that may not be read, or a disk that knows no such flush, is no reason to fail for a file.
+        with contextlib.nullcontext() if is_folder else contextlib.suppress(OSError):
+            flush(path.parent)
     except BaseException:
         _remove(temporary)
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -50,5 +51,5 @@ def write_predictions(
         write_row([*table.columns, *added])
         for start in range(0, len(rows), 4096):
             columns = [column.to_pylist() for column in picked.slice(start, 4096).columns]
-            for given in zip(*columns, strict=True):
-                write_row([*given, *next(predicted)])
+            for given, added_fields in zip(zip(*columns, strict=True), itertools.islice(predicted, 4096), strict=True):
+                write_row([*given, *added_fields])

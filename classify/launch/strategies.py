@@ -15,7 +15,7 @@ class StrategySpec:
 
     `implementation` is "module:class" below `classify.training.strategies`. `processes` says whether one process drives
     the devices, or each has its own. `name_for_people` is what PyTorch calls it. `splits` names the parts of a step's
-    memory that are divided over the devices (see `MemoryNeed.divided`).
+    memory that are divided over the devices (see `Need.divided`).
     """
 
     implementation: str

@@ -7,6 +7,7 @@ scores that calls over all would read and write main memory each time, so a swee
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -199,6 +200,17 @@ class Boundaries:
     longest: int
     tokens: int
     _layouts: dict[int, Layout] = field(default_factory=dict, compare=False, repr=False)
+    _moved: dict[torch.device, Boundaries] = field(default_factory=dict, compare=False, repr=False)
+
+    @functools.cached_property
+    def offsets(self) -> torch.Tensor:
+        """`cumulative` in int64, as nested tensors want it; one object: torch tells shapes apart by it."""
+        return self.cumulative.long()
+
+    @property
+    def shortest(self) -> int:
+        """Tokens of the shortest text."""
+        return min(length for *_, length in self.groups)
 
     def layout(self, heads: int) -> Layout:
         """How the texts are joined for training on a CPU; the same for all layers."""
@@ -211,9 +223,11 @@ class Boundaries:
         device = torch.device(device)  # Accelerate's hooks give a string
         if device == self.starts.device:
             return self
-        return Boundaries(
-            self.groups, send(self.starts, device), send(self.cumulative, device), self.longest, self.tokens
-        )
+        if device not in self._moved:  # a layer that is computed again must find the same object
+            self._moved[device] = Boundaries(
+                self.groups, send(self.starts, device), send(self.cumulative, device), self.longest, self.tokens
+            )
+        return self._moved[device]
 
 
 def _filled(length: int) -> int:

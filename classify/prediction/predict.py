@@ -110,6 +110,7 @@ def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "aut
     quiet_libraries()
     with launcher.telling_other_machines(lambda: start_world(use_cpu)):
         settings = read_settings(folder)
+        task = trained_task(settings.get("task"), labels_of(folder))
         tokenizer = load_tokenizer(folder)
         model = load_trained(Path(folder), pad_token_id=padding_id(tokenizer))
     world = start_world(use_cpu)
@@ -122,7 +123,6 @@ def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "aut
     except BaseException as error:
         world.close(error)
         raise
-    task = trained_task(settings.get("task"), labels_of(folder))
     return Classifier(model, tokenizer, settings, world, folder, task)
 
 

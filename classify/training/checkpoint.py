@@ -64,7 +64,7 @@ def save(
     *,
     keep: Callable[[list[int]], set[int]],
 ) -> Path:
-    """Write `folder`/step-<8 digits> from what `tensors_of` gives; then remove checkpoints that `keep` leaves out.
+    """Write `folder`/step-<8 digits> from tensors by name; then remove checkpoints that `keep` leaves out.
 
     `keep` receives the steps of all checkpoints, ascending, and returns those to keep; the new one always stays.
     Raises OSError where the disk does not take it, with nothing half-made left behind.
@@ -72,14 +72,17 @@ def save(
     folder.mkdir(parents=True, exist_ok=True)
     final = folder / name_of(step)
     remove_temporaries(folder)
-    with whole(final) as temporary:
+
+    def make_way() -> None:
+        if final.exists():  # a run that went back to an older checkpoint and came here again
+            _remove(final)
+
+    with whole(final, make_way) as temporary:
         temporary.mkdir()
         save_file(weights, temporary / "model.safetensors")
         save_file(moments, temporary / "optimizer.safetensors")
         (temporary / "state.json").write_text(json.dumps({**state, "step": step}, indent=1) + "\n", encoding="utf-8")
         _write_manifest(temporary)
-        if final.exists():  # a run that went back to an older checkpoint and came here again
-            _remove(final)
     steps = [number for number, _ in _entries(folder)]
     for number in sorted(set(steps) - keep(steps) - {step}):
         # What stays (a file that somebody has open on a network's disk) is removed with the next checkpoint.

@@ -20,7 +20,7 @@ from torch.nn.functional import normalize
 from classify.config.schema import TrainingConfig
 from classify.data.sampler import divide, token_cost
 from classify.data.tokenize import TrainingSet
-from classify.distributed.memory import attempt
+from classify.distributed.memory import attempt, release_cache
 from classify.distributed.world import World
 from classify.errors import ClassifyError, RankError
 from classify.modeling.classifier import LoadedModel, output_layer
@@ -156,6 +156,7 @@ class _Pairs:
         result, _ = attempt(compute, self.world.device)
         if self.world.any(result is None):
             self.optimizer.zero_grad(set_to_none=True)
+            release_cache(self.world.device)  # on all ranks: two may share a device
             return None
         return result
 

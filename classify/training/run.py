@@ -6,6 +6,7 @@ Every step that involves several processes is called by all of them; who writes 
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import signal
 import time
@@ -75,11 +76,11 @@ def train(
         tokenized = tokenize_tables(checked)
     with config.training.world as world:
         world.share_faults(None)
-        with prepared(checked, tokenized, world, begun) as run:
-            try:
+        try:
+            with prepared(checked, tokenized, world, begun) as run:
                 return _run(run)
-            finally:
-                restarts.end_training()
+        finally:
+            restarts.end_training()
 
 
 def _run(run: Run) -> Path:
@@ -97,11 +98,12 @@ def _run(run: Run) -> Path:
         run.loaded.vocabulary,
     )
     first_step = saved.step if saved is not None else 0
-    with _record(run, batches).kept(output) as record, Log(run, first_step) as log:
-        evaluate, checkpointer = Evaluate(run, log), Checkpointer(run)
-        if saved is not None:
+    with _record(run, batches).kept(output) as record, contextlib.ExitStack() as opened:
+        if saved is not None:  # before the log is cut to where it stands
             trainer.load_state_dict(saved, keep=output.writes)
-        else:
+        log = opened.enter_context(Log(run, first_step))
+        evaluate, checkpointer = Evaluate(run, log), Checkpointer(run)
+        if saved is None:
             _start(run, trainer, evaluate, is_final=end == 0)
         end = _dry_run(run, trainer, record, end)
         if saved is None and (trainer.progress.best is not None or training.cycles > 1):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -30,7 +30,7 @@ class Log(Callback):
         trackers = run.checked.trackers
         self._file = None
         self._tracker = Tracker()
-        with output.world.awaited(), output.writing("the training log"):
+        with self._closed_on_error(), output.world.awaited(), output.writing("the training log"):
             if output.writes:
                 self._file = _reopened(output.folder / "train_log.jsonl", after_step)
                 if not output.world.is_main:  # files lie on each machine, a server hears of one run
@@ -76,6 +76,14 @@ class Log(Callback):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @contextlib.contextmanager
+    def _closed_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
     def _write(self, values: dict[str, Any]) -> None:
         """Append one line and hand it to the operating system."""

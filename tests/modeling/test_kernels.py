@@ -95,3 +95,11 @@ def test_nested_attention_drops_shares_and_keeps_their_mean() -> None:
     torch.testing.assert_close(
         draws.mean(dim=0), nested(q, k, v, bounds, Asked(None, 0.0, -1, False)), rtol=0, atol=0.15
     )
+
+
+def test_a_layer_that_is_computed_again_meets_the_same_offsets() -> None:
+    """torch takes nested tensors with other offsets for tensors of other shapes."""
+    bounds = boundaries([4, 6])
+    assert bounds.offsets is bounds.offsets
+    moved = bounds.to("meta")
+    assert bounds.to("meta") is moved

@@ -122,6 +122,22 @@ def test_a_checkpoint_is_on_the_disk_before_its_rename_and_that_before_an_older_
     assert at_folder < at_rename < at_parent < at_removal
 
 
+def test_a_checkpoint_of_the_same_step_stays_until_the_new_one_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, 1)
+
+    def refuse(_: int) -> None:
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(OSError, match="quota"):
+        save(tmp_path, 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+    found, _ = checkpoint.newest(tmp_path)
+    assert found is not None
+
+
 FILE_EVENTS = ("open", "os.rename", "os.mkdir", "os.rmdir", "os.remove")
 LAST = 20
 

@@ -187,9 +187,9 @@ def _backward(
     own: torch.Tensor,
     gradients: list[torch.Tensor],
 ) -> None:
-    """Gradients of a sweep's entries into its part of `found`, from those of the output, `own`.
+    """Gradients of a sweep's entries into its part of `gradients`, from those of the output, `own`.
 
-    `given` and `found` are queries, keys and values.
+    `given` and `gradients` are queries, keys and values.
     """
     first_only = case.first_only
     (q, dq), grad = (sweep.entries(x, first_only) for x in (given[0], gradients[0])), sweep.entries(own, first_only)

@@ -58,11 +58,9 @@ def flash_applies(device: torch.device, dtype: torch.dtype | None, head_size: in
 
 def nested(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries, asked: Asked) -> torch.Tensor:
     """Attention (T, heads, d) by torch's nested tensors, with dropout; a window is not known there."""
-    offsets = boundaries.cumulative.long()
-    shortest = min(length for *_, length in boundaries.groups)
     queries, keys, values = (
         torch.nested.nested_tensor_from_jagged(
-            tensor, offsets, min_seqlen=shortest, max_seqlen=boundaries.longest
+            tensor, boundaries.offsets, min_seqlen=boundaries.shortest, max_seqlen=boundaries.longest
         ).transpose(1, 2)
         for tensor in (q, k, v)
     )
