@@ -143,7 +143,9 @@ def _train(arguments: list[str], program: str) -> int:
 def _predict(arguments: list[str], program: str) -> int:
     parser = Parser(prog=program, description="Predict every row of a table with a trained classifier.")
     parser.add_argument("--model", metavar="FOLDER", help="the output folder of a training run")
-    parser.add_argument("--data", metavar="FILE", help="the table: CSV with a header, UTF-8")
+    parser.add_argument("--data", metavar="FILE", help="the table, in any form that training takes")
+    parser.add_argument("--encoding", metavar="X", help="its encoding; recognised if not given")
+    parser.add_argument("--sheet", metavar="X", help="sheet of an Excel workbook; the first if not given")
     parser.add_argument("--out", metavar="FILE", default="predictions.csv", help="written here (default: %(default)s)")
     parser.add_argument("--text-column", "--text_column", metavar="X", help="as in training if not given")
     parser.add_argument("--precision", choices=["auto", "fp32", "tf32", "bf16", "fp16"], default="auto")
@@ -156,6 +158,7 @@ def _predict(arguments: list[str], program: str) -> int:
     ]
     if faults:
         raise InputError(*faults)
+    from classify.data.formats.base import ReadOptions
     from classify.prediction.inputs import check_prediction
 
     def start_world() -> World:
@@ -164,7 +167,8 @@ def _predict(arguments: list[str], program: str) -> int:
         return start_world(options.cpu)
 
     with launcher.telling_other_machines(start_world, _say_first):
-        table, column = check_prediction(options.model, options.data, options.out, options.text_column)
+        reading = ReadOptions(options.encoding, options.sheet)
+        table, column = check_prediction(options.model, options.data, options.out, options.text_column, reading)
     from classify.prediction.predict import load_classifier, predict_table
 
     with load_classifier(options.model, use_cpu=options.cpu, precision=options.precision) as classifier:

@@ -28,7 +28,12 @@ DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 class DataConfig:
     """The table: where it lies, which columns matter, how much of a text is read."""
 
-    data: str | None = option(None, "the table to learn from: CSV with a header, UTF-8", "--data", "--train-file")
+    data: str | None = option(
+        None,
+        "the table to learn from: CSV and its kin, JSON, JSON Lines, Parquet, Arrow, Excel; also compressed",
+        "--data",
+        "--train-file",
+    )
     eval_data: str | None = option(
         None,
         "a table to choose the best epoch by; split off --data otherwise",
@@ -47,6 +52,8 @@ class DataConfig:
     label_column: str | None = option(
         None, "name of the column that holds the label; found if not given", "--label-column"
     )
+    encoding: str | None = option(None, "encoding of the tables, e.g. gb18030; recognised if not given", "--encoding")
+    sheet: str | None = option(None, "sheet of an Excel workbook; the first if not given", "--sheet")
     max_length: int | None = option(
         None,
         "tokens kept of a text; 128, or the 99th percentile where texts are longer, up to 512",

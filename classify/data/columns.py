@@ -6,17 +6,9 @@ from dataclasses import dataclass
 
 import pyarrow.compute as pc
 
+from classify.data.names import LABEL_NAMES, PAIRED_NAMES, TEXT_NAMES
 from classify.data.table import Table
 from classify.errors import InputError
-
-TEXT_NAMES = (
-    "text", "sentence", "message", "review", "content", "body", "comment", "tweet", "question", "utterance",
-    "query", "document", "description", "post", "title",
-)  # fmt: skip
-LABEL_NAMES = (
-    "label", "labels", "class", "category", "target", "intent", "sentiment", "topic", "tag", "emotion", "y",
-    "label_name", "label_text",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -62,6 +54,13 @@ def find_columns(table: Table, text_column: str | None, label_column: str | None
         raise InputError(*faults)
     guesses: list[Guess] = []
     unclear: dict[str, str] = {}
+    for names in PAIRED_NAMES:
+        if text is None and label is None and set(names) <= set(table.columns):
+            text, label = names
+            guesses += [
+                Guess(f"{what} column", name, "both names say so", f"--{what}-column")
+                for what, name in (("text", text), ("label", label))
+            ]
     if text is None:
         text = _guess(table, "text", TEXT_NAMES, label, guesses, unclear)
     if label is None:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from classify.config.schema import DataConfig
 from classify.data.columns import Columns, Guess, empty_texts, find_columns, require_column
+from classify.data.formats.base import ReadOptions
 from classify.data.labels import near_twins
 from classify.data.split import cap_rows, overlap, split_rows
 from classify.data.table import Table, read_table
@@ -159,11 +160,12 @@ def _read(config: DataConfig) -> tuple[Table, Table | None, Table | None]:
     """All tables; the faults of all of them are raised together."""
     assert config.data is not None
     wanted = {"--data": config.data, "--eval-data": config.eval_data, "--test-data": config.test_data}
+    options = ReadOptions(config.encoding, config.sheet)
     tables: list[Table | None] = []
     faults = Faults()
     for flag, path in wanted.items():
         with faults.collecting():
-            tables.append(None if path is None else read_table(path, flag))
+            tables.append(None if path is None else read_table(path, flag, options))
     faults.raise_if_any()
     table, eval_table, test_table = tables
     assert table is not None

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from classify.data.columns import find_text_column
 from classify.data.files import refusal
+from classify.data.formats.base import ReadOptions
 from classify.data.table import Table, read_table
 from classify.errors import InputError
 from classify.evaluation.predictions_file import check_columns_free
@@ -14,10 +15,12 @@ from classify.modeling.result_folder import labels_of, read_settings
 from classify.tasks.registry import trained_task
 
 
-def check_prediction(model: str, data: str, out: str, text_column: str | None) -> tuple[Table, str]:
+def check_prediction(
+    model: str, data: str, out: str, text_column: str | None, reading: ReadOptions | None = None
+) -> tuple[Table, str]:
     """The table to predict and its text column, once everything that can be wrong has been looked at."""
     settings = read_settings(model)
-    table = read_table(data)
+    table = read_table(data, options=reading)
     column = find_text_column(table, text_column, settings["text_column"])
     check_columns_free(table, trained_task(settings.get("task"), labels_of(model)).prediction_columns())
     if launcher.looks_at_folders():  # on another machine the folder may be missing: nobody writes there

@@ -159,14 +159,13 @@ def _check_disk(config: RunConfig, corpus: Corpus, model: ModelFolder, wanted: D
 def _guesses(config: RunConfig, corpus: Corpus, model: ModelFolder) -> tuple[Guess, ...]:
     """What was chosen so far without being asked for."""
     table = corpus.tables[0]
-    delimiter = "tab" if table.delimiter == "\t" else "comma"
     values = config.flat()
     return (
         *(
             Guess(name.replace("_", " "), str(values[name]), f"{where} says so", _flag(name))
             for name, where in config.assumed.items()
         ),
-        Guess("table", f"{table.path}, {len(table)} rows", f"UTF-8 with a header, {delimiter} between columns", ""),
+        Guess("table", f"{table.path}, {len(table)} rows", table.content.form, table.content.flag),
         *corpus.guesses,
         Guess("model", config.model.name, model.found, "--model"),
         _pooling(config.model.pooling, model),

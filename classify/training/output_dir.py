@@ -16,6 +16,7 @@ from typing import Any
 from classify.config.schema import RunConfig
 from classify.config.stored_run import CHECKPOINTS, run_folder
 from classify.data.files import TEMPORARY, refusal, remove_temporaries
+from classify.data.source import Source
 from classify.errors import InputError
 from classify.launch import launcher, restarts
 
@@ -46,7 +47,7 @@ def check_destination(config: RunConfig) -> Destination:
     """Settle the output folder as far as that goes without writing. Raises InputError where it cannot be used."""
     training = config.training
     assert config.data.data is not None
-    stem = Path(config.data.data).stem
+    stem = Source(config.data.data, "--data").stem
     resume = training.resume_from_checkpoint
     named = Path(training.output_dir) if training.output_dir is not None else None
     checkpoint = None

@@ -13,10 +13,10 @@ from tests.support.person import Person
 BAD_FILES = {
     "empty": (b"", "empty"),
     "header only": (b"text,label\n", "no row below"),
-    "not UTF-8": (b"text,label\ncaf\xe9,x\n", "line 2"),
+    "not text": (b"text,label\n\x89PNG\x00\xff\x00,x\n", "line 2"),
     "one class": (b"text,label\n" + b"a,x\n" * 12, "two classes"),
     "too few rows": (b"text,label\n" + b"a,x\nb,y\n" * 2, "at least 10 rows. Got 4"),
-    "missing column": (b"id,words\n1,a\n" * 6, "the columns are: id, words"),
+    "missing column": (b"id,words\n" + b"1,a\n" * 6, "the columns are: id, words"),
     "ambiguous column": (b"text,intent,topic\n" + b"a,x,y\n" * 12, "intent, topic"),
     "ragged": (b"text,label\na,b,c\n", "line 2 (3)"),
 }
@@ -35,7 +35,7 @@ def test_bad_files(person: Person, name: str) -> None:
     ("words", "part"),
     [
         (["--data", "no.csv"], "no.csv: no such file. In . there is: my.csv."),
-        (["--data", "."], "expected a CSV file. Got a folder"),
+        (["--data", "."], "expected a file. Got a folder"),
         (["--data", "my.csv", "--text-column", "words"], "it has: text, label"),
         (["--data", "my.csv", "--model", "nobody/nothing"], "--model nobody/nothing"),
         (["--data", "my.csv", "--model", "./nothing"], "no such folder"),

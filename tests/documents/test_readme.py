@@ -46,7 +46,7 @@ def place(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "configs", folder / "configs")
     tiny.write_table(folder / "my.csv", tiny.table_rows(30))
     tiny.write_table(folder / "new.csv", tiny.table_rows(5, seed=1))
-    (folder / "latin1.csv").write_bytes(b"text,label\nlost card,card\ncaf\xe9,money\n")
+    (folder / "ragged.csv").write_bytes(b"text,label\nlost card,card\nwhere, when,money\n")
     done = type_in(folder, TRAIN, model_folder)
     assert done.returncode == 0, done.stderr
     return folder

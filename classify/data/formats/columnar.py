@@ -1,0 +1,93 @@
+"""Parquet, and Arrow's own files (Feather, the streams of `datasets`)."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from classify.data.formats.base import Content, Format, ReadOptions, as_text
+from classify.data.source import Source
+from classify.errors import InputError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+class Parquet(Format):
+    """Columns of any type that can be written as text."""
+
+    name = "Parquet"
+    suffixes = (".parquet",)
+
+    def recognises(self, start: bytes) -> bool:
+        """By its magic number."""
+        return start.startswith(b"PAR1")
+
+    def read(self, source: Source, options: ReadOptions) -> Content:
+        """All rows. Raises InputError where the file is damaged."""
+        from pyarrow import parquet
+
+        return _content(source, self.name, lambda stream: parquet.read_table(stream))
+
+
+class Arrow(Format):
+    """Arrow's file and stream formats; Feather's second version is the first of them."""
+
+    name = "Arrow"
+    suffixes = (".arrow", ".feather")
+
+    def recognises(self, start: bytes) -> bool:
+        """By the magic number of files, or the continuation mark of streams."""
+        return start.startswith((b"ARROW1", b"FEA1", b"\xff\xff\xff\xff"))
+
+    def read(self, source: Source, options: ReadOptions) -> Content:
+        """All rows. Raises InputError where the file is damaged."""
+        import pyarrow
+
+        def whole(stream: Any) -> pyarrow.Table:
+            if source.start(4) == b"\xff\xff\xff\xff":
+                return pyarrow.ipc.open_stream(stream).read_all()
+            from pyarrow import feather
+
+            return feather.read_table(stream)
+
+        return _content(source, self.name, whole)
+
+
+def _content(source: Source, name: str, read: Any) -> Content:
+    import pyarrow
+
+    try:
+        with source.open() as stream:
+            typed = read(pyarrow.BufferReader(stream.read()))
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise InputError(f"{source.path}: not a readable {name} file ({str(error).splitlines()[0]}).") from None
+    twice = sorted({column for column in typed.column_names if typed.column_names.count(column) > 1})
+    if twice:
+        raise InputError(f"{source.path}: column {', '.join(map(repr, twice))} is there more than once.")
+    if typed.num_rows == 0:
+        raise InputError(f"{source.path}: no row in it. Expected one row per text.")
+    labels = _class_names(typed.schema)
+    columns = {field.name: _as_strings(typed.column(field.name), labels.get(field.name)) for field in typed.schema}
+    return Content(pyarrow.table(columns), name, "", lambda rows: [row + 1 for row in rows], "row")
+
+
+def _as_strings(column: pyarrow.ChunkedArray, names: list[str] | None) -> pyarrow.Array:
+    """A column as text; class numbers of `datasets` by their names."""
+    import pyarrow
+
+    if pyarrow.types.is_string(column.type) and column.null_count == 0:
+        return column
+    values = column.to_pylist()
+    if names is not None:
+        values = [names[value] if isinstance(value, int) and 0 <= value < len(names) else value for value in values]
+    return pyarrow.array([as_text(value) for value in values], pyarrow.string())
+
+
+def _class_names(schema: pyarrow.Schema) -> dict[str, list[str]]:
+    """Names of the classes by column, where `datasets` has written them into the file."""
+    try:
+        described = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        return {name: feature["names"] for name, feature in described.items() if feature.get("_type") == "ClassLabel"}
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return {}

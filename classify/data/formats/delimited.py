@@ -1,0 +1,166 @@
+"""CSV and its kin: text with a delimiter between columns.
+
+Arrow's reader does the reading: it is fast, understands quoted delimiters and newlines, and all columns stay text, byte
+for byte as in the file. It does not count physical lines and forgives quotes that do not close; where a message needs a
+line, or the rows are fewer than the lines, the file is walked once more with the standard library's reader.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from classify.data.dialect import Dialect, candidates, detect_dialect, has_header, rows_of
+from classify.data.encoding import Encoding, detect_encoding
+from classify.data.formats.base import Content, Format, ReadOptions
+from classify.data.names import LABEL_NAMES, PAIRED_NAMES, TEXT_NAMES
+from classify.data.source import Source
+from classify.errors import InputError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_SAMPLE = 1 << 18
+_SAMPLE_ROWS = 2000
+_MOST_BYTES = 2**31 - 1  # of a block of Arrow's
+_SHOWN = 3
+
+
+class Delimited(Format):
+    """The form of a text file that is none of the others."""
+
+    name = "CSV"
+    suffixes = (".csv", ".tsv", ".txt", ".tab", ".psv")
+
+    def recognises(self, start: bytes) -> bool:
+        """Never: what nothing else recognises is taken for it."""
+        return False
+
+    def read(self, source: Source, options: ReadOptions) -> Content:
+        """All rows, each as wide as the header. Raises InputError with the lines of rows that are not."""
+        encoding = detect_encoding(source, options.encoding)
+        with encoding.text(source) as stream:
+            sample = stream.read(_SAMPLE)
+        if not sample.strip():
+            raise InputError(f"{source.path}: only empty lines. Expected a header line with column names, then rows.")
+        dialect = detect_dialect(sample, source.suffix)
+        return _read(source, encoding, _checked(source, encoding, dialect, sample))
+
+
+def _checked(source: Source, encoding: Encoding, dialect: Dialect, sample: str) -> Dialect:
+    """The dialect in which all rows of the file are equally wide, the one of the sample if it is. Raises InputError.
+
+    Bare quotes can swallow whole rows and leave equally wide ones behind. So where rows span lines, the dialect in
+    which quotes are text is taken if all lines are equally wide in it: those of a row that really spans several are
+    not. Commas stand in many texts, and prove nothing.
+    """
+    fault, spans = _fault(source, encoding, dialect)
+    if dialect.quote is not None and (fault is not None or (spans and dialect.delimiter != ",")):
+        bare = Dialect(dialect.delimiter, quote=None)
+        if _fault(source, encoding, bare) == (None, False):
+            return bare
+    if fault is None:
+        return dialect
+    for other in candidates(dialect.delimiter, sample):
+        if other != dialect and _fault(source, encoding, other)[0] is None:
+            return other
+    raise InputError(fault)
+
+
+def _fault(source: Source, encoding: Encoding, dialect: Dialect) -> tuple[str | None, bool]:
+    """What is wrong with the rows of a file in a dialect, in a line; and whether any row spans several lines."""
+    width: int | None = None
+    wrong: list[tuple[int, int]] = []
+    last, spans = 0, False
+    with encoding.text(source) as stream:
+        try:
+            for line, row in rows_of(stream, dialect):
+                width = len(row) if width is None else width
+                if len(row) != width:
+                    wrong.append((line, len(row)))
+                spans = spans or any("\n" in field or "\r" in field for field in row)
+                last = line
+        except csv.Error:
+            return (
+                f'{source.path} line {last + 1}: a quote (") opens a field in this row or below it and never closes as '
+                'it should; double a quote that belongs to the text ("").'
+            ), spans
+    if not wrong:
+        return None, spans
+    if width == 1:
+        return f"{source.path} line {wrong[0][0]}: expected one column, as in line 1. Got {wrong[0][1]} instead.", spans
+    shown = ", ".join(f"line {line} ({count})" for line, count in wrong[:_SHOWN])
+    more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+    return (
+        f"{source.path}: the header has {width} columns, but these rows have another number of fields: {shown}{more}. "
+        'Put a field that contains a delimiter between quotes (").'
+    ), spans
+
+
+def _read(source: Source, encoding: Encoding, dialect: Dialect) -> Content:
+    """All rows by Arrow, in a dialect that fits all of them."""
+    with encoding.text(source) as stream:
+        first = [row for _, row in itertools.islice(rows_of(stream, dialect), _SAMPLE_ROWS)]
+    header = has_header(first, (*TEXT_NAMES, *LABEL_NAMES, *itertools.chain(*PAIRED_NAMES)))
+    names = _names(source, first[0]) if header else [f"column_{number}" for number in range(1, len(first[0]) + 1)]
+    if header and len(first) == 1:
+        raise InputError(f"{source.path}: there is a header but no row below it. Expected one row per text.")
+    with encoding.text(source) as stream:
+        text = stream.read()
+    arrow = _parse(source, text.lstrip("\ufeff\r\n").encode(), dialect, names, header)
+    arrow = arrow.drop_columns([name for name in names if name.startswith(_UNNAMED) and _is_empty(arrow, name)])
+    form = f"{encoding.words} {'with a' if header else 'without'} header, {dialect.words}"
+
+    def places(rows: Sequence[int]) -> list[int]:
+        with encoding.text(source) as stream:
+            wanted = max(rows, default=-1) + 1 + header
+            starts = [line for line, _ in itertools.islice(rows_of(stream, dialect), wanted)]
+        return [starts[row + header] for row in rows]
+
+    return Content(arrow, form, encoding.flag, places)
+
+
+_UNNAMED = "unnamed_"
+
+
+def _names(source: Source, header: Sequence[str]) -> list[str]:
+    """The names of a header; columns without one are numbered."""
+    names = [name if name.strip() else f"{_UNNAMED}{number}" for number, name in enumerate(header, start=1)]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InputError(
+            f"{source.path} line 1: column {', '.join(map(repr, twice))} stands in the header more than once."
+        )
+    return names
+
+
+def _is_empty(arrow: pyarrow.Table, name: str) -> bool:
+    return all(value == "" for value in arrow.column(name).unique().to_pylist())
+
+
+def _parse(
+    source: Source, data: bytes, dialect: Dialect, names: list[str], header: bool, block: int = 1 << 20
+) -> pyarrow.Table:
+    """Rows as strings. Arrow reads in blocks of so many bytes, and no row may be longer than one."""
+    import pyarrow
+    from pyarrow import csv as arrow_csv
+
+    parse = arrow_csv.ParseOptions(
+        delimiter=dialect.delimiter,
+        quote_char=dialect.quote or False,
+        double_quote=dialect.escape is None,
+        escape_char=dialect.escape or False,
+        newlines_in_values=dialect.quote is not None,
+    )
+    read = arrow_csv.ReadOptions(block_size=block, column_names=names, skip_rows_after_names=int(header))
+    convert = arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.string()), strings_can_be_null=False)
+    try:
+        return arrow_csv.read_csv(io.BytesIO(data), read, parse_options=parse, convert_options=convert)
+    except pyarrow.ArrowInvalid as error:
+        size = min(len(data), _MOST_BYTES)
+        if "straddling" in str(error) and block < size:
+            return _parse(source, data, dialect, names, header, size)
+        raise InputError(f"{source.path}: not a readable CSV file ({str(error).splitlines()[0]}).") from None

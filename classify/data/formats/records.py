@@ -1,0 +1,140 @@
+"""JSON: a list of objects, an object of columns, and JSON Lines, an object a line."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from classify.data.encoding import Encoding, decoded_start, detect_encoding
+from classify.data.formats.base import Content, Format, ReadOptions, as_text
+from classify.data.source import Source
+from classify.errors import InputError
+
+_SHOWN = 5
+
+
+class JSONLines(Format):
+    """An object a line; empty lines are skipped."""
+
+    name = "JSON Lines"
+    suffixes = (".jsonl", ".ndjson")
+
+    def recognises(self, start: bytes) -> bool:
+        """Whether the first line is an object."""
+        line = decoded_start(start).lstrip().partition("\n")[0]
+        return line.startswith("{") and line.rstrip().endswith("}")
+
+    def read(self, source: Source, options: ReadOptions) -> Content:
+        """All objects; a key that a line lacks is an empty text there."""
+        encoding = detect_encoding(source, options.encoding)
+        records: list[dict[str, Any]] = []
+        lines: list[int] = []
+        faults: list[str] = []
+        with encoding.text(source) as stream:
+            for number, line in enumerate(_physical(stream), start=1):
+                if not line.strip():
+                    continue
+                try:
+                    record = json.loads(line)
+                except (ValueError, RecursionError) as error:
+                    faults.append(f"{source.path} line {number}: not JSON ({_reason(error)}); expected an object.")
+                    record = None
+                if record is not None and not isinstance(record, dict):
+                    faults.append(f"{source.path} line {number}: expected an object. Got {_kind(record)} instead.")
+                if len(faults) >= _SHOWN:
+                    break
+                if isinstance(record, dict):
+                    records.append(record)
+                    lines.append(number)
+        if faults:
+            raise InputError(*faults)
+        form = f"JSON Lines, {encoding.words}"
+        return Content(_table(source, records), form, encoding.flag, lambda rows: [lines[row] for row in rows])
+
+
+class JSON(Format):
+    """A list of objects, or an object whose values are columns."""
+
+    name = "JSON"
+    suffixes = (".json",)
+
+    def recognises(self, start: bytes) -> bool:
+        """Whether it begins like an object, or a list of them."""
+        return bool(re.match(r"\s*(\[\s*)?\{", decoded_start(start)))
+
+    def read(self, source: Source, options: ReadOptions) -> Content:
+        """All records. Raises InputError where the document is of another shape."""
+        encoding = detect_encoding(source, options.encoding)
+        if JSONLines().recognises(source.start()) and _is_lines(source, encoding):
+            return JSONLines().read(source, options)
+        try:
+            with encoding.text(source) as stream:
+                document = json.load(stream)
+        except (ValueError, RecursionError) as error:
+            line = f" line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+            raise InputError(f"{source.path}{line}: not JSON ({_reason(error)}).") from None
+        records = _records(source, document)
+        content = _table(source, records)
+        return Content(
+            content, f"JSON, {encoding.words}", encoding.flag, lambda rows: [row + 1 for row in rows], "record"
+        )
+
+
+def _physical(stream: Any) -> Any:
+    """Lines as JSON Lines has them: they end in a line feed alone, so that other breaks may stand in a text."""
+    rest = ""
+    while block := stream.read(1 << 20):
+        *lines, rest = (rest + block).split("\n")
+        yield from lines
+    if rest:
+        yield rest
+
+
+def _is_lines(source: Source, encoding: Encoding) -> bool:
+    """Whether each of the first two lines that are not empty is a document of its own."""
+    with encoding.text(source) as stream:
+        first = [line for line, _ in zip((line for line in _physical(stream) if line.strip()), range(2), strict=False)]
+    try:
+        return len(first) > 1 and all(isinstance(json.loads(line), dict) for line in first)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _records(source: Source, document: Any) -> list[dict[str, Any]]:
+    """The rows of a document of a known shape."""
+    shapes = "a list of objects, or an object of columns (lists of equal length)"
+    if isinstance(document, dict):
+        lists = {key: value for key, value in document.items() if isinstance(value, list)}
+        if lists and len(lists) == len(document) and len({len(value) for value in lists.values()}) == 1:
+            return [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
+        keys = ", ".join(map(repr, list(document)[:_SHOWN]))
+        raise InputError(f"{source.path}: expected {shapes}. Got an object with the keys {keys} instead.")
+    if not isinstance(document, list):
+        raise InputError(f"{source.path}: expected {shapes}. Got {_kind(document)} instead.")
+    for number, record in enumerate(document, start=1):
+        if not isinstance(record, dict):
+            raise InputError(f"{source.path} record {number}: expected an object. Got {_kind(record)} instead.")
+    return document
+
+
+def _table(source: Source, records: Sequence[dict[str, Any]]) -> Any:
+    """One string column a key, in the order in which keys appear first."""
+    import pyarrow
+
+    if not records:
+        raise InputError(f"{source.path}: no record in it. Expected one object per text.")
+    names = list(dict.fromkeys(key for record in records for key in record))
+    return pyarrow.table(
+        {name: pyarrow.array([as_text(record.get(name)) for record in records], pyarrow.string()) for name in names}
+    )
+
+
+def _reason(error: Exception) -> str:
+    return "nested too deep" if isinstance(error, RecursionError) else str(error).split(":")[0].lower()
+
+
+def _kind(value: Any) -> str:
+    names = {list: "a list", dict: "an object", str: "a text", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")

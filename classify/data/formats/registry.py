@@ -1,0 +1,23 @@
+"""The forms there are, and which of them a file is of: by the end of its name, else by how it begins."""
+
+from __future__ import annotations
+
+from classify.data.formats.base import Format
+from classify.data.formats.columnar import Arrow, Parquet
+from classify.data.formats.delimited import Delimited
+from classify.data.formats.excel import Excel
+from classify.data.formats.records import JSON, JSONLines
+from classify.data.source import Source
+
+DELIMITED = Delimited()
+FORMATS: tuple[Format, ...] = (JSONLines(), JSON(), Parquet(), Arrow(), Excel(), DELIMITED)
+SUFFIXES = tuple(suffix for form in FORMATS for suffix in form.suffixes)
+
+
+def find_format(source: Source) -> Format:
+    """The form that a file begins like, whatever its name says; else the one of its name, else delimited text."""
+    start = source.start()
+    named = next((form for form in FORMATS if source.suffix in form.suffixes), DELIMITED)
+    if named.recognises(start):
+        return named
+    return next((form for form in FORMATS if form.recognises(start)), named)

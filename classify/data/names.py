@@ -1,0 +1,25 @@
+"""Names that columns of texts and of labels have in people's tables, in many languages; in lower case."""
+
+from __future__ import annotations
+
+TEXT_NAMES = (
+    "text", "sentence", "message", "review", "content", "body", "comment", "tweet", "question", "utterance",
+    "query", "document", "description", "post", "title", "sms", "comment_text", "review_text", "texts", "email",
+    "feedback",
+    "texte", "commentaire", "avis", "phrase", "nachricht", "kommentar", "bewertung", "satz",
+    "texto", "comentario", "comentário", "mensaje", "mensagem", "opinión", "reseña", "testo", "commento",
+    "recensione",
+    "tekst", "текст", "отзыв", "сообщение", "комментарий", "metin", "yorum", "نص", "النص",
+    "文本", "内容", "评论", "评价", "句子", "文字", "標題", "評論", "內容", "テキスト", "文", "本文", "レビュー",
+    "텍스트", "내용", "리뷰",
+)  # fmt: skip
+LABEL_NAMES = (
+    "label", "labels", "class", "category", "target", "intent", "sentiment", "topic", "tag", "emotion", "y",
+    "label_name", "label_text", "classification", "airline_sentiment", "polarity",
+    "étiquette", "classe", "catégorie", "klasse", "kategorie", "etiqueta", "clase", "categoría", "categoria",
+    "etichetta",
+    "метка", "класс", "категория", "тональность", "etiket", "kategori", "sınıf", "تصنيف", "فئة",
+    "标签", "类别", "分类", "情感", "標籤", "類別", "ラベル", "カテゴリ", "분류", "라벨", "레이블",
+)  # fmt: skip
+# Pairs of names that say together which is which: those of a spreadsheet that was read in R.
+PAIRED_NAMES = (("v2", "v1"),)

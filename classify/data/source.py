@@ -1,0 +1,146 @@
+"""A file that holds a table: found, hashed, and decompressed while it is read."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import hashlib
+import io
+import lzma
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import pyarrow
+
+from classify.errors import InputError
+
+_BLOCK = 1 << 24
+# How a compressed file begins, its name, and what opens it.
+_COMPRESSIONS: tuple[tuple[bytes, str, Callable[[Path], Any]], ...] = (
+    (b"\x1f\x8b", "gzip", gzip.open),
+    (b"BZh", "bzip2", bz2.open),
+    (b"\xfd7zXZ\x00", "xz", lzma.open),
+    (b"\x28\xb5\x2f\xfd", "zstd", lambda path: pyarrow.input_stream(str(path), compression="zstd")),
+)
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+# A file that grows by more than this when it is decompressed, and to more bytes than that, is no table of texts.
+_MOST_GROWTH, _FEW_BYTES = 200, 64 << 20
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file as the person named it (`path`), with a flag for messages."""
+
+    path: str
+    flag: str
+
+    @property
+    def file(self) -> Path:
+        """Where it lies."""
+        return Path(self.path)
+
+    @property
+    def suffix(self) -> str:
+        """What the name ends in, without that of a compression: ".csv" of my.csv.gz."""
+        name = self.file.name.lower()
+        for ending in _COMPRESSED:
+            name = name.removesuffix(ending)
+        return Path(name).suffix
+
+    @property
+    def stem(self) -> str:
+        """The file's name without that of its form and compression, for runs/<stem>-<n>."""
+        name = self.file
+        return Path(name.stem).stem if name.suffix.lower() in _COMPRESSED else name.stem
+
+    @cached_property
+    def _compression(self) -> tuple[str, Callable[[Path], Any]] | None:
+        with self.file.open("rb") as file:
+            start = file.read(8)
+        return next(((name, opens) for magic, name, opens in _COMPRESSIONS if start.startswith(magic)), None)
+
+    @property
+    def compression(self) -> str | None:
+        """The name of its compression."""
+        return None if self._compression is None else self._compression[0]
+
+    def open(self) -> BinaryIO:
+        """Its bytes, decompressed. Raises InputError in reading where they are not what they seem."""
+        if self._compression is None:
+            return self.file.open("rb")
+        return cast(BinaryIO, io.BufferedReader(_Bounded(self, self._compression[1](self.file))))
+
+    def start(self, size: int = 1 << 16) -> bytes:
+        """Its first bytes, decompressed."""
+        with self.open() as stream:
+            return stream.read(size)
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of the file as it lies there."""
+        with self.file.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class _Bounded(io.RawIOBase):
+    """A decompressed stream that ends with an error where it grows out of all proportion."""
+
+    def __init__(self, source: Source, stream: BinaryIO):
+        self._source, self._stream, self._given = source, stream, 0
+        self._most = max(_FEW_BYTES, _MOST_GROWTH * source.file.stat().st_size)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        view = memoryview(buffer)  # type: ignore[arg-type]
+        try:
+            block = self._stream.read(len(view))
+        except (OSError, EOFError, lzma.LZMAError) as error:
+            raise InputError(
+                f"{self._source.path}: cannot be decompressed ({self._source.compression}: {error}); copy it again."
+            ) from None
+        self._given += len(block)
+        if self._given > self._most:
+            raise InputError(
+                f"{self._source.path}: {self._given >> 20} MiB and more come out of a file of "
+                f"{self._source.file.stat().st_size} bytes; decompress it yourself if that is as it should be."
+            )
+        view[: len(block)] = block
+        return len(block)
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+def find_source(path: str, flag: str, suffixes: Container[str]) -> Source:
+    """A file that is there and not empty. Raises InputError; `suffixes` are those of files to name instead."""
+    file = Path(path)
+    if not file.exists():
+        raise InputError(f"{flag} {path}: no such file.{_neighbours(file, suffixes)}")
+    if file.is_dir():
+        raise InputError(f"{flag} {path}: expected a file. Got a folder instead; name one file in it.")
+    try:
+        if file.stat().st_size == 0:
+            raise InputError(f"{path}: the file is empty. Expected a header line with column names, then rows.")
+        source = Source(path, flag)
+        source.start(1)
+    except OSError as error:
+        raise InputError(f"{flag} {path}: cannot be read ({error.strerror}).") from None
+    return source
+
+
+def _neighbours(file: Path, suffixes: Container[str]) -> str:
+    """A hint that names tables lying where the missing one was looked for."""
+    folder = file.parent
+    if not folder.is_dir():
+        return f" The folder {folder} does not exist either."
+    import difflib
+
+    names = [entry.name for entry in sorted(folder.iterdir()) if Source(str(entry), "").suffix in suffixes]
+    near = difflib.get_close_matches(file.name, names, n=1) or names[:3]
+    return f" In {folder} there is: {', '.join(near)}." if near else " Check the path."

@@ -1,0 +1,222 @@
+"""Each form and dialect that a table comes in, read to the same rows, and what is said of it."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+from pyarrow import feather, parquet
+
+from classify.data.formats.base import ReadOptions
+from classify.data.table import Table, read_table
+from classify.errors import InputError
+
+ROWS = [("good, really", "pos"), ('say "hi"', "neg"), ("two\nlines", "pos"), ("null", "NA"), ("fünf ☂", "neg")]
+PLAIN = [("good", "pos"), ("bad", "neg"), ("fine", "pos")]
+
+
+def pairs(table: Table, names: tuple[str, str] = ("text", "label")) -> list[tuple[str, str]]:
+    return list(zip(table.column(names[0]), table.column(names[1]), strict=True))
+
+
+def csv_text(rows: list[tuple[str, str]], header: str = "text,label") -> str:
+    quoted = [",".join('"' + field.replace('"', '""') + '"' for field in row) for row in rows]
+    return "\n".join([header, *quoted]) + "\n"
+
+
+def objects() -> list[dict[str, str]]:
+    return [{"text": text, "label": label} for text, label in ROWS]
+
+
+def arrow_table() -> pyarrow.Table:
+    return pyarrow.table({"text": [text for text, _ in ROWS], "label": [label for _, label in ROWS]})
+
+
+def write_stream(table: pyarrow.Table, path: Path) -> None:
+    with pyarrow.ipc.new_stream(path, table.schema) as stream:
+        stream.write_table(table)
+
+
+def write_workbook(path: Path, sheets: dict[str, list[tuple[Any, ...]]]) -> None:
+    import openpyxl
+
+    book = openpyxl.Workbook()
+    book.remove(book.active)
+    for name, rows in sheets.items():
+        sheet = book.create_sheet(name)
+        for row in rows:
+            sheet.append(row)
+    book.save(path)
+
+
+FORMS: dict[str, tuple[str, Callable[[Path], Any]]] = {
+    "CSV": ("a.csv", lambda path: path.write_text(csv_text(ROWS), encoding="utf-8")),
+    "CSV under another name": ("a.data", lambda path: path.write_text(csv_text(ROWS), encoding="utf-8")),
+    "JSON Lines": ("a.jsonl", lambda path: path.write_text("\n".join(map(json.dumps, objects())))),
+    "JSON Lines called JSON": ("a.json", lambda path: path.write_text("\n".join(map(json.dumps, objects())))),
+    "JSON of objects": ("a.json", lambda path: path.write_text(json.dumps(objects(), indent=2))),
+    "JSON of columns": ("a.json", lambda path: path.write_text(json.dumps(arrow_table().to_pydict()))),
+    "Parquet": ("a.parquet", lambda path: parquet.write_table(arrow_table(), path)),
+    "Parquet called CSV": ("a.csv", lambda path: parquet.write_table(arrow_table(), path)),
+    "Feather": ("a.feather", lambda path: feather.write_feather(arrow_table(), path)),
+    "Arrow stream": ("a.arrow", lambda path: write_stream(arrow_table(), path)),
+    "Excel": ("a.xlsx", lambda path: write_workbook(path, {"data": [("text", "label"), *ROWS]})),
+    "gzip": ("a.csv.gz", lambda path: path.write_bytes(gzip.compress(csv_text(ROWS).encode()))),
+    "bzip2": ("a.csv.bz2", lambda path: path.write_bytes(bz2.compress(csv_text(ROWS).encode()))),
+    "xz": ("a.csv.xz", lambda path: path.write_bytes(lzma.compress(csv_text(ROWS).encode()))),
+    "zstd": (
+        "a.jsonl.zst",
+        lambda path: path.write_bytes(
+            pyarrow.compress("\n".join(map(json.dumps, objects())).encode(), "zstd", asbytes=True)
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_gives_the_same_rows(tmp_path: Path, form: str) -> None:
+    name, write = FORMS[form]
+    write(tmp_path / name)
+    assert pairs(read_table(str(tmp_path / name))) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        ("Très bonne qualité, je l’ai aimé", "cp1252"),
+        ("Schöne Grüße aus Köln", "latin_1"),
+        ("Příliš žluťoučký kůň úpěl ďábelské ódy", "cp1250"),
+        ("Спасибо за быструю доставку, товар хороший", "cp1251"),
+        ("送货很快，商品质量很好。服务态度不好，不推荐。", "gb18030"),
+        ("送貨很快，商品品質很好。服務態度不佳，不推薦。", "big5"),
+        ("配送が早くて良かったです。品質にも満足しています。", "cp932"),
+        ("配送が早くて良かったです。品質にも満足しています。", "euc_jp"),
+        ("배송이 빠르고 좋아요. 품질이 별로입니다.", "euc_kr"),
+        ("hello there, my friend ☂", "utf-16"),
+        ("hello there, my friend", "utf-16-le"),
+        ("hello there, my friend", "utf-16-be"),
+        ("hello there ☂", "utf-32"),
+        ("hello there ☂", "utf-8-sig"),
+    ],
+)
+@pytest.mark.parametrize("times", [1, 30])
+def test_encodings_are_recognised(tmp_path: Path, text: str, encoding: str, times: int) -> None:
+    rows = [(text, "a")] * times + [("plain", "b")]
+    (tmp_path / "a.csv").write_bytes(csv_text(rows).encode(encoding))
+    table = read_table(str(tmp_path / "a.csv"))
+    assert pairs(table) == rows
+    assert (table.content.flag == "") == (encoding == "utf-8-sig")
+
+
+def test_an_encoding_is_taken_as_given(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes("text,label\ncafé,a\n".encode("mac_roman"))
+    table = read_table(str(tmp_path / "a.csv"), options=ReadOptions(encoding="mac_roman"))
+    assert pairs(table) == [("café", "a")]
+    with pytest.raises(InputError, match=r"--encoding klingon: Python knows no such encoding"):
+        read_table(str(tmp_path / "a.csv"), options=ReadOptions(encoding="klingon"))
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("delimiter", [",", "\t", ";", "|"])
+def test_delimiters_and_line_ends(tmp_path: Path, delimiter: str, end: str) -> None:
+    lines = [delimiter.join(row) for row in [("text", "label"), *PLAIN]]
+    (tmp_path / "a.txt").write_bytes(end.join(lines).encode())
+    assert pairs(read_table(str(tmp_path / "a.txt"))) == PLAIN
+
+
+@pytest.mark.parametrize(
+    ("content", "rows"),
+    [
+        (
+            "text,label\n'good, really',pos\n'bad',neg\n'so, so',pos\n",
+            [("good, really", "pos"), ("bad", "neg"), ("so, so", "pos")],
+        ),
+        ('text,label\n"say \\"hi\\", you",pos\n"b",neg\n', [('say "hi", you', "pos"), ("b", "neg")]),
+        ("text,label\nnext\x85line,a\npara\u2028graph,b\n", [("next\x85line", "a"), ("para\u2028graph", "b")]),
+        ("text,label,\na,x,\nb,y,\n", [("a", "x"), ("b", "y")]),
+        ("\n\ntext,label\n\na,x\n\nb,y\n", [("a", "x"), ("b", "y")]),
+    ],
+    ids=["single quotes", "backslashes", "other line breaks", "empty trailing column", "empty lines"],
+)
+def test_dialects(tmp_path: Path, content: str, rows: list[tuple[str, str]]) -> None:
+    (tmp_path / "a.csv").write_text(content, encoding="utf-8", newline="")
+    table = read_table(str(tmp_path / "a.csv"))
+    assert pairs(table) == rows
+    assert table.columns == ["text", "label"]
+
+
+@pytest.mark.parametrize(
+    ("content", "first"),
+    [
+        ("pos\tgood\nneg\tbad\npos\tfine\n", "pos"),
+        ("3,Fears for pensions,Unions say\n4,The race is on,A second team\n", "3"),
+    ],
+)
+def test_a_table_without_a_header_keeps_its_first_row(tmp_path: Path, content: str, first: str) -> None:
+    (tmp_path / "a.txt").write_text(content)
+    table = read_table(str(tmp_path / "a.txt"))
+    assert table.columns[:2] == ["column_1", "column_2"]
+    assert table.column("column_1")[0] == first
+    assert table.content.places([0, 1]) == [1, 2]
+    assert "without header" in table.content.form
+
+
+def test_places_count_what_a_person_sees(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n\n{"text": "b"}\n')
+    assert read_table(str(tmp_path / "a.jsonl")).where([1]).endswith("a.jsonl line 3")
+    write_workbook(tmp_path / "a.xlsx", {"one": [(None, None), ("text", "label"), ("a", 1), (None, None), ("b", 2.5)]})
+    table = read_table(str(tmp_path / "a.xlsx"))
+    assert pairs(table) == [("a", "1"), ("b", "2.5")]
+    assert table.where([0, 1]).endswith("a.xlsx rows 3, 5")
+
+
+def test_a_sheet_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "a.xlsx"
+    write_workbook(path, {"notes": [("n",), ("x",)], "data": [("text", "label"), ("a", "b")]})
+    assert read_table(str(path)).columns == ["n"]
+    assert "others: data" in read_table(str(path)).content.form
+    assert pairs(read_table(str(path), options=ReadOptions(sheet="data"))) == [("a", "b")]
+    with pytest.raises(InputError, match=r"--sheet more: .* has no such sheet; it has: notes, data\."):
+        read_table(str(path), options=ReadOptions(sheet="more"))
+
+
+def test_class_numbers_of_datasets_have_their_names(tmp_path: Path) -> None:
+    import datasets
+
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["neg", "pos"])})
+    datasets.Dataset.from_dict({"text": ["a", "b"], "label": [1, 0]}, features).to_parquet(tmp_path / "a.parquet")
+    assert pairs(read_table(str(tmp_path / "a.parquet"))) == [("a", "pos"), ("b", "neg")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "parts"),
+    [
+        ("a.jsonl", b'{"text": "a"}\n{"text": \n{"text": "b"}\n', ["line 2", "not JSON"]),
+        ("a.jsonl", b'{"text": "a"}\n[1]\n', ["line 2", "expected an object", "a list"]),
+        ("a.json", b"[" * 100_000, ["not JSON", "nested too deep"]),
+        ("a.json", b'{"train": [1], "test": [1, 2]}', ["a list of objects", "'train', 'test'"]),
+        ("a.json", b'[{"text": "a"}, 3]', ["record 2", "a number"]),
+        ("a.json", b"[]", ["no record"]),
+        ("a.parquet", b"PAR1 and no more", ["not a readable Parquet file"]),
+        ("a.arrow", b"ARROW1 and no more", ["not a readable Arrow file"]),
+        ("a.xlsx", b"PK\x03\x04 and no more", ["not a readable workbook"]),
+        ("a.csv.gz", gzip.compress(b"text,label\na,b\n", mtime=0)[:-9], ["cannot be decompressed", "gzip"]),
+        ("a.csv.gz", gzip.compress(b"\0" * (200 << 20), mtime=0), ["MiB and more come out of a file of"]),
+    ],
+    ids=range(11),
+)
+def test_a_broken_file_ends_in_a_line(tmp_path: Path, name: str, content: bytes, parts: list[str]) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        read_table(str(tmp_path / name))
+    (line,) = caught.value.faults
+    assert "\n" not in line
+    for part in [name, *parts]:
+        assert part in line
