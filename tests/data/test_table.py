@@ -124,3 +124,15 @@ def test_missing_files_name_their_neighbours(tmp_path: Path) -> None:
         read_table(str(tmp_path))
     with pytest.raises(InputError, match="does not exist either"):
         read_table(str(tmp_path / "no" / "mail.csv"))
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [['"Foo" said', "he"], ['""Foo"" said', "he"], ['"Foo" said', 'he said "Bar"'], ["'", '"']],
+    ids=["behind a quote", "doubled", "balanced", "alone"],
+)
+def test_quotes_that_are_text_stay(tmp_path: Path, texts: list[str]) -> None:
+    """Far into a file, where no sample shows them."""
+    rows = [("ham", f"text {number}") for number in range(30_000)] + [("spam", text) for text in texts]
+    path = write(tmp_path / "a.tsv", "\n".join(["label\ttext", *map("\t".join, rows)]).encode())
+    assert list(zip(*map(read_table(path).column, ("label", "text")), strict=True)) == rows

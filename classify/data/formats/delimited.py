@@ -7,9 +7,11 @@ line, or the rows are fewer than the lines, the file is walked once more with th
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import itertools
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -47,7 +49,43 @@ class Delimited(Format):
         if not sample.strip():
             raise InputError(f"{source.path}: only empty lines. Expected a header line with column names, then rows.")
         dialect = detect_dialect(sample, source.suffix)
-        return _read(source, encoding, _checked(source, encoding, dialect, sample))
+        text = _Text(source, encoding)
+        with contextlib.suppress(InputError, csv.Error):
+            content, lines = _read(text, dialect)
+            if lines == text.lines and not text.has_quotes_inside(dialect):
+                return content
+        # Rows of several lines, empty lines - or quotes that are none, or rows of another width.
+        return _read(text, _checked(source, encoding, dialect, sample))[0]
+
+
+class _Text:
+    """The bytes of a file in UTF-8, as Arrow wants them, and how many lines they are."""
+
+    def __init__(self, source: Source, encoding: Encoding):
+        self.source, self.encoding = source, encoding
+        with source.open() as stream:
+            data = stream.read()
+        if encoding.name not in ("utf-8", "utf-8-sig") or encoding.damaged:
+            data = data.decode(encoding.name, encoding.errors).encode()
+        self.data = data.lstrip(b"\xef\xbb\xbf").lstrip(b"\r\n")
+        self.lines = max(self.data.count(b"\n"), self.data.count(b"\r")) + (not self.data.endswith((b"\n", b"\r")))
+
+    def has_quotes_inside(self, dialect: Dialect) -> bool:
+        """Whether a quote that is not doubled stands elsewhere than at a field's beginning or end.
+
+        It may be a quote that is text in a field of quotes; Arrow would drop it.
+        """
+        if dialect.quote is None:
+            return False
+        quote, ends = dialect.quote.encode(), (dialect.delimiter.encode(), b"\n", b"\r")
+        if quote not in self.data:
+            return False
+        single = self.data.replace(quote * 2, b"") if quote * 2 in self.data else self.data
+        at_ends = sum(single.count(end + quote) for end in ends) + single.startswith(quote)
+        at_ends += sum(single.count(quote + end) for end in ends) + single.endswith(quote)
+        # An empty field of quotes with text behind it.
+        empty = rb"[%b\r\n]%b%b[^%b%b\r\n]" % (re.escape(ends[0]), quote, quote, quote, re.escape(ends[0]))
+        return at_ends != single.count(quote) or (single is not self.data and bool(re.search(empty, self.data)))
 
 
 def _checked(source: Source, encoding: Encoding, dialect: Dialect, sample: str) -> Dialect:
@@ -100,17 +138,16 @@ def _fault(source: Source, encoding: Encoding, dialect: Dialect) -> tuple[str | 
     ), spans
 
 
-def _read(source: Source, encoding: Encoding, dialect: Dialect) -> Content:
-    """All rows by Arrow, in a dialect that fits all of them."""
+def _read(text: _Text, dialect: Dialect) -> tuple[Content, int]:
+    """All rows by Arrow, and how many lines they are if none spans several."""
+    source, encoding = text.source, text.encoding
     with encoding.text(source) as stream:
         first = [row for _, row in itertools.islice(rows_of(stream, dialect), _SAMPLE_ROWS)]
     header = has_header(first, (*TEXT_NAMES, *LABEL_NAMES, *itertools.chain(*PAIRED_NAMES)))
     names = _names(source, first[0]) if header else [f"column_{number}" for number in range(1, len(first[0]) + 1)]
     if header and len(first) == 1:
         raise InputError(f"{source.path}: there is a header but no row below it. Expected one row per text.")
-    with encoding.text(source) as stream:
-        text = stream.read()
-    arrow = _parse(source, text.lstrip("\ufeff\r\n").encode(), dialect, names, header)
+    arrow = _parse(source, text.data, dialect, names, header)
     arrow = arrow.drop_columns([name for name in names if name.startswith(_UNNAMED) and _is_empty(arrow, name)])
     form = f"{encoding.words} {'with a' if header else 'without'} header, {dialect.words}"
 
@@ -120,7 +157,7 @@ def _read(source: Source, encoding: Encoding, dialect: Dialect) -> Content:
             starts = [line for line, _ in itertools.islice(rows_of(stream, dialect), wanted)]
         return [starts[row + header] for row in rows]
 
-    return Content(arrow, form, encoding.flag, places)
+    return Content(arrow, form, encoding.flag, places), len(arrow) + header
 
 
 _UNNAMED = "unnamed_"
