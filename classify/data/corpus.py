@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -12,7 +13,9 @@ import numpy.typing as npt
 from classify.config.schema import DataConfig
 from classify.data.columns import Columns, Guess, empty_texts, find_columns, require_column
 from classify.data.formats.base import ReadOptions
+from classify.data.formats.registry import SUFFIXES
 from classify.data.labels import near_twins
+from classify.data.source import split_files
 from classify.data.split import cap_rows, overlap, split_rows
 from classify.data.table import Table, read_table
 from classify.errors import Faults, InputError
@@ -160,6 +163,9 @@ def _read(config: DataConfig) -> tuple[Table, Table | None, Table | None]:
     """All tables; the faults of all of them are raised together."""
     assert config.data is not None
     wanted = {"--data": config.data, "--eval-data": config.eval_data, "--test-data": config.test_data}
+    if Path(config.data).is_dir():
+        parts = split_files(Path(config.data), SUFFIXES)
+        wanted |= {flag: path for flag, path in parts.items() if flag == "--data" or wanted[flag] is None}
     options = ReadOptions(config.encoding, config.sheet)
     tables: list[Table | None] = []
     faults = Faults()

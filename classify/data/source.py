@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import bz2
+import glob
 import gzip
 import hashlib
 import io
 import lzma
+import re
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +27,12 @@ _COMPRESSIONS: tuple[tuple[bytes, str, Callable[[Path], Any]], ...] = (
     (b"\xfd7zXZ\x00", "xz", lzma.open),
     (b"\x28\xb5\x2f\xfd", "zstd", lambda path: pyarrow.input_stream(str(path), compression="zstd")),
 )
+# What people call the parts of a data set.
+_PARTS = {
+    "--data": ("train", "training"),
+    "--eval-data": ("validation", "valid", "val", "dev", "eval"),
+    "--test-data": ("test", "testing"),
+}
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 # A file that grows by more than this when it is decompressed, and to more bytes than that, is no table of texts.
 _MOST_GROWTH, _FEW_BYTES = 200, 64 << 20
@@ -52,9 +60,10 @@ class Source:
 
     @property
     def stem(self) -> str:
-        """The file's name without that of its form and compression, for runs/<stem>-<n>."""
+        """The file's name without that of its form and compression, for runs/<stem>-<n>; of a pattern what is fixed."""
         name = self.file
-        return Path(name.stem).stem if name.suffix.lower() in _COMPRESSED else name.stem
+        stem = Path(name.stem).stem if name.suffix.lower() in _COMPRESSED else name.stem
+        return re.sub(r"[*?\[\]]+", "", stem).strip("-_. ") or "tables"
 
     @cached_property
     def _compression(self) -> tuple[str, Callable[[Path], Any]] | None:
@@ -117,13 +126,35 @@ class _Bounded(io.RawIOBase):
         super().close()
 
 
+def matching(pattern: str) -> list[str]:
+    """The files that a pattern such as part-*.csv names, in the order of their names; none where it is no pattern."""
+    if not glob.has_magic(pattern) or Path(pattern).exists():
+        return []
+    return sorted(name for name in glob.glob(pattern, recursive=True) if Path(name).is_file())
+
+
+def split_files(folder: Path, suffixes: Container[str]) -> dict[str, str]:
+    """The files of a folder that are named after the parts of a data set, by flag; {} where there is no train file."""
+    parts: dict[str, str] = {}
+    for flag, words in _PARTS.items():
+        entries = [entry for entry in sorted(folder.iterdir()) if entry.is_file() and _first_word(entry) in words]
+        names = [str(entry) for entry in entries if Source(str(entry), flag).suffix in suffixes]
+        if len(names) > 1:
+            raise InputError(f"{flag}: {folder} has several files for it ({', '.join(names)}); name one.")
+        if names:
+            parts[flag] = names[0]
+    return parts if "--data" in parts else {}
+
+
+def _first_word(file: Path) -> str:
+    return re.split(r"[^a-z]", file.name.lower())[0]
+
+
 def find_source(path: str, flag: str, suffixes: Container[str]) -> Source:
     """A file that is there and not empty. Raises InputError; `suffixes` are those of files to name instead."""
     file = Path(path)
-    if not file.exists():
+    if not file.is_file():
         raise InputError(f"{flag} {path}: no such file.{_neighbours(file, suffixes)}")
-    if file.is_dir():
-        raise InputError(f"{flag} {path}: expected a file. Got a folder instead; name one file in it.")
     try:
         if file.stat().st_size == 0:
             raise InputError(f"{path}: the file is empty. Expected a header line with column names, then rows.")

@@ -6,13 +6,19 @@ All columns stay text, as in the file, so that predictions.csv can repeat them; 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import bisect
+import hashlib
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from classify.data.formats.base import Content, ReadOptions
+from classify.data.formats.documents import holds_documents, read_documents
 from classify.data.formats.registry import SUFFIXES, find_format
-from classify.data.source import find_source
+from classify.data.source import find_source, matching
+from classify.errors import InputError
 
 if TYPE_CHECKING:
     import datasets
@@ -62,7 +68,46 @@ class Table:
 
 
 def read_table(path: str, flag: str = "--data", options: ReadOptions | None = None) -> Table:
-    """Read a table. Raises InputError with all faults of the file."""
+    """Read a table: a file, several that a pattern names, or a folder of documents. Raises InputError."""
+    options = options or ReadOptions()
+    files = matching(path)
+    if files:
+        return _joined(path, [read_table(name, flag, options) for name in files])
+    folder = Path(path)
+    if folder.is_dir():
+        if not holds_documents(folder):
+            raise InputError(
+                f"{flag} {path}: expected a file, a folder with a folder of .txt files for each class, or one with "
+                f"files named train.*, validation.*, test.*. Got a folder with {_some(folder)} instead."
+            )
+        content, digest = read_documents(path, flag, options)
+        return Table(path, digest, content)
     source = find_source(path, flag, SUFFIXES)
-    content = find_format(source).read(source, options or ReadOptions())
+    content = find_format(source).read(source, options)
     return Table(path, source.sha256, content)
+
+
+def _joined(path: str, tables: list[Table]) -> Table:
+    """One table of several, by the names of their columns. Raises InputError where they have others."""
+    import pyarrow
+
+    first = tables[0]
+    for other in tables[1:]:
+        if set(other.columns) != set(first.columns):
+            only = ", ".join(map(repr, sorted(set(first.columns) ^ set(other.columns))))
+            raise InputError(f"{path}: {first.path} and {other.path} have other columns ({only} in one of them alone).")
+    arrow = pyarrow.concat_tables([table.arrow.select(first.columns) for table in tables])
+    ends = list(itertools.accumulate(map(len, tables)))
+
+    def places(rows: Sequence[int]) -> list[str]:
+        owners = [bisect.bisect_right(ends, row) for row in rows]
+        return [tables[n].where([row - ends[n] + len(tables[n])]) for n, row in zip(owners, rows, strict=True)]
+
+    digest = hashlib.sha256("".join(table.sha256 for table in tables).encode()).hexdigest()
+    content = Content(arrow, f"{len(tables)} files: {first.content.form}", first.content.flag, places, "row")
+    return Table(path, digest, content)
+
+
+def _some(folder: Path) -> str:
+    names = sorted(entry.name for entry in folder.iterdir())
+    return ", ".join(names[:_SHOWN]) + (" ..." if len(names) > _SHOWN else "") if names else "nothing"

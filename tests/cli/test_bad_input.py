@@ -35,7 +35,7 @@ def test_bad_files(person: Person, name: str) -> None:
     ("words", "part"),
     [
         (["--data", "no.csv"], "no.csv: no such file. In . there is: my.csv."),
-        (["--data", "."], "expected a file. Got a folder"),
+        (["--data", "."], "expected a file, a folder with"),
         (["--data", "my.csv", "--text-column", "words"], "it has: text, label"),
         (["--data", "my.csv", "--model", "nobody/nothing"], "--model nobody/nothing"),
         (["--data", "my.csv", "--model", "./nothing"], "no such folder"),

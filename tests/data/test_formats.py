@@ -14,7 +14,10 @@ import pyarrow
 import pytest
 from pyarrow import feather, parquet
 
+from classify.config.schema import DataConfig
+from classify.data.corpus import read_tables
 from classify.data.formats.base import ReadOptions
+from classify.data.source import Source
 from classify.data.table import Table, read_table
 from classify.errors import InputError
 
@@ -220,3 +223,51 @@ def test_a_broken_file_ends_in_a_line(tmp_path: Path, name: str, content: bytes,
     assert "\n" not in line
     for part in [name, *parts]:
         assert part in line
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "gb18030"])
+def test_a_folder_for_each_class_and_a_file_for_each_document(tmp_path: Path, encoding: str) -> None:
+    texts = {
+        "体育/1.txt": "球队赢了比赛，球迷很高兴。",
+        "体育/2.txt": "运动员打破了纪录。",
+        "文学/1.txt": "这本小说\n很好看。",
+    }
+    for name, text in texts.items():
+        (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data" / name).write_bytes(text.encode(encoding))
+    table = read_table(str(tmp_path / "data"))
+    assert dict(zip(table.column("file"), pairs(table), strict=True)) == {
+        name: (text, name.split("/")[0]) for name, text in texts.items()
+    }
+    assert table.where([2]).endswith("data file 文学/1.txt")
+
+
+def test_a_folder_with_a_file_for_each_part(tmp_path: Path) -> None:
+    for name, rows in (("train", PLAIN * 4), ("validation", PLAIN), ("test", PLAIN[:2])):
+        (tmp_path / f"{name}.csv").write_text(csv_text(rows))
+    (tmp_path / "README.md").write_text("not a table")
+    tables = read_tables(DataConfig(data=str(tmp_path)))
+    assert tables.eval is not None
+    assert tables.test is not None
+    assert [len(table) for table in (tables.train, tables.eval, tables.test)] == [12, 3, 2]
+    (tmp_path / "train.jsonl").write_text("{}")
+    with pytest.raises(InputError, match=r"--data: .* has several files for it \(.*train\.csv, .*train\.jsonl\)"):
+        read_tables(DataConfig(data=str(tmp_path)))
+
+
+def test_files_that_a_pattern_names_are_one_table(tmp_path: Path) -> None:
+    (tmp_path / "part-1.csv").write_text(csv_text(PLAIN))
+    (tmp_path / "part-2.csv").write_text("label;text\nneg;last\n")
+    table = read_table(str(tmp_path / "part-*.csv"))
+    assert pairs(table) == [*PLAIN, ("last", "neg")]
+    assert table.where([3]).endswith("part-2.csv line 2")
+    assert Source(str(tmp_path / "part-*.csv"), "").stem == "part"
+    (tmp_path / "part-3.csv").write_text("text,class\na,b\n")
+    with pytest.raises(InputError, match=r"part-1\.csv and .*part-3\.csv have other columns \('class', 'label'"):
+        read_table(str(tmp_path / "part-*.csv"))
+
+
+def test_a_folder_of_other_things_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.md").write_text("no table")
+    with pytest.raises(InputError, match=r"expected a file, a folder with .* Got a folder with notes\.md instead"):
+        read_table(str(tmp_path))

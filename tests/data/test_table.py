@@ -120,7 +120,7 @@ def test_missing_files_name_their_neighbours(tmp_path: Path) -> None:
     write(tmp_path / "mails.csv", b"text,label\na,b\n")
     with pytest.raises(InputError, match=r"no such file.*mails\.csv"):
         read_table(str(tmp_path / "mail.csv"))
-    with pytest.raises(InputError, match="folder"):
+    with pytest.raises(InputError, match=r"Got a folder with mails\.csv instead"):
         read_table(str(tmp_path))
     with pytest.raises(InputError, match="does not exist either"):
         read_table(str(tmp_path / "no" / "mail.csv"))

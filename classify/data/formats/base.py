@@ -26,13 +26,13 @@ class Content:
     """A table as it was read: every column a string column, rows in the order of the file.
 
     `form` says in words what the file was taken for, and `flag` how to say otherwise. `places` gives, for row numbers,
-    where each stands in the file, and `unit` what these places are: lines, or rows of a sheet.
+    where each stands in the file, and `unit` what these places are: lines, rows of a sheet, files.
     """
 
     arrow: pyarrow.Table
     form: str
     flag: str
-    places: Callable[[Sequence[int]], list[int]]
+    places: Callable[[Sequence[int]], Sequence[int | str]]
     unit: str = "line"
 
 
