@@ -203,14 +203,11 @@ class Boundaries:
     _moved: dict[torch.device, Boundaries] = field(default_factory=dict, compare=False, repr=False)
 
     @functools.cached_property
-    def offsets(self) -> torch.Tensor:
-        """`cumulative` in int64, as nested tensors want it; one object: torch tells shapes apart by it."""
-        return self.cumulative.long()
-
-    @property
-    def shortest(self) -> int:
-        """Tokens of the shortest text."""
-        return min(length for *_, length in self.groups)
+    def slots(self) -> torch.Tensor:
+        """(T,) each token's place among N texts padded to the longest, N * longest places."""
+        ends = self.cumulative.long()
+        text = torch.repeat_interleave(ends.diff(), output_size=self.tokens)
+        return text * self.longest + torch.arange(self.tokens, device=ends.device) - ends[text]
 
     def layout(self, heads: int) -> Layout:
         """How the texts are joined for training on a CPU; the same for all layers."""
@@ -223,7 +220,7 @@ class Boundaries:
         device = torch.device(device)  # Accelerate's hooks give a string
         if device == self.starts.device:
             return self
-        if device not in self._moved:  # a layer that is computed again must find the same object
+        if device not in self._moved:  # what is made of them is made once
             self._moved[device] = Boundaries(
                 self.groups, send(self.starts, device), send(self.cumulative, device), self.longest, self.tokens
             )

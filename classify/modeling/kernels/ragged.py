@@ -1,4 +1,8 @@
-"""Attention of packed texts on CUDA: one call a layer, whatever the texts' lengths."""
+"""Attention of packed texts on CUDA: one call a layer, whatever the texts' lengths.
+
+Flash attention takes ragged texts as they are. Where torch has no code for it, in fp32 and on older generations, the
+texts are padded for attention alone, and its memory-efficient kernel sees a mask.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,16 @@ from torch.nn.functional import scaled_dot_product_attention
 from classify.modeling.kernels.base import Asked, AttentionKernel
 from classify.modeling.layout import Boundaries
 
+# Places of padded texts for each token, beyond which texts of a length are computed by themselves.
+_MOST_PADDING = 4
+
 varlen_attn: Any = None
 with contextlib.suppress(ImportError):  # flash attention over ragged texts, which some builds of torch lack
     from torch.nn.attention.varlen import varlen_attn
 
 
 class RaggedAttention(AttentionKernel):
-    """Flash attention where torch has code for it, else its memory-efficient attention over nested tensors."""
+    """Flash attention where torch has code for it, else one masked call over padded texts."""
 
     name = "ragged attention"
 
@@ -32,13 +39,16 @@ class RaggedAttention(AttentionKernel):
     def attend(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries, asked: Asked
     ) -> torch.Tensor | None:
-        """Attention (T, heads, d); None on other devices, and in a window where flash attention has no code."""
+        """Attention (T, heads, d); None on other devices, where padding would be most of it, or there is a window."""
         if flash_applies(q.device, q.dtype, q.shape[-1]):
             window: dict[str, Any] = {} if asked.reach < 0 else {"window_size": (asked.reach, asked.reach)}
             ends, longest = boundaries.cumulative, boundaries.longest
             attended: torch.Tensor = varlen_attn(q, k, v, ends, ends, longest, longest, scale=asked.scale, **window)
             return attended
-        return nested(q, k, v, boundaries, asked) if q.device.type == "cuda" and asked.reach < 0 else None
+        slots = (len(boundaries.cumulative) - 1) * boundaries.longest
+        if q.device.type != "cuda" or asked.reach >= 0 or slots > _MOST_PADDING * boundaries.tokens:
+            return None
+        return padded(q, k, v, boundaries, asked)
 
 
 def flash_applies(device: torch.device, dtype: torch.dtype | None, head_size: int) -> bool:
@@ -56,14 +66,23 @@ def flash_applies(device: torch.device, dtype: torch.dtype | None, head_size: in
     )
 
 
-def nested(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries, asked: Asked) -> torch.Tensor:
-    """Attention (T, heads, d) by torch's nested tensors, with dropout; a window is not known there."""
-    queries, keys, values = (
-        torch.nested.nested_tensor_from_jagged(
-            tensor, boundaries.offsets, min_seqlen=boundaries.shortest, max_seqlen=boundaries.longest
-        ).transpose(1, 2)
-        for tensor in (q, k, v)
+def padded(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries, asked: Asked) -> torch.Tensor:
+    """Attention (T, heads, d) of all texts in one call, padded to the longest of them and masked; without a window."""
+    slots = boundaries.slots
+    count, longest = len(boundaries.cumulative) - 1, boundaries.longest
+
+    def spread(tensor: torch.Tensor) -> torch.Tensor:
+        """(T, heads, d) to (N, heads, L, d), zero at padding."""
+        filled = tensor.new_zeros((count * longest, *tensor.shape[1:])).index_copy(0, slots, tensor)
+        return filled.unflatten(0, (count, longest)).transpose(1, 2)
+
+    # Added to scores, in their type, as the memory-efficient kernel wants it. No text is empty, so all rows see a key.
+    mask = q.new_full((count * longest,), -torch.inf).index_fill(0, slots, 0.0).view(count, 1, 1, longest)
+    asking = spread(q)[:, :, :1] if asked.first_only else spread(q)
+    out = scaled_dot_product_attention(
+        asking, spread(k), spread(v), attn_mask=mask, dropout_p=asked.dropout, scale=asked.scale
     )
-    attended = scaled_dot_product_attention(queries, keys, values, dropout_p=asked.dropout, scale=asked.scale)
-    joined: torch.Tensor = attended.transpose(1, 2).values()
-    return joined
+    if asked.first_only:
+        firsts = boundaries.cumulative[:-1].long()
+        return q.new_zeros(q.shape).index_copy(0, firsts, out.squeeze(2).to(q.dtype))
+    return out.transpose(1, 2).flatten(0, 1).index_select(0, slots)
