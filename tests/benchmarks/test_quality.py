@@ -109,3 +109,7 @@ def test_an_accuracy_that_is_never_reached_takes_for_ever(quality: Any, tmp_path
         measured(store, quality, quality.SCRIPT, "trec", accuracy=[wanted], train_seconds=[90.0])
         times.append(quality.times_to(store, "default", False)["trec"])
     assert times == [(5.0, 90.0), (9.0, 90.0), (float("inf"), 90.0)]
+
+
+def test_the_ablations_are_those_of_the_document(quality: Any) -> None:
+    assert quality.ablations().count("\n|") > 20
