@@ -54,6 +54,9 @@ class DataConfig:
     )
     encoding: str | None = option(None, "encoding of the tables, e.g. gb18030; recognised if not given", "--encoding")
     sheet: str | None = option(None, "sheet of an Excel workbook; the first if not given", "--sheet")
+    on_bad_rows: Literal["stop", "skip"] = option(
+        "stop", "rows that cannot be read: stop and name their lines, or skip and count them", "--on-bad-rows"
+    )
     max_length: int | None = option(
         None,
         "tokens kept of a text; 128, or the 99th percentile where texts are longer, up to 512",

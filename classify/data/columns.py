@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow.compute as pc
 
+from classify.data.content import looks_of, switches
 from classify.data.names import LABEL_NAMES, PAIRED_NAMES, TEXT_NAMES
 from classify.data.table import Table
 from classify.errors import InputError
@@ -36,7 +37,7 @@ class Columns:
 
 
 def find_columns(table: Table, text_column: str | None, label_column: str | None) -> Columns:
-    """The columns asked for, or those found by name, or (with two columns) by content.
+    """The columns asked for, or those found by name, or by content where one alone looks like it.
 
     Raises InputError with every fault, listing the columns there are.
     """
@@ -120,7 +121,7 @@ def _guess(
     guesses: list[Guess],
     unclear: dict[str, str],
 ) -> str | None:
-    """A column by its name, else (two columns only) by its content; notes the guess, or what is unclear."""
+    """A column by its name, else by its content; notes the guess, or what is unclear."""
     flag = f"--{what}-column"
     free = [name for name in table.columns if name != taken]
     named = [name for name in free if name.strip().lower() in usual]
@@ -140,9 +141,33 @@ def _guess(
             return by_content
     if named:
         unclear[flag] = f"several columns could hold the {what} ({', '.join(named)})"
-    else:
-        unclear[flag] = f"no column is named like a {what}"
+        return None
+    alike = [name for name in free if (looks_of(table, name).is_text if what == "text" else _is_class(table, name))]
+    if len(alike) == 1:
+        why = f"it alone holds {'texts' if what == 'text' else 'values that come again, as classes do'}"
+        guesses.append(Guess(f"{what} column", alike[0], why, flag))
+        return alike[0]
+    unclear[flag] = _several(table, what, alike) if alike else f"no column is named, or looks, like a {what}"
     return None
+
+
+def _is_class(table: Table, name: str) -> bool:
+    looks = looks_of(table, name)
+    return looks.is_class or looks.is_list
+
+
+def _several(table: Table, what: str, alike: list[str]) -> str:
+    """What is unclear where several columns look alike, with what they may be together."""
+    listed = ", ".join(alike)
+    if what == "text" and len(alike) == 2:
+        return f"two columns hold texts ({listed}), which are a pair, a task that is not supported, or one of them"
+    marks = switches(table)
+    if what == "label" and len(marks) > 2:
+        return (
+            f"{len(marks)} columns hold 0 and 1 alone ({', '.join(marks)}), which are several labels a row, a task "
+            "that is not supported, or one of them"
+        )
+    return f"several columns could hold the {what} ({listed})"
 
 
 def _raise_unclear(table: Table, unclear: dict[str, str]) -> None:

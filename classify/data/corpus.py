@@ -166,7 +166,7 @@ def _read(config: DataConfig) -> tuple[Table, Table | None, Table | None]:
     if Path(config.data).is_dir():
         parts = split_files(Path(config.data), SUFFIXES)
         wanted |= {flag: path for flag, path in parts.items() if flag == "--data" or wanted[flag] is None}
-    options = ReadOptions(config.encoding, config.sheet)
+    options = ReadOptions(config.encoding, config.sheet, config.on_bad_rows == "skip")
     tables: list[Table | None] = []
     faults = Faults()
     for flag, path in wanted.items():

@@ -99,9 +99,9 @@ def _uniformity(sample: str, dialect: Dialect) -> float:
     return count / len(widths) if width > 1 else 0.0
 
 
-def rows_of(lines: Iterable[str], dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
-    """(first physical line, fields) of every row that is not an empty line. Raises csv.Error."""
-    reader = dialect.reader(lines)
+def rows_of(lines: Iterable[str], dialect: Dialect, *, strict: bool = True) -> Iterator[tuple[int, list[str]]]:
+    """(first physical line, fields) of every row that is not an empty line. Raises csv.Error where it is `strict`."""
+    reader = dialect.reader(lines, strict=strict)
     before = 0
     for row in reader:
         if row:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
+from classify.data.content import looks_of
 from classify.data.corpus import Tables
 from classify.errors import InputError
 from classify.tasks.base import Task
@@ -13,7 +15,24 @@ TASKS: dict[str, type[Task]] = {task.name: task for task in (SingleLabel,)}
 
 
 def recognise(tables: Tables) -> Task:
-    """The task that the labels of these tables ask for. Raises InputError where they fit none."""
+    """The task that the labels of these tables ask for.
+
+    Raises InputError where they fit none, and where they ask for one that is not supported: it is said, and never
+    trained as something else.
+    """
+    table, column = tables.train, tables.columns.label
+    looks = looks_of(table, column)
+    if looks.is_list:
+        example = next(value for value in looks.values if re.search("[,|;]", value))
+        raise InputError(
+            f"{table.path}: column {column!r} holds several labels a row, e.g. {example!r} (multi-label "
+            "classification), which is not supported; name another column with --label-column."
+        )
+    if looks.is_score:
+        raise InputError(
+            f"{table.path}: column {column!r} holds numbers on a scale, e.g. {looks.values[0]} (regression), which is "
+            "not supported; name another column with --label-column, or write classes in the place of the numbers."
+        )
     return SingleLabel.of(tables)
 
 

@@ -22,7 +22,8 @@ CONTRACT = """--data --eval-data --test-data --text-column --label-column --mode
 --gradient-accumulation-steps --gradient-checkpointing --lr-scheduler-type --layerwise-lr-decay
 --label-smoothing-factor --class-weights --freeze-embeddings --freeze-layers --lora --max-minutes --opt-level
 --sync-batch-norm --device-memory --sync-bn --fp16-opt-level --keep
---contrastive-steps --patience --preset --average-seeds --metric-for-best-model --encoding --sheet""".split()  # noqa: SIM905
+--contrastive-steps --patience --preset --average-seeds --metric-for-best-model --encoding --sheet
+--on-bad-rows""".split()  # noqa: SIM905
 
 
 def parse(*words: str) -> RunConfig:

@@ -20,6 +20,7 @@ from classify.data.formats.base import ReadOptions
 from classify.data.source import Source
 from classify.data.table import Table, read_table
 from classify.errors import InputError
+from classify.tasks.registry import recognise
 
 ROWS = [("good, really", "pos"), ('say "hi"', "neg"), ("two\nlines", "pos"), ("null", "NA"), ("fünf ☂", "neg")]
 PLAIN = [("good", "pos"), ("bad", "neg"), ("fine", "pos")]
@@ -271,3 +272,65 @@ def test_a_folder_of_other_things_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("no table")
     with pytest.raises(InputError, match=r"expected a file, a folder with .* Got a folder with notes\.md instead"):
         read_table(str(tmp_path))
+
+
+def test_a_csv_that_was_saved_as_one_of_semicolons(tmp_path: Path) -> None:
+    """A spreadsheet took semicolons for delimiters, put quotes around lines that hold quotes, and filled all up."""
+    lines = ["id,text,label;;;", '"1,""yes, really"",pos";;;', "2,I &lt;3 it,neg;;", "3,plain,pos;;;"]
+    (tmp_path / "a.csv").write_text("\n".join(lines) + "\n")
+    table = read_table(str(tmp_path / "a.csv"))
+    assert pairs(table) == [("yes, really", "pos"), ("I &lt;3 it", "neg"), ("plain", "pos")]
+    assert table.content.places([2]) == [4]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.csv", "text,label\na,x\nb\nc,y\nd,e,f\n", "2 rows of another width skipped (lines 3, 5)"),
+        (
+            "a.jsonl",
+            '{"text": "a", "label": "x"}\nb\n{"text": "c", "label": "y"}\n[1]\n',
+            "2 lines that are no objects",
+        ),
+    ],
+)
+def test_rows_that_cannot_be_read_are_skipped_where_that_is_asked_for(
+    tmp_path: Path, name: str, content: str, said: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InputError):
+        read_table(str(tmp_path / name))
+    table = read_table(str(tmp_path / name), options=ReadOptions(skips_bad_rows=True))
+    assert pairs(table) == [("a", "x"), ("c", "y")]
+    assert said in table.content.form
+
+
+def written(header: str, rows: Callable[[int], str]) -> str:
+    return "\n".join([header, *(f"a text of some words {number},{rows(number)}" for number in range(60))]) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (written("one,two,score", lambda i: f"another text here {i},{i % 5}"), "are a pair"),
+        (written("t,l", lambda i: f'"{"abcd"[i % 4]},{"efg"[i % 3]}"'), "multi-label"),
+        (written("t,l", lambda i: str(i / 8)), "regression"),
+        (written("text,p,q,r", lambda i: f"{i % 2},{int(i % 3 > 0)},{int(i % 5 > 2)}"), "several labels a row"),
+    ],
+    ids=["pair", "lists", "scores", "switches"],
+)
+def test_other_tasks_are_recognised_and_refused(tmp_path: Path, content: str, said: str) -> None:
+    (tmp_path / "a.csv").write_text(content)
+    with pytest.raises(InputError, match=said):
+        recognise(read_tables(DataConfig(data=str(tmp_path / "a.csv"))))
+
+
+def test_columns_without_usual_names_are_found_by_what_they_hold(tmp_path: Path) -> None:
+    rows = "\n".join(f"{i},a text of some words {i},{'xyz'[i % 3]}" for i in range(60))
+    (tmp_path / "a.csv").write_text("n,what was written,kind\n" + rows + "\n")
+    columns = read_tables(DataConfig(data=str(tmp_path / "a.csv"))).columns
+    assert (columns.text, columns.label) == ("what was written", "kind")
+    assert [guess.why for guess in columns.guesses] == [
+        "it alone holds texts",
+        "it alone holds values that come again, as classes do",
+    ]

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What a person says of a file's form: its encoding, or the sheet of a workbook."""
+    """What a person says of a file: its encoding, a workbook's sheet, whether rows that cannot be read are skipped."""
 
     encoding: str | None = None
     sheet: str | None = None
+    skips_bad_rows: bool = False
 
 
 @dataclass(frozen=True)

@@ -50,25 +50,49 @@ class Delimited(Format):
             raise InputError(f"{source.path}: only empty lines. Expected a header line with column names, then rows.")
         dialect = detect_dialect(sample, source.suffix)
         text = _Text(source, encoding)
+        if _is_wrapped(sample, dialect):
+            text, dialect = text.unwrapped(dialect), Dialect(",")
         with contextlib.suppress(InputError, csv.Error):
             content, lines = _read(text, dialect)
             if lines == text.lines and not text.has_quotes_inside(dialect):
                 return content
         # Rows of several lines, empty lines - or quotes that are none, or rows of another width.
-        return _read(text, _checked(source, encoding, dialect, sample))[0]
+        try:
+            return _read(text, _checked(text, dialect, sample))[0]
+        except InputError:
+            if not options.skips_bad_rows:
+                raise
+            return _read_good(text, dialect)
 
 
 class _Text:
-    """The bytes of a file in UTF-8, as Arrow wants them, and how many lines they are."""
+    """The bytes of a file in UTF-8, as Arrow wants them, and how many lines they are.
 
-    def __init__(self, source: Source, encoding: Encoding):
-        self.source, self.encoding = source, encoding
-        with source.open() as stream:
-            data = stream.read()
-        if encoding.name not in ("utf-8", "utf-8-sig") or encoding.damaged:
-            data = data.decode(encoding.name, encoding.errors).encode()
+    `rewritten` is what stands for the file's characters where they had to be put right first.
+    """
+
+    def __init__(self, source: Source, encoding: Encoding, rewritten: str | None = None):
+        self.source, self.encoding, self._rewritten = source, encoding, rewritten
+        if rewritten is not None:
+            data = rewritten.encode()
+        else:
+            with source.open() as stream:
+                data = stream.read()
+            if encoding.name not in ("utf-8", "utf-8-sig") or encoding.damaged:
+                data = data.decode(encoding.name, encoding.errors).encode()
         self.data = data.lstrip(b"\xef\xbb\xbf").lstrip(b"\r\n")
         self.lines = max(self.data.count(b"\n"), self.data.count(b"\r")) + (not self.data.endswith((b"\n", b"\r")))
+
+    def stream(self) -> io.TextIOBase:
+        """The characters, with the lines that the file has."""
+        return self.encoding.text(self.source) if self._rewritten is None else io.StringIO(self._rewritten, newline="")
+
+    def unwrapped(self, dialect: Dialect) -> _Text:
+        """What the file was before a program took each of its lines for fields of this dialect, and saved them so."""
+        with self.stream() as stream:
+            rows = [row for _, row in rows_of(stream, dialect)]
+        lines = (dialect.delimiter.join(row).rstrip(dialect.delimiter) for row in rows)
+        return _Text(self.source, self.encoding, "\n".join(lines) + "\n")
 
     def has_quotes_inside(self, dialect: Dialect) -> bool:
         """Whether a quote that is not doubled stands elsewhere than at a field's beginning or end.
@@ -88,32 +112,38 @@ class _Text:
         return at_ends != single.count(quote) or (single is not self.data and bool(re.search(empty, self.data)))
 
 
-def _checked(source: Source, encoding: Encoding, dialect: Dialect, sample: str) -> Dialect:
+def _is_wrapped(sample: str, dialect: Dialect) -> bool:
+    """Whether the header is one field that holds commas, and empty ones: a CSV that was saved as one of semicolons."""
+    first = next(rows_of(io.StringIO(sample, newline=""), dialect), (1, [""]))[1]
+    return dialect.delimiter != "," and len(first) > 1 and first[0].count(",") > 0 and not any(first[1:])
+
+
+def _checked(text: _Text, dialect: Dialect, sample: str) -> Dialect:
     """The dialect in which all rows of the file are equally wide, the one of the sample if it is. Raises InputError.
 
     Bare quotes can swallow whole rows and leave equally wide ones behind. So where rows span lines, the dialect in
     which quotes are text is taken if all lines are equally wide in it: those of a row that really spans several are
     not. Commas stand in many texts, and prove nothing.
     """
-    fault, spans = _fault(source, encoding, dialect)
+    fault, spans = _fault(text, dialect)
     if dialect.quote is not None and (fault is not None or (spans and dialect.delimiter != ",")):
         bare = Dialect(dialect.delimiter, quote=None)
-        if _fault(source, encoding, bare) == (None, False):
+        if _fault(text, bare) == (None, False):
             return bare
     if fault is None:
         return dialect
     for other in candidates(dialect.delimiter, sample):
-        if other != dialect and _fault(source, encoding, other)[0] is None:
+        if other != dialect and _fault(text, other)[0] is None:
             return other
     raise InputError(fault)
 
 
-def _fault(source: Source, encoding: Encoding, dialect: Dialect) -> tuple[str | None, bool]:
+def _fault(text: _Text, dialect: Dialect) -> tuple[str | None, bool]:
     """What is wrong with the rows of a file in a dialect, in a line; and whether any row spans several lines."""
     width: int | None = None
     wrong: list[tuple[int, int]] = []
-    last, spans = 0, False
-    with encoding.text(source) as stream:
+    last, spans, source = 0, False, text.source
+    with text.stream() as stream:
         try:
             for line, row in rows_of(stream, dialect):
                 width = len(row) if width is None else width
@@ -141,7 +171,7 @@ def _fault(source: Source, encoding: Encoding, dialect: Dialect) -> tuple[str | 
 def _read(text: _Text, dialect: Dialect) -> tuple[Content, int]:
     """All rows by Arrow, and how many lines they are if none spans several."""
     source, encoding = text.source, text.encoding
-    with encoding.text(source) as stream:
+    with text.stream() as stream:
         first = [row for _, row in itertools.islice(rows_of(stream, dialect), _SAMPLE_ROWS)]
     header = has_header(first, (*TEXT_NAMES, *LABEL_NAMES, *itertools.chain(*PAIRED_NAMES)))
     names = _names(source, first[0]) if header else [f"column_{number}" for number in range(1, len(first[0]) + 1)]
@@ -152,7 +182,7 @@ def _read(text: _Text, dialect: Dialect) -> tuple[Content, int]:
     form = f"{encoding.words} {'with a' if header else 'without'} header, {dialect.words}"
 
     def places(rows: Sequence[int]) -> list[int]:
-        with encoding.text(source) as stream:
+        with text.stream() as stream:
             wanted = max(rows, default=-1) + 1 + header
             starts = [line for line, _ in itertools.islice(rows_of(stream, dialect), wanted)]
         return [starts[row + header] for row in rows]
@@ -160,7 +190,34 @@ def _read(text: _Text, dialect: Dialect) -> tuple[Content, int]:
     return Content(arrow, form, encoding.flag, places), len(arrow) + header
 
 
+def _read_good(text: _Text, dialect: Dialect) -> Content:
+    """The rows that are as wide as the header, and what was left out."""
+    import pyarrow
+
+    lines: list[int] = []
+    rows: list[list[str]] = []
+    bad: list[int] = []
+    with text.stream() as stream:
+        for line, row in rows_of(stream, dialect, strict=False):
+            if rows and len(row) != len(rows[0]):
+                bad.append(line)
+                continue
+            rows.append(row)
+            lines.append(line)
+    names, body = _names(text.source, rows[0]), rows[1:]
+    if not body:
+        raise InputError(f"{text.source.path}: no row is as wide as the header ({len(names)} columns).")
+    arrow = pyarrow.table(
+        {name: pyarrow.array([row[place] for row in body], pyarrow.string()) for place, name in enumerate(names)}
+    )
+    shown = ", ".join(map(str, bad[:_SHOWN_SKIPPED])) + (", ..." if len(bad) > _SHOWN_SKIPPED else "")
+    skipped = f"{len(bad)} rows of another width skipped (lines {shown})"
+    form = f"{text.encoding.words} with a header, {dialect.words}; {skipped}"
+    return Content(arrow, form, "--on-bad-rows", lambda wanted: [lines[row + 1] for row in wanted])
+
+
 _UNNAMED = "unnamed_"
+_SHOWN_SKIPPED = 5
 
 
 def _names(source: Source, header: Sequence[str]) -> list[str]:

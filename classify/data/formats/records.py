@@ -32,6 +32,7 @@ class JSONLines(Format):
         records: list[dict[str, Any]] = []
         lines: list[int] = []
         faults: list[str] = []
+        bad: list[int] = []
         with encoding.text(source) as stream:
             for number, line in enumerate(_physical(stream), start=1):
                 if not line.strip():
@@ -43,15 +44,20 @@ class JSONLines(Format):
                     record = None
                 if record is not None and not isinstance(record, dict):
                     faults.append(f"{source.path} line {number}: expected an object. Got {_kind(record)} instead.")
-                if len(faults) >= _SHOWN:
+                if len(faults) >= _SHOWN and not options.skips_bad_rows:
                     break
                 if isinstance(record, dict):
                     records.append(record)
                     lines.append(number)
+                else:
+                    bad.append(number)
+        form, flag = f"JSON Lines, {encoding.words}", encoding.flag
         if faults:
-            raise InputError(*faults)
-        form = f"JSON Lines, {encoding.words}"
-        return Content(_table(source, records), form, encoding.flag, lambda rows: [lines[row] for row in rows])
+            if not options.skips_bad_rows:
+                raise InputError(*faults)
+            shown = ", ".join(map(str, bad[:_SHOWN])) + (", ..." if len(bad) > _SHOWN else "")
+            form, flag = f"{form}; {len(bad)} lines that are no objects skipped ({shown})", "--on-bad-rows"
+        return Content(_table(source, records), form, flag, lambda rows: [lines[row] for row in rows])
 
 
 class JSON(Format):
