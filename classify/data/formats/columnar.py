@@ -60,6 +60,7 @@ def _content(source: Source, name: str, read: Any) -> Content:
     try:
         with source.open() as stream:
             typed = read(pyarrow.BufferReader(stream.read()))
+        typed.validate(full=True)  # texts of a damaged file may be no UTF-8
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise InputError(f"{source.path}: not a readable {name} file ({str(error).splitlines()[0]}).") from None
     twice = sorted({column for column in typed.column_names if typed.column_names.count(column) > 1})
