@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import bz2
+import functools
 import glob
 import gzip
 import hashlib
 import io
 import lzma
 import re
+import shutil
+import sys
+import tempfile
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,6 +38,8 @@ _PARTS = {
     "--eval-data": ("validation", "valid", "val", "dev", "eval"),
     "--test-data": ("test", "testing"),
 }
+# What stands for standard input in the place of a name.
+STANDARD_INPUT = "-"
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 # A file that grows by more than this when it is decompressed, and to more bytes than that, is no table of texts.
 _MOST_GROWTH, _FEW_BYTES = 200, 64 << 20
@@ -45,15 +52,15 @@ class Source:
     path: str
     flag: str
 
-    @property
+    @cached_property
     def file(self) -> Path:
-        """Where it lies."""
-        return Path(self.path)
+        """Where it lies; standard input is written down first, since it is read more than once."""
+        return _standard_input() if self.path == STANDARD_INPUT else Path(self.path)
 
     @property
     def suffix(self) -> str:
         """What the name ends in, without that of a compression: ".csv" of my.csv.gz."""
-        name = self.file.name.lower()
+        name = Path(self.path).name.lower()
         for ending in _COMPRESSED:
             name = name.removesuffix(ending)
         return Path(name).suffix
@@ -61,7 +68,7 @@ class Source:
     @property
     def stem(self) -> str:
         """The file's name without that of its form and compression, for runs/<stem>-<n>; of a pattern what is fixed."""
-        name = self.file
+        name = Path("stdin" if self.path == STANDARD_INPUT else self.path)
         stem = Path(name.stem).stem if name.suffix.lower() in _COMPRESSED else name.stem
         return re.sub(r"[*?\[\]]+", "", stem).strip("-_. ") or "tables"
 
@@ -126,6 +133,15 @@ class _Bounded(io.RawIOBase):
         super().close()
 
 
+@functools.cache
+def _standard_input() -> Path:
+    """A file with all of standard input, which goes when the process ends."""
+    with tempfile.NamedTemporaryFile(prefix="classify-", delete=False) as file:
+        atexit.register(Path(file.name).unlink, missing_ok=True)
+        shutil.copyfileobj(sys.stdin.buffer, file)
+    return Path(file.name)
+
+
 def matching(pattern: str) -> list[str]:
     """The files that a pattern such as part-*.csv names, in the order of their names; none where it is no pattern."""
     if not glob.has_magic(pattern) or Path(pattern).exists():
@@ -134,11 +150,15 @@ def matching(pattern: str) -> list[str]:
 
 
 def split_files(folder: Path, suffixes: Container[str]) -> dict[str, str]:
-    """The files of a folder that are named after the parts of a data set, by flag; {} where there is no train file."""
+    """The files, or folders of `datasets`, that are named after parts of a data set, by flag; {} without train."""
     parts: dict[str, str] = {}
     for flag, words in _PARTS.items():
-        entries = [entry for entry in sorted(folder.iterdir()) if entry.is_file() and _first_word(entry) in words]
-        names = [str(entry) for entry in entries if Source(str(entry), flag).suffix in suffixes]
+        entries = [entry for entry in sorted(folder.iterdir()) if _first_word(entry) in words]
+        names = [
+            str(entry)
+            for entry in entries
+            if (entry / "state.json").is_file() or (entry.is_file() and Source(str(entry), flag).suffix in suffixes)
+        ]
         if len(names) > 1:
             raise InputError(f"{flag}: {folder} has several files for it ({', '.join(names)}); name one.")
         if names:
@@ -153,12 +173,12 @@ def _first_word(file: Path) -> str:
 def find_source(path: str, flag: str, suffixes: Container[str]) -> Source:
     """A file that is there and not empty. Raises InputError; `suffixes` are those of files to name instead."""
     file = Path(path)
-    if not file.is_file():
+    if path != STANDARD_INPUT and not file.is_file():
         raise InputError(f"{flag} {path}: no such file.{_neighbours(file, suffixes)}")
     try:
-        if file.stat().st_size == 0:
-            raise InputError(f"{path}: the file is empty. Expected a header line with column names, then rows.")
         source = Source(path, flag)
+        if source.file.stat().st_size == 0:
+            raise InputError(f"{path}: the file is empty. Expected a header line with column names, then rows.")
         source.start(1)
     except OSError as error:
         raise InputError(f"{flag} {path}: cannot be read ({error.strerror}).") from None

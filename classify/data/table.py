@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from classify.data.formats.base import Content, ReadOptions
+from classify.data.formats.columnar import is_saved_dataset, read_saved_dataset
 from classify.data.formats.documents import holds_documents, read_documents
 from classify.data.formats.registry import SUFFIXES, find_format
 from classify.data.source import find_source, matching
@@ -75,6 +76,9 @@ def read_table(path: str, flag: str = "--data", options: ReadOptions | None = No
         return _joined(path, [read_table(name, flag, options) for name in files])
     folder = Path(path)
     if folder.is_dir():
+        if is_saved_dataset(folder):
+            content, digest = read_saved_dataset(path)
+            return Table(path, digest, content)
         if not holds_documents(folder):
             raise InputError(
                 f"{flag} {path}: expected a file, a folder with a folder of .txt files for each class, or one with "

@@ -33,7 +33,7 @@ def _check_out(path: Path, out: str, data: str) -> None:
         raise InputError(f"--out {out}: expected a file name. Got a folder instead.")
     if path.exists() and not path.is_file():
         raise InputError(f"--out {out}: expected the name of a file. Got a device or a pipe instead.")
-    if path.exists() and path.samefile(data):
+    if path.exists() and Path(data).exists() and path.samefile(data):
         raise InputError(f"--out {out}: this is the table itself; give another name.")
     if not path.absolute().parent.is_dir():
         raise InputError(f"--out {out}: the folder {path.parent} does not exist; make it first.")

@@ -12,6 +12,7 @@ from pathlib import Path
 from classify.config.schema import FIELDS, RunConfig, TrainingConfig
 from classify.data.columns import Guess
 from classify.data.corpus import Corpus, divide, read_tables
+from classify.data.source import STANDARD_INPUT
 from classify.errors import Faults, InputError
 from classify.evaluation.predictions_file import check_columns_free
 from classify.launch import device_plan, launcher
@@ -58,6 +59,7 @@ def check_inputs(config: RunConfig) -> Checked:
     with faults.collecting():
         _check_lora(config.model.lora)
     with faults.collecting():
+        _check_standard_input(config)
         tables = read_tables(config.data)
         task = recognise(tables)
         corpus = divide(tables, task, config.data, training.seed)
@@ -94,6 +96,20 @@ def check_start(training: TrainingConfig) -> None:
             )
         place = launcher.Launch("nproc", local_rank=0)  # as the processes will find themselves
     device_plan.check_strategy(place, training.strategy, training.ddp_backend, training.use_cpu)
+
+
+def _check_standard_input(config: RunConfig) -> None:
+    """Raise InputError where standard input cannot be the table: several would read it."""
+    data = config.data
+    flags = [
+        flag
+        for flag, path in (("--data", data.data), ("--eval-data", data.eval_data), ("--test-data", data.test_data))
+        if path == STANDARD_INPUT
+    ]
+    if len(flags) > 1:
+        raise InputError(f"{' and '.join(flags)} both name standard input (-), which holds one table; give a file.")
+    if flags and (launcher.is_launched() or config.training.nproc is not None):
+        raise InputError(f"{flags[0]} -: standard input reaches one of several processes only; give a file.")
 
 
 def _check_lora(wanted: bool) -> None:

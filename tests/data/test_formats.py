@@ -334,3 +334,16 @@ def test_columns_without_usual_names_are_found_by_what_they_hold(tmp_path: Path)
         "it alone holds texts",
         "it alone holds values that come again, as classes do",
     ]
+
+
+def test_what_datasets_has_saved(tmp_path: Path) -> None:
+    import datasets
+
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["neg", "pos"])})
+    whole = datasets.Dataset.from_dict({"text": ["a", "b", "c"], "label": [1, 0, 1]}, features)
+    whole.select([2, 0]).save_to_disk(tmp_path / "one")
+    assert pairs(read_table(str(tmp_path / "one"))) == [("c", "pos"), ("a", "pos")]
+    datasets.DatasetDict({"train": whole, "validation": whole.select([1])}).save_to_disk(tmp_path / "parts")
+    tables = read_tables(DataConfig(data=str(tmp_path / "parts")))
+    assert tables.eval is not None
+    assert pairs(tables.eval) == [("b", "neg")]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from classify.data.formats.base import Content, Format, ReadOptions, as_text
@@ -54,6 +56,29 @@ class Arrow(Format):
         return _content(source, self.name, whole)
 
 
+def is_saved_dataset(folder: Path) -> bool:
+    """Whether a folder is what `datasets.Dataset.save_to_disk` writes."""
+    return (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file()
+
+
+def read_saved_dataset(path: str) -> tuple[Content, str]:
+    """All rows of a folder that `datasets` has saved, and the SHA-256 of its files. Raises InputError."""
+    import datasets
+    import pyarrow
+
+    digest = hashlib.sha256()
+    for file in sorted(Path(path).iterdir()):
+        with file.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    try:
+        saved = datasets.load_from_disk(path)
+        typed = saved.with_format("arrow")[:].replace_schema_metadata(saved.features.arrow_schema.metadata)
+        typed.validate(full=True)
+    except (pyarrow.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path}: not a readable folder of datasets ({str(error).splitlines()[0]}).") from None
+    return _as_content(path, typed, "a data set of `datasets`"), digest.hexdigest()
+
+
 def _content(source: Source, name: str, read: Any) -> Content:
     import pyarrow
 
@@ -63,11 +88,18 @@ def _content(source: Source, name: str, read: Any) -> Content:
         typed.validate(full=True)  # texts of a damaged file may be no UTF-8
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise InputError(f"{source.path}: not a readable {name} file ({str(error).splitlines()[0]}).") from None
+    return _as_content(source.path, typed, name)
+
+
+def _as_content(path: str, typed: pyarrow.Table, name: str) -> Content:
+    """Columns of any type as text. Raises InputError where there is no row, or a column twice."""
+    import pyarrow
+
     twice = sorted({column for column in typed.column_names if typed.column_names.count(column) > 1})
     if twice:
-        raise InputError(f"{source.path}: column {', '.join(map(repr, twice))} is there more than once.")
+        raise InputError(f"{path}: column {', '.join(map(repr, twice))} is there more than once.")
     if typed.num_rows == 0:
-        raise InputError(f"{source.path}: no row in it. Expected one row per text.")
+        raise InputError(f"{path}: no row in it. Expected one row per text.")
     labels = _class_names(typed.schema)
     columns = {field.name: _as_strings(typed.column(field.name), labels.get(field.name)) for field in typed.schema}
     return Content(pyarrow.table(columns), name, "", lambda rows: [row + 1 for row in rows], "row")
