@@ -30,6 +30,7 @@ Fine-tune a BERT classifier on your own table of texts and labels, and use it.
 
   classify train --data my.csv                                  train (the same as python run_classify.py)
   classify predict --model runs/my-1 --data new.csv --out p.csv  predict every row of a table
+  classify inspect --data my.csv                                what a table holds, before anything is trained on it
   classify devices                                              what this machine would do, and why
   classify COMMAND --help                                       the flags of a command
   classify --version                                            the version"""
@@ -90,7 +91,7 @@ def _tell(error: BaseException, debug: bool) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    commands = {"train": _train, "predict": _predict, "devices": _devices}
+    commands = {"train": _train, "predict": _predict, "inspect": _inspect, "devices": _devices}
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_USAGE)
         return 0 if arguments else 2
@@ -179,6 +180,42 @@ def _predict(arguments: list[str], program: str) -> int:
         print(f"{options.out}: {len(table)} rows, column {column!r}, {len(table) / seconds:.0f} rows/s")
         for note in notes:
             print(f"note: {note}")
+    return 0
+
+
+def _inspect(arguments: list[str], program: str) -> int:
+    """The flags are those of training; what does not bear on the table changes nothing."""
+    if any(word in ("-h", "--help") for word in arguments):
+        training_parser(program).print_help()
+        return 0
+    config = parse_training(arguments, program)
+    config.validate()
+    from classify.data.corpus import divide, read_tables
+    from classify.data.files import write_json
+    from classify.data.inspect import count_tokens, inspect_tables
+    from classify.data.tokenize import load_tokenizer, tokenize
+    from classify.modeling.hub import resolve_model
+    from classify.tasks.registry import recognise
+
+    tables = read_tables(config.data)
+    corpus = divide(tables, recognise(tables), config.data, config.training.seed)
+    model = resolve_model(config.model.name)
+    report = inspect_tables(tables, corpus)
+    tokenizer = load_tokenizer(str(model.path))
+    table = corpus.train.table
+    tokens = tokenize(
+        tokenizer,
+        table.as_dataset()[corpus.text_column],
+        model.max_length,
+        identity=f"{table.sha256}/{corpus.text_column}",
+    )
+    report.tokens.update(
+        count_tokens(tokens, corpus.train, config.data.max_length, model.max_length, tokenizer.unk_token_id)
+    )
+    for line in report.lines():
+        print(line)
+    write_json(Path("inspect.json"), report.as_json())
+    print("all of it: inspect.json")
     return 0
 
 
