@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from classify.data.dialect import is_number
 from classify.data.table import Table
 
 # Rows that are looked at; what a column holds shows in fewer.
@@ -32,7 +33,7 @@ class Looks:
     @property
     def numbers(self) -> bool:
         """Whether nearly all values are numbers."""
-        return _share(self.values, _is_number) >= _MOST
+        return _share(self.values, is_number) >= _MOST
 
     @property
     def is_text(self) -> bool:
@@ -54,7 +55,7 @@ class Looks:
     @property
     def is_score(self) -> bool:
         """Whether the values are numbers on a scale: with fractions, of more kinds than classes have."""
-        fractions = _share(self.values, lambda value: _is_number(value) and not float(value).is_integer())
+        fractions = _share(self.values, lambda value: is_number(value) and not float(value).is_integer())
         return self.numbers and fractions > 0.1 and self.distinct > 10
 
     @property
@@ -83,14 +84,5 @@ def switches(table: Table) -> list[str]:
     return [name for name in table.columns if set(looks_of(table, name).values) == {"0", "1"}]
 
 
-def _share(values: Sequence[str], holds: object) -> float:
-    assert callable(holds)
+def _share(values: Sequence[str], holds: Callable[[str], bool]) -> float:
     return sum(map(holds, values)) / len(values) if values else 0.0
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -120,13 +120,14 @@ def has_header(rows: Sequence[Sequence[str]], usual: Sequence[str]) -> bool:
         return True
     for place, value in enumerate(first):
         column = [row[place] for row in below if place < len(row) and row[place]]
-        numbers = sum(map(_is_number, column))
-        if value and (value in column or (_is_number(value) and numbers > len(column) / 2)):
+        numbers = sum(map(is_number, column))
+        if value and (value in column or (is_number(value) and numbers > len(column) / 2)):
             return False
     return True
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Whether a text is a number."""
     try:
         float(text)
     except ValueError:
