@@ -54,6 +54,10 @@ class DataConfig:
     )
     encoding: str | None = option(None, "encoding of the tables, e.g. gb18030; recognised if not given", "--encoding")
     sheet: str | None = option(None, "sheet of an Excel workbook; the first if not given", "--sheet")
+    label_names: str | None = option(None, "other names for labels: 0=negative,1=positive", "--label-names")
+    normalize_labels: bool = option(
+        False, "labels that differ by case or spaces alone are one class", "--normalize-labels"
+    )
     on_bad_rows: Literal["stop", "skip"] = option(
         "stop", "rows that cannot be read: stop and name their lines, or skip and count them", "--on-bad-rows"
     )

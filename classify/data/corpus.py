@@ -14,7 +14,7 @@ from classify.config.schema import DataConfig
 from classify.data.columns import Columns, Guess, empty_texts, find_columns, require_column
 from classify.data.formats.base import ReadOptions
 from classify.data.formats.registry import SUFFIXES
-from classify.data.labels import near_twins
+from classify.data.labels import ClassNames, name_classes, near_twins
 from classify.data.source import split_files
 from classify.data.split import cap_rows, overlap, split_rows
 from classify.data.table import Table, read_table
@@ -86,6 +86,7 @@ class Tables:
     eval: Table | None
     test: Table | None
     columns: Columns
+    classes: ClassNames = field(default_factory=ClassNames)
 
 
 class LabelEncoder(Protocol):
@@ -111,7 +112,9 @@ def read_tables(config: DataConfig) -> Tables:
     table, eval_table, test_table = _read(config)
     columns = find_columns(table, config.text_column, config.label_column)
     _require_columns(columns.text, columns.label, eval_table, test_table)
-    return Tables(table, eval_table, test_table, columns)
+    labels = [label for one in (table, eval_table) if one is not None for label in one.column(columns.label)]
+    classes = name_classes(labels, normalize=config.normalize_labels, given=config.label_names)
+    return Tables(table, eval_table, test_table, columns, classes)
 
 
 def divide(tables: Tables, encoder: LabelEncoder, config: DataConfig, seed: int) -> Corpus:
@@ -144,7 +147,8 @@ def divide(tables: Tables, encoder: LabelEncoder, config: DataConfig, seed: int)
         how = f"{'80/10/10' if test_share else '90/10'} of {table.path}, each class in proportion, by seed {seed}"
     if tables.test is not None:
         test = whole(tables.test)
-    notes = _warnings(texts, train_rows, columns.text, encoder.labels, eval_part, test, table)
+    notes = [f"the labels {', '.join(map(repr, same))} are one class" for same in tables.classes.merged]
+    notes += _warnings(texts, train_rows, columns.text, encoder.labels, eval_part, test, table)
     if config.max_train_samples is not None:
         train_rows = cap_rows(encoder.strata(ids), train_rows, config.max_train_samples, seed=seed)
     train = Part(table, train_rows, ids)

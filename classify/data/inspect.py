@@ -11,6 +11,7 @@ import numpy as np
 
 from classify.data.corpus import Corpus, Part, Tables
 from classify.data.coverage import unknown_share
+from classify.data.split import plain
 from classify.data.tokenize import Tokens, default_max_length
 
 _SHOWN = 5
@@ -77,10 +78,9 @@ def inspect_tables(tables: Tables, corpus: Corpus) -> Report:
     why = {guess.value: guess.why for guess in columns.guesses}
     roles = dict.fromkeys(table.columns, "not used")
     roles |= {columns.text: _role("text", why.get(columns.text)), columns.label: _role("label", why.get(columns.label))}
-    plain = [" ".join(text.split()).casefold() for text in texts]
     rows_of: dict[str, list[int]] = collections.defaultdict(list)
-    for row, text in enumerate(plain):
-        rows_of[text].append(row)
+    for row, text in enumerate(texts):
+        rows_of[plain(text)].append(row)
     copies = [rows for text, rows in rows_of.items() if text and len(rows) > 1]
     conflicts = [
         {"text": texts[rows[0]], "labels": sorted({labels[row] for row in rows}), "where": table.where(rows)}
@@ -88,7 +88,7 @@ def inspect_tables(tables: Tables, corpus: Corpus) -> Report:
         if len({labels[row] for row in rows}) > 1
     ]
     leaks = {
-        name: sum(" ".join(text.split()).casefold() in rows_of for text in part.texts(columns.text))
+        name: sum(plain(text) in rows_of for text in part.texts(columns.text))
         for name, part in (("evaluation", corpus.eval), ("test", corpus.test))
         if part is not None and part.table is not table
     }

@@ -3,16 +3,79 @@
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import pyarrow.compute as pc
 
+from classify.data.split import plain
 from classify.data.table import Table
 from classify.errors import InputError
 
 MIN_ROWS = 10
 
 
-def find_labels(table: Table, label_column: str, more: Table | None = None) -> list[str]:
+@dataclass(frozen=True)
+class ClassNames:
+    """What classes are called: for what stands in the table, the name of its class where that is another one."""
+
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, label: str) -> str:
+        """The class of a label as it stands in a table."""
+        return self.names.get(label, label)
+
+    @property
+    def merged(self) -> list[tuple[str, ...]]:
+        """Labels that are one class though they are written in several ways."""
+        ways: dict[str, set[str]] = {}
+        for label, name in self.names.items():
+            ways.setdefault(name, set()).add(label)
+        return [tuple(sorted(labels)) for labels in ways.values() if len(labels) > 1]
+
+
+def name_classes(labels: Iterable[str], *, normalize: bool = False, given: str | None = None) -> ClassNames:
+    """What the classes of all these labels are called.
+
+    1.0 and 1 are one label where both occur, as one program writes what another reads. With `normalize` labels that
+    differ by case or spaces alone are one, called as most rows call it. `given` renames: "0=negative,1=positive".
+    Raises InputError where it names a label that does not occur.
+    """
+    counts = Counter(labels)
+    chosen = {label: label for label in counts}
+    for label in counts:
+        whole = label.partition(".")[0]
+        if re.fullmatch(r"[+-]?\d+\.0+", label) and whole in counts:
+            chosen[label] = whole
+    if normalize:
+        ways: dict[str, list[str]] = {}
+        for label in counts:
+            ways.setdefault(plain(chosen[label]), []).append(label)
+        for same in ways.values():
+            best = max(same, key=lambda label: (counts[label], label))
+            chosen |= dict.fromkeys(same, chosen[best].strip())
+    renamed = _renamed(given) if given is not None else {}
+    unknown = sorted(set(renamed) - set(chosen.values()))
+    if unknown:
+        raise InputError(
+            f"--label-names: {', '.join(map(repr, unknown))} is no label of --data; expected some of "
+            f"{', '.join(map(repr, sorted(set(chosen.values()))[:10]))}."
+        )
+    return ClassNames({label: renamed.get(name, name) for label, name in chosen.items()})
+
+
+def _renamed(given: str) -> dict[str, str]:
+    pairs = [pair.partition("=") for pair in given.split(",")]
+    if not all(old.strip() and sign and new.strip() for old, sign, new in pairs):
+        raise InputError(f"--label-names must be pairs such as 0=negative,1=positive. Got {given!r} instead.")
+    return {old.strip(): new.strip() for old, _, new in pairs}
+
+
+def find_labels(
+    table: Table, label_column: str, more: Table | None = None, classes: ClassNames | None = None
+) -> list[str]:
     """Class names from all rows of `--data` and `--eval-data`, numbers in numeric order, others in alphabetic order.
 
     Raises InputError for empty labels, too few rows, a single class, or a value of its own in every row.
@@ -20,8 +83,11 @@ def find_labels(table: Table, label_column: str, more: Table | None = None) -> l
     faults = [fault for part in (table, more) if part is not None for fault in _empty_labels(part, label_column)]
     if faults:
         raise InputError(*faults)
-    counts = table_counts(table, label_column)
-    names = set(counts) | (set(table_counts(more, label_column)) if more is not None else set())
+    classes = classes or ClassNames()
+    counts: Counter[str] = Counter()
+    for label, count in table_counts(table, label_column).items():
+        counts[classes.of(label)] += count
+    names = set(counts) | (set(map(classes.of, table_counts(more, label_column))) if more is not None else set())
     rows = len(table)
     if rows < MIN_ROWS:
         raise InputError(f"{table.path}: expected at least {MIN_ROWS} rows. Got {rows} instead.")
@@ -44,10 +110,12 @@ def table_counts(table: Table, column: str) -> dict[str, int]:
     return {pair["values"]: pair["counts"] for pair in pairs}
 
 
-def label_ids(table: Table, label_column: str, labels: list[str], known_from: str) -> list[int]:
+def label_ids(
+    table: Table, label_column: str, labels: list[str], known_from: str, classes: ClassNames | None = None
+) -> list[int]:
     """Class numbers of all rows. Raises InputError naming labels that `known_from` does not have, with their lines."""
     index = {name: number for number, name in enumerate(labels)}
-    values = table.column(label_column)
+    values = list(map((classes or ClassNames()).of, table.column(label_column)))
     faults: dict[str, list[int]] = {}
     for row, value in enumerate(values):
         if value not in index:

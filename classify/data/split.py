@@ -56,15 +56,20 @@ def cap_rows(labels: Rows, rows: Rows, limit: int, *, seed: int) -> Rows:
 
 def overlap(texts: Sequence[str], train: Rows, other_texts: Sequence[str]) -> list[int]:
     """Indices into `other_texts` whose text also occurs among the training rows."""
-    known = {texts[row].strip() for row in train}
-    return [i for i, text in enumerate(other_texts) if text.strip() in known]
+    known = {plain(texts[row]) for row in train}
+    return [i for i, text in enumerate(other_texts) if plain(text) in known]
+
+
+def plain(text: str) -> str:
+    """A text without what copies of it differ in: case, and how much space stands where."""
+    return " ".join(text.split()).casefold()
 
 
 def _groups(texts: Sequence[str]) -> list[list[int]]:
-    """Rows that share a text (outer spaces aside), in order of first occurrence."""
+    """Rows that share a text but for case and spaces, in order of first occurrence."""
     groups: dict[str, list[int]] = {}
     for row, text in enumerate(texts):
-        groups.setdefault(text.strip(), []).append(row)
+        groups.setdefault(plain(text), []).append(row)
     return list(groups.values())
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from classify.config.schema import TrainingConfig
 from classify.data.columns import Guess
 from classify.data.corpus import Tables
-from classify.data.labels import find_labels, label_ids
+from classify.data.labels import ClassNames, find_labels, label_ids
 from classify.data.table import Table
 from classify.evaluation import baseline, metrics
 from classify.evaluation.baseline import BaselineResult, Majority
@@ -26,10 +26,15 @@ class SingleLabel(Task):
     name = "single_label"
     problem_type = "single_label_classification"
 
+    def __init__(self, labels: Sequence[str], classes: ClassNames | None = None):
+        super().__init__(labels)
+        self._classes = classes or ClassNames()
+
     @classmethod
     def of(cls, tables: Tables) -> Self:
         """The classes that occur in the tables to learn from."""
-        return cls(find_labels(tables.train, tables.columns.label, tables.eval))
+        names = find_labels(tables.train, tables.columns.label, tables.eval, tables.classes)
+        return cls(names, tables.classes)
 
     def guess(self) -> Guess:
         """One line on the classes."""
@@ -37,7 +42,7 @@ class SingleLabel(Task):
 
     def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.int64]:
         """The class number of each row."""
-        return np.array(label_ids(table, column, self.labels, known_from), dtype=np.int64)
+        return np.array(label_ids(table, column, self.labels, known_from, self._classes), dtype=np.int64)
 
     def loss(self, config: TrainingConfig, truth: Array) -> Loss:
         """Cross-entropy as --label-smoothing-factor and --class-weights say."""

@@ -23,7 +23,7 @@ CONTRACT = """--data --eval-data --test-data --text-column --label-column --mode
 --label-smoothing-factor --class-weights --freeze-embeddings --freeze-layers --lora --max-minutes --opt-level
 --sync-batch-norm --device-memory --sync-bn --fp16-opt-level --keep
 --contrastive-steps --patience --preset --average-seeds --metric-for-best-model --encoding --sheet
---on-bad-rows""".split()  # noqa: SIM905
+--on-bad-rows --label-names --normalize-labels""".split()  # noqa: SIM905
 
 
 def parse(*words: str) -> RunConfig:
@@ -120,7 +120,7 @@ FOREIGN = """--early-stopping-patience --dataloader-drop-last --dataloader-pin-m
 --torch-compile --torch-compile-backend --lr-scheduler-kwargs --bf16-full-eval --use-cache
 --auto-find-batch-size --logging-strategy
 --log-on-each-node --log-level --log-level-replica --run-name --project --eval-steps --eval-delay --eval-on-start
---eval-accumulation-steps --save-only-model --hub-strategy --hub-revision --data-seed --label-names
+--eval-accumulation-steps --save-only-model --hub-strategy --hub-revision --data-seed
 --length-column-name --ddp-bucket-cap-mb --fsdp --fsdp-config --overwrite-cache --config-name --cache-dir
 --model-revision --max-eval-samples --metric-name --text-column-names --do-regression --train-split-name
 --restore-callback-states-from-checkpoint""".split()  # noqa: SIM905

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -168,3 +169,43 @@ def test_a_very_long_text_does_not_hide_a_fault(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("text,label\n" + rows)
     corpus = load(DataConfig(data=str(tmp_path / "data.csv")))
     assert "lines 3, 5, 7 and 3 more: the text is empty" in corpus.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("labels", "changes", "classes"),
+    [
+        (["1", "1.0", "2", "2.00"], {}, ["1", "2"]),
+        (["1.0", "2.0"], {}, ["1.0", "2.0"]),
+        (["Pos", "pos", "neg", "neg "], {"normalize_labels": True}, ["neg", "pos"]),
+        (["Pos", "pos", "neg", "neg "], {}, ["Pos", "neg", "neg ", "pos"]),
+        (["0", "1"], {"label_names": "0=negative,1=positive"}, ["negative", "positive"]),
+        (["0", "1", "1.0"], {"label_names": "1=positive"}, ["0", "positive"]),
+    ],
+    ids=["1.0 is 1", "floats alone", "normalised", "as they stand", "renamed", "merged and renamed"],
+)
+def test_what_classes_are_called(
+    tmp_path: Path, labels: list[str], changes: dict[str, Any], classes: list[str]
+) -> None:
+    rows = [f"text {number},{labels[number % len(labels)]}" for number in range(47)]
+    (tmp_path / "data.csv").write_text("\n".join(["text,label", *rows, "more,pos" if "pos" in labels else ""]) + "\n")
+    corpus = load(DataConfig(data=str(tmp_path / "data.csv"), **changes))
+    assert corpus.labels == classes
+    assert sum(len(part) for part in (corpus.train, corpus.eval, corpus.test or [])) == 47 + ("pos" in labels)
+    merged = len(labels) > len(classes)
+    assert any("are one class" in note for note in corpus.warnings) == merged
+
+
+def test_a_name_for_no_label_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text("text,label\n" + "".join(f"text {i},{i % 2}\n" for i in range(20)))
+    for given, fault in (("2=two", "'2' is no label of --data"), ("0", "must be pairs such as")):
+        with pytest.raises(InputError, match=fault):
+            load(DataConfig(data=str(tmp_path / "data.csv"), label_names=given))
+
+
+def test_copies_but_for_case_and_spaces_stay_in_one_part(tmp_path: Path) -> None:
+    rows = [(way(f"Some text {i}"), "ab"[i % 2]) for i in range(40) for way in (str, str.upper, "  {} ".format)]
+    (tmp_path / "data.csv").write_text("\n".join(["text,label", *(",".join(row) for row in rows)]) + "\n")
+    corpus = load(DataConfig(data=str(tmp_path / "data.csv")))
+    assert corpus.test is not None
+    parts = [{text.strip().lower() for text in part.texts("text")} for part in (corpus.train, corpus.eval, corpus.test)]
+    assert len(set.union(*parts)) == sum(map(len, parts)) == 40
