@@ -31,6 +31,7 @@ Fine-tune a BERT classifier on your own table of texts and labels, and use it.
   classify train --data my.csv                                  train (the same as python run_classify.py)
   classify predict --model runs/my-1 --data new.csv --out p.csv  predict every row of a table
   classify inspect --data my.csv                                what a table holds, before anything is trained on it
+  classify cache                                                where tokenised tables are kept; --clear forgets them
   classify devices                                              what this machine would do, and why
   classify COMMAND --help                                       the flags of a command
   classify --version                                            the version"""
@@ -91,7 +92,7 @@ def _tell(error: BaseException, debug: bool) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    commands = {"train": _train, "predict": _predict, "inspect": _inspect, "devices": _devices}
+    commands = {"train": _train, "predict": _predict, "inspect": _inspect, "cache": _cache, "devices": _devices}
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_USAGE)
         return 0 if arguments else 2
@@ -216,6 +217,25 @@ def _inspect(arguments: list[str], program: str) -> int:
         print(line)
     write_json(Path("inspect.json"), report.as_json())
     print("all of it: inspect.json")
+    return 0
+
+
+def _cache(arguments: list[str], program: str) -> int:
+    parser = Parser(prog=program, description="Say where tokenised tables are kept, or forget them.")
+    parser.add_argument("--clear", action="store_true", help="forget them all")
+    options, unknown = parser.parse_known_args(arguments)
+    faults = unknown_words(unknown, parser)
+    if faults:
+        raise InputError(*faults)
+    from classify.data import tokenize
+
+    if options.clear:
+        tokenize.clear_cache()
+    count, size = tokenize.cached_bytes()
+    most = tokenize.CACHE_BYTES >> 20
+    print(
+        f"{tokenize.cache_folder()}: {count} tables, {size / (1 << 20):.1f} of up to {most} MiB (--clear forgets them)"
+    )
     return 0
 
 

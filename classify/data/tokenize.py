@@ -30,7 +30,7 @@ Ids = npt.NDArray[np.int64]
 # Tokens of a text that are read at most where nobody asks for more: longer texts take memory and time to match.
 DEFAULT_LIMIT = 512
 _FORMAT = 1
-_CACHE_BYTES = 4 << 30
+CACHE_BYTES = 4 << 30
 _BATCH = 4096
 # An entry that is still being made after a day is of a process that was killed.
 _LEFT_SECONDS = 24 * 3600
@@ -201,6 +201,18 @@ def cache_folder() -> Path:
     return Path(base) / "classify" / "tokens"
 
 
+def cached_bytes() -> tuple[int, int]:
+    """How many tokenised tables are kept, and how many bytes they take."""
+    folder = cache_folder()
+    entries = [entry for entry in folder.iterdir() if entry.is_dir()] if folder.is_dir() else []
+    return len(entries), sum(file.stat().st_size for entry in entries for file in entry.iterdir())
+
+
+def clear_cache() -> None:
+    """Forget all tokenised tables. A run that uses one goes on with what it has open."""
+    shutil.rmtree(cache_folder(), ignore_errors=True)
+
+
 def _through_cache(
     key: str, tokenizer: Any, texts: Sequence[str]
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]] | None:
@@ -210,7 +222,7 @@ def _through_cache(
     folder = cache_folder() / key
     arrays = None
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds people's texts
         with filelock.FileLock(folder.with_suffix(".lock")):
             if not folder.exists():
                 arrays = _encode(tokenizer, texts)
@@ -248,7 +260,7 @@ def _make_room(cache: Path, needed: int) -> None:
     sizes = {entry: sum(file.stat().st_size for file in entry.iterdir()) for entry in entries}
     total = sum(sizes.values())
     for entry in entries:
-        if total + needed <= _CACHE_BYTES:
+        if total + needed <= CACHE_BYTES:
             break
         shutil.rmtree(entry, ignore_errors=True)
         with contextlib.suppress(OSError):

@@ -92,7 +92,7 @@ def test_without_a_writable_cache_it_works_in_memory(
 
 def test_the_cache_has_a_size(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(module, "_CACHE_BYTES", 20_000)
+    monkeypatch.setattr(module, "CACHE_BYTES", 20_000)
     tokenizer = load_tokenizer(str(model_folder))
     for number in range(8):
         tokenize(tokenizer, TEXTS, 64, identity=str(number))
