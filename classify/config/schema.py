@@ -54,6 +54,9 @@ class DataConfig:
     )
     encoding: str | None = option(None, "encoding of the tables, e.g. gb18030; recognised if not given", "--encoding")
     sheet: str | None = option(None, "sheet of an Excel workbook; the first if not given", "--sheet")
+    group_column: str | None = option(
+        None, "column whose equal values stay in one part when --data is divided, e.g. a customer", "--group-column"
+    )
     label_names: str | None = option(None, "other names for labels: 0=negative,1=positive", "--label-names")
     normalize_labels: bool = option(
         False, "labels that differ by case or spaces alone are one class", "--normalize-labels"

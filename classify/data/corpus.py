@@ -112,6 +112,11 @@ def read_tables(config: DataConfig) -> Tables:
     table, eval_table, test_table = _read(config)
     columns = find_columns(table, config.text_column, config.label_column)
     _require_columns(columns.text, columns.label, eval_table, test_table)
+    if config.group_column is not None and config.group_column not in table.columns:
+        raise InputError(
+            f"--group-column {config.group_column}: {table.path} has no such column; it has: "
+            f"{', '.join(table.columns)}."
+        )
     labels = [label for one in (table, eval_table) if one is not None for label in one.column(columns.label)]
     classes = name_classes(labels, normalize=config.normalize_labels, given=config.label_names)
     return Tables(table, eval_table, test_table, columns, classes)
@@ -139,12 +144,14 @@ def divide(tables: Tables, encoder: LabelEncoder, config: DataConfig, seed: int)
         how = "given as files of their own"
     else:
         test_share = 0.0 if tables.test is not None else 0.1
-        split = split_rows(texts, encoder.strata(ids), seed=seed, eval_share=0.1, test_share=test_share)
+        owners = table.column(config.group_column) if config.group_column is not None else None
+        split = split_rows(texts, encoder.strata(ids), seed=seed, eval_share=0.1, test_share=test_share, owners=owners)
         assert split.eval is not None
         train_rows, eval_part = split.train, Part(table, split.eval, ids)
         # So few different texts that none is left for it: then there is no test score, rather than a false one.
         test = Part(table, split.test, ids) if split.test is not None and len(split.test) else None
         how = f"{'80/10/10' if test_share else '90/10'} of {table.path}, each class in proportion, by seed {seed}"
+        how += f", rows of one {config.group_column!r} in one part" if owners is not None else ""
     if tables.test is not None:
         test = whole(tables.test)
     notes = [f"the labels {', '.join(map(repr, same))} are one class" for same in tables.classes.merged]

@@ -20,13 +20,22 @@ class Split:
     test: Rows | None
 
 
-def split_rows(texts: Sequence[str], labels: Rows, *, seed: int, eval_share: float, test_share: float) -> Split:
+def split_rows(
+    texts: Sequence[str],
+    labels: Rows,
+    *,
+    seed: int,
+    eval_share: float,
+    test_share: float,
+    owners: Sequence[str] | None = None,
+) -> Split:
     """Divide rows into parts with the same mix of classes, as nearly as whole rows allow.
 
-    Copies of a text go to the same part, so that no part is scored on what another has learned. Every class keeps a
-    row in train; a class with one row stays there whole. A share of 0 gives `None` for that part.
+    Copies of a text go to the same part, so that no part is scored on what another has learned; so do the rows of an
+    owner, where there are `owners`. Every class keeps a row in train; a class with one row stays there whole. A share
+    of 0 gives `None` for that part.
     """
-    groups = _groups(texts)
+    groups = _groups(texts) if owners is None else _joined(_groups(texts), owners)
     # A text that occurs with several labels counts for the label of its first row, and for none may it be the last one.
     group_labels = np.array([labels[rows[0]] for rows in groups], dtype=np.int64)
     mixed = {g: np.bincount(labels[rows]) for g, rows in enumerate(groups) if len(rows) > 1 and np.ptp(labels[rows])}
@@ -71,6 +80,27 @@ def _groups(texts: Sequence[str]) -> list[list[int]]:
     for row, text in enumerate(texts):
         groups.setdefault(plain(text), []).append(row)
     return list(groups.values())
+
+
+def _joined(groups: list[list[int]], owners: Sequence[str]) -> list[list[int]]:
+    """Groups of rows that have an owner in common, directly or through others, as one; in order of first occurrence."""
+    above = list(range(len(groups)))
+
+    def root(number: int) -> int:
+        while above[number] != number:
+            above[number] = above[above[number]]
+            number = above[number]
+        return number
+
+    first: dict[str, int] = {}
+    for number, rows in enumerate(groups):
+        for row in rows:
+            one, other = sorted((root(number), root(first.setdefault(owners[row], number))))
+            above[other] = one
+    joined: dict[int, list[int]] = {}
+    for number, rows in enumerate(groups):
+        joined.setdefault(root(number), []).extend(rows)
+    return [sorted(rows) for rows in joined.values()]
 
 
 def _draws(seed: int, count: int) -> npt.NDArray[np.uint64]:

@@ -209,3 +209,13 @@ def test_copies_but_for_case_and_spaces_stay_in_one_part(tmp_path: Path) -> None
     assert corpus.test is not None
     parts = [{text.strip().lower() for text in part.texts("text")} for part in (corpus.train, corpus.eval, corpus.test)]
     assert len(set.union(*parts)) == sum(map(len, parts)) == 40
+
+
+def test_a_column_that_keeps_rows_together(tmp_path: Path) -> None:
+    rows = [f"text {i},{'ab'[i % 2]},customer {i // 4}" for i in range(80)]
+    (tmp_path / "data.csv").write_text("\n".join(["text,label,who", *rows]) + "\n")
+    corpus = load(DataConfig(data=str(tmp_path / "data.csv"), group_column="who"))
+    assert not {row // 4 for row in corpus.train.rows} & {row // 4 for row in corpus.eval.rows}
+    assert "rows of one 'who' in one part" in corpus.guesses[-1].why
+    with pytest.raises(InputError, match=r"--group-column owner: .* has no such column; it has: text, label, who\."):
+        load(DataConfig(data=str(tmp_path / "data.csv"), group_column="owner"))

@@ -100,3 +100,19 @@ def test_cap_above_the_count_changes_nothing() -> None:
 
 def test_overlap_names_texts_seen_in_training() -> None:
     assert overlap(["a", "b ", "c"], np.array([0, 1]), ["b", "c", "a"]) == [0, 2]
+
+
+def test_rows_of_an_owner_stay_in_one_part() -> None:
+    """Also where two owners share a text: then all of both."""
+    texts = [f"text {i}" for i in range(300)]
+    owners = [f"customer {i // 3}" for i in range(300)]
+    texts[100] = texts[200]
+    labels = np.array([i % 2 for i in range(300)])
+    parts = split_rows(texts, labels, seed=3, eval_share=0.1, test_share=0.1, owners=owners)
+    assert parts.eval is not None
+    assert parts.test is not None
+    found = [{owners[row] for row in rows} for rows in (parts.train, parts.eval, parts.test)]
+    assert sum(map(len, found)) == len(set.union(*found)) == 100
+    (together,) = [one for one in found if owners[100] in one]
+    assert owners[200] in together
+    assert [len(rows) for rows in (parts.train, parts.eval, parts.test)] == pytest.approx([240, 30, 30], abs=6)
