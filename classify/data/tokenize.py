@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.data.files import TEMPORARY, whole
+from classify.launch.environment import cache_home
 
 Ids = npt.NDArray[np.int64]
 
@@ -197,8 +198,7 @@ def padding_id(tokenizer: Any) -> int:
 
 def cache_folder() -> Path:
     """Where tokenised tables are kept: `$XDG_CACHE_HOME/classify`, `~/.cache/classify` without it."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "classify" / "tokens"
+    return cache_home() / "classify" / "tokens"
 
 
 def cached_bytes() -> tuple[int, int]:

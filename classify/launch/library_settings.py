@@ -75,6 +75,11 @@ def share_cores(launch: Launch) -> int | None:
     return threads
 
 
+def tokenize_in_threads() -> None:
+    """Have tokenizers use all cores, also where processes were forked before; the person's own word stands."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+
+
 def leave_devices_to_us() -> None:
     """Have Accelerate choose neither devices nor strategies by itself."""
     os.environ["USE_TORCH_XLA"] = "0"  # where torch_xla is installed it would take it, wanted or not

