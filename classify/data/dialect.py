@@ -118,6 +118,8 @@ def has_header(rows: Sequence[Sequence[str]], usual: Sequence[str]) -> bool:
     first, below = rows[0], rows[1:]
     if any(value.strip().lower() in usual for value in first):
         return True
+    if list(first) == [str(number) for number in range(len(first))] and len(first) > 1:  # pandas numbers its columns
+        return True
     for place, value in enumerate(first):
         column = [row[place] for row in below if place < len(row) and row[place]]
         numbers = sum(map(is_number, column))

@@ -172,6 +172,22 @@ def test_a_table_without_a_header_keeps_its_first_row(tmp_path: Path, content: s
     assert "without header" in table.content.form
 
 
+@pytest.mark.parametrize(
+    ("content", "columns"),
+    [
+        ("0,1\ngood day,1\nbad day,0\n", ["0", "1"]),
+        (",review,stars\n0,good,5\n1,bad,1\n", ["unnamed_1", "review", "stars"]),
+        ("What do you think of our new shop in the old town?,Your age\nnice,34\nfine,41\n", None),
+    ],
+    ids=["numbered columns", "an index", "a form's questions"],
+)
+def test_what_is_a_header_stays_one(tmp_path: Path, content: str, columns: list[str] | None) -> None:
+    (tmp_path / "a.csv").write_text(content)
+    table = read_table(str(tmp_path / "a.csv"))
+    assert table.columns == (columns or content.partition("\n")[0].split(","))
+    assert len(table) == 2
+
+
 def test_places_count_what_a_person_sees(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n\n{"text": "b"}\n')
     assert read_table(str(tmp_path / "a.jsonl")).where([1]).endswith("a.jsonl line 3")
