@@ -128,6 +128,9 @@ def _train(arguments: list[str], program: str) -> int:
             world.share_faults(None)
             memory = memory_forecast.memory(checked, world)
             if world.is_main:
+                for line in checked.lines():
+                    print(line)
+                print()
                 each = config.training.save_on_each_node
                 describe.show(world.topology, world.plan, config.training.train_batch_size, os.environ, each)
                 print(f"\n{memory}")

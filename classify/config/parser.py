@@ -97,7 +97,8 @@ def training_parser(program: str) -> Parser:
             _add(group, name)
         if title == "Result":
             group.add_argument("--config", metavar="FILE", help="YAML with any of these options; flags win over it")
-            group.add_argument("--plan", action="store_true", help="show which rank would compute where, and stop")
+            plan = "show what was understood of the table and which rank would compute where, and stop"
+            group.add_argument("--plan", action="store_true", help=plan)
             group.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
 

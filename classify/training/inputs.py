@@ -40,6 +40,11 @@ class Checked:
     guesses: tuple[Guess, ...]
     notes: tuple[str, ...] = ()
 
+    def lines(self) -> list[str]:
+        """What was understood of the table and chosen for it, and what a person should know."""
+        warnings = (f"note: {text}" for text in (*self.corpus.warnings, *self.notes))
+        return [*(guess.line() for guess in self.guesses), *warnings]
+
 
 def check(config: RunConfig) -> Checked:
     """Validate arguments, environment, tables, model name and output folder. Raises InputError with the faults."""

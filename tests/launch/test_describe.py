@@ -119,5 +119,6 @@ def test_plan_shows_and_stops(person: Person) -> None:
     before = sorted(person.folder.rglob("*"))
     done = person.types("--data", "my.csv", "--cpu", "--plan")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("machine  rank  local rank")
+    assert "\n\nmachine  rank  local rank  device" in done.stdout
+    assert done.stdout.startswith("table: my.csv, 30 rows")
     assert sorted(person.folder.rglob("*")) == before
