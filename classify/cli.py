@@ -326,4 +326,5 @@ def _let_first_error_speak(error: BaseException) -> None:
     if launcher.is_launched() and any(
         sign in text for sign in ("connection closed by peer", "connection reset", "broken pipe")
     ):
+        interrupts.end_if_terminated()
         time.sleep(3.0 + (spawn.PRINTING_SECONDS if launcher.started_here() else 0.0))

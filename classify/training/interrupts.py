@@ -18,6 +18,7 @@ _ONE_SECONDS = 1.0
 _END_SECONDS = 5.0
 
 _interrupted: list[float] = []
+_noted: set[int] = set()
 
 
 def end_when_interrupted(speak: Callable[[], object]) -> None:
@@ -42,6 +43,12 @@ def was_interrupted(error: BaseException) -> bool:
     if _interrupted:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     return bool(_interrupted) or isinstance(error, KeyboardInterrupt)
+
+
+def end_if_terminated() -> None:
+    """End as SIGTERM asks where it came within `stop_signals` and an error was faster than the next step."""
+    if signal.SIGTERM in _noted:
+        signal.raise_signal(signal.SIGTERM)
 
 
 def _interrupt(_: int, __: FrameType | None) -> None:
@@ -76,6 +83,7 @@ def stop_signals() -> Iterator[list[int]]:
         if number == signal.SIGINT and times and time.monotonic() - times[0] > _ONE_SECONDS:
             raise KeyboardInterrupt
         received.append(number)
+        _noted.add(number)
         times.append(time.monotonic())
 
     try:

@@ -114,8 +114,9 @@ def test_one_ranks_error_ends_all(
             process.wait()
     assert process.returncode == 1
     assert ended - float(report.read_text()) < 15
-    (told,) = (line for line in err.splitlines() if line.startswith("error: "))
-    assert re.fullmatch(failure[1], told)
+    errors = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1, err
+    assert re.fullmatch(failure[1], errors[0])
     if way == "nproc":
         assert err.count("\n") == 1, err
     assert read_json(tmp_path / "out" / "run.json")["status"] == "failed"
