@@ -17,7 +17,8 @@ import numpy as np
 import torch
 
 from classify.config.schema import DEFAULT_MODEL, DataConfig, TrainingConfig
-from classify.data.corpus import divide, read_tables
+from classify.data.division import divide
+from classify.data.reading import read_tables
 from classify.data.sampler import BatchSampler
 from classify.data.tokenize import TrainingSet, load_tokenizer, padding_id, tokenize
 from classify.modeling.classifier import decide_packing, load_model

@@ -194,9 +194,10 @@ def _inspect(arguments: list[str], program: str) -> int:
         return 0
     config = parse_training(arguments, program)
     config.validate()
-    from classify.data.corpus import divide, read_tables
+    from classify.data.division import divide
     from classify.data.files import write_json
     from classify.data.inspect import count_tokens, inspect_tables
+    from classify.data.reading import read_tables
     from classify.data.tokenize import load_tokenizer, tokenize
     from classify.modeling.hub import resolve_model
     from classify.tasks.registry import recognise

@@ -309,7 +309,7 @@ def _same_words(words: Sequence[str], others: Sequence[str]) -> bool:
 
 def _same_word(word: str, other: str) -> bool:
     short, long = sorted((word, other), key=len)
-    return (len(short) > 2 and long.startswith(short)) or _likeness(word, other) >= 0.7
+    return (len(short) > 2 and long.startswith(short)) or _likeness(word, other) >= 0.75
 
 
 def _likeness(one: str, other: str) -> float:

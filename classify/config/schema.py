@@ -46,6 +46,11 @@ class DataConfig:
         "--test-data",
         "--test-file",
     )
+    labels: str | None = option(
+        None, "a file with the label of each line of --data, where that is a file of texts alone", "--labels"
+    )
+    eval_labels: str | None = option(None, "the same for --eval-data", "--eval-labels")
+    test_labels: str | None = option(None, "the same for --test-data", "--test-labels")
     text_column: str | None = option(
         None, "name of the column that holds the text; found if not given", "--text-column"
     )
@@ -56,6 +61,29 @@ class DataConfig:
     sheet: str | None = option(None, "sheet of an Excel workbook; the first if not given", "--sheet")
     group_column: str | None = option(
         None, "column whose equal values stay in one part when --data is divided, e.g. a customer", "--group-column"
+    )
+    split_column: str | None = option(
+        None,
+        "column that says which part a row is in: train, validation, test; found if not given, none: there is none",
+        "--split-column",
+    )
+    split_by_time: str | None = option(
+        None, "column with dates: the newest rows are tested, those before them evaluated", "--split-by-time"
+    )
+    split_like: str | None = option(
+        None, "output folder of a run: rows that it knows stay in the part they were in", "--split-like"
+    )
+    near_duplicates: bool = option(
+        False, "texts that are nearly the same stay in one part when --data is divided", "--near-duplicates"
+    )
+    drop_unlabelled: bool = option(False, "leave rows without a label out", "--drop-unlabelled")
+    predict_unlabelled: bool = option(
+        False, "leave rows without a label out, and predict them at the end: unlabelled.csv", "--predict-unlabelled"
+    )
+    unlabelled_value: str | None = option(
+        None,
+        "what stands in the label column where a row has none, e.g. -1; such rows are left out",
+        "--unlabelled-value",
     )
     label_names: str | None = option(None, "other names for labels: 0=negative,1=positive", "--label-names")
     normalize_labels: bool = option(

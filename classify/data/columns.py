@@ -96,6 +96,15 @@ def require_column(table: Table, name: str, flag: str) -> None:
         raise InputError(f"{table.path}: no column {name!r}, which --data has; it has: {_listed(table)}. See {flag}.")
 
 
+def asked_column(table: Table, name: str | None, flag: str) -> str | None:
+    """The column that a flag names, if it names one. Raises InputError where the table lacks it."""
+    faults: list[str] = []
+    column = _named(table, name, flag, faults)
+    if faults:
+        raise InputError(*faults)
+    return column
+
+
 def empty_texts(table: Table, text_column: str) -> str | None:
     """The lines on which the text is empty, in words; None where there is none."""
     empty = [row for row, text in enumerate(table.column(text_column)) if not text.strip()]

@@ -109,14 +109,15 @@ def rows_of(lines: Iterable[str], dialect: Dialect, *, strict: bool = True) -> I
         before = reader.line_num
 
 
-def has_header(rows: Sequence[Sequence[str]], usual: Sequence[str]) -> bool:
+def has_header(rows: Sequence[Sequence[str]], usual: Sequence[str], known: Sequence[str] = ()) -> bool:
     """Whether the first of some rows names the columns.
 
-    It does where it holds a `usual` name. It does not where it holds a number over numbers, or a
-    value that stands in its column again further down, as a class does. Where nothing tells, it does.
+    It does where it holds a `usual` name, or one of the `known` columns of a table that this one goes with. It does not
+    where it holds a number over numbers, or a value that stands in its column again further down, as a class does.
+    Where nothing tells, it does, unless the rows are as wide as the table with the known columns.
     """
     first, below = rows[0], rows[1:]
-    if any(value.strip().lower() in usual for value in first):
+    if any(value in known or value.strip().lower() in usual for value in first):
         return True
     if list(first) == [str(number) for number in range(len(first))] and len(first) > 1:  # pandas numbers its columns
         return True
@@ -125,7 +126,7 @@ def has_header(rows: Sequence[Sequence[str]], usual: Sequence[str]) -> bool:
         numbers = sum(map(is_number, column))
         if value and (value in column or (is_number(value) and numbers > len(column) / 2)):
             return False
-    return True
+    return len(first) != len(known)
 
 
 def is_number(text: str) -> bool:

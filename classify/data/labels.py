@@ -19,13 +19,17 @@ MIN_ROWS = 10
 
 @dataclass(frozen=True)
 class ClassNames:
-    """What classes are called: for what stands in the table, the name of its class where that is another one."""
+    """What classes are called: for what stands in the table, the name of its class where that is another one.
+
+    `unlabelled` is what stands there where a row has no label.
+    """
 
     names: Mapping[str, str] = field(default_factory=dict)
+    unlabelled: frozenset[str] = frozenset()
 
-    def of(self, label: str) -> str:
-        """The class of a label as it stands in a table."""
-        return self.names.get(label, label)
+    def of(self, label: str) -> str | None:
+        """The class of a label as it stands in a table; None where it stands for none."""
+        return None if label in self.unlabelled else self.names.get(label, label)
 
     @property
     def merged(self) -> list[tuple[str, ...]]:
@@ -36,7 +40,13 @@ class ClassNames:
         return [tuple(sorted(labels)) for labels in ways.values() if len(labels) > 1]
 
 
-def name_classes(labels: Iterable[str], *, normalize: bool = False, given: str | None = None) -> ClassNames:
+def name_classes(
+    labels: Iterable[str],
+    *,
+    normalize: bool = False,
+    given: str | None = None,
+    unlabelled: frozenset[str] = frozenset(),
+) -> ClassNames:
     """What the classes of all these labels are called.
 
     1.0 and 1 are one label where both occur, as one program writes what another reads. With `normalize` labels that
@@ -63,7 +73,7 @@ def name_classes(labels: Iterable[str], *, normalize: bool = False, given: str |
             f"--label-names: {', '.join(map(repr, unknown))} is no label of --data; expected some of "
             f"{', '.join(map(repr, sorted(set(chosen.values()))[:10]))}."
         )
-    return ClassNames({label: renamed.get(name, name) for label, name in chosen.items()})
+    return ClassNames({label: renamed.get(name, name) for label, name in chosen.items()}, unlabelled)
 
 
 def _renamed(given: str) -> dict[str, str]:
@@ -80,17 +90,17 @@ def find_labels(
 
     Raises InputError for empty labels, too few rows, a single class, or a value of its own in every row.
     """
-    faults = [fault for part in (table, more) if part is not None for fault in _empty_labels(part, label_column)]
+    classes = classes or ClassNames()
+    parts = [table] if more is None else [table, more]
+    faults = [fault for part in parts for fault in _empty_labels(part, label_column, classes)]
     if faults:
         raise InputError(*faults)
-    classes = classes or ClassNames()
-    counts: Counter[str] = Counter()
-    for label, count in table_counts(table, label_column).items():
-        counts[classes.of(label)] += count
-    names = set(counts) | (set(map(classes.of, table_counts(more, label_column))) if more is not None else set())
-    rows = len(table)
+    counts = class_counts(table, label_column, classes)
+    names = set(counts) if more is None else {*counts, *class_counts(more, label_column, classes)}
+    rows = sum(counts.values())
     if rows < MIN_ROWS:
-        raise InputError(f"{table.path}: expected at least {MIN_ROWS} rows. Got {rows} instead.")
+        labelled = "rows" if rows == len(table) else "rows with a label"
+        raise InputError(f"{table.path}: expected at least {MIN_ROWS} {labelled}. Got {rows} instead.")
     if len(names) == 1:
         raise InputError(
             f"{table.path}: expected at least two classes in column {label_column!r}. "
@@ -104,21 +114,30 @@ def find_labels(
     return sorted(names, key=_label_order)
 
 
-def table_counts(table: Table, column: str) -> dict[str, int]:
-    """How many rows each value of a column has."""
-    pairs = pc.value_counts(table.arrow.column(column)).to_pylist()
-    return {pair["values"]: pair["counts"] for pair in pairs}
+def class_counts(table: Table, column: str, classes: ClassNames) -> dict[str, int]:
+    """How many rows each class has."""
+    counts: Counter[str] = Counter()
+    for pair in pc.value_counts(table.arrow.column(column)).to_pylist():
+        name = classes.of(pair["values"])
+        if name is not None:
+            counts[name] += pair["counts"]
+    return dict(counts)
 
 
 def label_ids(
     table: Table, label_column: str, labels: list[str], known_from: str, classes: ClassNames | None = None
 ) -> list[int]:
-    """Class numbers of all rows. Raises InputError naming labels that `known_from` does not have, with their lines."""
-    index = {name: number for number, name in enumerate(labels)}
+    """Class numbers of all rows, -1 of a row without a label.
+
+    Raises InputError naming labels that `known_from` does not have, with their lines.
+    """
+    index: dict[str | None, int] = {None: -1} | {name: number for number, name in enumerate(labels)}
+    if label_column not in table.columns:
+        return [-1] * len(table)
     values = list(map((classes or ClassNames()).of, table.column(label_column)))
     faults: dict[str, list[int]] = {}
     for row, value in enumerate(values):
-        if value not in index:
+        if value is not None and value not in index:
             faults.setdefault(value, []).append(row)
     if faults:
         raise InputError(
@@ -143,11 +162,17 @@ def near_twins(labels: list[str]) -> list[tuple[str, str]]:
     return pairs
 
 
-def _empty_labels(table: Table, label_column: str) -> list[str]:
-    empty = [row for row, value in enumerate(table.column(label_column)) if not value.strip()]
+def _empty_labels(table: Table, label_column: str, classes: ClassNames) -> list[str]:
+    if label_column not in table.columns:
+        return []
+    values = table.column(label_column)
+    empty = [row for row, value in enumerate(values) if not value.strip() and classes.of(value) is not None]
     if not empty:
         return []
-    return [f"{table.where(empty)}: the label is empty; fill it in, or take such rows out."]
+    return [
+        f"{table.where(empty)}: the label is empty; fill it in, or leave such rows out (--drop-unlabelled), or have "
+        "them predicted (--predict-unlabelled)."
+    ]
 
 
 def _label_order(name: str) -> tuple[int, float, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 TEXT_NAMES = (
     "text", "sentence", "message", "review", "content", "body", "comment", "tweet", "question", "utterance",
     "query", "document", "description", "post", "title", "sms", "comment_text", "review_text", "texts", "email",
@@ -23,3 +25,14 @@ LABEL_NAMES = (
 )  # fmt: skip
 # Pairs of names that say together which is which: those of a spreadsheet that was read in R.
 PAIRED_NAMES = (("v2", "v1"),)
+# The parts of a data set, what people call each, and the columns in which they say so.
+PARTS = ("train", "eval", "test")
+PART_NAMES = (("train", "training"), ("validation", "valid", "val", "dev", "eval"), ("test", "testing"))
+SPLIT_NAMES = ("split", "partition", "subset", "part", "set", "usage")
+
+
+def part_called(name: str) -> int | None:
+    """The part that a name such as train, dev or oos_test means, as an index into `PARTS`; None where it means none."""
+    words = re.findall("[a-z]+", name.lower())
+    parts = {part for part, names in enumerate(PART_NAMES) if any(word in names for word in words)}
+    return parts.pop() if len(parts) == 1 else None

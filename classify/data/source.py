@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, cast
 
 import pyarrow
 
+from classify.data.names import PART_NAMES
 from classify.errors import InputError
 
 _BLOCK = 1 << 24
@@ -32,12 +33,6 @@ _COMPRESSIONS: tuple[tuple[bytes, str, Callable[[Path], Any]], ...] = (
     (b"\xfd7zXZ\x00", "xz", lzma.open),
     (b"\x28\xb5\x2f\xfd", "zstd", lambda path: pyarrow.input_stream(str(path), compression="zstd")),
 )
-# What people call the parts of a data set.
-_PARTS = {
-    "--data": ("train", "training"),
-    "--eval-data": ("validation", "valid", "val", "dev", "eval"),
-    "--test-data": ("test", "testing"),
-}
 # What stands for standard input in the place of a name.
 STANDARD_INPUT = "-"
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
@@ -152,7 +147,7 @@ def matching(pattern: str) -> list[str]:
 def split_files(folder: Path, suffixes: Container[str]) -> dict[str, str]:
     """The files, or folders of `datasets`, that are named after parts of a data set, by flag; {} without train."""
     parts: dict[str, str] = {}
-    for flag, words in _PARTS.items():
+    for flag, words in zip(("--data", "--eval-data", "--test-data"), PART_NAMES, strict=True):
         entries = [entry for entry in sorted(folder.iterdir()) if _first_word(entry) in words]
         names = [
             str(entry)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,21 +27,30 @@ def split_rows(
     seed: int,
     eval_share: float,
     test_share: float,
-    owners: Sequence[str] | None = None,
+    owners: Sequence[Sequence[Hashable]] = (),
+    earlier: npt.NDArray[np.int8] | None = None,
 ) -> Split:
     """Divide rows into parts with the same mix of classes, as nearly as whole rows allow.
 
-    Copies of a text go to the same part, so that no part is scored on what another has learned; so do the rows of an
-    owner, where there are `owners`. Every class keeps a row in train; a class with one row stays there whole. A share
-    of 0 gives `None` for that part.
+    Copies of a text go to the same part, so that no part is scored on what another has learned; so do rows with the
+    same owner, in each of the `owners`. Every class keeps a row in train; a class with one row stays there whole. A
+    share of 0 gives `None` for that part.
+
+    `earlier` is the part that each row was in before (0 train, 1 evaluation, 2 test, -1 new): there it stays, and new
+    rows fill the parts up.
     """
-    groups = _groups(texts) if owners is None else _joined(_groups(texts), owners)
+    groups = _joined(_groups(texts), owners) if owners else _groups(texts)
     # A text that occurs with several labels counts for the label of its first row, and for none may it be the last one.
     group_labels = np.array([labels[rows[0]] for rows in groups], dtype=np.int64)
     mixed = {g: np.bincount(labels[rows]) for g, rows in enumerate(groups) if len(rows) > 1 and np.ptp(labels[rows])}
     group_sizes = np.array([len(rows) for rows in groups], dtype=np.int64)
     order = np.argsort(_draws(seed, len(groups)), kind="stable")
     taken = np.zeros(len(groups), dtype=np.int8)
+    if earlier is not None:
+        before = [next((part for part in earlier[rows].tolist() if part >= 0), -1) for rows in groups]
+        shares = (1.0, eval_share, test_share)
+        taken = np.array([part if part > 0 and shares[part] else 0 for part in before], dtype=np.int8)
+        order = order[np.array(before)[order] != 0]  # what was trained on is not taken for another part
     for part, fraction in ((1, eval_share), (2, test_share)):
         if fraction:
             _take(taken, part, fraction, order, group_labels, group_sizes, mixed)
@@ -82,24 +91,21 @@ def _groups(texts: Sequence[str]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _joined(groups: list[list[int]], owners: Sequence[str]) -> list[list[int]]:
+def _joined(groups: list[list[int]], owners: Sequence[Sequence[Hashable]]) -> list[list[int]]:
     """Groups of rows that have an owner in common, directly or through others, as one; in order of first occurrence."""
-    above = list(range(len(groups)))
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
 
-    def root(number: int) -> int:
-        while above[number] != number:
-            above[number] = above[above[number]]
-            number = above[number]
-        return number
-
-    first: dict[str, int] = {}
-    for number, rows in enumerate(groups):
-        for row in rows:
-            one, other = sorted((root(number), root(first.setdefault(owners[row], number))))
-            above[other] = one
+    links: list[tuple[int, int]] = []
+    for of in owners:
+        first: dict[Hashable, int] = {}
+        links += [(number, first.setdefault(of[row], number)) for number, rows in enumerate(groups) for row in rows]
+    ones, others = np.array(links).T
+    graph = coo_array((np.ones(len(links), dtype=np.int8), (ones, others)), shape=(len(groups), len(groups)))
+    _, components = connected_components(graph, directed=False)
     joined: dict[int, list[int]] = {}
-    for number, rows in enumerate(groups):
-        joined.setdefault(root(number), []).extend(rows)
+    for rows, component in zip(groups, components.tolist(), strict=True):
+        joined.setdefault(component, []).extend(rows)
     return [sorted(rows) for rows in joined.values()]
 
 
@@ -124,6 +130,7 @@ def _take(
     rows_per_class = np.bincount(labels, weights=sizes).astype(np.int64)
     given = np.bincount(labels, weights=sizes * (taken > 0)).astype(np.int64)
     quota = _quotas(rows_per_class, max(1, round(fraction * int(sizes.sum()))), keep_one=False, given=given)
+    quota = np.maximum(quota - np.bincount(labels, weights=sizes * (taken == part)).astype(np.int64), 0)
     classes = max([0, *map(len, mixed.values())])
     left = np.bincount(labels, weights=sizes * (taken == 0), minlength=classes).astype(np.int64)
     for group, counts in mixed.items():

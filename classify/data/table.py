@@ -10,13 +10,14 @@ import bisect
 import hashlib
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from classify.data.formats.base import Content, ReadOptions
 from classify.data.formats.columnar import is_saved_dataset, read_saved_dataset
 from classify.data.formats.documents import holds_documents, read_documents
+from classify.data.formats.lines import label_flag, read_lines
 from classify.data.formats.registry import SUFFIXES, find_format
 from classify.data.source import find_source, matching
 from classify.errors import InputError
@@ -71,9 +72,16 @@ class Table:
 def read_table(path: str, flag: str = "--data", options: ReadOptions | None = None) -> Table:
     """Read a table: a file, several that a pattern names, or a folder of documents. Raises InputError."""
     options = options or ReadOptions()
+    if options.labels is not None:
+        texts, labels = find_source(path, flag, SUFFIXES), find_source(options.labels, label_flag(flag), SUFFIXES)
+        digest = hashlib.sha256(f"{texts.sha256}{labels.sha256}".encode()).hexdigest()
+        return Table(path, digest, read_lines(texts, labels, options))
     files = matching(path)
     if files:
-        return _joined(path, [read_table(name, flag, options) for name in files])
+        tables = [read_table(files[0], flag, options)]
+        if tables[0].content.has_names:
+            options = replace(options, columns=tuple(tables[0].columns))
+        return _joined(path, tables + [read_table(name, flag, options) for name in files[1:]])
     folder = Path(path)
     if folder.is_dir():
         if is_saved_dataset(folder):

@@ -7,15 +7,18 @@ import os
 import shlex
 import shutil
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from classify.data.corpus import Part
+from classify.data import split_record
+from classify.data.corpus import Corpus, Part
 from classify.data.files import write_json
 from classify.evaluation import advice, metrics
 from classify.evaluation.baseline import BaselineResult
+from classify.evaluation.inference import logits_of
 from classify.evaluation.predictions_file import write_predictions
 from classify.modeling.lora import merge_adapters
 from classify.modeling.result_folder import FORMAT, save_model
@@ -50,6 +53,10 @@ def finish(run: Run, trainer: Trainer, evaluate: Evaluate, log: Log, record: Run
     eval_score = score
     if part is not corpus.eval:
         eval_score = evaluate.score_of(step, as_scored=not precision.rounds_weights and adapted is None)
+    unlabelled = {
+        file: logits_of(run.model, run.loaded.tokens[part.table.path], part.rows, run.world)
+        for file, part in corpus.unlabelled.items()
+    }
     weights = run.strategy.stock_weights(keep=run.output.writes)
     log.close_trackers()
     if run.config.training.save_on_each_node:
@@ -59,7 +66,18 @@ def finish(run: Run, trainer: Trainer, evaluate: Evaluate, log: Log, record: Run
     with contextlib.nullcontext() if run.world.closed else run.world.awaited():
         if run.output.writes:
             training = {"best_epoch": best_epoch, "start_seconds": start_seconds}
-            _write(run, trainer, record, weights, logits, (eval_score, score), training)
+            outcome = _Outcome(weights, logits, unlabelled, eval_score, score, _unseen(run, logits))
+            _write(run, trainer, record, outcome, training)
+
+
+def _unseen(run: Run, logits: npt.NDArray[np.float32]) -> metrics.Score | None:
+    """The score of the test rows whose text is not in the training part, where some are and some are not."""
+    corpus = run.corpus
+    if corpus.test is None or not 0 < len(corpus.seen) < len(corpus.test):
+        return None
+    unseen = np.ones(len(corpus.test), dtype=bool)
+    unseen[list(corpus.seen)] = False
+    return run.checked.task.score(logits[unseen], corpus.test.truth[unseen], run.config.training.seed)
 
 
 def _kept(epoch: float, step: int) -> str:
@@ -81,26 +99,36 @@ def _last(best: dict[str, float], last: dict[str, float], metric: str, rows: int
     )
 
 
-def _write(
-    run: Run,
-    trainer: Trainer,
-    record: RunRecord,
-    weights: dict[str, Any],
-    logits: npt.NDArray[np.float32],
-    scores: tuple[metrics.Score, metrics.Score],
-    training: dict[str, float],
-) -> None:
-    """Every file of the output folder, from the logits of the scored part and the scores of evaluation and test."""
+@dataclass(frozen=True)
+class _Outcome:
+    """What a run ends with: weights, logits of the scored part and of the rows without a label by file, scores."""
+
+    weights: dict[str, Any]
+    logits: npt.NDArray[np.float32]
+    unlabelled: dict[str, npt.NDArray[np.float32]]
+    eval: metrics.Score
+    score: metrics.Score
+    unseen: metrics.Score | None
+
+
+def _write(run: Run, trainer: Trainer, record: RunRecord, outcome: _Outcome, training: dict[str, float]) -> None:
+    """Every file of the output folder."""
     progress, corpus, task = trainer.progress, run.corpus, run.checked.task
-    part, (eval_score, score) = corpus.test or corpus.eval, scores
+    part, score, weights = corpus.test or corpus.eval, outcome.score, outcome.weights
     if run.loaded.vocabulary is not None:
         weights = run.loaded.vocabulary.expand(weights)
     with run.output.writing("the model"):
         save_model(run.output.folder, run.model.stock, weights, run.tokenized.tokenizer, _settings(run))
-    file = run.output.folder / "predictions.csv"
-    with run.output.writing(file.name):
-        probabilities = task.probabilities(logits)
-        write_predictions(file, part.table, part.rows, task.prediction_columns(), task.prediction_fields(probabilities))
+    predicted = {"predictions.csv": (part, outcome.logits)}
+    predicted |= {file: (corpus.unlabelled[file], logits) for file, logits in outcome.unlabelled.items()}
+    for name, (of, logits) in predicted.items():
+        with run.output.writing(name):
+            fields = task.prediction_fields(task.probabilities(logits))
+            write_predictions(run.output.folder / name, of.table, of.rows, task.prediction_columns(), fields)
+    if corpus.assignment is not None:
+        texts = corpus.train.table.column(corpus.text_column)
+        with run.output.writing(split_record.FILE):
+            split_record.write_record(run.output.folder, texts, corpus.assignment)
     rival = _baseline(run, part)
     majority = task.majority(corpus.train.truth, part.truth)
     with run.output.writing("metrics.json"):
@@ -109,8 +137,8 @@ def _write(
             {
                 "task": task.name,
                 "train": _train_metrics(run, progress),
-                "eval": eval_score.as_json(),
-                "test": score.as_json() if corpus.test is not None else None,
+                "eval": outcome.eval.as_json(),
+                "test": _test_metrics(corpus, outcome),
                 "baseline": None if rival is None else rival.as_json(),
                 "majority": majority.as_json(),
                 "probe": trainer.head_start,
@@ -129,7 +157,21 @@ def _write(
         loss=_training_loss(run, progress),
         balanced=run.config.training.class_weights == "balanced",
     )
+    if outcome.unseen is not None:
+        unseen = outcome.unseen
+        notes.append(
+            f"without the {len(corpus.seen)} test texts that are also in the training part: accuracy "
+            f"{unseen.accuracy:.4f}, macro F1 {unseen.macro_f1:.4f}"
+        )
     _summary(run, score, rival, name, notes)
+
+
+def _test_metrics(corpus: Corpus, outcome: _Outcome) -> dict[str, Any] | None:
+    """The score of the test part; `unseen` is that of its texts which are not in the training part, too."""
+    if corpus.test is None:
+        return None
+    unseen = {} if outcome.unseen is None else {"unseen": outcome.unseen.as_json()}
+    return {**outcome.score.as_json(), **unseen}
 
 
 def _baseline(run: Run, part: Part) -> BaselineResult | None:

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from classify.config.schema import FIELDS, RunConfig, TrainingConfig
 from classify.data.columns import Guess
-from classify.data.corpus import Corpus, divide, read_tables
+from classify.data.corpus import Corpus
+from classify.data.division import divide
+from classify.data.reading import read_tables
 from classify.data.source import STANDARD_INPUT
 from classify.errors import Faults, InputError
 from classify.evaluation.predictions_file import check_columns_free

@@ -17,7 +17,8 @@ import pytest
 from pyarrow import feather, parquet
 
 from classify.config.schema import DataConfig
-from classify.data.corpus import divide, read_tables
+from classify.data.division import divide
+from classify.data.reading import read_tables
 from classify.errors import InputError
 from classify.tasks.registry import recognise
 

@@ -9,8 +9,10 @@ import pytest
 
 from classify.config.schema import DataConfig
 from classify.data.columns import find_columns, find_text_column
-from classify.data.corpus import Corpus, divide, read_tables
+from classify.data.corpus import Corpus
+from classify.data.division import divide
 from classify.data.labels import find_labels
+from classify.data.reading import read_tables
 from classify.data.table import Table, read_table
 from classify.errors import InputError
 from classify.tasks.registry import recognise

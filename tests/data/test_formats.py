@@ -15,8 +15,8 @@ import pytest
 from pyarrow import feather, parquet
 
 from classify.config.schema import DataConfig
-from classify.data.corpus import read_tables
 from classify.data.formats.base import ReadOptions
+from classify.data.reading import read_tables
 from classify.data.source import Source
 from classify.data.table import Table, read_table
 from classify.errors import InputError

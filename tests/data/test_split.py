@@ -108,7 +108,7 @@ def test_rows_of_an_owner_stay_in_one_part() -> None:
     owners = [f"customer {i // 3}" for i in range(300)]
     texts[100] = texts[200]
     labels = np.array([i % 2 for i in range(300)])
-    parts = split_rows(texts, labels, seed=3, eval_share=0.1, test_share=0.1, owners=owners)
+    parts = split_rows(texts, labels, seed=3, eval_share=0.1, test_share=0.1, owners=[owners])
     assert parts.eval is not None
     assert parts.test is not None
     found = [{owners[row] for row in rows} for rows in (parts.train, parts.eval, parts.test)]

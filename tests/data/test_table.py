@@ -90,7 +90,6 @@ def test_a_byte_order_mark_and_tabs(tmp_path: Path) -> None:
         (b"text,label\n", ["header", "no row"]),
         (b'text,label\na,b\nc\n"x\ny",z\nd,e,f\n', ["2 columns", "line 3 (1)", "line 6 (3)"]),
         (b"text,label\n\x89PNG\x00\xff\x00,b\n", ["line 2", "expected text"]),
-        (b"text,text\na,b\n", ["line 1", "'text'", "more than once"]),
     ],
 )
 def test_faults_say_where_and_what(tmp_path: Path, content: bytes, parts: list[str]) -> None:

@@ -35,6 +35,7 @@ FILES = {
     "run.json",
     "train_log.jsonl",
     "predictions.csv",
+    "split.parquet",
     "classify.json",
     "checkpoints",
     "tensorboard",

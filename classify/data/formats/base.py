@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from classify.data.source import Source
@@ -15,11 +16,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What a person says of a file: its encoding, a workbook's sheet, whether rows that cannot be read are skipped."""
+    """What is known of a file before it is read.
+
+    A person says its encoding, a workbook's sheet, whether rows that cannot be read are skipped, and which file holds
+    the label of each of its lines (`labels`). `columns` are those of
+    the table that it goes with: a file whose first row is none of them, and as wide, has them without a header.
+    """
 
     encoding: str | None = None
     sheet: str | None = None
     skips_bad_rows: bool = False
+    columns: tuple[str, ...] = ()
+    labels: str | None = None
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,11 @@ class Content:
     flag: str
     places: Callable[[Sequence[int]], Sequence[int | str]]
     unit: str = "line"
+    has_names: bool = True
+
+    def named(self, names: Sequence[str]) -> Content:
+        """The same rows under other names of the columns."""
+        return replace(self, arrow=self.arrow.rename_columns(list(names)))
 
 
 class Format(ABC):
@@ -50,6 +63,20 @@ class Format(ABC):
     @abstractmethod
     def read(self, source: Source, options: ReadOptions) -> Content:
         """All rows of a file."""
+
+
+def unique_names(names: Sequence[str]) -> tuple[list[str], str]:
+    """Names of columns, those that come again numbered as pandas does (text, text.1); and a remark on these, or ""."""
+    given, counts = set(names), Counter[str]()
+    unique: dict[str, str] = {}
+    for name in names:
+        new = name
+        while new in unique or (new != name and new in given):
+            counts[name] += 1
+            new = f"{name}.{counts[name]}"
+        unique[new] = name
+    again = ", ".join(f"{name!r} is called {new!r}" for new, name in unique.items() if new != name)
+    return list(unique), f"; of columns with the same name {again}" if again else ""
 
 
 def as_text(value: Any) -> str:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from classify.data.formats.base import Content, Format, ReadOptions, as_text
+from classify.data.formats.base import Content, Format, ReadOptions, as_text, unique_names
 from classify.data.source import Source
 from classify.errors import InputError
 
@@ -92,17 +92,16 @@ def _content(source: Source, name: str, read: Any) -> Content:
 
 
 def _as_content(path: str, typed: pyarrow.Table, name: str) -> Content:
-    """Columns of any type as text. Raises InputError where there is no row, or a column twice."""
+    """Columns of any type as text. Raises InputError where there is no row."""
     import pyarrow
 
-    twice = sorted({column for column in typed.column_names if typed.column_names.count(column) > 1})
-    if twice:
-        raise InputError(f"{path}: column {', '.join(map(repr, twice))} is there more than once.")
+    names, again = unique_names(typed.column_names)
+    typed = typed.rename_columns(names).replace_schema_metadata(typed.schema.metadata)
     if typed.num_rows == 0:
         raise InputError(f"{path}: no row in it. Expected one row per text.")
     labels = _class_names(typed.schema)
     columns = {field.name: _as_strings(typed.column(field.name), labels.get(field.name)) for field in typed.schema}
-    return Content(pyarrow.table(columns), name, "", lambda rows: [row + 1 for row in rows], "row")
+    return Content(pyarrow.table(columns), name + again, "", lambda rows: [row + 1 for row in rows], "row")
 
 
 def _as_strings(column: pyarrow.ChunkedArray, names: list[str] | None) -> pyarrow.Array:

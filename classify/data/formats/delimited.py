@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from classify.data.dialect import Dialect, candidates, detect_dialect, has_header, rows_of
 from classify.data.encoding import Encoding, detect_encoding
-from classify.data.formats.base import Content, Format, ReadOptions
+from classify.data.formats.base import Content, Format, ReadOptions, unique_names
 from classify.data.names import LABEL_NAMES, PAIRED_NAMES, TEXT_NAMES
 from classify.data.source import Source
 from classify.errors import InputError
@@ -29,6 +29,7 @@ _SAMPLE = 1 << 18
 _SAMPLE_ROWS = 2000
 _MOST_BYTES = 2**31 - 1  # of a block of Arrow's
 _SHOWN = 3
+_USUAL = (*TEXT_NAMES, *LABEL_NAMES, *itertools.chain(*PAIRED_NAMES))
 
 
 class Delimited(Format):
@@ -53,16 +54,16 @@ class Delimited(Format):
         if _is_wrapped(sample, dialect):
             text, dialect = text.unwrapped(dialect), Dialect(",")
         with contextlib.suppress(InputError, csv.Error):
-            content, lines = _read(text, dialect)
+            content, lines = _read(text, dialect, options)
             if lines == text.lines and not text.has_quotes_inside(dialect):
                 return content
         # Rows of several lines, empty lines - or quotes that are none, or rows of another width.
         try:
-            return _read(text, _checked(text, dialect, sample))[0]
+            return _read(text, _checked(text, dialect, sample), options)[0]
         except InputError:
             if not options.skips_bad_rows:
                 raise
-            return _read_good(text, dialect)
+            return _read_good(text, dialect, options)
 
 
 class _Text:
@@ -168,18 +169,18 @@ def _fault(text: _Text, dialect: Dialect) -> tuple[str | None, bool]:
     ), spans
 
 
-def _read(text: _Text, dialect: Dialect) -> tuple[Content, int]:
+def _read(text: _Text, dialect: Dialect, options: ReadOptions) -> tuple[Content, int]:
     """All rows by Arrow, and how many lines they are if none spans several."""
     source, encoding = text.source, text.encoding
     with text.stream() as stream:
         first = [row for _, row in itertools.islice(rows_of(stream, dialect), _SAMPLE_ROWS)]
-    header = has_header(first, (*TEXT_NAMES, *LABEL_NAMES, *itertools.chain(*PAIRED_NAMES)))
-    names = _names(source, first[0]) if header else [f"column_{number}" for number in range(1, len(first[0]) + 1)]
+    header = has_header(first, _USUAL, options.columns)
+    names, again = _names(first[0]) if header else (_default_names(len(first[0]), options), "")
     if header and len(first) == 1:
         raise InputError(f"{source.path}: there is a header but no row below it. Expected one row per text.")
     arrow = _parse(source, text.data, dialect, names, header)
     arrow = arrow.drop_columns([name for name in names if name.startswith(_UNNAMED) and _is_empty(arrow, name)])
-    form = f"{encoding.words} {'with a' if header else 'without'} header, {dialect.words}"
+    form = f"{encoding.words} {'with a' if header else 'without'} header, {dialect.words}{again}"
 
     def places(rows: Sequence[int]) -> list[int]:
         with text.stream() as stream:
@@ -187,10 +188,10 @@ def _read(text: _Text, dialect: Dialect) -> tuple[Content, int]:
             starts = [line for line, _ in itertools.islice(rows_of(stream, dialect), wanted)]
         return [starts[row + header] for row in rows]
 
-    return Content(arrow, form, encoding.flag, places), len(arrow) + header
+    return Content(arrow, form, encoding.flag, places, has_names=header), len(arrow) + header
 
 
-def _read_good(text: _Text, dialect: Dialect) -> Content:
+def _read_good(text: _Text, dialect: Dialect, options: ReadOptions) -> Content:
     """The rows that are as wide as the header, and what was left out."""
     import pyarrow
 
@@ -204,7 +205,9 @@ def _read_good(text: _Text, dialect: Dialect) -> Content:
                 continue
             rows.append(row)
             lines.append(line)
-    names, body = _names(text.source, rows[0]), rows[1:]
+    header = has_header(rows[:_SAMPLE_ROWS], _USUAL, options.columns)
+    names, again = _names(rows[0]) if header else (_default_names(len(rows[0]), options), "")
+    body = rows[header:]
     if not body:
         raise InputError(f"{text.source.path}: no row is as wide as the header ({len(names)} columns).")
     arrow = pyarrow.table(
@@ -212,23 +215,28 @@ def _read_good(text: _Text, dialect: Dialect) -> Content:
     )
     shown = ", ".join(map(str, bad[:_SHOWN_SKIPPED])) + (", ..." if len(bad) > _SHOWN_SKIPPED else "")
     skipped = f"{len(bad)} rows of another width skipped (lines {shown})"
-    form = f"{text.encoding.words} with a header, {dialect.words}; {skipped}"
-    return Content(arrow, form, "--on-bad-rows", lambda wanted: [lines[row + 1] for row in wanted])
+    form = f"{text.encoding.words} {'with a' if header else 'without'} header, {dialect.words}{again}; {skipped}"
+
+    def places(wanted: Sequence[int]) -> list[int]:
+        return [lines[row + header] for row in wanted]
+
+    return Content(arrow, form, "--on-bad-rows", places, has_names=header)
 
 
 _UNNAMED = "unnamed_"
 _SHOWN_SKIPPED = 5
 
 
-def _names(source: Source, header: Sequence[str]) -> list[str]:
-    """The names of a header; columns without one are numbered."""
+def _default_names(width: int, options: ReadOptions) -> list[str]:
+    """What columns without a header are called: as in the table that they go with, or by number."""
+    known = list(options.columns)
+    return known if len(known) == width else [f"column_{number}" for number in range(1, width + 1)]
+
+
+def _names(header: Sequence[str]) -> tuple[list[str], str]:
+    """The names of a header, and a remark on those that come again; columns without one are numbered."""
     names = [name if name.strip() else f"{_UNNAMED}{number}" for number, name in enumerate(header, start=1)]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise InputError(
-            f"{source.path} line 1: column {', '.join(map(repr, twice))} stands in the header more than once."
-        )
-    return names
+    return unique_names(names)
 
 
 def _is_empty(arrow: pyarrow.Table, name: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-from classify.data.formats.base import Content, Format, ReadOptions, as_text
+from classify.data.formats.base import Content, Format, ReadOptions, as_text, unique_names
 from classify.data.source import Source
 from classify.errors import InputError
 
@@ -42,21 +42,15 @@ class Excel(Format):
         filled = [(number, row) for number, row in enumerate(rows, start=1) if any(value != "" for value in row)]
         if len(filled) < 2:
             raise InputError(f"{source.path}, sheet {sheet!r}: expected a row with column names, and rows below it.")
-        (header_row, header), *body = filled
+        (_, header), *body = filled
         width = max(place for place, value in enumerate(header, start=1) if value != "")
-        names = [_as_text(value) for value in header[:width]]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise InputError(
-                f"{source.path} row {header_row}: column {', '.join(map(repr, twice))} stands in the header more than "
-                "once."
-            )
+        names, again = unique_names([_as_text(value) for value in header[:width]])
         columns = {
             name: pyarrow.array([_as_text(row[place]) for _, row in body], pyarrow.string())
             for place, name in enumerate(names)
         }
         others = f" (others: {', '.join(name for name in book.sheet_names if name != sheet)})"
-        form = f"Excel, sheet {sheet!r}{others if len(book.sheet_names) > 1 else ''}"
+        form = f"Excel, sheet {sheet!r}{others if len(book.sheet_names) > 1 else ''}{again}"
         places = [number for number, _ in body]
         return Content(pyarrow.table(columns), form, "--sheet", lambda rows: [places[row] for row in rows], "row")
 

@@ -13,6 +13,8 @@ from classify.data.source import Source
 from classify.errors import InputError
 
 _SHOWN = 5
+# The column that says which list of a document a row was in.
+SPLIT = "split"
 
 
 class JSONLines(Format):
@@ -61,14 +63,14 @@ class JSONLines(Format):
 
 
 class JSON(Format):
-    """A list of objects, or an object whose values are columns."""
+    """A list of objects or of [text, label], an object whose values are columns, or one with such a list a part."""
 
     name = "JSON"
     suffixes = (".json",)
 
     def recognises(self, start: bytes) -> bool:
         """Whether it begins like an object, or a list of them."""
-        return bool(re.match(r"\s*(\[\s*)?\{", decoded_start(start)))
+        return bool(re.match(r"\s*(\[\s*)?[\[{]", decoded_start(start)))
 
     def read(self, source: Source, options: ReadOptions) -> Content:
         """All records. Raises InputError where the document is of another shape."""
@@ -109,20 +111,41 @@ def _is_lines(source: Source, encoding: Encoding) -> bool:
 
 
 def _records(source: Source, document: Any) -> list[dict[str, Any]]:
-    """The rows of a document of a known shape."""
-    shapes = "a list of objects, or an object of columns (lists of equal length)"
+    """The rows of a document of a known shape; those of several lists say which they are of in column `split`."""
+    shapes = "a list of objects, an object of columns (lists of equal length), or an object of such lists"
     if isinstance(document, dict):
         lists = {key: value for key, value in document.items() if isinstance(value, list)}
-        if lists and len(lists) == len(document) and len({len(value) for value in lists.values()}) == 1:
-            return [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
+        if lists and len(lists) == len(document):
+            rows = [row for value in lists.values() for row in value]
+            if rows and all(isinstance(row, dict | list) for row in rows):
+                records = _listed(source, rows)
+                if len(lists) == 1:
+                    return records
+                splits = (key for key, value in lists.items() for _ in value)
+                return [{**record, SPLIT: split} for record, split in zip(records, splits, strict=True)]
+            if len({len(value) for value in lists.values()}) == 1:
+                return [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
         keys = ", ".join(map(repr, list(document)[:_SHOWN]))
         raise InputError(f"{source.path}: expected {shapes}. Got an object with the keys {keys} instead.")
     if not isinstance(document, list):
         raise InputError(f"{source.path}: expected {shapes}. Got {_kind(document)} instead.")
-    for number, record in enumerate(document, start=1):
-        if not isinstance(record, dict):
-            raise InputError(f"{source.path} record {number}: expected an object. Got {_kind(record)} instead.")
-    return document
+    return _listed(source, document)
+
+
+def _listed(source: Source, rows: list[Any]) -> list[dict[str, Any]]:
+    """Rows that are objects as they are, lists by the number of their columns. Raises InputError for anything else."""
+    width = len(rows[0]) if rows and isinstance(rows[0], list) else None
+    records: list[dict[str, Any]] = []
+    for number, row in enumerate(rows, start=1):
+        if isinstance(row, dict) and width is None:
+            records.append(row)
+        elif isinstance(row, list) and len(row) == width:
+            records.append({f"column_{place}": value for place, value in enumerate(row, start=1)})
+        else:
+            expected = "an object" if width is None else f"a list of {width}"
+            got = f"a list of {len(row)}" if isinstance(row, list) else _kind(row)
+            raise InputError(f"{source.path} record {number}: expected {expected}. Got {got} instead.")
+    return records
 
 
 def _table(source: Source, records: Sequence[dict[str, Any]]) -> Any:

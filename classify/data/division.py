@@ -1,0 +1,207 @@
+"""How rows come to be trained on, evaluated or tested: by tables of their own, a column, time, or the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from classify.config.schema import DataConfig
+from classify.data import split_record
+from classify.data.columns import Guess, empty_texts
+from classify.data.corpus import Corpus, LabelEncoder, Part, Rows, Tables
+from classify.data.labels import near_twins
+from classify.data.names import PARTS, part_called
+from classify.data.near_duplicates import near_duplicates
+from classify.data.split import cap_rows, overlap, split_rows
+from classify.data.table import Table
+from classify.data.times import read_times
+from classify.errors import InputError
+
+# Of the rows of `--data`, the share that is evaluated on, and the one that is tested.
+_SHARE = 0.1
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class _Division:
+    """Row numbers of `--data` by part, None of a part that a table of its own gives, or that there is none of."""
+
+    train: Rows
+    eval: Rows | None
+    test: Rows | None
+    how: str
+    flag: str = "--eval-data, --test-data"
+
+
+def divide(tables: Tables, encoder: LabelEncoder, config: DataConfig, seed: int) -> Corpus:
+    """The parts of a run. Raises InputError where the texts are too few, or a label is unknown.
+
+    Given tables are taken as they are. `--data` alone is divided 80/10/10 into train, eval and test, 90/10 into
+    train and eval beside `--test-data`; beside `--eval-data` alone there is no test part. `max_train_samples` caps
+    the training part once the class names are fixed. Rows without a label are in no part.
+    """
+    table, columns = tables.train, tables.columns
+    truth = encoder.encode(table, columns.label, "--data")
+    texts = table.column(columns.text)
+    labelled = np.flatnonzero(tables.labelled(table))
+    division = _division(tables, labelled, texts, encoder.strata(truth), config, seed)
+    train = Part(table, division.train, truth)
+    given = {flag: _given(tables, of, encoder) for flag, of in (("eval", tables.eval), ("test", tables.test))}
+    eval_part = given["eval"] or (Part(table, division.eval, truth) if division.eval is not None else None)
+    # So few different texts that none is left for it: then there is no test score, rather than a false one.
+    test = given["test"] or (Part(table, division.test, truth) if division.test is not None else None)
+    test = test if test is not None and len(test) else None
+    if eval_part is None or not len(eval_part) or not len(train):
+        raise InputError(_too_few(tables, eval_part, texts))
+    seen = () if test is None else tuple(overlap(texts, train.rows, test.texts(columns.text)))
+    unlabelled = _unlabelled(tables)
+    # A test table without any label is there to be predicted.
+    predicted = {file: part for file, part in unlabelled if config.predict_unlabelled or len(part) == len(part.table)}
+    notes = [f"the labels {', '.join(map(repr, same))} are one class" for same in tables.classes.merged]
+    notes += _warnings(columns.text, encoder, train, eval_part, test, seen)
+    notes += [_left_out(file, part, predicted=file in predicted) for file, part in unlabelled]
+    assignment = None
+    if division.eval is not None or division.test is not None:
+        assignment = np.full(len(table), -1, dtype=np.int8)
+        for number, rows in enumerate((division.train, division.eval, division.test)):
+            assignment[rows if rows is not None else []] = number
+    if config.max_train_samples is not None:
+        train = replace(train, rows=cap_rows(encoder.strata(truth), train.rows, config.max_train_samples, seed=seed))
+    sizes = f"{len(train)} to train, {len(eval_part)} to evaluate, {len(test) if test else 0} to test"
+    flag = division.flag if tables.eval is None else ""
+    guesses = (*columns.guesses, encoder.guess(), Guess("parts", sizes, division.how, flag))
+    return Corpus(
+        columns.text, columns.label, encoder.labels, train, eval_part, test, guesses, tuple(notes),
+        predicted, seen, assignment,
+    )  # fmt: skip
+
+
+def _division(
+    tables: Tables, labelled: Rows, texts: Sequence[str], strata: Rows, config: DataConfig, seed: int
+) -> _Division:
+    """The labelled rows of `--data` by part."""
+    if tables.eval is not None:
+        return _Division(labelled, None, None, "given as files of their own")
+    if tables.split_column is not None:
+        division = _by_column(tables, labelled)
+    elif config.split_by_time is not None:
+        division = _by_time(tables, labelled, config.split_by_time)
+    else:
+        division = _Division(labelled, None, None, "")
+    if division.eval is not None:
+        return division
+    tested = division.test is None and tables.test is None
+    rows = division.train
+    owners = [
+        tables.train.column(config.group_column) if config.group_column is not None else None,
+        near_duplicates(texts) if config.near_duplicates else None,
+    ]
+    earlier = None if config.split_like is None else split_record.parts_of(texts, config.split_like)
+    split = split_rows(
+        [texts[row] for row in rows],
+        strata[rows],
+        seed=seed,
+        eval_share=_SHARE,
+        test_share=_SHARE if tested else 0.0,
+        owners=[[one[row] for row in rows] for one in owners if one is not None],
+        earlier=None if earlier is None else earlier[rows],
+    )
+    assert split.eval is not None
+    how = f"{'80/10/10' if tested else '90/10'} of {tables.train.path}, each class in proportion, by seed {seed}"
+    how += f", rows of one {config.group_column!r} in one part" if config.group_column is not None else ""
+    how += ", texts that are nearly the same in one part" if config.near_duplicates else ""
+    if earlier is not None:
+        how += f"; {int((earlier[rows] >= 0).sum())} rows as {config.split_like} has them"
+    test = division.test if split.test is None else rows[split.test]
+    how = f"{division.how}; {how}" if division.how else how
+    return _Division(rows[split.train], rows[split.eval], test, how, division.flag)
+
+
+def _by_column(tables: Tables, labelled: Rows) -> _Division:
+    """As the split column says; without rows to evaluate these are left to be taken from those to train on."""
+    name, table = tables.split_column, tables.train
+    assert name is not None
+    parts = np.array([part_called(value) for value in table.column(name)], dtype=np.int64)
+    train, evaluated, tested = (labelled[parts[labelled] == number] for number in range(len(PARTS)))
+    return _Division(
+        train,
+        evaluated if len(evaluated) else None,
+        tested if len(tested) else (None if not len(evaluated) else tested),
+        f"as column {name!r} of {table.path} says",
+        "--split-column",
+    )
+
+
+def _by_time(tables: Tables, labelled: Rows, column: str) -> _Division:
+    """The newest tenth to test, the tenth before it to evaluate; rows of one moment stay together."""
+    times = read_times(tables.train, column, labelled)
+    order = np.argsort(times, kind="stable")
+    sorted_times = times[order]
+    count = max(1, round(_SHARE * len(labelled)))
+    # A cut before the first row of its moment.
+    last = len(order)
+    if tables.test is None:
+        last = int(np.searchsorted(sorted_times, sorted_times[-count]))
+    cuts = [int(np.searchsorted(sorted_times, sorted_times[max(0, last - count)])), last]
+    rows = [np.sort(labelled[part]) for part in np.split(order, cuts)]
+    how = f"the newest rows of {tables.train.path} by {column!r} to test, those before them to evaluate"
+    if tables.test is not None:
+        how = f"the newest rows of {tables.train.path} by {column!r} to evaluate"
+    return _Division(rows[0], rows[1], rows[2], how, "--split-by-time")
+
+
+def _given(tables: Tables, table: Table | None, encoder: LabelEncoder) -> Part | None:
+    """A table of its own as a part: its rows with a label."""
+    if table is None:
+        return None
+    known = "--data" if tables.eval is None else "--data or --eval-data"
+    truth = encoder.encode(table, tables.columns.label, known)
+    return Part(table, np.flatnonzero(tables.labelled(table)), truth)
+
+
+def _unlabelled(tables: Tables) -> list[tuple[str, Part]]:
+    """The rows without a label of each table, by the name of the file that their predictions go to."""
+    parts: list[tuple[str, Part]] = []
+    for name, table in (("", tables.train), ("_eval", tables.eval), ("_test", tables.test)):
+        if table is not None and not (labelled := tables.labelled(table)).all():
+            rows = np.flatnonzero(~labelled)
+            parts.append((f"unlabelled{name}.csv", Part(table, rows, np.full(len(table), -1, dtype=np.int64))))
+    return parts
+
+
+def _too_few(tables: Tables, eval_part: Part | None, texts: Sequence[str]) -> str:
+    if tables.eval is not None and (eval_part is None or not len(eval_part)):
+        return f"{tables.eval.path}: no row has a label; expected rows to evaluate on."
+    return f"{tables.train.path}: too few different texts to divide: {len(texts)} rows hold {len(set(texts))}."
+
+
+def _left_out(file: str, part: Part, *, predicted: bool) -> str:
+    rows = f"{len(part)} rows" if len(part) > 1 else "1 row"
+    return (
+        f"{part.table.path}: {rows} without a label {'predicted at the end, in ' + file if predicted else 'left out'}"
+    )
+
+
+def _warnings(
+    column: str, encoder: LabelEncoder, train: Part, eval_part: Part, test: Part | None, seen: Sequence[int]
+) -> list[str]:
+    """What a person should know of their data before they trust a score."""
+    notes = [
+        f"the labels {a!r} and {b!r} differ only in case or spaces; they are two classes"
+        for a, b in near_twins(encoder.labels)
+    ]
+    empty = empty_texts(train.table, column)
+    if empty is not None:
+        notes.append(empty)
+    missing = np.flatnonzero(np.bincount(encoder.strata(train.truth), minlength=len(encoder.labels)) == 0)
+    if len(missing):
+        shown = ", ".join(repr(encoder.labels[number]) for number in missing[:_SHOWN])
+        notes.append(f"no row to train on has the label {shown}{' ...' if len(missing) > _SHOWN else ''}")
+    known = overlap(train.table.column(column), train.rows, eval_part.texts(column))
+    for name, part, shared in (("evaluation", eval_part, known), ("test", test, seen)):
+        if part is not None and shared:
+            lines = part.table.where([int(part.rows[i]) for i in shared])
+            notes.append(f"{len(shared)} of {len(part)} {name} texts are also in the training part ({lines})")
+    return notes

@@ -1,0 +1,48 @@
+"""Texts that are nearly the same: copies that were edited, forwarded, or filled from one template."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from classify.data.split import plain
+
+# Characters of a shingle, numbers of a signature, and the share of shingles in common from which on texts are nearly
+# the same: those that the study of near-duplicates in language models' data uses (Lee et al. 2022, appendix A), but
+# for shingles of characters, which short texts and scripts without spaces have enough of.
+_CHARACTERS, _NUMBERS, _COMMON = 5, 128, 0.8
+
+
+def near_duplicates(texts: Sequence[str]) -> list[int]:
+    """For each text a number that it shares with the texts that are nearly the same as it, directly or through others.
+
+    By MinHash and locality-sensitive hashing, so a pair near the threshold may be missed.
+    """
+    from datasketch import MinHash, MinHashLSH
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    index = MinHashLSH(threshold=_COMMON, num_perm=_NUMBERS)
+    empty = MinHash(num_perm=_NUMBERS, seed=1)
+    first: dict[str, int] = {}
+    signatures: dict[int, MinHash] = {}
+    pairs: list[tuple[int, int]] = []
+    for number, text in enumerate(texts):
+        key = plain(text)
+        copied = first.setdefault(key, number)
+        pairs.append((number, copied))
+        if copied == number:
+            signatures[number] = signature = empty.copy()
+            signature.update_batch([shingle.encode("utf-8", "surrogatepass") for shingle in _shingles(key)])
+            alike = [other for other in index.query(signature) if signature.jaccard(signatures[other]) >= _COMMON]
+            pairs += [(number, other) for other in alike]
+            index.insert(number, signature)
+    ones, others = np.array(pairs).T
+    graph = coo_array((np.ones(len(pairs), dtype=np.int8), (ones, others)), shape=(len(texts), len(texts)))
+    clusters: list[int] = connected_components(graph, directed=False)[1].tolist()
+    return clusters
+
+
+def _shingles(text: str) -> set[str]:
+    return {text[start : start + _CHARACTERS] for start in range(max(1, len(text) - _CHARACTERS + 1))}

@@ -1,0 +1,67 @@
+"""Moments as people write them in tables, as numbers that can be ordered."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import numpy.typing as npt
+
+from classify.data.corpus import Rows
+from classify.data.dialect import is_number
+from classify.data.table import Table
+from classify.errors import InputError
+
+# Ways to write a moment besides ISO 8601 and numbers; the day may come first, or the month.
+_DATES = (
+    "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%d %B %Y", "%d %b %Y", "%B %d, %Y",
+    "%b %d, %Y",
+)  # fmt: skip
+_CLOCKS = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
+_FORMATS = (
+    *(f"{date}{clock}" for date in _DATES for clock in _CLOCKS),
+    "%a, %d %b %Y %H:%M:%S %z",
+    "%a %b %d %H:%M:%S %z %Y",
+)
+
+
+def read_times(table: Table, column: str, rows: Rows) -> npt.NDArray[np.float64]:
+    """A number for each of the rows, larger for later ones: what stands there, or seconds since 1970.
+
+    Raises InputError naming rows that hold no time, and where the day may stand first as well as the month.
+    """
+    import pandas
+
+    values = table.column(column)
+    texts = [values[row].strip() for row in rows]
+    if all(map(is_number, texts)):
+        return np.array(texts, dtype=np.float64)
+
+    def parse(form: str) -> pandas.Series[pandas.Timestamp]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return pandas.to_datetime(pandas.Series(texts), format=form, utc=True, errors="coerce")
+
+    best = parse("ISO8601")
+    readings = {}
+    if best.isna().any():
+        for form in _FORMATS:
+            parsed = parse(form)
+            if not parsed.isna().any():
+                readings[form] = parsed
+            elif parsed.isna().sum() < best.isna().sum():
+                best = parsed
+        orders = {tuple(np.argsort(parsed.to_numpy(), kind="stable")) for parsed in readings.values()}
+        if len(orders) > 1:
+            raise InputError(
+                f"--split-by-time {column}: {texts[0]!r} may begin with the day or the month; write dates as "
+                "2024-12-31."
+            )
+        best = next(iter(readings.values()), best)
+    wrong = [int(rows[index]) for index in np.flatnonzero(best.isna())]
+    if wrong:
+        raise InputError(
+            f"--split-by-time {column}: {table.where(wrong)}: expected a time such as 2024-12-31 or 2024-12-31 "
+            f"18:30:00. Got {values[wrong[0]]!r} instead."
+        )
+    return best.astype("int64").to_numpy(dtype=np.float64)

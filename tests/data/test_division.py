@@ -1,0 +1,335 @@
+"""How rows come to be trained on, evaluated or tested, and which rows have no label."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from classify.config.schema import DataConfig
+from classify.data import split_record
+from classify.data.corpus import Corpus
+from classify.data.division import divide
+from classify.data.names import PARTS, part_called
+from classify.data.near_duplicates import near_duplicates
+from classify.data.reading import read_tables
+from classify.data.split import plain
+from classify.errors import InputError
+from classify.tasks.registry import recognise
+
+WORDS = "card lost late fee money transfer refund blocked phone app login slow crash price cheap".split()  # noqa: SIM905
+
+
+def load(path: Path, seed: int = 0, **options: Any) -> Corpus:
+    config = DataConfig(data=str(path), **options)
+    tables = read_tables(config)
+    return divide(tables, recognise(tables), config, seed)
+
+
+def sentence(draw: random.Random) -> str:
+    return " ".join(draw.choices(WORDS, k=12))
+
+
+def write(path: Path, rows: list[tuple[Any, ...]], header: str = "text,label") -> Path:
+    path.write_text("\n".join([header, *(",".join(map(str, row)) for row in rows)]) + "\n")
+    return path
+
+
+def texts_of(corpus: Corpus) -> dict[str, set[str]]:
+    parts = zip(PARTS, (corpus.train, corpus.eval, corpus.test), strict=True)
+    return {name: set(part.texts("text")) if part is not None else set() for name, part in parts}
+
+
+# A column that says which part a row is in.
+
+
+@pytest.mark.parametrize(
+    ("value", "part"),
+    [("train", 0), ("oos_train", 0), ("Dev", 1), ("validation", 1), ("TEST", 2), ("test_train", None)],
+)
+def test_names_of_parts(value: str, part: int | None) -> None:
+    assert part_called(value) == part
+
+
+@pytest.mark.parametrize("options", [{}, {"split_column": "split"}])
+def test_a_column_says_which_part_a_row_is_in(tmp_path: Path, options: dict[str, str]) -> None:
+    parts = ["train"] * 20 + ["dev"] * 6 + ["test"] * 4
+    rows = [(f"text {i}", "ab"[i % 2], part) for i, part in enumerate(parts)]
+    corpus = load(write(tmp_path / "a.csv", rows, "text,label,split"), **options)
+    assert texts_of(corpus) == {
+        "train": {f"text {i}" for i in range(20)},
+        "eval": {f"text {i}" for i in range(20, 26)},
+        "test": {f"text {i}" for i in range(26, 30)},
+    }
+    assert corpus.guesses[-1].flag == "--split-column"
+
+
+def test_without_rows_to_evaluate_they_are_taken_from_those_to_train_on(tmp_path: Path) -> None:
+    rows = [(f"text {i}", "ab"[i % 2], "train" if i < 40 else "test") for i in range(50)]
+    path = write(tmp_path / "a.csv", rows, "text,label,set")
+    corpus = load(path)
+    assert corpus.test is not None
+    assert [len(part) for part in (corpus.train, corpus.eval, corpus.test)] == [36, 4, 10]
+    assert texts_of(corpus)["test"] == {f"text {i}" for i in range(40, 50)}
+    alone = load(path, split_column="none")
+    assert alone.test is not None
+    assert [len(part) for part in (alone.train, alone.eval, alone.test)] == [40, 5, 5]
+
+
+def test_a_column_with_other_values_is_no_split_column(tmp_path: Path) -> None:
+    rows = [(f"text {i}", "ab"[i % 2], "train" if i else "later") for i in range(20)]
+    path = write(tmp_path / "a.csv", rows, "text,label,split")
+    assert "80/10/10" in load(path).guesses[-1].why
+    with pytest.raises(InputError, match=r"--split-column split: expected names of parts .* Got 'later' instead"):
+        load(path, split_column="split")
+    with pytest.raises(InputError, match=r"--split-column splits: .* has no such column"):
+        load(path, split_column="splits")
+    with pytest.raises(InputError, match="--split-column split and --test-data both say what is evaluated on"):
+        load(path, split_column="split", test_data=str(path))
+
+
+def test_texts_of_both_sides_of_a_column_are_known(tmp_path: Path) -> None:
+    rows = [(f"text {i % 21}", "ab"[i % 2], "train" if i < 20 else "test") for i in range(24)]
+    corpus = load(write(tmp_path / "a.csv", rows, "text,label,split"))
+    assert corpus.test is not None
+    known = {plain(text) for text in corpus.train.texts("text")}
+    texts = corpus.test.texts("text")
+    assert texts == ["text 20", "text 0", "text 1", "text 2"]
+    assert [texts[i] for i in corpus.seen] == [text for text in texts if plain(text) in known]
+    assert any("test texts are also in the training part" in note for note in corpus.warnings)
+
+
+# Time.
+
+
+@pytest.mark.parametrize(
+    "form",
+    ["{:%Y-%m-%d}", "{:%Y-%m-%d %H:%M:%S}", "{:%Y-%m-%dT%H:%M:%SZ}", "{:%m/%d/%Y}", "{:%d.%m.%Y %H:%M}", "{:%s}",
+     '"{:%a, %d %b %Y %H:%M:%S +0000}"', "{:%d %B %Y}"],
+)  # fmt: skip
+def test_the_newest_rows_are_tested(tmp_path: Path, form: str) -> None:
+    import datetime
+
+    days = list(range(100))
+    random.Random(1).shuffle(days)
+    start = datetime.datetime(2024, 1, 20)
+    rows = [(f"text {day}", "ab"[day % 2], form.format(start + datetime.timedelta(day))) for day in days]
+    corpus = load(write(tmp_path / "a.csv", rows, "text,label,sent"), split_by_time="sent")
+    assert texts_of(corpus) == {
+        "train": {f"text {i}" for i in range(80)},
+        "eval": {f"text {i}" for i in range(80, 90)},
+        "test": {f"text {i}" for i in range(90, 100)},
+    }
+
+
+def test_rows_of_one_moment_stay_together(tmp_path: Path) -> None:
+    rows = [(f"text {i}", "ab"[i % 2], f"2024-01-{1 + i // 30:02}") for i in range(90)]
+    parts = texts_of(load(write(tmp_path / "a.csv", rows, "text,label,day"), split_by_time="day"))
+    assert parts["eval"] == {f"text {i}" for i in range(30, 60)}
+    assert parts["test"] == {f"text {i}" for i in range(60, 90)}
+
+
+@pytest.mark.parametrize(
+    ("dates", "said"),
+    [
+        (["03/04/2024", "05/04/2024", "04/05/2024"], "may begin with the day or the month"),
+        (["2024-01-01", "2024-01-02", "soon"], r"a\.csv lines 4, 7, 10 and 7 more: expected a time .* Got 'soon'"),
+    ],
+)
+def test_times_that_cannot_be_read(tmp_path: Path, dates: list[str], said: str) -> None:
+    rows = [(f"text {i}", "ab"[i % 2], dates[i % 3]) for i in range(30)]
+    with pytest.raises(InputError, match=said):
+        load(write(tmp_path / "a.csv", rows, "text,label,day"), split_by_time="day")
+
+
+# The record of an earlier run.
+
+
+def recorded(folder: Path, corpus: Corpus) -> str:
+    folder.mkdir()
+    assert corpus.assignment is not None
+    split_record.write_record(folder, corpus.train.table.column("text"), corpus.assignment)
+    return str(folder)
+
+
+def test_a_table_with_more_rows_is_divided_as_before(tmp_path: Path) -> None:
+    """Rows that an earlier run knew stay where they were, in whatever order; new ones fill the parts up."""
+    draw = random.Random(3)
+    rows = [(sentence(draw), "abc"[i % 3]) for i in range(200)]
+    before = load(write(tmp_path / "a.csv", rows), seed=1)
+    earlier = recorded(tmp_path / "run", before)
+    more = [*rows, *((sentence(draw), "abc"[i % 3]) for i in range(100))]
+    draw.shuffle(more)
+    again = load(write(tmp_path / "b.csv", more), seed=2, split_like=earlier)
+    parts = texts_of(again)
+    for name, texts in texts_of(before).items():
+        assert texts <= parts[name]
+    assert [len(parts[name]) for name in PARTS] == pytest.approx([240, 30, 30], abs=2)
+    assert "200 rows as" in again.guesses[-1].why
+
+
+def test_a_record_that_is_not_there_or_damaged(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", [(f"text {i}", "ab"[i % 2]) for i in range(20)])
+    with pytest.raises(InputError, match=r"--split-like .*gone: expected .*Got no folder instead"):
+        load(path, split_like=str(tmp_path / "gone"))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "split.parquet").write_text("PAR1")
+    with pytest.raises(InputError, match=r"--split-like .*run: split\.parquet cannot be read"):
+        load(path, split_like=str(tmp_path / "run"))
+
+
+# Texts that are nearly the same.
+
+
+def test_texts_that_are_nearly_the_same_stay_in_one_part(tmp_path: Path) -> None:
+    draw = random.Random(5)
+    first = [" ".join(draw.choices(WORDS, k=40)) for _ in range(60)]
+    rows = [(text, "ab"[i % 2]) for i, text in enumerate(first)]
+    rows += [(f"{text} {draw.choice(WORDS)}", "ab"[i % 2]) for i, text in enumerate(first)]
+    clusters = near_duplicates([text for text, _ in rows])
+    assert clusters[:60] == clusters[60:]
+    assert len(set(clusters)) == 60
+    path = write(tmp_path / "a.csv", rows)
+
+    def halves(**options: Any) -> int:
+        parts = texts_of(load(path, **options)).values()
+        pairs = [{text, other} for (text, _), (other, _) in zip(rows[:60], rows[60:], strict=True)]
+        return sum(any(pair <= texts for texts in parts) for pair in pairs)
+
+    assert halves(near_duplicates=True) == 60
+    assert halves() < 60
+
+
+# Rows without a label.
+
+
+@pytest.mark.parametrize(
+    ("options", "value", "files"),
+    [
+        ({"drop_unlabelled": True}, "", set()),
+        ({"predict_unlabelled": True}, " ", {"unlabelled.csv"}),
+        ({"unlabelled_value": "-1"}, "-1", set()),
+        ({"unlabelled_value": "-1", "predict_unlabelled": True}, "-1", {"unlabelled.csv"}),
+    ],
+)
+def test_rows_without_a_label_are_in_no_part(
+    tmp_path: Path, options: dict[str, Any], value: str, files: set[str]
+) -> None:
+    rows = [(f"text {i}", value if i % 5 == 0 else "ab"[i % 2]) for i in range(50)]
+    corpus = load(write(tmp_path / "a.csv", rows), **options)
+    assert corpus.labels == ["a", "b"]
+    used = set().union(*texts_of(corpus).values())
+    assert used == {f"text {i}" for i in range(50) if i % 5}
+    assert set(corpus.unlabelled) == files
+    for part in corpus.unlabelled.values():
+        assert part.texts("text") == [f"text {i}" for i in range(0, 50, 5)]
+    (note,) = [note for note in corpus.warnings if "without a label" in note]
+    assert note.startswith(f"{tmp_path / 'a.csv'}: 10 rows without a label ")
+
+
+def test_an_empty_label_stops_where_nobody_said_otherwise(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", [(f"text {i}", "ab"[i % 2] if i else "") for i in range(20)])
+    with pytest.raises(InputError, match=r"a\.csv line 2: the label is empty; .*--drop-unlabelled"):
+        load(path)
+    with pytest.raises(InputError, match="--unlabelled-value -1: no row of --data has it"):
+        load(path, unlabelled_value="-1")
+
+
+def test_minus_one_is_a_label(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", [(f"text {i}", "-1" if i % 2 else "1") for i in range(20)])
+    assert load(path, test_data=str(path)).labels == ["-1", "1"]
+
+
+@pytest.mark.parametrize("value", ["-1", ""])
+def test_a_test_table_whose_labels_are_withheld_is_predicted(tmp_path: Path, value: str) -> None:
+    path = write(tmp_path / "a.csv", [(f"text {i}", i % 2) for i in range(40)])
+    test = write(tmp_path / "test.csv", [(f"new {i}", value) for i in range(7)])
+    corpus = load(path, test_data=str(test))
+    assert corpus.test is None
+    assert corpus.labels == ["0", "1"]
+    assert {file: len(part) for file, part in corpus.unlabelled.items()} == {"unlabelled_test.csv": 7}
+    assert any(
+        "7 rows without a label predicted at the end, in unlabelled_test.csv" in note for note in corpus.warnings
+    )
+
+
+def test_a_test_table_without_labels(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", [(f"text {i}", i % 2) for i in range(40)])
+    test = write(tmp_path / "test.csv", [(i, f"new {i}") for i in range(7)], "id,text")
+    with pytest.raises(InputError, match=r"test\.csv: no column 'label'"):
+        load(path, test_data=str(test))
+    corpus = load(path, test_data=str(test), predict_unlabelled=True)
+    assert {file: len(part) for file, part in corpus.unlabelled.items()} == {"unlabelled_test.csv": 7}
+
+
+def test_an_evaluation_table_without_labels_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", [(f"text {i}", i % 2) for i in range(40)])
+    empty = write(tmp_path / "eval.csv", [(f"new {i}", "") for i in range(7)])
+    with pytest.raises(InputError, match=r"eval\.csv: no row has a label"):
+        load(path, eval_data=str(empty), drop_unlabelled=True)
+
+
+# Forms that are several things at once.
+
+
+def test_texts_and_labels_in_files_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("".join(f'text, "{i}" of\x85 many\n' for i in range(20)), encoding="utf-8")
+    (tmp_path / "labels.txt").write_text("".join(f"{i % 2}\r\n" for i in range(20)))
+    corpus = load(tmp_path / "texts.txt", labels=str(tmp_path / "labels.txt"))
+    table = corpus.train.table
+    assert table.column("text") == [f'text, "{i}" of\x85 many' for i in range(20)]
+    assert table.column("label") == [str(i % 2) for i in range(20)]
+    assert table.where([3]).endswith("texts.txt line 4")
+    (tmp_path / "labels.txt").write_text("1\n2\n")
+    with pytest.raises(InputError, match=r"--labels .*labels\.txt: expected a label for each of the 20 lines .* Got 2"):
+        load(tmp_path / "texts.txt", labels=str(tmp_path / "labels.txt"))
+
+
+def test_a_document_of_parts(tmp_path: Path) -> None:
+    """The shape of CLINC150: texts and labels in a list a part."""
+    document = {
+        "oos_val": [["what is this", "oos"]],
+        "val": [[f"ask {i}", "ab"[i % 2]] for i in range(4)],
+        "train": [[f"say {i}", "ab"[i % 2]] for i in range(20)],
+        "oos_train": [["who are you", "oos"]] * 2,
+        "test": [["tell me", "a"]],
+    }
+    (tmp_path / "a.json").write_text(json.dumps(document))
+    corpus = load(tmp_path / "a.json", text_column="column_1", label_column="column_2")
+    assert corpus.test is not None
+    assert [len(part) for part in (corpus.train, corpus.eval, corpus.test)] == [22, 5, 1]
+    assert corpus.labels == ["a", "b", "oos"]
+
+
+def test_a_part_without_a_header_has_the_columns_of_the_others(tmp_path: Path) -> None:
+    rows = [(f"text {i}", "ab"[i % 2], i) for i in range(20)]
+    named = write(tmp_path / "train.csv", rows, "mail,kind,number")
+    bare = tmp_path / "dev.csv"
+    bare.write_text("\n".join(f"other {i},{'ab'[i % 2]},{i}" for i in range(12)))
+    columns = {"text_column": "mail", "label_column": "kind"}
+    corpus = load(named, eval_data=str(bare), **columns)
+    assert corpus.eval.texts("mail") == [f"other {i}" for i in range(12)]
+    corpus = load(bare, eval_data=str(named), **columns)
+    assert corpus.train.texts("mail") == [f"other {i}" for i in range(12)]
+    for number in range(2):
+        (tmp_path / f"part-{number}.csv").write_text(named.read_text() if number == 0 else bare.read_text())
+    assert len(load(tmp_path / "part-*.csv", **columns).train.table) == 32
+
+
+def test_columns_with_one_name_are_numbered(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", [(f"text {i}", f"other {i}", "ab"[i % 2]) for i in range(20)], "text,text,label")
+    corpus = load(path)
+    assert corpus.train.table.columns == ["text", "text.1", "label"]
+    assert "'text' is called 'text.1'" in corpus.train.table.content.form
+
+
+def test_the_parts_do_not_depend_on_rows_without_a_label(tmp_path: Path) -> None:
+    labelled = [(f"text {i}", "ab"[i % 2]) for i in range(100)]
+    parts = texts_of(load(write(tmp_path / "a.csv", labelled)))
+    mixed = [row for i, pair in enumerate(labelled) for row in ([(f"none {i}", ""), pair] if i % 3 else [pair])]
+    assert texts_of(load(write(tmp_path / "b.csv", mixed), drop_unlabelled=True)) == parts
+    assert np.bincount([len(texts) for texts in parts.values()])[10] == 2

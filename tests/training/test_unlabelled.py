@@ -1,0 +1,61 @@
+"""Rows without a label, and test texts that were trained on: what a run writes of them."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from classify.training.run import train
+from tests.support.runs import make_config, read_json
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def with_rows(table: Path, path: Path, rows: list[str]) -> Path:
+    path.write_text(table.read_text(encoding="utf-8").rstrip("\n") + "\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    return path
+
+
+def run(model: Path, table: Path, out: Path, **changes: Any) -> Path:
+    return train(make_config(model, table, out, report_to="none", num_train_epochs=1.0, **changes))
+
+
+def test_rows_without_a_label_are_predicted(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    more = with_rows(table, tmp_path / "more.csv", ["who has my card,", "the app is slow,"])
+    found = run(model_folder, more, tmp_path / "out", predict_unlabelled=True)
+    rows = rows_of(found / "unlabelled.csv")
+    assert [row["text"] for row in rows] == ["who has my card", "the app is slow"]
+    assert all(row["label"] == "" and row["predicted_label"] in {"app", "card", "money"} for row in rows)
+    assert len(rows_of(found / "predictions.csv")) == read_json(found / "metrics.json")["test"]["rows"] == 12
+    plain = run(model_folder, table, tmp_path / "plain")
+    assert rows_of(plain / "predictions.csv") == rows_of(found / "predictions.csv")
+
+
+def test_test_texts_that_were_trained_on_are_scored_apart(
+    model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = table.read_text(encoding="utf-8").splitlines()
+    test = tmp_path / "test.csv"
+    test.write_text("\n".join([known[0], *known[1:31], "my money is late,money", "the app is slow,app"]) + "\n")
+    found = run(model_folder, table, tmp_path / "out", test_data=str(test))
+    scored = read_json(found / "metrics.json")["test"]
+    assert scored["rows"] == 32
+    assert 2 <= scored["unseen"]["rows"] < 32
+    right = [row["label"] == row["predicted_label"] for row in rows_of(found / "predictions.csv")]
+    assert scored["accuracy"] == pytest.approx(sum(right) / 32)
+    seen = 32 - scored["unseen"]["rows"]
+    assert f"without the {seen} test texts that are also in the training part: accuracy" in capsys.readouterr().out
+
+
+def test_a_later_run_divides_as_the_first_did(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    first = run(model_folder, table, tmp_path / "first")
+    tested = {row["text"] for row in rows_of(first / "predictions.csv")}
+    more = with_rows(table, tmp_path / "more.csv", [f"my card number {i} is lost,card" for i in range(30)])
+    later = run(model_folder, more, tmp_path / "later", split_like=str(first), seed=7)
+    assert tested <= {row["text"] for row in rows_of(later / "predictions.csv")}
