@@ -193,30 +193,10 @@ def _inspect(arguments: list[str], program: str) -> int:
         training_parser(program).print_help()
         return 0
     config = parse_training(arguments, program)
-    config.validate()
-    from classify.data.division import divide
     from classify.data.files import write_json
-    from classify.data.inspect import count_tokens, inspect_tables
-    from classify.data.reading import read_tables
-    from classify.data.tokenize import load_tokenizer, tokenize
-    from classify.modeling.hub import resolve_model
-    from classify.tasks.registry import recognise
+    from classify.training.inspection import inspect_run
 
-    tables = read_tables(config.data)
-    corpus = divide(tables, recognise(tables), config.data, config.training.seed)
-    model = resolve_model(config.model.name)
-    report = inspect_tables(tables, corpus)
-    tokenizer = load_tokenizer(str(model.path))
-    table = corpus.train.table
-    tokens = tokenize(
-        tokenizer,
-        table.as_dataset()[corpus.text_column],
-        model.max_length,
-        identity=f"{table.sha256}/{corpus.text_column}",
-    )
-    report.tokens.update(
-        count_tokens(tokens, corpus.train, config.data.max_length, model.max_length, tokenizer.unk_token_id)
-    )
+    report = inspect_run(config)
     for line in report.lines():
         print(line)
     write_json(Path("inspect.json"), report.as_json())

@@ -43,9 +43,9 @@ class Part:
 class Corpus:
     """Everything the run knows of the person's data before a model is loaded.
 
-    `unlabelled` are rows to predict at the end, by the name of their file; `seen` the indices of test rows whose text
-    is in the training part, too. `assignment` says which part each row of --data went to where it was divided (an index
-    into `PARTS`, -1 of a row without a label); None where the parts are tables of their own.
+    `unlabelled` are rows to predict at the end, by the name of their file; `seen` the indices of evaluation and test
+    rows whose text is in the training part, too. `assignment` is the part that each row of --data went to where it was
+    divided, an index into `PARTS`, -1 of a row without a label; None where the parts are tables of their own.
     """
 
     text_column: str
@@ -57,7 +57,7 @@ class Corpus:
     guesses: tuple[Guess, ...]
     warnings: tuple[str, ...] = field(default=())
     unlabelled: Mapping[str, Part] = field(default_factory=dict)
-    seen: tuple[int, ...] = ()
+    seen: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     assignment: npt.NDArray[np.int8] | None = None
 
     @property

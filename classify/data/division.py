@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -55,12 +55,14 @@ def divide(tables: Tables, encoder: LabelEncoder, config: DataConfig, seed: int)
     test = test if test is not None and len(test) else None
     if eval_part is None or not len(eval_part) or not len(train):
         raise InputError(_too_few(tables, eval_part, texts))
-    seen = () if test is None else tuple(overlap(texts, train.rows, test.texts(columns.text)))
+    scored = {"evaluation": eval_part} | ({} if test is None else {"test": test})
+    shared = overlap(train.texts(columns.text), *(part.texts(columns.text) for part in scored.values()))
+    seen = dict(zip(scored, map(tuple, shared), strict=True))
     unlabelled = _unlabelled(tables)
     # A test table without any label is there to be predicted.
     predicted = {file: part for file, part in unlabelled if config.predict_unlabelled or len(part) == len(part.table)}
     notes = [f"the labels {', '.join(map(repr, same))} are one class" for same in tables.classes.merged]
-    notes += _warnings(columns.text, encoder, train, eval_part, test, seen)
+    notes += _warnings(columns.text, encoder, train, scored, seen)
     notes += [_left_out(file, part, predicted=file in predicted) for file, part in unlabelled]
     assignment = None
     if division.eval is not None or division.test is not None:
@@ -185,7 +187,7 @@ def _left_out(file: str, part: Part, *, predicted: bool) -> str:
 
 
 def _warnings(
-    column: str, encoder: LabelEncoder, train: Part, eval_part: Part, test: Part | None, seen: Sequence[int]
+    column: str, encoder: LabelEncoder, train: Part, scored: Mapping[str, Part], seen: Mapping[str, Sequence[int]]
 ) -> list[str]:
     """What a person should know of their data before they trust a score."""
     notes = [
@@ -199,9 +201,8 @@ def _warnings(
     if len(missing):
         shown = ", ".join(repr(encoder.labels[number]) for number in missing[:_SHOWN])
         notes.append(f"no row to train on has the label {shown}{' ...' if len(missing) > _SHOWN else ''}")
-    known = overlap(train.table.column(column), train.rows, eval_part.texts(column))
-    for name, part, shared in (("evaluation", eval_part, known), ("test", test, seen)):
-        if part is not None and shared:
-            lines = part.table.where([int(part.rows[i]) for i in shared])
-            notes.append(f"{len(shared)} of {len(part)} {name} texts are also in the training part ({lines})")
+    for name, part in scored.items():
+        if seen[name]:
+            lines = part.table.where([int(part.rows[i]) for i in seen[name]])
+            notes.append(f"{len(seen[name])} of {len(part)} {name} texts are also in the training part ({lines})")
     return notes

@@ -1,4 +1,4 @@
-"""What a person should know of their table before anything is trained on it: `classify inspect`, as text and JSON."""
+"""What a person should know of their table before anything is trained on it, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -9,29 +9,41 @@ from typing import Any
 
 import numpy as np
 
-from classify.data.corpus import Corpus, Part, Tables
+from classify.data.corpus import Corpus, Rows
 from classify.data.coverage import unknown_share
+from classify.data.near_duplicates import near_duplicates
 from classify.data.split import plain
 from classify.data.tokenize import Tokens, default_max_length
 
+# Texts that languages and near-duplicates are looked for in.
+_SAMPLE = 10_000
 _SHOWN = 5
+_CLASSES = 10
+# Of a language that is recognised with less certainty nothing is said: short texts fit several.
+_CERTAIN = 0.7
 
 
 @dataclass
 class Report:
-    """What was found. `tokens` is {} until a tokenizer has read the texts."""
+    """What a table holds. The sampled parts, `tokens` and `speed` are empty until somebody has looked at them."""
 
     path: str
     form: str
     rows: int
     columns: dict[str, str]
     classes: dict[str, int]
+    imbalance: float
+    unlabelled: int
     empty_texts: int
     copies: int
     conflicts: list[dict[str, Any]]
     leaks: dict[str, int]
     characters: dict[str, float]
     tokens: dict[str, float] = field(default_factory=dict)
+    tokens_by_class: dict[str, dict[str, float]] = field(default_factory=dict)
+    languages: dict[str, float] = field(default_factory=dict)
+    near_duplicates: dict[str, int] = field(default_factory=dict)
+    speed: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
@@ -40,90 +52,162 @@ class Report:
 
     def lines(self) -> list[str]:
         """The same for a terminal."""
-        largest, smallest = max(self.classes.values()), min(self.classes.values())
-        shown = sorted(self.classes.items(), key=lambda one: -one[1])
-        names = ", ".join(f"{name!r} {count}" for name, count in shown[: 2 * _SHOWN])
-        more = f" and {len(shown) - 2 * _SHOWN} more" if len(shown) > 2 * _SHOWN else ""
-        found = [
+        return [
             f"table: {self.path}, {self.rows} rows - {self.form}",
             "columns: " + ", ".join(f"{name!r} ({role})" for name, role in self.columns.items()),
-            f"classes: {len(shown)}, the largest {largest / smallest:.1f} times the smallest: {names}{more}",
-            f"characters: median {self.characters['median']:.0f}, 95 % up to {self.characters['p95']:.0f}, "
-            f"longest {self.characters['longest']:.0f}",
+            *self.brief(),
+            *self._sampled(),
+            *(f"leak: {count} {part} texts are also in the training part" for part, count in self.leaks.items()),
+            *([f"empty: {self.empty_texts} rows have no text"] if self.empty_texts else []),
+            *self._speed(),
+            *(f"note: {note}" for note in self.notes),
         ]
+
+    def brief(self) -> list[str]:
+        """What a run says of its table when it begins."""
+        largest = sorted(self.classes.items(), key=lambda one: -one[1])
+        names = ", ".join(f"{name!r} {count}" for name, count in largest[:_CLASSES])
+        more = f" and {len(largest) - _CLASSES} more" if len(largest) > _CLASSES else ""
+        said = [f"classes: {len(largest)}, the largest {self.imbalance:.1f} times the smallest: {names}{more}"]
+        said.append(_spread_words("characters", self.characters))
         if self.tokens:
-            found.append(
-                f"tokens: median {self.tokens['median']:.0f}, 95 % up to {self.tokens['p95']:.0f}, longest "
-                f"{self.tokens['longest']:.0f}; --max-length {self.tokens['max_length']:.0f} cuts "
+            said[-1] = (
+                f"{_spread_words('tokens', self.tokens)}; --max-length {self.tokens['max_length']:.0f} cuts "
                 f"{100 * self.tokens['rows_cut']:.1f} % of the rows and {100 * self.tokens['tokens_cut']:.1f} % of the "
                 f"tokens; {100 * self.tokens['unknown']:.1f} % are unknown to the model"
             )
-        found.append(f"copies: {self.copies} rows hold a text that another row holds, but for case and spaces")
-        found += [
+        if self.copies:
+            said.append(f"copies: {self.copies} rows hold a text that another row holds, but for case and spaces")
+        said += [
             f"copies: {one['text'][:60]!r} has the labels {', '.join(map(repr, one['labels']))} ({one['where']})"
             for one in self.conflicts[:_SHOWN]
         ]
         if len(self.conflicts) > _SHOWN:
-            found.append(f"copies: {len(self.conflicts) - _SHOWN} more texts with several labels")
-        found += [f"leak: {count} {part} texts are also in --data" for part, count in self.leaks.items()]
-        if self.empty_texts:
-            found.append(f"empty: {self.empty_texts} rows have no text")
-        return found + [f"note: {note}" for note in self.notes]
+            said.append(f"copies: {len(self.conflicts) - _SHOWN} more texts with several labels")
+        return said
+
+    def _sampled(self) -> list[str]:
+        said = []
+        if len(self.tokens_by_class) > 1:
+            medians = sorted((one["median"], name) for name, one in self.tokens_by_class.items())
+            (least, short), (most, long) = medians[0], medians[-1]
+            said.append(f"tokens by class: median from {least:.0f} ({short!r}) to {most:.0f} ({long!r})")
+        if self.languages:
+            shares = ", ".join(f"{name} {100 * share:.1f} %" for name, share in list(self.languages.items())[:_SHOWN])
+            said.append(f"languages: {shares} of the texts whose language shows")
+        if self.near_duplicates.get("texts"):
+            said.append(
+                f"near-duplicates: {self.near_duplicates['texts']} of {self.near_duplicates['sampled']} different "
+                "texts are nearly the same as another (--near-duplicates keeps them in one part)"
+            )
+        return said
+
+    def _speed(self) -> list[str]:
+        if not self.speed:
+            return []
+        epoch, run = (_time_words(self.speed[name]) for name in ("seconds_per_epoch", "seconds"))
+        return [
+            f"time: about {epoch} an epoch here, {run} for the recipe's {self.speed['epochs']:g}, at the "
+            f"{self.speed['rows_per_second']:.0f} rows/s that were measured; evaluation and files come on top",
+            f"memory: about {self.speed['memory_bytes'] / (1 << 20):,.0f} MiB on each device",
+        ]
 
 
-def inspect_tables(tables: Tables, corpus: Corpus) -> Report:
+def inspect_corpus(corpus: Corpus) -> Report:
     """What the tables and their parts say by themselves; rows and texts are those of `--data`."""
-    table, columns = tables.train, tables.columns
-    texts, labels = table.column(columns.text), table.column(columns.label)
-    why = {guess.value: guess.why for guess in columns.guesses}
+    table, columns = corpus.train.table, {corpus.text_column: "text", corpus.label_column: "label"}
+    texts, truth = table.column(corpus.text_column), corpus.train.labels
+    why = {guess.value: guess.why for guess in corpus.guesses if guess.what in ("text column", "label column")}
     roles = dict.fromkeys(table.columns, "not used")
-    roles |= {columns.text: _role("text", why.get(columns.text)), columns.label: _role("label", why.get(columns.label))}
+    roles |= {name: f"{what}: {why[name]}" if name in why else what for name, what in columns.items()}
     rows_of: dict[str, list[int]] = collections.defaultdict(list)
     for row, text in enumerate(texts):
         rows_of[plain(text)].append(row)
     copies = [rows for text, rows in rows_of.items() if text and len(rows) > 1]
+    classes_of = [(rows, sorted({int(truth[row]) for row in rows if truth[row] >= 0})) for rows in copies]
     conflicts = [
-        {"text": texts[rows[0]], "labels": sorted({labels[row] for row in rows}), "where": table.where(rows)}
-        for rows in copies
-        if len({labels[row] for row in rows}) > 1
+        {"text": texts[rows[0]], "labels": [corpus.labels[number] for number in numbers], "where": table.where(rows)}
+        for rows, numbers in classes_of
+        if len(numbers) > 1
     ]
-    leaks = {
-        name: sum(plain(text) in rows_of for text in part.texts(columns.text))
-        for name, part in (("evaluation", corpus.eval), ("test", corpus.test))
-        if part is not None and part.table is not table
-    }
+    counts = np.bincount(truth[truth >= 0], minlength=len(corpus.labels))
     return Report(
         path=table.path,
         form=table.content.form,
         rows=len(table),
         columns=roles,
-        classes=dict(collections.Counter(labels)),
-        empty_texts=sum(not text.strip() for text in texts),
+        classes=dict(zip(corpus.labels, counts.tolist(), strict=True)),
+        imbalance=float(counts.max() / max(1, counts.min())),
+        unlabelled=int((truth < 0).sum()),
+        empty_texts=len(rows_of.get("", ())),
         copies=sum(len(rows) - 1 for rows in copies),
         conflicts=conflicts,
-        leaks={name: count for name, count in leaks.items() if count},
+        leaks={name: len(rows) for name, rows in corpus.seen.items() if rows},
         characters=_spread([len(text) for text in texts]),
         notes=list(corpus.warnings),
     )
 
 
-def count_tokens(tokens: Tokens, part: Part, wanted: int | None, cap: int, unknown: int | None) -> dict[str, float]:
-    """How long the training texts are for a model that reads up to `cap` tokens, and what the length chosen cuts."""
-    lengths = tokens.full_lengths[part.rows]
-    limit = wanted or default_max_length(lengths, cap)
-    return {
-        **_spread(lengths.tolist()),
+def look_at_sample(report: Report, corpus: Corpus, seed: int) -> None:
+    """Fill in what is looked for in a sample of the different texts: languages, and texts that are nearly the same."""
+    texts = list(dict.fromkeys(map(plain, corpus.train.table.column(corpus.text_column))))
+    if len(texts) > _SAMPLE:
+        chosen = np.random.default_rng(seed).choice(len(texts), _SAMPLE, replace=False)
+        texts = [texts[row] for row in np.sort(chosen)]
+    clusters = near_duplicates(texts)
+    report.near_duplicates = {"sampled": len(texts), "texts": len(texts) - len(set(clusters))}
+    report.languages = _languages(texts)
+
+
+def count_tokens(
+    report: Report, corpus: Corpus, tokens: Tokens, wanted: int | None, cap: int, unknown: int | None
+) -> None:
+    """Fill in how long texts are for a model that reads up to `cap` tokens, and what the length chosen cuts."""
+    rows, truth = corpus.train.rows, corpus.train.labels
+    lengths = tokens.full_lengths[rows]
+    recommended = default_max_length(lengths, cap)
+    limit = wanted or recommended
+    texts = corpus.train.table.column(corpus.text_column)
+    report.tokens = {
+        **_spread(lengths),
         "max_length": float(limit),
+        "recommended_max_length": float(recommended),
         "rows_cut": float(np.mean(lengths > limit)),
         "tokens_cut": float(np.maximum(lengths - limit, 0).sum() / max(1, lengths.sum())),
-        "unknown": unknown_share(tokens, part.rows, unknown),
+        "unknown": unknown_share(tokens, rows, unknown),
+        "tokens_per_character": float((lengths - tokens.special).sum() / max(1, sum(len(texts[row]) for row in rows))),
+    }
+    report.tokens_by_class = {
+        name: _spread(lengths[truth[rows] == number])
+        for number, name in enumerate(corpus.labels)
+        if (truth[rows] == number).any()
     }
 
 
-def _role(what: str, why: str | None) -> str:
-    return what if why is None else f"{what}: {why}"
+def _languages(texts: Sequence[str]) -> dict[str, float]:
+    """The share of each language (ISO 639) among the texts whose language is certain, the most frequent first."""
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+    found = (identifier.classify(text) for text in texts)
+    counts = collections.Counter(language for language, certainty in found if certainty >= _CERTAIN)
+    return {language: count / counts.total() for language, count in counts.most_common()}
 
 
-def _spread(values: Sequence[int]) -> dict[str, float]:
+def _spread(values: Sequence[int] | Rows) -> dict[str, float]:
     middle, high = np.percentile(values, [50, 95])
-    return {"median": float(middle), "p95": float(high), "longest": float(max(values))}
+    return {"median": float(middle), "p95": float(high), "longest": float(np.max(values))}
+
+
+def _spread_words(what: str, spread: dict[str, float]) -> str:
+    return f"{what}: median {spread['median']:.0f}, 95 % up to {spread['p95']:.0f}, longest {spread['longest']:.0f}"
+
+
+def _time_words(seconds: float) -> str:
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 90
+        else f"{seconds / 60:.0f} min"
+        if seconds < 5400
+        else f"{seconds / 3600:.1f} h"
+    )

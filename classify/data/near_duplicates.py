@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,7 +25,7 @@ def near_duplicates(texts: Sequence[str]) -> list[int]:
     from scipy.sparse.csgraph import connected_components
 
     index = MinHashLSH(threshold=_COMMON, num_perm=_NUMBERS)
-    empty = MinHash(num_perm=_NUMBERS, seed=1)
+    empty = MinHash(num_perm=_NUMBERS, seed=1, hashfunc=zlib.crc32)
     first: dict[str, int] = {}
     signatures: dict[int, MinHash] = {}
     pairs: list[tuple[int, int]] = []

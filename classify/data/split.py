@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,10 +72,10 @@ def cap_rows(labels: Rows, rows: Rows, limit: int, *, seed: int) -> Rows:
     return rows[place < quota[label_array]]
 
 
-def overlap(texts: Sequence[str], train: Rows, other_texts: Sequence[str]) -> list[int]:
-    """Indices into `other_texts` whose text also occurs among the training rows."""
-    known = {plain(texts[row]) for row in train}
-    return [i for i, text in enumerate(other_texts) if plain(text) in known]
+def overlap(texts: Iterable[str], *others: Sequence[str]) -> list[list[int]]:
+    """For each of the others, the indices of its texts that are also among `texts`."""
+    known = set(map(plain, texts))
+    return [[i for i, text in enumerate(other) if plain(text) in known] for other in others]
 
 
 def plain(text: str) -> str:

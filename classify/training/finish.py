@@ -73,10 +73,10 @@ def finish(run: Run, trainer: Trainer, evaluate: Evaluate, log: Log, record: Run
 def _unseen(run: Run, logits: npt.NDArray[np.float32]) -> metrics.Score | None:
     """The score of the test rows whose text is not in the training part, where some are and some are not."""
     corpus = run.corpus
-    if corpus.test is None or not 0 < len(corpus.seen) < len(corpus.test):
+    if corpus.test is None or not 0 < len(corpus.seen["test"]) < len(corpus.test):
         return None
     unseen = np.ones(len(corpus.test), dtype=bool)
-    unseen[list(corpus.seen)] = False
+    unseen[list(corpus.seen["test"])] = False
     return run.checked.task.score(logits[unseen], corpus.test.truth[unseen], run.config.training.seed)
 
 
@@ -160,7 +160,7 @@ def _write(run: Run, trainer: Trainer, record: RunRecord, outcome: _Outcome, tra
     if outcome.unseen is not None:
         unseen = outcome.unseen
         notes.append(
-            f"without the {len(corpus.seen)} test texts that are also in the training part: accuracy "
+            f"without the {len(corpus.seen['test'])} test texts that are also in the training part: accuracy "
             f"{unseen.accuracy:.4f}, macro F1 {unseen.macro_f1:.4f}"
         )
     _summary(run, score, rival, name, notes)

@@ -13,6 +13,7 @@ from classify.config.schema import FIELDS, RunConfig, TrainingConfig
 from classify.data.columns import Guess
 from classify.data.corpus import Corpus
 from classify.data.division import divide
+from classify.data.inspect import inspect_corpus
 from classify.data.reading import read_tables
 from classify.data.source import STANDARD_INPUT
 from classify.errors import Faults, InputError
@@ -45,7 +46,7 @@ class Checked:
     def lines(self) -> list[str]:
         """What was understood of the table and chosen for it, and what a person should know."""
         warnings = (f"note: {text}" for text in (*self.corpus.warnings, *self.notes))
-        return [*(guess.line() for guess in self.guesses), *warnings]
+        return [*(guess.line() for guess in self.guesses), *inspect_corpus(self.corpus).brief(), *warnings]
 
 
 def check(config: RunConfig) -> Checked:

@@ -17,13 +17,17 @@ def memory(checked: Checked, world: World) -> str:
 
     Raises InputError where the device cannot compute as asked.
     """
-    config, part, plan = checked.config, checked.corpus.train, world.plan
+    texts = checked.corpus.train.texts(checked.corpus.text_column)
+    limit = checked.config.data.max_length or min(DEFAULT_LIMIT, checked.model.max_length)
+    length = min(sum(map(len, texts)) / len(texts) / _CHARACTERS_A_TOKEN + 2, limit)
+    words = need(checked, world, length).words()
+    return f"memory: {words}, for texts of about {length:.0f} tokens; a vocabulary cut to what occurs takes less"
+
+
+def need(checked: Checked, world: World, length: float) -> memory_estimate.Need:
+    """What each device will hold, for texts of `length` tokens on the mean. Raises InputError as `memory` does."""
+    config, plan = checked.config, world.plan
     training, model = config.training, config.model
-    texts = part.texts(checked.corpus.text_column)
-    characters = sum(map(len, texts)) / len(texts)
-    length = min(
-        characters / _CHARACTERS_A_TOKEN + 2, config.data.max_length or min(DEFAULT_LIMIT, checked.model.max_length)
-    )
     devices = world.world_size * max(1, plan.n_gpu if plan.spec.processes == "one" else 1)
     rows = training.train_batch_size / training.gradient_accumulation_steps
     half = choose_precision(training.asked_precision, world.device, training.opt_level).half is not None
@@ -33,7 +37,7 @@ def memory(checked: Checked, world: World) -> str:
         each = min(each, at_once // world.cache_sharers / length)
     lora = (lambda _: True) if model.lora else None  # what LoRA adds is small beside the rest
     is_frozen = lora or memory_estimate.frozen_names(model.freeze_embeddings, model.freeze_layers)
-    need = memory_estimate.training_need(
+    return memory_estimate.training_need(
         checked.model.config,
         memory_estimate.count_weights(checked.model.path, is_frozen, checked.model.added_layers),
         each,
@@ -44,4 +48,3 @@ def memory(checked: Checked, world: World) -> str:
         added_layers=checked.model.added_layers,
         checkpointing=training.gradient_checkpointing,
     ).divided(devices, *plan.spec.splits)
-    return f"memory: {need.words()}, for texts of about {length:.0f} tokens; a vocabulary cut to what occurs takes less"

@@ -42,8 +42,12 @@ def test_what_a_table_holds(folder: Path, model_folder: Path, capsys: pytest.Cap
     (conflict,) = found["conflicts"]
     assert conflict == {"text": "The same  text", "labels": ["x", "y"], "where": "my.csv lines 42, 43"}
     assert "'The same  text' has the labels 'x', 'y' (my.csv lines 42, 43)" in printed
-    assert "leak: 1 test texts are also in --data" in printed
+    assert "leak: 1 test texts are also in the training part" in printed
     assert found["tokens"]["rows_cut"] == 0.0
+    assert set(found["tokens_by_class"]) == {"x", "y"}
+    assert found["near_duplicates"]["sampled"] == 42
+    assert found["speed"]["seconds_per_epoch"] * found["speed"]["rows_per_second"] == pytest.approx(39, abs=3)
+    assert found["speed"]["memory_bytes"] > 0
     assert not (folder / "runs").exists()
 
 
@@ -59,3 +63,32 @@ def test_faults_are_those_of_a_run(folder: Path, capsys: pytest.CaptureFixture[s
     assert main(["inspect", "--data", "nothing.csv"]) == 2
     assert "nothing.csv: no such file" in capsys.readouterr().err
     assert not (folder / "inspect.json").exists()
+
+
+def test_languages_and_texts_that_are_nearly_the_same(
+    folder: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    german = "Ich habe gestern meine neue Karte bekommen und kann mich leider nicht anmelden, Vorgang {}"
+    english = "Yesterday I received my new card in the mail and now I cannot log in at all, case {}"
+    rows = [f'"{(german if i % 2 else english).format(i)}",{"xy"[i % 2]}' for i in range(40)]
+    (folder / "two.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    assert main(["inspect", "--data", "two.csv", "--model", str(model_folder)]) == 0
+    found = read_json(folder / "inspect.json")
+    assert found["languages"] == {"en": 0.5, "de": 0.5} or found["languages"] == {"de": 0.5, "en": 0.5}
+    assert found["near_duplicates"] == {"sampled": 40, "texts": 38}
+    assert "languages: " in capsys.readouterr().out
+
+
+def test_a_model_that_cannot_read_the_texts_is_said_and_the_report_written(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = ["送货很快商品质量很好", "服务态度不好不推荐", "味道不错下次再来", "包装破损非常失望"]
+    rows = [f"{texts[i % 4]}{texts[(i + 1) % 4]}第{i}次,{i % 2}" for i in range(40)]
+    (folder / "chinese.csv").write_text("\n".join(["评论,标签", *rows]) + "\n", encoding="utf-8")
+    assert main(["inspect", "--data", "chinese.csv"]) == 0
+    (note,) = [line for line in capsys.readouterr().out.splitlines() if "are unknown to" in line and "note" in line]
+    assert "most letters are Chinese" in note
+    assert "Give --model" in note
+    found = read_json(folder / "inspect.json")
+    assert found["languages"] == {"zh": 1.0}
+    assert found["speed"] == {}

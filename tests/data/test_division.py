@@ -99,7 +99,7 @@ def test_texts_of_both_sides_of_a_column_are_known(tmp_path: Path) -> None:
     known = {plain(text) for text in corpus.train.texts("text")}
     texts = corpus.test.texts("text")
     assert texts == ["text 20", "text 0", "text 1", "text 2"]
-    assert [texts[i] for i in corpus.seen] == [text for text in texts if plain(text) in known]
+    assert [texts[i] for i in corpus.seen["test"]] == [text for text in texts if plain(text) in known]
     assert any("test texts are also in the training part" in note for note in corpus.warnings)
 
 

@@ -99,7 +99,7 @@ def test_cap_above_the_count_changes_nothing() -> None:
 
 
 def test_overlap_names_texts_seen_in_training() -> None:
-    assert overlap(["a", "b ", "c"], np.array([0, 1]), ["b", "c", "a"]) == [0, 2]
+    assert overlap(["a", "b "], ["b", "c", "a"], ["c"]) == [[0, 2], []]
 
 
 def test_rows_of_an_owner_stay_in_one_part() -> None:
