@@ -17,7 +17,7 @@ from classify import __version__
 from classify.config.parser import Parser, parse_training, training_parser, unknown_words
 from classify.config.recipe import Recipe
 from classify.config.schema import TrainingConfig
-from classify.errors import ClassifyError, InputError, disk_refusal
+from classify.errors import ClassifyError, InputError, disk_refusal, printable
 from classify.launch import device_plan, launcher, library_settings, spawn
 from classify.training import interrupts
 
@@ -129,7 +129,7 @@ def _train(arguments: list[str], program: str) -> int:
             memory = memory_forecast.memory(checked, world)
             if world.is_main:
                 for line in checked.lines():
-                    print(line)
+                    print(printable(line))
                 print()
                 each = config.training.save_on_each_node
                 describe.show(world.topology, world.plan, config.training.train_batch_size, os.environ, each)
@@ -153,6 +153,9 @@ def _predict(arguments: list[str], program: str) -> int:
     parser.add_argument("--sheet", metavar="X", help="sheet of an Excel workbook; the first if not given")
     parser.add_argument("--out", metavar="FILE", default="predictions.csv", help="written here (default: %(default)s)")
     parser.add_argument("--text-column", "--text_column", metavar="X", help="as in training if not given")
+    parser.add_argument(
+        "--excel-safe", "--excel_safe", action="store_true", help="no cell is a formula to a spreadsheet"
+    )
     parser.add_argument("--precision", choices=["auto", "fp32", "tf32", "bf16", "fp16"], default="auto")
     parser.add_argument("--cpu", "--use-cpu", "--no-cuda", action="store_true", help="leave GPUs alone")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
@@ -178,12 +181,14 @@ def _predict(arguments: list[str], program: str) -> int:
 
     with load_classifier(options.model, use_cpu=options.cpu, precision=options.precision) as classifier:
         begin = time.perf_counter()
-        notes = predict_table(classifier, table, column, Path(options.out).resolve())  # what a link points to
+        out = Path(options.out).resolve()  # what a link points to
+        notes = predict_table(classifier, table, column, out, guarded=options.excel_safe)
     seconds = time.perf_counter() - begin
     if classifier.world.is_main:
-        print(f"{options.out}: {len(table)} rows, column {column!r}, {len(table) / seconds:.0f} rows/s")
+        rate = f"{len(table) / seconds:.0f} rows/s"
+        print(printable(f"{options.out}: {len(table)} rows, column {column!r}, {rate}"))
         for note in notes:
-            print(f"note: {note}")
+            print(f"note: {printable(note)}")
     return 0
 
 
@@ -198,7 +203,7 @@ def _inspect(arguments: list[str], program: str) -> int:
 
     report = inspect_run(config)
     for line in report.lines():
-        print(line)
+        print(printable(line))
     write_json(Path("inspect.json"), report.as_json())
     print("all of it: inspect.json")
     return 0
@@ -279,7 +284,7 @@ def _fail(message: str, code: int, debug: bool, everywhere: bool = True) -> int:
         time.sleep(1.0)
         return code
     sys.stdout.flush()
-    for line in message.splitlines():
+    for line in printable(message).split("\n"):
         print(f"error: {line}", file=sys.stderr)
     sys.stderr.flush()
     return code

@@ -23,6 +23,9 @@ _PATH_FAULTS = (
 # Files below these are the installation's.
 _INSTALLED = (Path(sys.prefix), Path(__file__).parent)
 
+# All but line feeds and tabs.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
 
 class ClassifyError(Exception):
     """Base of all errors with a message for the person. `exit_code` 1: our fault.
@@ -81,6 +84,14 @@ class DiskError(InputError):
     """The disk does not take what this process writes. Exit 2."""
 
     everywhere = False
+
+
+def printable(text: str) -> str:
+    """A text with its control characters, and those that turn the direction of writing, shown as \\x1b.
+
+    Names and labels of a table may hold them; a terminal would obey.
+    """
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def disk_refusal(error: BaseException) -> str | None:

@@ -30,6 +30,9 @@ class OutputConfig:
     save_on_each_node: bool = option(
         False, "each machine gets all files, for machines without a shared disk", "--save-on-each-node"
     )
+    excel_safe: bool = option(
+        False, "in predictions.csv no cell begins like a formula: such cells get a ' in front", "--excel-safe"
+    )
     save_total_limit: int = option(2, "checkpoints kept, the best one among them", check=at_least(1))
     logging_steps: int = option(10, "steps between two lines of train_log.jsonl", check=above(0))
     report_to: str = option(

@@ -47,9 +47,10 @@ def find_columns(table: Table, text_column: str | None, label_column: str | None
     if text_column is not None and text_column == label_column:
         faults.append(f"--text-column and --label-column both name {text_column!r}; give two columns of {table.path}.")
     if len(table.columns) < 2 and not faults:
+        got = f"the one column {table.columns[0]!r}" if table.columns else "no column that holds anything"
         faults.append(
-            f"{table.path}: expected a column with texts and one with labels. "
-            f"Got the one column {table.columns[0]!r} instead."
+            f"{table.path}: expected a column with texts and one with labels. Got {got} instead; labels in a file of "
+            "their own go with --labels."
         )
     if faults:
         raise InputError(*faults)

@@ -14,6 +14,7 @@ import re
 import shutil
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 from functools import cached_property
@@ -110,7 +111,7 @@ class _Bounded(io.RawIOBase):
         view = memoryview(buffer)  # type: ignore[arg-type]
         try:
             block = self._stream.read(len(view))
-        except (OSError, EOFError, lzma.LZMAError) as error:
+        except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
             raise InputError(
                 f"{self._source.path}: cannot be decompressed ({self._source.compression}: {error}); copy it again."
             ) from None

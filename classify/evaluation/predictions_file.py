@@ -10,9 +10,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from classify.data.dialect import is_number
 from classify.data.files import whole_file
 from classify.data.table import Table
 from classify.errors import InputError
+
+# How cells begin that a spreadsheet computes.
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def check_columns_free(table: Table, added: Sequence[str]) -> None:
@@ -31,11 +35,14 @@ def write_predictions(
     rows: npt.NDArray[np.int64],
     added: Sequence[str],
     fields: Iterable[Sequence[str]],
+    *,
+    guarded: bool = False,
 ) -> None:
     """Write every input column and those that predictions add, in file order.
 
     `fields` are those of the `added` columns, for each of the table's `rows` in the order given. A .tsv file has tabs
-    between the columns, as it is read.
+    between the columns, as it is read. `guarded`: cells that a spreadsheet would take for formulas get a ' in front
+    (https://owasp.org/www-community/attacks/CSV_Injection); numbers stay numbers.
     """
     picked = table.arrow.take(rows)
     predicted = iter(fields)
@@ -46,6 +53,8 @@ def write_predictions(
         quoting = csv.writer(file, delimiter=between, lineterminator="\n", quoting=csv.QUOTE_ALL)
 
         def write_row(fields: list[str]) -> None:
+            if guarded:
+                fields = [f"'{text}" if _is_formula(text) else text for text in fields]
             (quoting if any("\r" in text for text in fields) else writer).writerow(fields)
 
         write_row([*table.columns, *added])
@@ -53,3 +62,7 @@ def write_predictions(
             columns = [column.to_pylist() for column in picked.slice(start, 4096).columns]
             for given, added_fields in zip(zip(*columns, strict=True), itertools.islice(predicted, 4096), strict=True):
                 write_row([*given, *added_fields])
+
+
+def _is_formula(text: str) -> bool:
+    return text.startswith(_FORMULAS) and not is_number(text)

@@ -126,8 +126,12 @@ def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "aut
     return Classifier(model, tokenizer, settings, world, folder, task)
 
 
-def predict_table(classifier: Classifier, table: Table, text_column: str, out: Path) -> list[str]:
+def predict_table(
+    classifier: Classifier, table: Table, text_column: str, out: Path, *, guarded: bool = False
+) -> list[str]:
     """Write a table that `check_prediction` let pass with its predictions, every row once, in the file's order.
+
+    `guarded` as in `write_predictions`.
 
     Returns what a person should know of the texts before they trust the predictions. A collective; the main process
     writes. Raises InputError where the processes were given different tables.
@@ -140,7 +144,8 @@ def predict_table(classifier: Classifier, table: Table, text_column: str, out: P
     if classifier.world.is_main:
         task = classifier.task
         fields = task.prediction_fields(probabilities)
-        write_predictions(out, table, np.arange(len(table)), task.prediction_columns(), fields)
+        rows = np.arange(len(table))
+        write_predictions(out, table, rows, task.prediction_columns(), fields, guarded=guarded)
     classifier.world.barrier()
     notes = (empty_texts(table, text_column), note_unknown(tokens, classifier.tokenizer))
     return [note for note in notes if note is not None]

@@ -124,7 +124,9 @@ def _write(run: Run, trainer: Trainer, record: RunRecord, outcome: _Outcome, tra
     for name, (of, logits) in predicted.items():
         with run.output.writing(name):
             fields = task.prediction_fields(task.probabilities(logits))
-            write_predictions(run.output.folder / name, of.table, of.rows, task.prediction_columns(), fields)
+            guarded = run.config.training.excel_safe
+            columns = task.prediction_columns()
+            write_predictions(run.output.folder / name, of.table, of.rows, columns, fields, guarded=guarded)
     if corpus.assignment is not None:
         texts = corpus.train.table.column(corpus.text_column)
         with run.output.writing(split_record.FILE):

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from classify.config.stored_run import CHECKPOINTS
 from classify.data.files import TEMPORARY
 from classify.distributed.world import World
-from classify.errors import DiskError, InputError, disk_refusal
+from classify.errors import DiskError, InputError, disk_refusal, printable
 from classify.training import checkpoint
 from classify.training.output_dir import Destination, begun_before, claim_folder
 
@@ -72,7 +72,7 @@ class Output:
 def say(text: str) -> None:
     """Print a line where a progress bar may stand."""
     try:
-        tqdm.write(text, file=sys.stdout)
+        tqdm.write(printable(text), file=sys.stdout)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read our output has left; that must not end a training
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - stays open to the end

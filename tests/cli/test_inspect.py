@@ -92,3 +92,23 @@ def test_a_model_that_cannot_read_the_texts_is_said_and_the_report_written(
     found = read_json(folder / "inspect.json")
     assert found["languages"] == {"zh": 1.0}
     assert found["speed"] == {}
+
+
+def test_a_terminal_obeys_no_text_of_the_table(
+    folder: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Control characters, and those that turn the direction of writing, in names, labels and texts."""
+    red, turned = "\x1b[31mred", "\u202egnihsihp"
+    rows = [f"message {number},{red if number % 2 else turned},{number}" for number in range(40)]
+    rows += [f"{red} twice,{red},1", f"{red} twice,{turned},2"]
+    (folder / "hostile.csv").write_text("\n".join([f"text,label,{red}\x9b", *rows]) + "\n", encoding="utf-8")
+    words = ["--data", "hostile.csv", "--model", str(model_folder)]
+    assert main(["inspect", *words]) == 0
+    assert main(["train", *words, "--plan"]) == 0
+    assert main(["train", *words, "--label-column", f"{red} none"]) == 2
+    captured = capsys.readouterr()
+    printed = captured.out + captured.err
+    assert "\\x1b[31mred" in captured.out
+    assert "\\x1b[31mred" in captured.err
+    assert not set(printed) & set("\x1b\x9b\u202e")
+    assert read_json(folder / "inspect.json")["classes"] == {red: 21, turned: 21}

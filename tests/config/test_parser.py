@@ -24,7 +24,8 @@ CONTRACT = """--data --eval-data --test-data --text-column --label-column --mode
 --sync-batch-norm --device-memory --sync-bn --fp16-opt-level --keep
 --contrastive-steps --patience --preset --average-seeds --metric-for-best-model --encoding --sheet
 --on-bad-rows --group-column --label-names --normalize-labels --labels --eval-labels --test-labels --split-column
---split-by-time --split-like --near-duplicates --drop-unlabelled --predict-unlabelled --unlabelled-value""".split()  # noqa: SIM905
+--split-by-time --split-like --near-duplicates --excel-safe --drop-unlabelled --predict-unlabelled
+--unlabelled-value""".split()  # noqa: SIM905
 
 
 def parse(*words: str) -> RunConfig:

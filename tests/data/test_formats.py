@@ -146,8 +146,9 @@ def test_delimiters_and_line_ends(tmp_path: Path, delimiter: str, end: str) -> N
         ("text,label\nnext\x85line,a\npara\u2028graph,b\n", [("next\x85line", "a"), ("para\u2028graph", "b")]),
         ("text,label,\na,x,\nb,y,\n", [("a", "x"), ("b", "y")]),
         ("\n\ntext,label\n\na,x\n\nb,y\n", [("a", "x"), ("b", "y")]),
+        ('text,label\na\0b,x\n"c\0",y\n', [("a\0b", "x"), ("c\0", "y")]),
     ],
-    ids=["single quotes", "backslashes", "other line breaks", "empty trailing column", "empty lines"],
+    ids=["single quotes", "backslashes", "other line breaks", "empty trailing column", "empty lines", "zero bytes"],
 )
 def test_dialects(tmp_path: Path, content: str, rows: list[tuple[str, str]]) -> None:
     (tmp_path / "a.csv").write_text(content, encoding="utf-8", newline="")

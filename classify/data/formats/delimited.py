@@ -115,8 +115,12 @@ class _Text:
 
 def _is_wrapped(sample: str, dialect: Dialect) -> bool:
     """Whether the header is one field that holds commas, and empty ones: a CSV that was saved as one of semicolons."""
-    first = next(rows_of(io.StringIO(sample, newline=""), dialect), (1, [""]))[1]
+    first = _first_row(sample, dialect)
     return dialect.delimiter != "," and len(first) > 1 and first[0].count(",") > 0 and not any(first[1:])
+
+
+def _first_row(sample: str, dialect: Dialect) -> list[str]:
+    return next(rows_of(io.StringIO(sample, newline=""), dialect, strict=False), (1, [""]))[1]
 
 
 def _checked(text: _Text, dialect: Dialect, sample: str) -> Dialect:
@@ -124,13 +128,14 @@ def _checked(text: _Text, dialect: Dialect, sample: str) -> Dialect:
 
     Bare quotes can swallow whole rows and leave equally wide ones behind. So where rows span lines, the dialect in
     which quotes are text is taken if all lines are equally wide in it: those of a row that really spans several are
-    not. Commas stand in many texts, and prove nothing.
+    not. Commas stand in many texts, and prove nothing; a name in quotes in the header says that quotes are no text.
     """
     fault, spans = _fault(text, dialect)
-    if dialect.quote is not None and (fault is not None or (spans and dialect.delimiter != ",")):
-        bare = Dialect(dialect.delimiter, quote=None)
-        if _fault(text, bare) == (None, False):
-            return bare
+    bare = Dialect(dialect.delimiter, quote=None)
+    quoted = any(len(name) > 1 and name[0] == name[-1] == '"' for name in _first_row(sample, bare))
+    doubtful = fault is not None or (spans and dialect.delimiter != ",")
+    if dialect.quote is not None and doubtful and not quoted and _fault(text, bare) == (None, False):
+        return bare
     if fault is None:
         return dialect
     for other in candidates(dialect.delimiter, sample):
