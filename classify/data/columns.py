@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow.compute as pc
 
 from classify.data.content import looks_of, switches
+from classify.data.copies import EMPTY
 from classify.data.names import LABEL_NAMES, PAIRED_NAMES, TEXT_NAMES
 from classify.data.table import Table
 from classify.errors import InputError
@@ -108,7 +110,7 @@ def asked_column(table: Table, name: str | None, flag: str) -> str | None:
 
 def empty_texts(table: Table, text_column: str) -> str | None:
     """The lines on which the text is empty, in words; None where there is none."""
-    empty = [row for row, text in enumerate(table.column(text_column)) if not text.strip()]
+    empty = np.flatnonzero(table.copies(text_column) == EMPTY).tolist()
     return f"{table.where(empty)}: the text is empty" if empty else None
 
 

@@ -35,8 +35,7 @@ class Part:
 
     def texts(self, column: str) -> list[str]:
         """Texts of the part's own rows."""
-        values = self.table.column(column)
-        return [values[row] for row in self.rows]
+        return self.table.take(column, self.rows)
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,8 @@ class Tables:
         """(rows,) whether each row of a table has a label."""
         if self.columns.label not in table.columns:
             return np.zeros(len(table), dtype=bool)
-        return np.array([self.classes.of(label) is not None for label in table.column(self.columns.label)], dtype=bool)
+        values, numbers = table.values(self.columns.label)
+        return np.array([self.classes.of(value) is not None for value in values], dtype=bool)[numbers]
 
 
 class LabelEncoder(Protocol):

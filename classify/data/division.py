@@ -10,11 +10,12 @@ import numpy as np
 from classify.config.schema import DataConfig
 from classify.data import split_record
 from classify.data.columns import Guess, empty_texts
+from classify.data.copies import overlap
 from classify.data.corpus import Corpus, LabelEncoder, Part, Rows, Tables
 from classify.data.labels import near_twins
 from classify.data.names import PARTS, part_called
 from classify.data.near_duplicates import near_duplicates
-from classify.data.split import cap_rows, overlap, split_rows
+from classify.data.split import cap_rows, split_rows
 from classify.data.table import Table
 from classify.data.times import read_times
 from classify.errors import InputError
@@ -44,9 +45,8 @@ def divide(tables: Tables, encoder: LabelEncoder, config: DataConfig, seed: int)
     """
     table, columns = tables.train, tables.columns
     truth = encoder.encode(table, columns.label, "--data")
-    texts = table.column(columns.text)
     labelled = np.flatnonzero(tables.labelled(table))
-    division = _division(tables, labelled, texts, encoder.strata(truth), config, seed)
+    division = _division(tables, labelled, encoder.strata(truth), config, seed)
     train = Part(table, division.train, truth)
     given = {flag: _given(tables, of, encoder) for flag, of in (("eval", tables.eval), ("test", tables.test))}
     eval_part = given["eval"] or (Part(table, division.eval, truth) if division.eval is not None else None)
@@ -54,9 +54,9 @@ def divide(tables: Tables, encoder: LabelEncoder, config: DataConfig, seed: int)
     test = given["test"] or (Part(table, division.test, truth) if division.test is not None else None)
     test = test if test is not None and len(test) else None
     if eval_part is None or not len(eval_part) or not len(train):
-        raise InputError(_too_few(tables, eval_part, texts))
+        raise InputError(_too_few(tables, eval_part))
     scored = {"evaluation": eval_part} | ({} if test is None else {"test": test})
-    shared = overlap(train.texts(columns.text), *(part.texts(columns.text) for part in scored.values()))
+    shared = overlap(*(part.table.copies(columns.text)[part.rows] for part in (train, *scored.values())))
     seen = dict(zip(scored, map(tuple, shared), strict=True))
     unlabelled = _unlabelled(tables)
     # A test table without any label is there to be predicted.
@@ -80,9 +80,7 @@ def divide(tables: Tables, encoder: LabelEncoder, config: DataConfig, seed: int)
     )  # fmt: skip
 
 
-def _division(
-    tables: Tables, labelled: Rows, texts: Sequence[str], strata: Rows, config: DataConfig, seed: int
-) -> _Division:
+def _division(tables: Tables, labelled: Rows, strata: Rows, config: DataConfig, seed: int) -> _Division:
     """The labelled rows of `--data` by part."""
     if tables.eval is not None:
         return _Division(labelled, None, None, "given as files of their own")
@@ -95,19 +93,20 @@ def _division(
     if division.eval is not None:
         return division
     tested = division.test is None and tables.test is None
-    rows = division.train
-    owners = [
-        tables.train.column(config.group_column) if config.group_column is not None else None,
-        near_duplicates(texts) if config.near_duplicates else None,
-    ]
-    earlier = None if config.split_like is None else split_record.parts_of(texts, config.split_like)
+    table, text, rows = tables.train, tables.columns.text, division.train
+    owners = []
+    if config.group_column is not None:
+        owners.append(table.values(config.group_column)[1][rows])
+    if config.near_duplicates:
+        owners.append(near_duplicates(table.take(text, rows)))
+    earlier = None if config.split_like is None else split_record.parts_of(table.copies(text), config.split_like)
     split = split_rows(
-        [texts[row] for row in rows],
+        table.copies(text)[rows],
         strata[rows],
         seed=seed,
         eval_share=_SHARE,
         test_share=_SHARE if tested else 0.0,
-        owners=[[one[row] for row in rows] for one in owners if one is not None],
+        owners=owners,
         earlier=None if earlier is None else earlier[rows],
     )
     assert split.eval is not None
@@ -125,7 +124,8 @@ def _by_column(tables: Tables, labelled: Rows) -> _Division:
     """As the split column says; without rows to evaluate these are left to be taken from those to train on."""
     name, table = tables.split_column, tables.train
     assert name is not None
-    parts = np.array([part_called(value) for value in table.column(name)], dtype=np.int64)
+    values, numbers = table.values(name)
+    parts = np.array(list(map(part_called, values)), dtype=np.int64)[numbers]
     train, evaluated, tested = (labelled[parts[labelled] == number] for number in range(len(PARTS)))
     return _Division(
         train,
@@ -173,10 +173,12 @@ def _unlabelled(tables: Tables) -> list[tuple[str, Part]]:
     return parts
 
 
-def _too_few(tables: Tables, eval_part: Part | None, texts: Sequence[str]) -> str:
+def _too_few(tables: Tables, eval_part: Part | None) -> str:
     if tables.eval is not None and (eval_part is None or not len(eval_part)):
         return f"{tables.eval.path}: no row has a label; expected rows to evaluate on."
-    return f"{tables.train.path}: too few different texts to divide: {len(texts)} rows hold {len(set(texts))}."
+    table = tables.train
+    different = len(np.unique(table.copies(tables.columns.text)))
+    return f"{table.path}: too few different texts to divide: {len(table)} rows hold {different}."
 
 
 def _left_out(file: str, part: Part, *, predicted: bool) -> str:

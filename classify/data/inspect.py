@@ -8,16 +8,21 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
 
+from classify.data.copies import EMPTY, first_rows, plain
 from classify.data.corpus import Corpus, Rows
 from classify.data.coverage import unknown_share
 from classify.data.near_duplicates import near_duplicates
-from classify.data.split import plain
+from classify.data.table import Table
 from classify.data.tokenize import Tokens, default_max_length
 
 # Texts that languages and near-duplicates are looked for in.
 _SAMPLE = 10_000
 _SHOWN = 5
+# Texts with several labels that are listed.
+_LISTED = 1000
 _CLASSES = 10
 # Of a language that is recognised with less certainty nothing is said: short texts fit several.
 _CERTAIN = 0.7
@@ -36,6 +41,7 @@ class Report:
     unlabelled: int
     empty_texts: int
     copies: int
+    conflicting_texts: int
     conflicts: list[dict[str, Any]]
     leaks: dict[str, int]
     characters: dict[str, float]
@@ -82,8 +88,8 @@ class Report:
             f"copies: {one['text'][:60]!r} has the labels {', '.join(map(repr, one['labels']))} ({one['where']})"
             for one in self.conflicts[:_SHOWN]
         ]
-        if len(self.conflicts) > _SHOWN:
-            said.append(f"copies: {len(self.conflicts) - _SHOWN} more texts with several labels")
+        if self.conflicting_texts > _SHOWN:
+            said.append(f"copies: {self.conflicting_texts - _SHOWN} more texts with several labels")
         return said
 
     def _sampled(self) -> list[str]:
@@ -116,20 +122,13 @@ class Report:
 def inspect_corpus(corpus: Corpus) -> Report:
     """What the tables and their parts say by themselves; rows and texts are those of `--data`."""
     table, columns = corpus.train.table, {corpus.text_column: "text", corpus.label_column: "label"}
-    texts, truth = table.column(corpus.text_column), corpus.train.labels
+    truth = corpus.train.labels
     why = {guess.value: guess.why for guess in corpus.guesses if guess.what in ("text column", "label column")}
     roles = dict.fromkeys(table.columns, "not used")
     roles |= {name: f"{what}: {why[name]}" if name in why else what for name, what in columns.items()}
-    rows_of: dict[str, list[int]] = collections.defaultdict(list)
-    for row, text in enumerate(texts):
-        rows_of[plain(text)].append(row)
-    copies = [rows for text, rows in rows_of.items() if text and len(rows) > 1]
-    classes_of = [(rows, sorted({int(truth[row]) for row in rows if truth[row] >= 0})) for rows in copies]
-    conflicts = [
-        {"text": texts[rows[0]], "labels": [corpus.labels[number] for number in numbers], "where": table.where(rows)}
-        for rows, numbers in classes_of
-        if len(numbers) > 1
-    ]
+    copies = table.copies(corpus.text_column)
+    first, group_of = first_rows(copies)
+    filled = copies != EMPTY
     counts = np.bincount(truth[truth >= 0], minlength=len(corpus.labels))
     return Report(
         path=table.path,
@@ -139,21 +138,22 @@ def inspect_corpus(corpus: Corpus) -> Report:
         classes=dict(zip(corpus.labels, counts.tolist(), strict=True)),
         imbalance=float(counts.max() / max(1, counts.min())),
         unlabelled=int((truth < 0).sum()),
-        empty_texts=len(rows_of.get("", ())),
-        copies=sum(len(rows) - 1 for rows in copies),
-        conflicts=conflicts,
+        empty_texts=int((~filled).sum()),
+        copies=int(filled.sum()) - int(filled[first].sum()),
+        **_conflicts(corpus, first, group_of, filled),
         leaks={name: len(rows) for name, rows in corpus.seen.items() if rows},
-        characters=_spread([len(text) for text in texts]),
+        characters=_spread(_lengths(table, corpus.text_column)),
         notes=list(corpus.warnings),
     )
 
 
 def look_at_sample(report: Report, corpus: Corpus, seed: int) -> None:
     """Fill in what is looked for in a sample of the different texts: languages, and texts that are nearly the same."""
-    texts = list(dict.fromkeys(map(plain, corpus.train.table.column(corpus.text_column))))
-    if len(texts) > _SAMPLE:
-        chosen = np.random.default_rng(seed).choice(len(texts), _SAMPLE, replace=False)
-        texts = [texts[row] for row in np.sort(chosen)]
+    table = corpus.train.table
+    rows, _ = first_rows(table.copies(corpus.text_column))
+    if len(rows) > _SAMPLE:
+        rows = np.sort(np.random.default_rng(seed).choice(rows, _SAMPLE, replace=False))
+    texts = list(map(plain, table.take(corpus.text_column, rows)))
     clusters = near_duplicates(texts)
     report.near_duplicates = {"sampled": len(texts), "texts": len(texts) - len(set(clusters))}
     report.languages = _languages(texts)
@@ -167,7 +167,7 @@ def count_tokens(
     lengths = tokens.full_lengths[rows]
     recommended = default_max_length(lengths, cap)
     limit = wanted or recommended
-    texts = corpus.train.table.column(corpus.text_column)
+    characters = _lengths(corpus.train.table, corpus.text_column)[rows]
     report.tokens = {
         **_spread(lengths),
         "max_length": float(limit),
@@ -175,13 +175,44 @@ def count_tokens(
         "rows_cut": float(np.mean(lengths > limit)),
         "tokens_cut": float(np.maximum(lengths - limit, 0).sum() / max(1, lengths.sum())),
         "unknown": unknown_share(tokens, rows, unknown),
-        "tokens_per_character": float((lengths - tokens.special).sum() / max(1, sum(len(texts[row]) for row in rows))),
+        "tokens_per_character": float((lengths - tokens.special).sum() / max(1, characters.sum())),
     }
     report.tokens_by_class = {
         name: _spread(lengths[truth[rows] == number])
         for number, name in enumerate(corpus.labels)
         if (truth[rows] == number).any()
     }
+
+
+def _conflicts(corpus: Corpus, first: Rows, group_of: Rows, filled: npt.NDArray[np.bool_]) -> dict[str, Any]:
+    """The texts that have several labels: how many there are, and the first of them with their labels and places."""
+    table, truth = corpus.train.table, corpus.train.labels
+    labelled = np.flatnonzero(filled & (truth >= 0))
+    # The label of the last row of each group; a group conflicts where another row has another one.
+    known = np.full(len(first), -1, dtype=np.int64)
+    known[group_of[labelled]] = truth[labelled]
+    groups = np.unique(group_of[labelled[truth[labelled] != known[group_of[labelled]]]])
+    listed = groups[:_LISTED]
+    rows = np.flatnonzero(np.isin(group_of, listed))
+    rows_of: dict[int, list[int]] = collections.defaultdict(list)
+    for row, group in zip(rows.tolist(), group_of[rows].tolist(), strict=True):
+        rows_of[group].append(row)
+    texts = table.take(corpus.text_column, first[listed])
+    places = table.where_each([rows_of[group] for group in listed.tolist()])
+    conflicts = [
+        {
+            "text": text,
+            "labels": [corpus.labels[number] for number in np.unique(truth[rows_of[group]]) if number >= 0],
+            "where": where,
+        }
+        for text, group, where in zip(texts, listed.tolist(), places, strict=True)
+    ]
+    return {"conflicting_texts": len(groups), "conflicts": conflicts}
+
+
+def _lengths(table: Table, column: str) -> Rows:
+    """(rows,) characters of each text."""
+    return pc.utf8_length(table.arrow.column(column)).to_numpy().astype(np.int64)
 
 
 def _languages(texts: Sequence[str]) -> dict[str, float]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow.compute as pc
 
-from classify.data.split import plain
+from classify.data.copies import plain
 from classify.data.table import Table
 from classify.errors import InputError
 
@@ -41,19 +43,18 @@ class ClassNames:
 
 
 def name_classes(
-    labels: Iterable[str],
+    counts: Mapping[str, int],
     *,
     normalize: bool = False,
     given: str | None = None,
     unlabelled: frozenset[str] = frozenset(),
 ) -> ClassNames:
-    """What the classes of all these labels are called.
+    """What the classes of these labels, with how many rows have each, are called.
 
     1.0 and 1 are one label where both occur, as one program writes what another reads. With `normalize` labels that
     differ by case or spaces alone are one, called as most rows call it. `given` renames: "0=negative,1=positive".
     Raises InputError where it names a label that does not occur.
     """
-    counts = Counter(labels)
     chosen = {label: label for label in counts}
     for label in counts:
         whole = label.partition(".")[0]
@@ -117,28 +118,35 @@ def find_labels(
 def class_counts(table: Table, column: str, classes: ClassNames) -> dict[str, int]:
     """How many rows each class has."""
     counts: Counter[str] = Counter()
-    for pair in pc.value_counts(table.arrow.column(column)).to_pylist():
-        name = classes.of(pair["values"])
+    for value, count in value_counts(table, column).items():
+        name = classes.of(value)
         if name is not None:
-            counts[name] += pair["counts"]
+            counts[name] += count
     return dict(counts)
+
+
+def value_counts(table: Table, column: str) -> dict[str, int]:
+    """How many rows each value of a column has."""
+    pairs = pc.value_counts(table.arrow.column(column)).to_pylist()
+    return {pair["values"]: pair["counts"] for pair in pairs}
 
 
 def label_ids(
     table: Table, label_column: str, labels: list[str], known_from: str, classes: ClassNames | None = None
-) -> list[int]:
+) -> npt.NDArray[np.int64]:
     """Class numbers of all rows, -1 of a row without a label.
 
     Raises InputError naming labels that `known_from` does not have, with their lines.
     """
     index: dict[str | None, int] = {None: -1} | {name: number for number, name in enumerate(labels)}
     if label_column not in table.columns:
-        return [-1] * len(table)
-    values = list(map((classes or ClassNames()).of, table.column(label_column)))
+        return np.full(len(table), -1)
+    values, numbers = table.values(label_column)
+    named = list(map((classes or ClassNames()).of, values))
     faults: dict[str, list[int]] = {}
-    for row, value in enumerate(values):
-        if value is not None and value not in index:
-            faults.setdefault(value, []).append(row)
+    for number, name in enumerate(named):
+        if name is not None and name not in index:
+            faults.setdefault(name, []).extend(np.flatnonzero(numbers == number).tolist())
     if faults:
         raise InputError(
             *(
@@ -147,7 +155,7 @@ def label_ids(
                 for name, rows in list(faults.items())[:5]
             )
         )
-    return [index[value] for value in values]
+    return np.array([index[name] for name in named], dtype=np.int64)[numbers]
 
 
 def near_twins(labels: list[str]) -> list[tuple[str, str]]:
@@ -165,8 +173,9 @@ def near_twins(labels: list[str]) -> list[tuple[str, str]]:
 def _empty_labels(table: Table, label_column: str, classes: ClassNames) -> list[str]:
     if label_column not in table.columns:
         return []
-    values = table.column(label_column)
-    empty = [row for row, value in enumerate(values) if not value.strip() and classes.of(value) is not None]
+    values, numbers = table.values(label_column)
+    wanting = [place for place, value in enumerate(values) if not value.strip() and classes.of(value) is not None]
+    empty = np.flatnonzero(np.isin(numbers, wanting)).tolist()
     if not empty:
         return []
     return [

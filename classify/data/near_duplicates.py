@@ -6,8 +6,9 @@ import zlib
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
-from classify.data.split import plain
+from classify.data.copies import plain
 
 # Characters of a shingle, numbers of a signature, and the share of shingles in common from which on texts are nearly
 # the same: those that the study of near-duplicates in language models' data uses (Lee et al. 2022, appendix A), but
@@ -15,7 +16,7 @@ from classify.data.split import plain
 _CHARACTERS, _NUMBERS, _COMMON = 5, 128, 0.8
 
 
-def near_duplicates(texts: Sequence[str]) -> list[int]:
+def near_duplicates(texts: Sequence[str]) -> npt.NDArray[np.int64]:
     """For each text a number that it shares with the texts that are nearly the same as it, directly or through others.
 
     By MinHash and locality-sensitive hashing, so a pair near the threshold may be missed.
@@ -41,8 +42,7 @@ def near_duplicates(texts: Sequence[str]) -> list[int]:
             index.insert(number, signature)
     ones, others = np.array(pairs).T
     graph = coo_array((np.ones(len(pairs), dtype=np.int8), (ones, others)), shape=(len(texts), len(texts)))
-    clusters: list[int] = connected_components(graph, directed=False)[1].tolist()
-    return clusters
+    return np.asarray(connected_components(graph, directed=False)[1], dtype=np.int64)
 
 
 def _shingles(text: str) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from classify.data.columns import Columns, asked_column, find_columns, require_c
 from classify.data.corpus import Tables
 from classify.data.formats.base import ReadOptions
 from classify.data.formats.registry import SUFFIXES
-from classify.data.labels import ClassNames, name_classes
+from classify.data.labels import ClassNames, name_classes, value_counts
 from classify.data.names import PARTS, SPLIT_NAMES, part_called
 from classify.data.source import split_files
 from classify.data.table import Table, read_table
@@ -83,22 +84,22 @@ def _name_classes(
     config: DataConfig, column: str, learned: Iterable[Table | None], test_table: Table | None
 ) -> ClassNames:
     """What the classes are called, and what stands where a row has no label. Raises InputError."""
-    labels = [
-        label for table in learned if table is not None and column in table.columns for label in table.column(column)
-    ]
-    known = set(labels)
+    counts: Counter[str] = Counter()
+    for table in learned:
+        if table is not None:
+            counts.update(value_counts(table, column))
     unlabelled = set()
     if config.unlabelled_value is not None:
-        if config.unlabelled_value not in known:
+        if config.unlabelled_value not in counts:
             raise InputError(f"--unlabelled-value {config.unlabelled_value}: no row of --data has it as its label.")
         unlabelled.add(config.unlabelled_value)
     if config.drop_unlabelled or config.predict_unlabelled:
-        unlabelled |= {label for label in known if not label.strip()} | {""}
+        unlabelled |= {label for label in counts if not label.strip()} | {""}
     if test_table is not None and column in test_table.columns:
-        values = set(test_table.column(column))
-        if len(values) == 1 and values <= _WITHHELD - known:
+        values = set(value_counts(test_table, column))
+        if len(values) == 1 and values <= _WITHHELD - set(counts):
             unlabelled |= values
-    named = [label for label in labels if label not in unlabelled]
+    named = {label: count for label, count in counts.items() if label not in unlabelled}
     return name_classes(
         named, normalize=config.normalize_labels, given=config.label_names, unlabelled=frozenset(unlabelled)
     )

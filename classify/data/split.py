@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from classify.data.copies import Copies, first_rows
+
 Rows = npt.NDArray[np.int64]
+_BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -21,44 +24,44 @@ class Split:
 
 
 def split_rows(
-    texts: Sequence[str],
+    copies: Copies,
     labels: Rows,
     *,
     seed: int,
     eval_share: float,
     test_share: float,
-    owners: Sequence[Sequence[Hashable]] = (),
+    owners: Sequence[npt.NDArray[np.int64]] = (),
     earlier: npt.NDArray[np.int8] | None = None,
 ) -> Split:
     """Divide rows into parts with the same mix of classes, as nearly as whole rows allow.
 
-    Copies of a text go to the same part, so that no part is scored on what another has learned; so do rows with the
-    same owner, in each of the `owners`. Every class keeps a row in train; a class with one row stays there whole. A
-    share of 0 gives `None` for that part.
+    Copies of a text, which have a number in `copies` in common, go to the same part, so that no part is scored on what
+    another has learned; so do rows with the same number in one of the `owners`. Every class keeps a row in train; a
+    class with one row stays there whole. A share of 0 gives `None` for that part.
 
     `earlier` is the part that each row was in before (0 train, 1 evaluation, 2 test, -1 new): there it stays, and new
     rows fill the parts up.
     """
-    groups = _joined(_groups(texts), owners) if owners else _groups(texts)
+    first, group_of = first_rows(copies)
+    if owners:
+        first, group_of = _joined(first, group_of, owners)
     # A text that occurs with several labels counts for the label of its first row, and for none may it be the last one.
-    group_labels = np.array([labels[rows[0]] for rows in groups], dtype=np.int64)
-    mixed = {g: np.bincount(labels[rows]) for g, rows in enumerate(groups) if len(rows) > 1 and np.ptp(labels[rows])}
-    group_sizes = np.array([len(rows) for rows in groups], dtype=np.int64)
-    order = np.argsort(_draws(seed, len(groups)), kind="stable")
-    taken = np.zeros(len(groups), dtype=np.int8)
+    group_labels = labels[first]
+    differing = np.unique(group_of[labels != group_labels[group_of]])
+    mixed = _class_counts(differing, group_of, labels)
+    group_sizes = np.bincount(group_of, minlength=len(first))
+    order = np.argsort(_draws(seed, len(first)), kind="stable")
+    taken = np.zeros(len(first), dtype=np.int8)
     if earlier is not None:
-        before = [next((part for part in earlier[rows].tolist() if part >= 0), -1) for rows in groups]
-        shares = (1.0, eval_share, test_share)
-        taken = np.array([part if part > 0 and shares[part] else 0 for part in before], dtype=np.int8)
-        order = order[np.array(before)[order] != 0]  # what was trained on is not taken for another part
+        before = _earlier_parts(group_of, earlier, len(first))
+        shares = np.array([False, eval_share > 0, test_share > 0, False])  # the last one of new rows, -1
+        taken[shares[before]] = before[shares[before]]
+        order = order[before[order] != 0]  # what was trained on is not taken for another part
     for part, fraction in ((1, eval_share), (2, test_share)):
         if fraction:
             _take(taken, part, fraction, order, group_labels, group_sizes, mixed)
-    rows_of = {
-        part: np.sort(np.array([row for g in np.flatnonzero(taken == part) for row in groups[g]], dtype=np.int64))
-        for part in (0, 1, 2)
-    }
-    return Split(rows_of[0], rows_of[1] if eval_share else None, rows_of[2] if test_share else None)
+    parts = [np.flatnonzero(taken[group_of] == part) for part in (0, 1, 2)]
+    return Split(parts[0], parts[1] if eval_share else None, parts[2] if test_share else None)
 
 
 def cap_rows(labels: Rows, rows: Rows, limit: int, *, seed: int) -> Rows:
@@ -72,41 +75,37 @@ def cap_rows(labels: Rows, rows: Rows, limit: int, *, seed: int) -> Rows:
     return rows[place < quota[label_array]]
 
 
-def overlap(texts: Iterable[str], *others: Sequence[str]) -> list[list[int]]:
-    """For each of the others, the indices of its texts that are also among `texts`."""
-    known = set(map(plain, texts))
-    return [[i for i, text in enumerate(other) if plain(text) in known] for other in others]
-
-
-def plain(text: str) -> str:
-    """A text without what copies of it differ in: case, and how much space stands where."""
-    return " ".join(text.split()).casefold()
-
-
-def _groups(texts: Sequence[str]) -> list[list[int]]:
-    """Rows that share a text but for case and spaces, in order of first occurrence."""
-    groups: dict[str, list[int]] = {}
-    for row, text in enumerate(texts):
-        groups.setdefault(plain(text), []).append(row)
-    return list(groups.values())
-
-
-def _joined(groups: list[list[int]], owners: Sequence[Sequence[Hashable]]) -> list[list[int]]:
+def _joined(first: Rows, group_of: Rows, owners: Sequence[npt.NDArray[np.int64]]) -> tuple[Rows, Rows]:
     """Groups of rows that have an owner in common, directly or through others, as one; in order of first occurrence."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    links: list[tuple[int, int]] = []
-    for of in owners:
-        first: dict[Hashable, int] = {}
-        links += [(number, first.setdefault(of[row], number)) for number, rows in enumerate(groups) for row in rows]
-    ones, others = np.array(links).T
-    graph = coo_array((np.ones(len(links), dtype=np.int8), (ones, others)), shape=(len(groups), len(groups)))
+    nodes, edges = len(first), []
+    for numbers in owners:
+        _, owner = np.unique(numbers, return_inverse=True)
+        edges.append((group_of, nodes + owner))
+        nodes += int(owner.max(initial=-1)) + 1
+    ones, others = (np.concatenate(ends) for ends in zip(*edges, strict=True))
+    graph = coo_array((np.ones(len(ones), dtype=np.int8), (ones, others)), shape=(nodes, nodes))
     _, components = connected_components(graph, directed=False)
-    joined: dict[int, list[int]] = {}
-    for rows, component in zip(groups, components.tolist(), strict=True):
-        joined.setdefault(component, []).extend(rows)
-    return [sorted(rows) for rows in joined.values()]
+    return first_rows(components[group_of].astype(np.uint64))
+
+
+def _class_counts(groups: Rows, group_of: Rows, labels: Rows) -> dict[int, Rows]:
+    """How many rows of each class each of the groups has."""
+    rows = np.flatnonzero(np.isin(group_of, groups))
+    rows = rows[np.argsort(group_of[rows], kind="stable")]
+    ends = np.searchsorted(group_of[rows], groups, side="right")
+    pieces = np.split(labels[rows], ends[:-1]) if len(groups) else []
+    return {group: np.bincount(piece) for group, piece in zip(groups.tolist(), pieces, strict=True)}
+
+
+def _earlier_parts(group_of: Rows, earlier: npt.NDArray[np.int8], count: int) -> npt.NDArray[np.int8]:
+    """The part that a row of each group was in, of several the first; -1 where none was in any."""
+    known = np.flatnonzero(earlier >= 0)[::-1]
+    before = np.full(count, -1, dtype=np.int8)
+    before[group_of[known]] = earlier[known]  # where indices repeat the last one stays
+    return before
 
 
 def _draws(seed: int, count: int) -> npt.NDArray[np.uint64]:
@@ -145,19 +144,29 @@ def _take(
         counts = mixed[group]
         return bool(((left[: len(counts)] - counts >= 1) | (counts == 0)).all())
 
-    for group in order.tolist():
+    missing = int(quota.sum())
+    for group in _in_turn(order):
+        if not missing:
+            break
         label, size = labels[group], sizes[group]
         if taken[group] == 0 and 0 < size <= quota[label] and spared(group):
             taken[group] = part
             quota[label] -= size
+            missing -= int(size)
             if group in mixed:
                 left[: len(mixed[group])] -= mixed[group]
             else:
                 left[label] -= size
     if not (taken == part).any():  # every text has more copies than fit: rather one too large than none
-        spared_group = next((group for group in order.tolist() if taken[group] == 0 and spared(group)), None)
+        spared_group = next((group for group in _in_turn(order) if taken[group] == 0 and spared(group)), None)
         if spared_group is not None:
             taken[spared_group] = part
+
+
+def _in_turn(order: Rows) -> Iterator[int]:
+    """The numbers one by one; as Python's own they are quicker, and all of them at once would take much memory."""
+    for start in range(0, len(order), _BLOCK):
+        yield from order[start : start + _BLOCK].tolist()
 
 
 def _quotas(counts: Rows, total: int, *, keep_one: bool, given: Rows | None = None) -> Rows:

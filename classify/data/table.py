@@ -10,10 +10,14 @@ import bisect
 import hashlib
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+
+from classify.data.copies import Copies, copy_numbers
 from classify.data.formats.base import Content, ReadOptions
 from classify.data.formats.columnar import is_saved_dataset, read_saved_dataset
 from classify.data.formats.documents import holds_documents, read_documents
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 _SHOWN = 3
+_BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,7 @@ class Table:
     path: str
     sha256: str
     content: Content
+    _copies: dict[str, Copies] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def arrow(self) -> pyarrow.Table:
@@ -55,6 +61,27 @@ class Table:
         values: list[str] = self.arrow.column(name).to_pylist()
         return values
 
+    def values(self, name: str) -> tuple[list[str], npt.NDArray[np.int64]]:
+        """The different values of a column in the order in which they first appear, and which of them each row has."""
+        encoded = self.arrow.column(name).dictionary_encode().unify_dictionaries()
+        if not encoded.num_chunks:
+            return [], np.empty(0, dtype=np.int64)
+        numbers = np.concatenate([np.from_dlpack(chunk.indices) for chunk in encoded.chunks]).astype(np.int64)
+        return encoded.chunk(0).dictionary.to_pylist(), numbers
+
+    def copies(self, name: str) -> Copies:
+        """(rows,) a number for each text of a column that its copies share, see `copy_numbers`."""
+        if name not in self._copies:
+            column = self.arrow.column(name)
+            blocks = (column.slice(start, _BLOCK).to_pylist() for start in range(0, len(self), _BLOCK))
+            self._copies[name] = copy_numbers(itertools.chain.from_iterable(blocks))
+        return self._copies[name]
+
+    def take(self, name: str, rows: npt.NDArray[np.int64]) -> list[str]:
+        """Values of a column in some rows."""
+        values: list[str] = self.arrow.column(name).take(rows).to_pylist()
+        return values
+
     def as_dataset(self) -> datasets.Dataset:
         """The same Arrow table as `datasets.Dataset`; nothing is copied."""
         import datasets
@@ -63,10 +90,18 @@ class Table:
 
     def where(self, rows: Iterable[int]) -> str:
         """`my.csv line 7` or `my.csv lines 7, 9, 12 and 4 more`, for messages."""
-        wanted = list(rows)
-        shown = ", ".join(map(str, self.content.places(wanted[:_SHOWN])))
-        more = f" and {len(wanted) - _SHOWN} more" if len(wanted) > _SHOWN else ""
-        return f"{self.path} {self.content.unit}{'s' if len(wanted) > 1 else ''} {shown}{more}"
+        return self.where_each([list(rows)])[0]
+
+    def where_each(self, groups: Sequence[Sequence[int]]) -> list[str]:
+        """The same for several groups of rows, for which the file is looked through once."""
+        shown = [row for rows in groups for row in rows[:_SHOWN]]
+        places = iter(self.content.places(shown))
+        words = []
+        for rows in groups:
+            listed = ", ".join(str(place) for _, place in zip(rows[:_SHOWN], places, strict=False))
+            more = f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
+            words.append(f"{self.path} {self.content.unit}{'s' if len(rows) > 1 else ''} {listed}{more}")
+        return words
 
 
 def read_table(path: str, flag: str = "--data", options: ReadOptions | None = None) -> Table:

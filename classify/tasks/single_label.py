@@ -42,7 +42,7 @@ class SingleLabel(Task):
 
     def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.int64]:
         """The class number of each row."""
-        return np.array(label_ids(table, column, self.labels, known_from, self._classes), dtype=np.int64)
+        return label_ids(table, column, self.labels, known_from, self._classes)
 
     def loss(self, config: TrainingConfig, truth: Array) -> Loss:
         """Cross-entropy as --label-smoothing-factor and --class-weights say."""

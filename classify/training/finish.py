@@ -128,9 +128,9 @@ def _write(run: Run, trainer: Trainer, record: RunRecord, outcome: _Outcome, tra
             columns = task.prediction_columns()
             write_predictions(run.output.folder / name, of.table, of.rows, columns, fields, guarded=guarded)
     if corpus.assignment is not None:
-        texts = corpus.train.table.column(corpus.text_column)
+        copies = corpus.train.table.copies(corpus.text_column)
         with run.output.writing(split_record.FILE):
-            split_record.write_record(run.output.folder, texts, corpus.assignment)
+            split_record.write_record(run.output.folder, copies, corpus.assignment)
     rival = _baseline(run, part)
     majority = task.majority(corpus.train.truth, part.truth)
     with run.output.writing("metrics.json"):

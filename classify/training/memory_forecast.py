@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pyarrow.compute as pc
+
 from classify.data.tokenize import DEFAULT_LIMIT
 from classify.distributed.world import World
 from classify.modeling import memory_estimate
@@ -17,9 +19,10 @@ def memory(checked: Checked, world: World) -> str:
 
     Raises InputError where the device cannot compute as asked.
     """
-    texts = checked.corpus.train.texts(checked.corpus.text_column)
+    train = checked.corpus.train
+    characters = pc.mean(pc.utf8_length(train.table.arrow.column(checked.corpus.text_column).take(train.rows))).as_py()
     limit = checked.config.data.max_length or min(DEFAULT_LIMIT, checked.model.max_length)
-    length = min(sum(map(len, texts)) / len(texts) / _CHARACTERS_A_TOKEN + 2, limit)
+    length = min(characters / _CHARACTERS_A_TOKEN + 2, limit)
     words = need(checked, world, length).words()
     return f"memory: {words}, for texts of about {length:.0f} tokens; a vocabulary cut to what occurs takes less"
 

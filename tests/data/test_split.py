@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 
-from classify.data.split import cap_rows, overlap, split_rows
+from classify.data.copies import copy_numbers, overlap
+from classify.data.split import Split, cap_rows
+from classify.data.split import split_rows as split_copies
 
 
 def labels_of(count: int) -> np.ndarray:
     return np.random.default_rng(0).choice(5, count, p=[0.5, 0.3, 0.15, 0.04, 0.01])
+
+
+def split_rows(texts: Sequence[str], labels: np.ndarray, **options: Any) -> Split:
+    return split_copies(copy_numbers(texts), labels, **options)
 
 
 def test_shares_and_proportions() -> None:
@@ -99,7 +108,7 @@ def test_cap_above_the_count_changes_nothing() -> None:
 
 
 def test_overlap_names_texts_seen_in_training() -> None:
-    assert overlap(["a", "b "], ["b", "c", "a"], ["c"]) == [[0, 2], []]
+    assert overlap(*map(copy_numbers, (["a", "b "], ["b", "c", "a"], ["c"]))) == [[0, 2], []]
 
 
 def test_rows_of_an_owner_stay_in_one_part() -> None:
@@ -108,7 +117,9 @@ def test_rows_of_an_owner_stay_in_one_part() -> None:
     owners = [f"customer {i // 3}" for i in range(300)]
     texts[100] = texts[200]
     labels = np.array([i % 2 for i in range(300)])
-    parts = split_rows(texts, labels, seed=3, eval_share=0.1, test_share=0.1, owners=[owners])
+    parts = split_rows(
+        texts, labels, seed=3, eval_share=0.1, test_share=0.1, owners=[np.unique(owners, return_inverse=True)[1]]
+    )
     assert parts.eval is not None
     assert parts.test is not None
     found = [{owners[row] for row in rows} for rows in (parts.train, parts.eval, parts.test)]

@@ -188,10 +188,11 @@ def _read(text: _Text, dialect: Dialect, options: ReadOptions) -> tuple[Content,
     form = f"{encoding.words} {'with a' if header else 'without'} header, {dialect.words}{again}"
 
     def places(rows: Sequence[int]) -> list[int]:
+        wanted = {row + header for row in rows}
         with text.stream() as stream:
-            wanted = max(rows, default=-1) + 1 + header
-            starts = [line for line, _ in itertools.islice(rows_of(stream, dialect), wanted)]
-        return [starts[row + header] for row in rows]
+            starts = itertools.islice(rows_of(stream, dialect), max(wanted, default=-1) + 1)
+            lines = {number: line for number, (line, _) in enumerate(starts) if number in wanted}
+        return [lines[row + header] for row in rows]
 
     return Content(arrow, form, encoding.flag, places, has_names=header), len(arrow) + header
 

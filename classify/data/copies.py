@@ -1,0 +1,41 @@
+"""Texts that are copies of each other but for case and spaces, known by numbers that they share."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+Copies = npt.NDArray[np.uint64]
+_BYTES = 8
+
+
+def plain(text: str) -> str:
+    """A text without what copies of it differ in: case, and how much space stands where."""
+    return " ".join(text.split()).casefold()
+
+
+def copy_numbers(texts: Iterable[str]) -> Copies:
+    """(texts,) a hash of each text that its copies share: the first eight bytes of a SHA-256."""
+    digests = (hashlib.sha256(plain(text).encode("utf-8", "surrogatepass")).digest()[:_BYTES] for text in texts)
+    return np.frombuffer(b"".join(digests), dtype=">u8").astype(np.uint64)
+
+
+# The number of texts that hold nothing but space.
+EMPTY = copy_numbers([""])[0]
+
+
+def first_rows(numbers: Copies) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """(groups,) the first row of each group of copies, ascending, and (rows,) the group of each row."""
+    _, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
+    order = np.argsort(first, kind="stable")
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    return first[order], place[inverse]
+
+
+def overlap(known: Copies, *others: Copies) -> list[list[int]]:
+    """For each of the others, the indices of its texts that are also among the known ones."""
+    return [np.flatnonzero(np.isin(other, known)).tolist() for other in others]
