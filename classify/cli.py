@@ -31,7 +31,7 @@ Fine-tune a BERT classifier on your own table of texts and labels, and use it.
   classify train --data my.csv                                  train (the same as python run_classify.py)
   classify predict --model runs/my-1 --data new.csv --out p.csv  predict every row of a table
   classify inspect --data my.csv                                what a table holds, before anything is trained on it
-  classify cache                                                where tokenised tables are kept; --clear forgets them
+  classify cache                                                what is kept of tables between runs; --clear forgets it
   classify devices                                              what this machine would do, and why
   classify COMMAND --help                                       the flags of a command
   classify --version                                            the version"""
@@ -210,21 +210,19 @@ def _inspect(arguments: list[str], program: str) -> int:
 
 
 def _cache(arguments: list[str], program: str) -> int:
-    parser = Parser(prog=program, description="Say where tokenised tables are kept, or forget them.")
+    parser = Parser(prog=program, description="Say what is kept of tables between runs, and where, or forget it.")
     parser.add_argument("--clear", action="store_true", help="forget them all")
     options, unknown = parser.parse_known_args(arguments)
     faults = unknown_words(unknown, parser)
     if faults:
         raise InputError(*faults)
-    from classify.data import tokenize
+    from classify.data import cache
 
     if options.clear:
-        tokenize.clear_cache()
-    count, size = tokenize.cached_bytes()
-    most = tokenize.CACHE_BYTES >> 20
-    print(
-        f"{tokenize.cache_folder()}: {count} tables, {size / (1 << 20):.1f} of up to {most} MiB (--clear forgets them)"
-    )
+        cache.clear_cache()
+    count, size = cache.cached_bytes()
+    most = cache.MOST_BYTES >> 20
+    print(f"{cache.cache_folder()}: {count} entries, {size / (1 << 20):.1f} of up to {most} MiB (--clear forgets them)")
     return 0
 
 

@@ -7,14 +7,10 @@ truncation are applied when rows are collated.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import itertools
-import os
-import shutil
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,18 +19,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from classify.data.files import TEMPORARY, whole
-from classify.launch.environment import cache_home
+from classify.data.cache import cached
 
 Ids = npt.NDArray[np.int64]
+Arrays = tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]
 
 # Tokens of a text that are read at most where nobody asks for more: longer texts take memory and time to match.
 DEFAULT_LIMIT = 512
-_FORMAT = 1
-CACHE_BYTES = 4 << 30
+_FORMAT = 2
 _BATCH = 4096
-# An entry that is still being made after a day is of a process that was killed.
-_LEFT_SECONDS = 24 * 3600
+_IDS, _OFFSETS = "ids.bin", "offsets.npy"
 
 
 @dataclass(frozen=True)
@@ -120,18 +114,15 @@ def load_tokenizer(folder: str) -> Any:
 def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int, *, identity: str | None = None) -> Tokens:
     """Tokenise all texts. With an `identity` (what the texts are, e.g. a file's hash and column) the ids are cached.
 
-    Ranks on one machine that ask for the same texts tokenise them once: the first takes a file lock, the others
-    map its result. This needs no process group, so no rank can run into its time-out here.
+    Ranks on one machine that ask for the same texts tokenise them once: see `cached`.
     """
     prefix, suffix = special_tokens(tokenizer)
     backend = getattr(tokenizer, "backend_tokenizer", None)
     arrays = None
     if identity is not None and backend is not None:
         key = hashlib.sha256(f"{_FORMAT}\0{identity}\0{backend.to_str()}".encode()).hexdigest()[:32]
-        arrays = _through_cache(key, tokenizer, texts)
-    if arrays is None:
-        arrays = _encode(tokenizer, texts)
-    return Tokens(*arrays, prefix, suffix, max_length)
+        arrays = cached(key, lambda folder: _write(folder, tokenizer, texts), lambda folder: _read(folder, len(texts)))
+    return Tokens(*(arrays or _in_memory(tokenizer, texts)), prefix, suffix, max_length)
 
 
 def special_tokens(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -160,10 +151,8 @@ def max_length_reason(full_lengths: Ids, max_length: int, cap: int, *, given: bo
     return f"{why}; {DEFAULT_LIMIT} is the default's limit" if limited else why
 
 
-def _encode(tokenizer: Any, texts: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-    """Flat ids and offsets, a block of texts at a time; one block becomes arrays while the next is tokenised."""
-    blocks: list[npt.NDArray[np.int32]] = []
-    sizes: list[npt.NDArray[np.int64]] = [np.zeros(1, np.int64)]
+def _encode(tokenizer: Any, texts: Sequence[str]) -> Iterator[tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]]:
+    """Flat ids of a block of texts, and how many each has; one block becomes arrays while the next is tokenised."""
     encode = _block_encoder(tokenizer)
     # The tokenizers library works without the GIL.
     with ThreadPoolExecutor(1) as ahead:
@@ -173,9 +162,41 @@ def _encode(tokenizer: Any, texts: Sequence[str]) -> tuple[npt.NDArray[np.int32]
         while waiting is not None:
             ids = waiting.result()
             waiting = next(tasks, None)
-            sizes.append(np.fromiter(map(len, ids), np.int64, len(ids)))
-            blocks.append(np.fromiter(itertools.chain.from_iterable(ids), np.int32, int(sizes[-1].sum())))
-    return np.concatenate(blocks) if blocks else np.empty(0, np.int32), np.cumsum(np.concatenate(sizes))
+            sizes = np.fromiter(map(len, ids), np.int64, len(ids))
+            yield np.fromiter(itertools.chain.from_iterable(ids), np.int32, int(sizes.sum())), sizes
+
+
+def _in_memory(tokenizer: Any, texts: Sequence[str]) -> Arrays:
+    blocks = list(_encode(tokenizer, texts))
+    if not blocks:
+        return np.empty(0, np.int32), np.zeros(1, np.int64)
+    return np.concatenate([ids for ids, _ in blocks]), _offsets([sizes for _, sizes in blocks])
+
+
+def _write(folder: Path, tokenizer: Any, texts: Sequence[str]) -> None:
+    """Write ids and offsets, a block at a time."""
+    counts = []
+    with (folder / _IDS).open("wb") as file:
+        for ids, sizes in _encode(tokenizer, texts):
+            ids.tofile(file)
+            counts.append(sizes)
+    np.save(folder / _OFFSETS, _offsets(counts))
+
+
+def _read(folder: Path, count: int) -> Arrays | None:
+    """The arrays of a folder, the ids memory-mapped; None where they are not those of so many texts."""
+    try:
+        offsets = np.load(folder / _OFFSETS)
+        size = (folder / _IDS).stat().st_size
+        if len(offsets) != count + 1 or 4 * offsets[-1] != size:
+            return None
+        return np.memmap(folder / _IDS, np.int32, "r") if size else np.empty(0, np.int32), offsets
+    except (OSError, ValueError, EOFError):  # not there, or not an array any more
+        return None
+
+
+def _offsets(sizes: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+    return np.cumsum(np.concatenate([np.zeros(1, np.int64), *sizes]))
 
 
 def _block_encoder(tokenizer: Any) -> Callable[[Sequence[str], int], list[list[int]]]:
@@ -194,75 +215,3 @@ def _block_encoder(tokenizer: Any) -> Callable[[Sequence[str], int], list[list[i
 def padding_id(tokenizer: Any) -> int:
     """The id that padded places hold; any will do where the tokenizer has none, since nothing looks at them."""
     return 0 if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
-
-
-def cache_folder() -> Path:
-    """Where tokenised tables are kept: `$XDG_CACHE_HOME/classify`, `~/.cache/classify` without it."""
-    return cache_home() / "classify" / "tokens"
-
-
-def cached_bytes() -> tuple[int, int]:
-    """How many tokenised tables are kept, and how many bytes they take."""
-    folder = cache_folder()
-    entries = [entry for entry in folder.iterdir() if entry.is_dir()] if folder.is_dir() else []
-    return len(entries), sum(file.stat().st_size for entry in entries for file in entry.iterdir())
-
-
-def clear_cache() -> None:
-    """Forget all tokenised tables. A run that uses one goes on with what it has open."""
-    shutil.rmtree(cache_folder(), ignore_errors=True)
-
-
-def _through_cache(
-    key: str, tokenizer: Any, texts: Sequence[str]
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]] | None:
-    """The arrays under `key`, made first if need be; None where the cache cannot be used (read-only)."""
-    import filelock
-
-    folder = cache_folder() / key
-    arrays = None
-    try:
-        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds people's texts
-        with filelock.FileLock(folder.with_suffix(".lock")):
-            if not folder.exists():
-                arrays = _encode(tokenizer, texts)
-                _store(folder, arrays)
-            with contextlib.suppress(OSError):
-                os.utime(folder)
-            try:
-                ids = np.load(folder / "ids.npy", mmap_mode="r")
-                offsets = np.load(folder / "offsets.npy")
-                if len(offsets) == len(texts) + 1 and offsets[-1] == len(ids):
-                    return ids, offsets
-            except (OSError, ValueError, EOFError):  # not there, or not an array any more
-                pass
-            shutil.rmtree(folder, ignore_errors=True)
-    except OSError:  # read-only, or no room to keep them
-        pass
-    return arrays
-
-
-def _store(folder: Path, arrays: tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]) -> None:
-    """Write both arrays: a cache entry exists whole or not at all, readable by its owner alone."""
-    _make_room(folder.parent, sum(array.nbytes for array in arrays))
-    with whole(folder) as temporary:
-        temporary.mkdir(mode=0o700)
-        np.save(temporary / "ids.npy", np.asarray(arrays[0]))
-        np.save(temporary / "offsets.npy", np.asarray(arrays[1]))
-
-
-def _make_room(cache: Path, needed: int) -> None:
-    """Drop what killed processes left, and the entries used longest ago until `needed` bytes fit into the cache."""
-    for leftover in cache.glob(f"{TEMPORARY}*"):
-        if time.time() - leftover.stat().st_mtime > _LEFT_SECONDS:
-            shutil.rmtree(leftover, ignore_errors=True)
-    entries = sorted((p for p in cache.iterdir() if p.is_dir() and p.name[0] != "."), key=lambda p: p.stat().st_mtime)
-    sizes = {entry: sum(file.stat().st_size for file in entry.iterdir()) for entry in entries}
-    total = sum(sizes.values())
-    for entry in entries:
-        if total + needed <= CACHE_BYTES:
-            break
-        shutil.rmtree(entry, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            entry.with_suffix(".lock").unlink()
-        total -= sizes[entry]

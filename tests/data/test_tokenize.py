@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from classify.config.schema import DEFAULT_MODEL
+from classify.data import cache
 from classify.data import tokenize as module
 from classify.data.tokenize import default_max_length, load_tokenizer, max_length_reason, tokenize
 from classify.modeling.hub import resolve_model
@@ -58,8 +59,8 @@ def test_a_damaged_cache_is_made_anew(model_folder: Path, tmp_path: Path, monkey
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     tokenizer = load_tokenizer(str(model_folder))
     wanted = tokenize(tokenizer, TEXTS, 64, identity="t").ids.tolist()
-    (folder,) = [path for path in module.cache_folder().iterdir() if path.is_dir()]
-    (folder / "ids.npy").write_bytes(b"garbage")
+    (folder,) = [path for path in cache.cache_folder().iterdir() if path.is_dir()]
+    (folder / "ids.bin").write_bytes(b"garbage")
     assert tokenize(tokenizer, TEXTS, 64, identity="t").ids.tolist() == wanted
 
 
@@ -70,15 +71,15 @@ def test_what_killed_processes_left_in_the_cache_goes(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     tokenizer = load_tokenizer(str(model_folder))
     wanted = tokenize(tokenizer, TEXTS, 64, identity="t").ids.tolist()
-    (folder,) = [path for path in module.cache_folder().iterdir() if path.is_dir()]
-    (folder / "ids.npy").unlink()
+    (folder,) = [path for path in cache.cache_folder().iterdir() if path.is_dir()]
+    (folder / "ids.bin").unlink()
     old, new = folder.parent / ".making-old", folder.parent / ".making-new"
     for leftover in (old, new):
         leftover.mkdir()
     os.utime(old, (0, 0))
     for _ in range(2):
         assert tokenize(tokenizer, TEXTS, 64, identity="t").ids.tolist() == wanted
-    assert (folder / "ids.npy").exists()
+    assert (folder / "ids.bin").exists()
     assert (old.exists(), new.exists()) == (False, True)
 
 
@@ -92,11 +93,11 @@ def test_without_a_writable_cache_it_works_in_memory(
 
 def test_the_cache_has_a_size(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(module, "CACHE_BYTES", 20_000)
+    monkeypatch.setattr(cache, "MOST_BYTES", 20_000)
     tokenizer = load_tokenizer(str(model_folder))
     for number in range(8):
         tokenize(tokenizer, TEXTS, 64, identity=str(number))
-    kept = [path for path in module.cache_folder().iterdir() if path.is_dir()]
+    kept = [path for path in cache.cache_folder().iterdir() if path.is_dir()]
     assert 1 <= len(kept) < 8
     shutil.rmtree(tmp_path / "classify")
 

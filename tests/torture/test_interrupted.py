@@ -91,7 +91,7 @@ def temporaries(folder: Path) -> list[Path]:
     ("where", "kept"),
     [
         ("classify.training.setup.load_tokenizer", None),
-        ("classify.data.tokenize._store", None),
+        ("classify.data.tokenize._write", None),
         ("classify.training.setup.load", None),
         ("classify.training.run._record", set()),
         ("classify.training.run.linear_probe.start_head", {"run.json", "train_log.jsonl"}),

@@ -12,12 +12,15 @@ import csv
 import io
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from classify.data.dialect import Dialect, candidates, detect_dialect, has_header, rows_of
 from classify.data.encoding import Encoding, detect_encoding
 from classify.data.formats.base import Content, Format, ReadOptions, unique_names
+from classify.data.formats.large import LARGE, stored
 from classify.data.names import LABEL_NAMES, PAIRED_NAMES, TEXT_NAMES
 from classify.data.source import Source
 from classify.errors import InputError
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 
 _SAMPLE = 1 << 18
 _SAMPLE_ROWS = 2000
+_PIECE = 1 << 24
 _MOST_BYTES = 2**31 - 1  # of a block of Arrow's
 _SHOWN = 3
 _USUAL = (*TEXT_NAMES, *LABEL_NAMES, *itertools.chain(*PAIRED_NAMES))
@@ -56,7 +60,8 @@ class Delimited(Format):
         with contextlib.suppress(InputError, csv.Error):
             content, lines = _read(text, dialect, options)
             if lines == text.lines and not text.has_quotes_inside(dialect):
-                return content
+                first = text.empty_lines + 1 + content.has_names
+                return replace(content, places=lambda rows: [first + row for row in rows])
         # Rows of several lines, empty lines - or quotes that are none, or rows of another width.
         try:
             return _read(text, _checked(text, dialect, sample), options)[0]
@@ -74,15 +79,57 @@ class _Text:
 
     def __init__(self, source: Source, encoding: Encoding, rewritten: str | None = None):
         self.source, self.encoding, self._rewritten = source, encoding, rewritten
-        if rewritten is not None:
-            data = rewritten.encode()
+        self.empty_lines = 0  # at the beginning, once it was read
+
+    @cached_property
+    def whole(self) -> bytes | None:
+        """All of them; None where they are too many to be held in memory."""
+        pieces, size = [], 0
+        for piece in self._read():
+            pieces.append(piece)
+            size += len(piece)
+            if size > LARGE:
+                return None
+        return b"".join(pieces)
+
+    def pieces(self) -> Iterator[bytes]:
+        """They, in pieces that end where a line does, without the file's mark and the empty lines at its beginning."""
+        return self._read() if self.whole is None else iter([self.whole])
+
+    @cached_property
+    def lines(self) -> int:
+        """How many lines they are."""
+        feeds = returns = 0
+        last = b""
+        for piece in self.pieces():
+            feeds, returns, last = feeds + piece.count(b"\n"), returns + piece.count(b"\r"), piece[-1:]
+        return max(feeds, returns) + (last not in (b"\n", b"\r"))
+
+    def _read(self) -> Iterator[bytes]:
+        left, begun = b"", False
+        for block in self._blocks():
+            left += block
+            if not begun:
+                given = left.removeprefix(b"\xef\xbb\xbf")
+                left = given.lstrip(b"\r\n")
+                empty = given[: len(given) - len(left)]
+                self.empty_lines = max(empty.count(b"\n"), empty.count(b"\r"))
+                begun = bool(left)
+            end = max(left.rfind(b"\n"), left.rfind(b"\r", 0, -1)) + 1
+            if end:
+                yield left[:end]
+                left = left[end:]
+        yield left
+
+    def _blocks(self) -> Iterator[bytes]:
+        if self._rewritten is not None:
+            yield self._rewritten.encode()
+        elif self.encoding.name in ("utf-8", "utf-8-sig") and not self.encoding.damaged:
+            with self.source.open() as stream:
+                yield from iter(lambda: stream.read(_PIECE), b"")
         else:
-            with source.open() as stream:
-                data = stream.read()
-            if encoding.name not in ("utf-8", "utf-8-sig") or encoding.damaged:
-                data = data.decode(encoding.name, encoding.errors).encode()
-        self.data = data.lstrip(b"\xef\xbb\xbf").lstrip(b"\r\n")
-        self.lines = max(self.data.count(b"\n"), self.data.count(b"\r")) + (not self.data.endswith((b"\n", b"\r")))
+            with self.encoding.text(self.source) as text:
+                yield from (block.encode() for block in iter(lambda: text.read(_PIECE), ""))
 
     def stream(self) -> io.TextIOBase:
         """The characters, with the lines that the file has."""
@@ -103,14 +150,38 @@ class _Text:
         if dialect.quote is None:
             return False
         quote, ends = dialect.quote.encode(), (dialect.delimiter.encode(), b"\n", b"\r")
-        if quote not in self.data:
-            return False
-        single = self.data.replace(quote * 2, b"") if quote * 2 in self.data else self.data
-        at_ends = sum(single.count(end + quote) for end in ends) + single.startswith(quote)
-        at_ends += sum(single.count(quote + end) for end in ends) + single.endswith(quote)
         # An empty field of quotes with text behind it.
         empty = rb"[%b\r\n]%b%b[^%b%b\r\n]" % (re.escape(ends[0]), quote, quote, quote, re.escape(ends[0]))
-        return at_ends != single.count(quote) or (single is not self.data and bool(re.search(empty, self.data)))
+        for piece in self.pieces():
+            if quote not in piece:
+                continue
+            lines = b"\n%b\n" % piece
+            single = lines.replace(quote * 2, b"") if quote * 2 in lines else lines
+            at_ends = sum(single.count(end + quote) + single.count(quote + end) for end in ends)
+            if at_ends != single.count(quote) or (single is not lines and re.search(empty, lines)):
+                return True
+        return False
+
+
+class _Pieces(io.RawIOBase):
+    """Pieces of bytes as a file."""
+
+    def __init__(self, pieces: Iterator[bytes]):
+        self._pieces, self._left = pieces, memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        view = memoryview(buffer)  # type: ignore[arg-type]
+        while not self._left:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return 0
+            self._left = memoryview(piece)
+        count = min(len(view), len(self._left))
+        view[:count], self._left = self._left[:count], self._left[count:]
+        return count
 
 
 def _is_wrapped(sample: str, dialect: Dialect) -> bool:
@@ -183,7 +254,7 @@ def _read(text: _Text, dialect: Dialect, options: ReadOptions) -> tuple[Content,
     names, again = _names(first[0]) if header else (_default_names(len(first[0]), options), "")
     if header and len(first) == 1:
         raise InputError(f"{source.path}: there is a header but no row below it. Expected one row per text.")
-    arrow = _parse(source, text.data, dialect, names, header)
+    arrow = _parse(text, dialect, names, header)
     arrow = arrow.drop_columns([name for name in names if name.startswith(_UNNAMED) and _is_empty(arrow, name)])
     form = f"{encoding.words} {'with a' if header else 'without'} header, {dialect.words}{again}"
 
@@ -249,10 +320,11 @@ def _is_empty(arrow: pyarrow.Table, name: str) -> bool:
     return all(value == "" for value in arrow.column(name).unique().to_pylist())
 
 
-def _parse(
-    source: Source, data: bytes, dialect: Dialect, names: list[str], header: bool, block: int = 1 << 20
-) -> pyarrow.Table:
-    """Rows as strings. Arrow reads in blocks of so many bytes, and no row may be longer than one."""
+def _parse(text: _Text, dialect: Dialect, names: list[str], header: bool, block: int = 1 << 20) -> pyarrow.Table:
+    """Rows as strings; those of a large file lie in the cache, and are mapped.
+
+    Arrow reads in blocks of so many bytes, and no row may be longer than one.
+    """
     import pyarrow
     from pyarrow import csv as arrow_csv
 
@@ -265,10 +337,14 @@ def _parse(
     )
     read = arrow_csv.ReadOptions(block_size=block, column_names=names, skip_rows_after_names=int(header))
     convert = arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.string()), strings_can_be_null=False)
+    options = {"read_options": read, "parse_options": parse, "convert_options": convert}
     try:
-        return arrow_csv.read_csv(io.BytesIO(data), read, parse_options=parse, convert_options=convert)
+        if text.whole is not None:
+            return arrow_csv.read_csv(io.BytesIO(text.whole), **options)
+        key = f"{text.source.sha256}\0{text.encoding}\0{dialect}\0{names}\0{header}"
+        return stored(key, lambda: arrow_csv.open_csv(io.BufferedReader(_Pieces(text.pieces())), **options))
     except pyarrow.ArrowInvalid as error:
-        size = min(len(data), _MOST_BYTES)
+        size = _MOST_BYTES if text.whole is None else min(len(text.whole), _MOST_BYTES)
         if "straddling" in str(error) and block < size:
-            return _parse(source, data, dialect, names, header, size)
-        raise InputError(f"{source.path}: not a readable CSV file ({str(error).splitlines()[0]}).") from None
+            return _parse(text, dialect, names, header, min(64 * block, size))
+        raise InputError(f"{text.source.path}: not a readable CSV file ({str(error).splitlines()[0]}).") from None

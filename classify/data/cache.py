@@ -1,0 +1,98 @@
+"""What is kept of a table between runs: its token ids, and its rows where they are too many for the memory.
+
+An entry is a folder named after what it was made of, so a file that was changed finds another one. It is there whole or
+not at all, readable by its owner alone: it holds people's texts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from classify.data.files import TEMPORARY, whole
+from classify.launch.environment import cache_home
+
+MOST_BYTES = 4 << 30
+# An entry that is still being made after a day is of a process that was killed.
+_LEFT_SECONDS = 24 * 3600
+
+T = TypeVar("T")
+
+
+def cache_folder() -> Path:
+    """Where the entries are: `$XDG_CACHE_HOME/classify`, `~/.cache/classify` without it."""
+    return cache_home() / "classify" / "tables"
+
+
+def cached_bytes() -> tuple[int, int]:
+    """How many entries there are, and how many bytes they take."""
+    sizes = _sizes(cache_folder())
+    return len(sizes), sum(sizes.values())
+
+
+def clear_cache() -> None:
+    """Forget all entries. A run that uses one goes on with what it has open."""
+    shutil.rmtree(cache_folder(), ignore_errors=True)
+
+
+def cached(key: str, write: Callable[[Path], None], read: Callable[[Path], T | None]) -> T | None:
+    """What `read` makes of the folder under `key`, which `write` fills first where there is none, or a damaged one.
+
+    `read` answers None for a damaged folder. None where the cache cannot be used: it is read-only, or the disk is full.
+    Of several processes of a machine that ask for the same entry the first makes it, under a file lock. That needs no
+    process group, so no rank can run into its time-out here.
+    """
+    import filelock
+
+    folder = cache_folder() / key
+    try:
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with filelock.FileLock(folder.with_suffix(".lock")):
+            if folder.exists():
+                found = read(folder)
+                if found is not None:
+                    with contextlib.suppress(OSError):
+                        os.utime(folder)
+                    return found
+                shutil.rmtree(folder, ignore_errors=True)
+            _remove_leftovers(folder.parent)
+            with whole(folder) as temporary:
+                temporary.mkdir(mode=0o700)
+                write(temporary)
+            _make_room(folder)
+            return read(folder)
+    except OSError:
+        return None
+
+
+def _sizes(cache: Path) -> dict[Path, int]:
+    """The bytes of each entry, the one used longest ago first."""
+    entries = [path for path in cache.iterdir() if path.is_dir() and path.name[0] != "."] if cache.is_dir() else []
+    entries.sort(key=lambda path: path.stat().st_mtime)
+    return {entry: sum(file.stat().st_size for file in entry.iterdir()) for entry in entries}
+
+
+def _remove_leftovers(cache: Path) -> None:
+    """Take away what killed processes left."""
+    for leftover in cache.glob(f"{TEMPORARY}*"):
+        if time.time() - leftover.stat().st_mtime > _LEFT_SECONDS:
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _make_room(new: Path) -> None:
+    """Drop the entries used longest ago, but for the new one, until the cache is as large as it may be."""
+    sizes = _sizes(new.parent)
+    total = sum(sizes.values())
+    for entry, size in sizes.items():
+        if total <= MOST_BYTES:
+            break
+        if entry != new:
+            shutil.rmtree(entry, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                entry.with_suffix(".lock").unlink()
+            total -= size
