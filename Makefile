@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test test-vendors test-xla test-all lint check bench bench-quality bench-gpu clean
+.PHONY: run test test-vendors test-xla test-slow test-all lint check bench bench-quality bench-gpu clean
 .DEFAULT_GOAL := run
 
 $(VENV)/installed: pyproject.toml constraints.txt
@@ -44,7 +44,11 @@ test: $(VENV)/standins
 test-vendors: $(VENV)/installed-test
 	$(PYTEST) -m vendors
 
-test-all: test test-vendors test-xla
+# A table of a million rows, and the memory it takes.
+test-slow: $(VENV)/installed-test
+	$(PYTEST) -m slow
+
+test-all: test test-vendors test-xla test-slow
 
 # On XLA's own CPU device, as on a TPU. torch_xla wants the torch it was built with, so this is an environment of its
 # own; on Linux pip takes a build of that torch with CUDA libraries along, several gigabytes.

@@ -38,4 +38,8 @@ def first_rows(numbers: Copies) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.i
 
 def overlap(known: Copies, *others: Copies) -> list[list[int]]:
     """For each of the others, the indices of its texts that are also among the known ones."""
-    return [np.flatnonzero(np.isin(other, known)).tolist() for other in others]
+    known = np.sort(known)
+    if not len(known):
+        return [[] for _ in others]
+    places = (np.minimum(np.searchsorted(known, other), len(known) - 1) for other in others)
+    return [np.flatnonzero(known[place] == other).tolist() for place, other in zip(places, others, strict=True)]

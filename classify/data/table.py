@@ -73,8 +73,8 @@ class Table:
         """(rows,) a number for each text of a column that its copies share, see `copy_numbers`."""
         if name not in self._copies:
             column = self.arrow.column(name)
-            blocks = (column.slice(start, _BLOCK).to_pylist() for start in range(0, len(self), _BLOCK))
-            self._copies[name] = copy_numbers(itertools.chain.from_iterable(blocks))
+            blocks = [copy_numbers(column.slice(at, _BLOCK).to_pylist()) for at in range(0, len(self), _BLOCK)]
+            self._copies[name] = np.concatenate([*blocks, copy_numbers([])])
         return self._copies[name]
 
     def take(self, name: str, rows: npt.NDArray[np.int64]) -> list[str]:
@@ -86,7 +86,7 @@ class Table:
         """The same Arrow table as `datasets.Dataset`; nothing is copied."""
         import datasets
 
-        return datasets.Dataset(datasets.table.InMemoryTable(self.arrow))
+        return datasets.Dataset(datasets.table.InMemoryTable(self.arrow), fingerprint=self.sha256)
 
     def where(self, rows: Iterable[int]) -> str:
         """`my.csv line 7` or `my.csv lines 7, 9, 12 and 4 more`, for messages."""

@@ -1,0 +1,78 @@
+"""A table of a million rows: read, divided, inspected and tokenised in little more memory than a small one."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from classify.data import cache
+from classify.data.formats import large
+from classify.data.table import read_table
+from tests.support.runs import read_json
+
+ROWS = 1_000_000
+WORDS = "card lost late fee money transfer refund blocked phone app login slow crash price cheap customer".split()  # noqa: SIM905
+# What ten million rows, with what the libraries take, may need at most; a tenth of the rows a tenth of the rest.
+MOST, LIBRARIES = 2 << 30, 800 << 20
+
+
+def write(path: Path, rows: int) -> Path:
+    draw = random.Random(0)
+    with path.open("w") as file:
+        file.write("id,text,label\n")
+        for row in range(rows):
+            file.write(f"{row},{row} {' '.join(draw.choices(WORDS, k=12))},class {row % 20}\n")
+    return path
+
+
+def test_a_table_that_is_too_large_is_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the same rows, also where rows span pieces and lines, and the second time from the cache, until it changes."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "a.csv"
+    rows = [(f'"{number},\n""more"""', f"class {number % 3}") for number in range(5000)]
+    path.write_text("\n\ntext,label\n" + "\n".join(map(",".join, rows)) + "\n")
+    wanted = read_table(str(path))
+    monkeypatch.setattr("classify.data.formats.delimited.LARGE", 1 << 12)
+    monkeypatch.setattr("classify.data.formats.delimited._PIECE", 1000)
+    table = read_table(str(path))
+    assert table.arrow.equals(wanted.arrow)
+    assert table.where([0, 4999]) == wanted.where([0, 4999])
+    assert cache.cached_bytes()[0] == 1
+    assert read_table(str(path)).arrow.equals(wanted.arrow)
+    assert cache.cached_bytes()[0] == 1
+    (entry,) = (one for one in cache.cache_folder().iterdir() if one.is_dir())
+    assert entry.stat().st_mode & 0o077 == 0
+    path.write_text(path.read_text() + "new,class 0\n")
+    assert len(read_table(str(path))) == 5001
+    assert cache.cached_bytes()[0] == 2
+    (entry / large._FILE).write_bytes(b"damaged")
+    path.write_text(path.read_text().removesuffix("new,class 0\n"))
+    assert read_table(str(path)).arrow.equals(wanted.arrow)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="anonymous memory is known on Linux")
+def test_a_million_rows_take_little_memory(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not counting what is mapped from files, which the system takes back when it has to."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = write(tmp_path / "a.csv", ROWS)
+    assert path.stat().st_size > large.LARGE
+    words = [sys.executable, "-m", "classify", "inspect", "--data", str(path), "--model", str(model_folder), "--cpu"]
+    process = psutil.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    peak = 0
+    while process.poll() is None:
+        try:
+            memory = process.memory_info()
+            peak = max(peak, memory.rss - memory.shared)
+        except psutil.Error:
+            break
+        time.sleep(0.02)
+    assert process.wait() == 0
+    assert read_json(tmp_path / "inspect.json")["rows"] == ROWS
+    assert peak < LIBRARIES + (MOST - LIBRARIES) / 10, f"{peak >> 20} MiB"
