@@ -13,6 +13,7 @@ from classify.config.schema import DataConfig
 from classify.data.columns import Columns, asked_column, find_columns, require_column
 from classify.data.corpus import Tables
 from classify.data.formats.base import ReadOptions
+from classify.data.formats.hub import hub_parts, is_hub_name
 from classify.data.formats.registry import SUFFIXES
 from classify.data.labels import ClassNames, name_classes, value_counts
 from classify.data.names import PARTS, SPLIT_NAMES, part_called
@@ -45,9 +46,13 @@ def _read(config: DataConfig) -> tuple[Table, Table | None, Table | None]:
     assert config.data is not None
     wanted = {"--data": config.data, "--eval-data": config.eval_data, "--test-data": config.test_data}
     labels = {"--data": config.labels, "--eval-data": config.eval_labels, "--test-data": config.test_labels}
+    parts = {}
     if Path(config.data).is_dir():
         parts = split_files(Path(config.data), SUFFIXES)
-        wanted |= {flag: path for flag, path in parts.items() if flag == "--data" or wanted[flag] is None}
+    elif is_hub_name(config.data):
+        flags = dict(zip(PARTS, wanted, strict=True))
+        parts = {flags[part]: path for part, path in hub_parts(config.data, "--data").items()}
+    wanted |= {flag: path for flag, path in parts.items() if flag == "--data" or wanted[flag] is None}
     options = ReadOptions(config.encoding, config.sheet, config.on_bad_rows == "skip")
     tables: dict[str, Table] = {}
     faults = Faults()

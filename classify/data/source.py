@@ -66,7 +66,7 @@ class Source:
         """The file's name without that of its form and compression, for runs/<stem>-<n>; of a pattern what is fixed."""
         name = Path("stdin" if self.path == STANDARD_INPUT else self.path)
         stem = Path(name.stem).stem if name.suffix.lower() in _COMPRESSED else name.stem
-        return re.sub(r"[*?\[\]]+", "", stem).strip("-_. ") or "tables"
+        return re.sub(r"[*?\[\]:]+", "-", stem).strip("-_. ") or "tables"
 
     @cached_property
     def _compression(self) -> tuple[str, Callable[[Path], Any]] | None:

@@ -21,6 +21,7 @@ from classify.data.copies import Copies, copy_numbers
 from classify.data.formats.base import Content, ReadOptions
 from classify.data.formats.columnar import is_saved_dataset, read_saved_dataset
 from classify.data.formats.documents import holds_documents, read_documents
+from classify.data.formats.hub import is_hub_name, read_hub
 from classify.data.formats.lines import label_flag, read_lines
 from classify.data.formats.registry import SUFFIXES, find_format
 from classify.data.source import find_source, matching
@@ -128,6 +129,9 @@ def read_table(path: str, flag: str = "--data", options: ReadOptions | None = No
                 f"files named train.*, validation.*, test.*. Got a folder with {_some(folder)} instead."
             )
         content, digest = read_documents(path, flag, options)
+        return Table(path, digest, content)
+    if is_hub_name(path):
+        content, digest = read_hub(path, flag)
         return Table(path, digest, content)
     source = find_source(path, flag, SUFFIXES)
     content = find_format(source).read(source, options)

@@ -76,7 +76,7 @@ def read_saved_dataset(path: str) -> tuple[Content, str]:
         typed.validate(full=True)
     except (pyarrow.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}: not a readable folder of datasets ({str(error).splitlines()[0]}).") from None
-    return _as_content(path, typed, "a data set of `datasets`"), digest.hexdigest()
+    return as_content(path, typed, "a data set of `datasets`"), digest.hexdigest()
 
 
 def _content(source: Source, name: str, read: Any) -> Content:
@@ -88,10 +88,10 @@ def _content(source: Source, name: str, read: Any) -> Content:
         typed.validate(full=True)  # texts of a damaged file may be no UTF-8
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise InputError(f"{source.path}: not a readable {name} file ({str(error).splitlines()[0]}).") from None
-    return _as_content(source.path, typed, name)
+    return as_content(source.path, typed, name)
 
 
-def _as_content(path: str, typed: pyarrow.Table, name: str) -> Content:
+def as_content(path: str, typed: pyarrow.Table, name: str) -> Content:
     """Columns of any type as text. Raises InputError where there is no row."""
     import pyarrow
 

@@ -1,0 +1,80 @@
+"""Data sets of the Hugging Face hub, by their names: owner/name, with a configuration as owner/name:configuration."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Any
+
+from classify.data.formats.base import Content
+from classify.data.formats.columnar import as_content
+from classify.data.names import PARTS, part_called
+from classify.errors import InputError
+
+_NAME = re.compile(r"(?P<name>\w[\w.-]*(/[\w.-]+)?)(:(?P<config>[\w.+-]+))?(\[(?P<split>\w+)\])?")
+
+
+def is_hub_name(path: str) -> bool:
+    """Whether this can be the name of a data set, and of nothing that lies here."""
+    fits = _NAME.fullmatch(path)
+    if fits is None or Path(path).exists():
+        return False
+    name = Path(fits["name"])
+    return not name.suffix and (len(name.parts) == 1 or not name.parent.exists())
+
+
+def hub_parts(path: str, flag: str) -> dict[str, str]:
+    """The splits of a data set, by the part that each is: {"train": "imdb[train]", ...}. Raises InputError."""
+    if path.endswith("]"):
+        return {"train": path}
+    splits = list(_load(path, flag))
+    parts = {part: split for split in reversed(splits) if (part := part_called(split)) is not None}
+    if len(splits) == 1:
+        parts = {0: splits[0]}
+    if 0 not in parts:
+        raise InputError(
+            f"{flag} {path}: expected a split called train. Got {', '.join(splits)}; name one, as {path}[x]."
+        )
+    return {PARTS[part]: f"{path}[{split}]" for part, split in parts.items()}
+
+
+def read_hub(path: str, flag: str) -> tuple[Content, str]:
+    """All rows of a split, and a hash of what it holds. Raises InputError."""
+    import pyarrow
+
+    splits = _load(path.partition("[")[0], flag)
+    fits = _NAME.fullmatch(path)
+    split = fits["split"] if fits is not None else None
+    if split is None and len(splits) == 1:
+        split = next(iter(splits))
+    if split not in splits:
+        raise InputError(
+            f"{flag} {path}: expected one of its splits, as {path.partition('[')[0]}[{next(iter(splits))}]; "
+            f"it has: {', '.join(splits)}."
+        )
+    rows = splits[split]
+    try:
+        typed = rows.with_format("arrow")[:].replace_schema_metadata(rows.features.arrow_schema.metadata)
+    except (pyarrow.ArrowException, ValueError, TypeError) as error:
+        raise InputError(f"{flag} {path}: cannot be read ({str(error).splitlines()[0]}).") from None
+    digest = hashlib.sha256(f"{path}\0{rows._fingerprint}\0{len(rows)}".encode()).hexdigest()
+    return as_content(path, typed, "a data set of the Hugging Face hub"), digest
+
+
+def _load(path: str, flag: str) -> dict[str, Any]:
+    """The splits of a data set by name, downloaded if they are not in the cache of `datasets`. Raises InputError."""
+    import datasets
+
+    fits = _NAME.fullmatch(path)
+    assert fits is not None
+    datasets.disable_progress_bars()
+    datasets.logging.set_verbosity_error()
+    try:
+        loaded = datasets.load_dataset(fits["name"], fits["config"])
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"{flag} {path}: no such file, and no data set of the Hugging Face hub that can be had: {reason}"
+        ) from None
+    return dict(loaded)

@@ -1,0 +1,106 @@
+"""Data sets of the hub by their names, as `datasets` has them in its cache; and what is said of names without one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from classify.data.formats.hub import is_hub_name
+
+ROOT = Path(__file__).parents[2]
+# Fill the cache as load_dataset does for a repository of files, under the name of the repository.
+FILL = """
+import sys, datasets, pathlib
+home, folder = map(pathlib.Path, sys.argv[1:3])
+features = datasets.Features(text=datasets.Value("string"), label=datasets.ClassLabel(names=["neg", "pos"]))
+for split, rows, known in (("train", 40, True), ("validation", 10, True), ("test", 6, False)):
+    texts = [f"{split} text {i}" for i in range(rows)]
+    labels = [i % 2 if known else -1 for i in range(rows)]
+    datasets.Dataset.from_dict({"text": texts, "label": labels}, features).to_parquet(str(folder / f"{split}.parquet"))
+from datasets.packaged_modules.parquet.parquet import Parquet
+files = {name: str(folder / f"{name}.parquet") for name in ("train", "validation", "test")}
+builder = Parquet(
+    cache_dir=str(home), dataset_name="reviews", config_name="default", hash="abc", data_files=files, features=features
+)
+builder.download_and_prepare()
+made = pathlib.Path(builder.cache_dir)
+target = home / "somebody___reviews" / "default" / "0.0.0" / "abc"
+target.parent.mkdir(parents=True)
+made.rename(target)
+"""
+READ = """
+import sys
+from classify.config.schema import DataConfig
+from classify.data.division import divide
+from classify.data.reading import read_tables
+from classify.errors import InputError
+from classify.tasks.registry import recognise
+config = DataConfig(data=sys.argv[1])
+try:
+    tables = read_tables(config)
+except InputError as error:
+    raise SystemExit(f"error: {error}")
+corpus = divide(tables, recognise(tables), config, 0)
+parts = [len(part) if part else None for part in (corpus.train, corpus.eval, corpus.test)]
+print(corpus.labels, parts, list(corpus.unlabelled))
+print(corpus.train.table.content.form, corpus.train.texts("text")[0], sep="; ")
+"""
+
+
+def run(script: str, *words: str, home: Path) -> subprocess.CompletedProcess[str]:
+    environment = {"HF_DATASETS_CACHE": str(home), "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT), "PATH": "/usr/bin"}
+    return subprocess.run(
+        [sys.executable, "-c", script, *words],
+        capture_output=True, text=True, timeout=120, env=environment, cwd=home, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home, files = tmp_path_factory.mktemp("cache"), tmp_path_factory.mktemp("files")
+    done = run(FILL, str(home), str(files), home=home)
+    assert done.returncode == 0, done.stderr
+    return home
+
+
+def test_a_data_set_in_the_cache(home: Path) -> None:
+    """Parts by their names, classes by theirs; the test part, whose labels are withheld, is predicted."""
+    done = run(READ, "somebody/reviews", home=home)
+    assert done.stdout.splitlines() == [
+        "['neg', 'pos'] [40, 10, None] ['unlabelled_test.csv']",
+        "a data set of the Hugging Face hub; train text 0",
+    ], done.stderr
+
+
+def test_a_split_by_its_name(home: Path) -> None:
+    done = run(READ, "somebody/reviews[train]", home=home)
+    assert done.stdout.startswith("['neg', 'pos'] [32, 4, 4] []"), done.stderr
+
+
+@pytest.mark.parametrize("name", ["nobody/nothing", "nothing"])
+def test_a_name_that_is_not_there(home: Path, name: str) -> None:
+    done = run(READ, name, home=home)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(
+        f"error: --data {name}: no such file, and no data set of the Hugging Face hub that can be had"
+    )
+
+
+def test_a_split_that_is_not_there(home: Path) -> None:
+    done = run(READ, "somebody/reviews[dev]", home=home)
+    assert "it has: " in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "may"),
+    [("imdb", True), ("stanfordnlp/imdb", True), ("nyu-mll/glue:mrpc", True), ("glue:mrpc[test]", True),
+     ("my.csv", False), ("./imdb", False), ("/data/imdb", False), ("a/b/c", False), ("here/my", False), ("-", False)],
+)  # fmt: skip
+def test_what_may_be_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, may: bool) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    assert is_hub_name(path) == may
