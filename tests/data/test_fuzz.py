@@ -57,6 +57,10 @@ def test_json_comes_back(rows: list[tuple[str, str]]) -> None:
     assert read("a.jsonl", "\n".join(json.dumps(one, ensure_ascii=False) for one in objects).encode()) == rows
 
 
+def test_half_a_character_in_json() -> None:
+    assert read("a.json", b'[{"text": "a\\ud83d", "label": "\\ud83d\\ude00"}]') == [("a\ufffd", "😀")]
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".json", ".jsonl", ".parquet", ".arrow", ".xlsx", ".csv.gz"])
 @FUZZ
 @given(

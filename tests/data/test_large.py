@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import sys
@@ -9,7 +10,9 @@ import time
 from pathlib import Path
 
 import psutil
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from classify.data import cache
 from classify.data.formats import large
@@ -54,6 +57,25 @@ def test_a_table_that_is_too_large_is_mapped(tmp_path: Path, monkeypatch: pytest
     (entry / large._FILE).write_bytes(b"damaged")
     path.write_text(path.read_text().removesuffix("new,class 0\n"))
     assert read_table(str(path)).arrow.equals(wanted.arrow)
+
+
+def test_large_files_of_other_forms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parquet a batch at a time, JSON Lines a block at a time: a key that a block lacks is empty there."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    rows = [{"text": f"text {n}", "label": n % 3} | ({"late": "x"} if n == 40 else {}) for n in range(50)]
+    typed = pyarrow.table({"text": [row["text"] for row in rows], "label": [row["label"] for row in rows]})
+    parquet.write_table(typed, tmp_path / "a.parquet")
+    wanted = read_table(str(tmp_path / "a.parquet"))
+    monkeypatch.setattr("classify.data.formats.columnar.LARGE", 10)
+    monkeypatch.setattr("classify.data.formats.records._BLOCK", 7)
+    table = read_table(str(tmp_path / "a.parquet"))
+    assert table.arrow.equals(wanted.arrow)
+    assert cache.cached_bytes()[0] == 1
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    lines = read_table(str(tmp_path / "a.jsonl"))
+    assert lines.columns == ["text", "label", "late"]
+    assert lines.column("late") == ["x" if n == 40 else "" for n in range(50)]
+    assert lines.column("label") == wanted.column("label")
 
 
 @pytest.mark.slow

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from classify.data.formats.base import Content, Format, ReadOptions, as_text, unique_names
+from classify.data.formats.large import LARGE, stored
 from classify.data.source import Source
 from classify.errors import InputError
 
 if TYPE_CHECKING:
     import pyarrow
+    from pyarrow import parquet
 
 
 class Parquet(Format):
@@ -27,8 +30,14 @@ class Parquet(Format):
 
     def read(self, source: Source, options: ReadOptions) -> Content:
         """All rows. Raises InputError where the file is damaged."""
+        import pyarrow
         from pyarrow import parquet
 
+        if source.compression is None:
+            with contextlib.suppress(pyarrow.ArrowException, OSError), parquet.ParquetFile(source.file) as file:
+                groups = (file.metadata.row_group(number) for number in range(file.metadata.num_row_groups))
+                if sum(group.total_byte_size for group in groups) > LARGE:
+                    return _large(source, self.name, file)
         return _content(source, self.name, lambda stream: parquet.read_table(stream))
 
 
@@ -79,6 +88,27 @@ def read_saved_dataset(path: str) -> tuple[Content, str]:
     return as_content(path, typed, "a data set of `datasets`"), digest.hexdigest()
 
 
+def _large(source: Source, name: str, file: parquet.ParquetFile) -> Content:
+    """All rows, a batch at a time."""
+    import pyarrow
+
+    schema = file.schema_arrow
+    names, again = unique_names(schema.names)
+    labels = _class_names(schema)
+    strings = pyarrow.schema([(name, pyarrow.string()) for name in names])
+
+    def batches() -> pyarrow.RecordBatchReader:
+        def converted(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
+            columns = zip(batch.columns, schema.names, strict=True)
+            texts = [_as_strings(column, labels.get(name)) for column, name in columns]
+            return pyarrow.RecordBatch.from_arrays(texts, schema=strings)
+
+        return pyarrow.RecordBatchReader.from_batches(strings, map(converted, file.iter_batches()))
+
+    rows = stored(f"{name}\0{source.sha256}", batches)
+    return Content(rows, name + again, "", lambda rows: [row + 1 for row in rows], "row")
+
+
 def _content(source: Source, name: str, read: Any) -> Content:
     import pyarrow
 
@@ -104,7 +134,7 @@ def as_content(path: str, typed: pyarrow.Table, name: str) -> Content:
     return Content(pyarrow.table(columns), name + again, "", lambda rows: [row + 1 for row in rows], "row")
 
 
-def _as_strings(column: pyarrow.ChunkedArray, names: list[str] | None) -> pyarrow.Array:
+def _as_strings(column: pyarrow.Array | pyarrow.ChunkedArray, names: list[str] | None) -> pyarrow.Array:
     """A column as text; class numbers of `datasets` by their names."""
     import pyarrow
 

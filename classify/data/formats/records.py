@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-from collections.abc import Sequence
-from typing import Any
+from array import array
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from classify.data.encoding import Encoding, decoded_start, detect_encoding
 from classify.data.formats.base import Content, Format, ReadOptions, as_text
 from classify.data.source import Source
 from classify.errors import InputError
 
+if TYPE_CHECKING:
+    import pyarrow
+
 _SHOWN = 5
+_BLOCK = 1 << 14
+_EMPTY = "{}: no record in it. Expected one object per text."
 # The column that says which list of a document a row was in.
 SPLIT = "split"
 
@@ -31,35 +38,40 @@ class JSONLines(Format):
     def read(self, source: Source, options: ReadOptions) -> Content:
         """All objects; a key that a line lacks is an empty text there."""
         encoding = detect_encoding(source, options.encoding)
-        records: list[dict[str, Any]] = []
-        lines: list[int] = []
+        lines = array("q")
         faults: list[str] = []
         bad: list[int] = []
-        with encoding.text(source) as stream:
-            for number, line in enumerate(_physical(stream), start=1):
-                if not line.strip():
-                    continue
-                try:
-                    record = json.loads(line)
-                except (ValueError, RecursionError) as error:
-                    faults.append(f"{source.path} line {number}: not JSON ({_reason(error)}); expected an object.")
-                    record = None
-                if record is not None and not isinstance(record, dict):
-                    faults.append(f"{source.path} line {number}: expected an object. Got {_kind(record)} instead.")
-                if len(faults) >= _SHOWN and not options.skips_bad_rows:
-                    break
-                if isinstance(record, dict):
-                    records.append(record)
-                    lines.append(number)
-                else:
-                    bad.append(number)
+
+        def records() -> Iterator[dict[str, Any]]:
+            with encoding.text(source) as stream:
+                for number, line in enumerate(_physical(stream), start=1):
+                    if not line.strip():
+                        continue
+                    try:
+                        record = json.loads(line)
+                    except (ValueError, RecursionError) as error:
+                        faults.append(f"{source.path} line {number}: not JSON ({_reason(error)}); expected an object.")
+                        record = None
+                    if record is not None and not isinstance(record, dict):
+                        faults.append(f"{source.path} line {number}: expected an object. Got {_kind(record)} instead.")
+                    if len(faults) >= _SHOWN and not options.skips_bad_rows:
+                        raise InputError(*faults)
+                    if isinstance(record, dict):
+                        lines.append(number)
+                        yield record
+                    else:
+                        bad.append(number)
+
+        arrow = _table(records())
         form, flag = f"JSON Lines, {encoding.words}", encoding.flag
         if faults:
             if not options.skips_bad_rows:
                 raise InputError(*faults)
             shown = ", ".join(map(str, bad[:_SHOWN])) + (", ..." if len(bad) > _SHOWN else "")
             form, flag = f"{form}; {len(bad)} lines that are no objects skipped ({shown})", "--on-bad-rows"
-        return Content(_table(source, records), form, flag, lambda rows: [lines[row] for row in rows])
+        if arrow is None:
+            raise InputError(_EMPTY.format(source.path))
+        return Content(arrow, form, flag, lambda rows: [lines[row] for row in rows])
 
 
 class JSON(Format):
@@ -84,9 +96,11 @@ class JSON(Format):
             line = f" line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
             raise InputError(f"{source.path}{line}: not JSON ({_reason(error)}).") from None
         records = _records(source, document)
-        content = _table(source, records)
+        arrow = _table(records)
+        if arrow is None:
+            raise InputError(_EMPTY.format(source.path))
         return Content(
-            content, f"JSON, {encoding.words}", encoding.flag, lambda rows: [row + 1 for row in rows], "record"
+            arrow, f"JSON, {encoding.words}", encoding.flag, lambda rows: [row + 1 for row in rows], "record"
         )
 
 
@@ -148,16 +162,34 @@ def _listed(source: Source, rows: list[Any]) -> list[dict[str, Any]]:
     return records
 
 
-def _table(source: Source, records: Sequence[dict[str, Any]]) -> Any:
-    """One string column a key, in the order in which keys appear first."""
+def _table(records: Iterable[dict[str, Any]]) -> pyarrow.Table | None:
+    """One string column a key, in the order in which keys appear first; None where there is no record.
+
+    A block at a time, since records take many times the memory of columns.
+    """
+    import pyarrow
+    import pyarrow.compute as pc
+
+    blocks, rest = [], iter(records)
+    while block := list(itertools.islice(rest, _BLOCK)):
+        names = list(dict.fromkeys(key for record in block for key in record))
+        columns = {name: _strings([as_text(record.get(name)) for record in block]) for name in names}
+        blocks.append(pyarrow.table(columns))
+    if not blocks:
+        return None
+    arrow = pyarrow.concat_tables(blocks, promote_options="default")
+    return pyarrow.table({name: pc.fill_null(arrow[name], "") for name in arrow.column_names})
+
+
+def _strings(values: list[str]) -> pyarrow.Array:
+    """A column; halves of characters, which JSON can escape one by one, are read as U+FFFD."""
     import pyarrow
 
-    if not records:
-        raise InputError(f"{source.path}: no record in it. Expected one object per text.")
-    names = list(dict.fromkeys(key for record in records for key in record))
-    return pyarrow.table(
-        {name: pyarrow.array([as_text(record.get(name)) for record in records], pyarrow.string()) for name in names}
-    )
+    try:
+        return pyarrow.array(values, pyarrow.string())
+    except UnicodeEncodeError:
+        mended = (value.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for value in values)
+        return pyarrow.array(list(mended), pyarrow.string())
 
 
 def _reason(error: Exception) -> str:
