@@ -160,6 +160,9 @@ def _guess(
         guesses.append(Guess(f"{what} column", alike[0], why, flag))
         return alike[0]
     unclear[flag] = _several(table, what, alike) if alike else f"no column is named, or looks, like a {what}"
+    scores = [name for name in free if what == "label" and looks_of(table, name).is_score]
+    if scores:
+        unclear[flag] += f"; {', '.join(scores)} holds numbers on a scale (regression), a task that is not supported"
     return None
 
 

@@ -332,9 +332,10 @@ def written(header: str, rows: Callable[[int], str]) -> str:
         (written("one,two,score", lambda i: f"another text here {i},{i % 5}"), "are a pair"),
         (written("t,l", lambda i: f'"{"abcd"[i % 4]},{"efg"[i % 3]}"'), "multi-label"),
         (written("t,l", lambda i: str(i / 8)), "regression"),
+        (written("text,a,b,score", lambda i: f"{i % 3},{i % 4},{i / 8}"), "score holds numbers on a scale"),
         (written("text,p,q,r", lambda i: f"{i % 2},{int(i % 3 > 0)},{int(i % 5 > 2)}"), "several labels a row"),
     ],
-    ids=["pair", "lists", "scores", "switches"],
+    ids=["pair", "lists", "scores", "scores among classes", "switches"],
 )
 def test_other_tasks_are_recognised_and_refused(tmp_path: Path, content: str, said: str) -> None:
     (tmp_path / "a.csv").write_text(content)
