@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from classify.config.schema import DataConfig
 from classify.data import split_record
@@ -48,13 +49,12 @@ def divide(tables: Tables, encoder: LabelEncoder, config: DataConfig, seed: int)
     labelled = np.flatnonzero(tables.labelled(table))
     division = _division(tables, labelled, encoder.strata(truth), config, seed)
     train = Part(table, division.train, truth)
-    given = {flag: _given(tables, of, encoder) for flag, of in (("eval", tables.eval), ("test", tables.test))}
-    eval_part = given["eval"] or (Part(table, division.eval, truth) if division.eval is not None else None)
-    # So few different texts that none is left for it: then there is no test score, rather than a false one.
-    test = given["test"] or (Part(table, division.test, truth) if division.test is not None else None)
-    test = test if test is not None and len(test) else None
-    if eval_part is None or not len(eval_part) or not len(train):
+    eval_part = _part(tables, tables.eval, encoder, division.eval, truth)
+    tested = _part(tables, tables.test, encoder, division.test, truth)
+    if not len(eval_part) or not len(train):
         raise InputError(_too_few(tables, eval_part))
+    # Without a table, or with too few different texts, there is no test score, rather than a false one.
+    test = tested if len(tested) else None
     scored = {"evaluation": eval_part} | ({} if test is None else {"test": test})
     shared = overlap(*(part.table.copies(columns.text)[part.rows] for part in (train, *scored.values())))
     seen = dict(zip(scored, map(tuple, shared), strict=True))
@@ -64,11 +64,6 @@ def divide(tables: Tables, encoder: LabelEncoder, config: DataConfig, seed: int)
     notes = [f"the labels {', '.join(map(repr, same))} are one class" for same in tables.classes.merged]
     notes += _warnings(columns.text, encoder, train, scored, seen)
     notes += [_left_out(file, part, predicted=file in predicted) for file, part in unlabelled]
-    assignment = None
-    if division.eval is not None or division.test is not None:
-        assignment = np.full(len(table), -1, dtype=np.int8)
-        for number, rows in enumerate((division.train, division.eval, division.test)):
-            assignment[rows if rows is not None else []] = number
     if config.max_train_samples is not None:
         train = replace(train, rows=cap_rows(encoder.strata(truth), train.rows, config.max_train_samples, seed=seed))
     sizes = f"{len(train)} to train, {len(eval_part)} to evaluate, {len(test) if test else 0} to test"
@@ -76,7 +71,7 @@ def divide(tables: Tables, encoder: LabelEncoder, config: DataConfig, seed: int)
     guesses = (*columns.guesses, encoder.guess(), Guess("parts", sizes, division.how, flag))
     return Corpus(
         columns.text, columns.label, encoder.labels, train, eval_part, test, guesses, tuple(notes),
-        predicted, seen, assignment,
+        predicted, seen, _assignment(division, len(table)),
     )  # fmt: skip
 
 
@@ -154,13 +149,24 @@ def _by_time(tables: Tables, labelled: Rows, column: str) -> _Division:
     return _Division(rows[0], rows[1], rows[2], how, "--split-by-time")
 
 
-def _given(tables: Tables, table: Table | None, encoder: LabelEncoder) -> Part | None:
-    """A table of its own as a part: its rows with a label."""
-    if table is None:
-        return None
+def _part(tables: Tables, given: Table | None, encoder: LabelEncoder, rows: Rows | None, truth: Rows) -> Part:
+    """The labelled rows of a table of its own, where one is given, else these rows of `--data`; none of None."""
+    if given is None:
+        return Part(tables.train, np.empty(0, dtype=np.int64) if rows is None else rows, truth)
     known = "--data" if tables.eval is None else "--data or --eval-data"
-    truth = encoder.encode(table, tables.columns.label, known)
-    return Part(table, np.flatnonzero(tables.labelled(table)), truth)
+    encoded = encoder.encode(given, tables.columns.label, known)
+    return Part(given, np.flatnonzero(tables.labelled(given)), encoded)
+
+
+def _assignment(division: _Division, count: int) -> npt.NDArray[np.int8] | None:
+    """The part of each row of `--data` as an index into `PARTS`, -1 of a row in none; None where it is not divided."""
+    if division.eval is None and division.test is None:
+        return None
+    assignment = np.full(count, -1, dtype=np.int8)
+    for number, rows in enumerate((division.train, division.eval, division.test)):
+        if rows is not None:
+            assignment[rows] = number
+    return assignment
 
 
 def _unlabelled(tables: Tables) -> list[tuple[str, Part]]:
@@ -173,8 +179,8 @@ def _unlabelled(tables: Tables) -> list[tuple[str, Part]]:
     return parts
 
 
-def _too_few(tables: Tables, eval_part: Part | None) -> str:
-    if tables.eval is not None and (eval_part is None or not len(eval_part)):
+def _too_few(tables: Tables, eval_part: Part) -> str:
+    if tables.eval is not None and not len(eval_part):
         return f"{tables.eval.path}: no row has a label; expected rows to evaluate on."
     table = tables.train
     different = len(np.unique(table.copies(tables.columns.text)))

@@ -35,6 +35,7 @@ class Report:
     path: str
     form: str
     rows: int
+    skipped: int
     columns: dict[str, str]
     classes: dict[str, int]
     imbalance: float
@@ -134,6 +135,7 @@ def inspect_corpus(corpus: Corpus) -> Report:
         path=table.path,
         form=table.content.form,
         rows=len(table),
+        skipped=table.content.skipped,
         columns=roles,
         classes=dict(zip(corpus.labels, counts.tolist(), strict=True)),
         imbalance=float(counts.max() / max(1, counts.min())),

@@ -90,7 +90,9 @@ class RunRecord:
                 "data": {
                     "path": table.path,
                     "sha256": table.sha256,
+                    "form": table.content.form,
                     "rows": len(table),
+                    "skipped": table.content.skipped,
                     "columns": table.columns,
                     "fingerprint": self.corpus.fingerprint,
                 },

@@ -320,6 +320,7 @@ def test_rows_that_cannot_be_read_are_skipped_where_that_is_asked_for(
     table = read_table(str(tmp_path / name), options=ReadOptions(skips_bad_rows=True))
     assert pairs(table) == [("a", "x"), ("c", "y")]
     assert said in table.content.form
+    assert table.content.skipped == 2
 
 
 def written(header: str, rows: Callable[[int], str]) -> str:

@@ -35,7 +35,8 @@ class Content:
     """A table as it was read: every column a string column, rows in the order of the file.
 
     `form` says in words what the file was taken for, and `flag` how to say otherwise. `places` gives, for row numbers,
-    where each stands in the file, and `unit` what these places are: lines, rows of a sheet, files.
+    where each stands in the file, and `unit` what these places are: lines, rows of a sheet, files. `skipped` rows could
+    not be read.
     """
 
     arrow: pyarrow.Table
@@ -44,6 +45,7 @@ class Content:
     places: Callable[[Sequence[int]], Sequence[int | str]]
     unit: str = "line"
     has_names: bool = True
+    skipped: int = 0
 
     def named(self, names: Sequence[str]) -> Content:
         """The same rows under other names of the columns."""

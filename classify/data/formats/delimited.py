@@ -297,7 +297,7 @@ def _read_good(text: _Text, dialect: Dialect, options: ReadOptions) -> Content:
     def places(wanted: Sequence[int]) -> list[int]:
         return [lines[row + header] for row in wanted]
 
-    return Content(arrow, form, "--on-bad-rows", places, has_names=header)
+    return Content(arrow, form, "--on-bad-rows", places, has_names=header, skipped=len(bad))
 
 
 _UNNAMED = "unnamed_"

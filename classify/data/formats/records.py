@@ -71,7 +71,7 @@ class JSONLines(Format):
             form, flag = f"{form}; {len(bad)} lines that are no objects skipped ({shown})", "--on-bad-rows"
         if arrow is None:
             raise InputError(_EMPTY.format(source.path))
-        return Content(arrow, form, flag, lambda rows: [lines[row] for row in rows])
+        return Content(arrow, form, flag, lambda rows: [lines[row] for row in rows], skipped=len(bad))
 
 
 class JSON(Format):
