@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from pathlib import Path
 
 import pyarrow.compute as pc
 
@@ -13,11 +12,9 @@ from classify.config.schema import DataConfig
 from classify.data.columns import Columns, asked_column, find_columns, require_column
 from classify.data.corpus import Tables
 from classify.data.formats.base import ReadOptions
-from classify.data.formats.hub import hub_parts, is_hub_name
-from classify.data.formats.registry import SUFFIXES
+from classify.data.formats.registry import find_layout
 from classify.data.labels import ClassNames, name_classes, value_counts
 from classify.data.names import PARTS, SPLIT_NAMES, part_called
-from classify.data.source import split_files
 from classify.data.table import Table, read_table
 from classify.errors import Faults, InputError
 
@@ -46,14 +43,11 @@ def _read(config: DataConfig) -> tuple[Table, Table | None, Table | None]:
     assert config.data is not None
     wanted = {"--data": config.data, "--eval-data": config.eval_data, "--test-data": config.test_data}
     labels = {"--data": config.labels, "--eval-data": config.eval_labels, "--test-data": config.test_labels}
-    parts = {}
-    if Path(config.data).is_dir():
-        parts = split_files(Path(config.data), SUFFIXES)
-    elif is_hub_name(config.data):
-        flags = dict(zip(PARTS, wanted, strict=True))
-        parts = {flags[part]: path for part, path in hub_parts(config.data, "--data").items()}
-    wanted |= {flag: path for flag, path in parts.items() if flag == "--data" or wanted[flag] is None}
     options = ReadOptions(config.encoding, config.sheet, config.on_bad_rows == "skip")
+    layout = find_layout(config.data, replace(options, labels=config.labels))
+    named = {} if layout is None else layout.parts(config.data, "--data")
+    parts = {flag: named.get(part) for part, flag in zip(PARTS, wanted, strict=True)}
+    wanted |= {flag: path for flag, path in parts.items() if path and (flag == "--data" or wanted[flag] is None)}
     tables: dict[str, Table] = {}
     faults = Faults()
     for flag, path in wanted.items():

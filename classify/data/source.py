@@ -23,7 +23,6 @@ from typing import Any, BinaryIO, cast
 
 import pyarrow
 
-from classify.data.names import PART_NAMES
 from classify.errors import InputError
 
 _BLOCK = 1 << 24
@@ -143,27 +142,6 @@ def matching(pattern: str) -> list[str]:
     if not glob.has_magic(pattern) or Path(pattern).exists():
         return []
     return sorted(name for name in glob.glob(pattern, recursive=True) if Path(name).is_file())
-
-
-def split_files(folder: Path, suffixes: Container[str]) -> dict[str, str]:
-    """The files, or folders of `datasets`, that are named after parts of a data set, by flag; {} without train."""
-    parts: dict[str, str] = {}
-    for flag, words in zip(("--data", "--eval-data", "--test-data"), PART_NAMES, strict=True):
-        entries = [entry for entry in sorted(folder.iterdir()) if _first_word(entry) in words]
-        names = [
-            str(entry)
-            for entry in entries
-            if (entry / "state.json").is_file() or (entry.is_file() and Source(str(entry), flag).suffix in suffixes)
-        ]
-        if len(names) > 1:
-            raise InputError(f"{flag}: {folder} has several files for it ({', '.join(names)}); name one.")
-        if names:
-            parts[flag] = names[0]
-    return parts if "--data" in parts else {}
-
-
-def _first_word(file: Path) -> str:
-    return re.split(r"[^a-z]", file.name.lower())[0]
 
 
 def find_source(path: str, flag: str, suffixes: Container[str]) -> Source:

@@ -19,11 +19,7 @@ import numpy.typing as npt
 
 from classify.data.copies import Copies, copy_numbers
 from classify.data.formats.base import Content, ReadOptions
-from classify.data.formats.columnar import is_saved_dataset, read_saved_dataset
-from classify.data.formats.documents import holds_documents, read_documents
-from classify.data.formats.hub import is_hub_name, read_hub
-from classify.data.formats.lines import label_flag, read_lines
-from classify.data.formats.registry import SUFFIXES, find_format
+from classify.data.formats.registry import SUFFIXES, find_format, find_layout
 from classify.data.source import find_source, matching
 from classify.errors import InputError
 
@@ -106,33 +102,23 @@ class Table:
 
 
 def read_table(path: str, flag: str = "--data", options: ReadOptions | None = None) -> Table:
-    """Read a table: a file, several that a pattern names, or a folder of documents. Raises InputError."""
+    """Read a table: a file, several that a pattern names, or what a `Layout` reads. Raises InputError."""
     options = options or ReadOptions()
-    if options.labels is not None:
-        texts, labels = find_source(path, flag, SUFFIXES), find_source(options.labels, label_flag(flag), SUFFIXES)
-        digest = hashlib.sha256(f"{texts.sha256}{labels.sha256}".encode()).hexdigest()
-        return Table(path, digest, read_lines(texts, labels, options))
     files = matching(path)
     if files:
         tables = [read_table(files[0], flag, options)]
         if tables[0].content.has_names:
             options = replace(options, columns=tuple(tables[0].columns))
         return _joined(path, tables + [read_table(name, flag, options) for name in files[1:]])
-    folder = Path(path)
-    if folder.is_dir():
-        if is_saved_dataset(folder):
-            content, digest = read_saved_dataset(path)
-            return Table(path, digest, content)
-        if not holds_documents(folder):
-            raise InputError(
-                f"{flag} {path}: expected a file, a folder with a folder of .txt files for each class, or one with "
-                f"files named train.*, validation.*, test.*. Got a folder with {_some(folder)} instead."
-            )
-        content, digest = read_documents(path, flag, options)
+    layout = find_layout(path, options)
+    if layout is not None:
+        content, digest = layout.read(path, flag, options)
         return Table(path, digest, content)
-    if is_hub_name(path):
-        content, digest = read_hub(path, flag)
-        return Table(path, digest, content)
+    if Path(path).is_dir():
+        raise InputError(
+            f"{flag} {path}: expected a file, a folder with a folder of .txt files for each class, or one with "
+            f"files named train.*, validation.*, test.*. Got a folder with {_some(Path(path))} instead."
+        )
     source = find_source(path, flag, SUFFIXES)
     content = find_format(source).read(source, options)
     return Table(path, source.sha256, content)

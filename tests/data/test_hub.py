@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from classify.data.formats.hub import is_hub_name
+from classify.data.formats.base import ReadOptions
+from classify.data.formats.hub import Hub
 
 ROOT = Path(__file__).parents[2]
 # Fill the cache as load_dataset does for a repository of files, under the name of the repository.
@@ -103,4 +104,4 @@ def test_a_split_that_is_not_there(home: Path) -> None:
 def test_what_may_be_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, may: bool) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").mkdir()
-    assert is_hub_name(path) == may
+    assert Hub().recognises(path, ReadOptions()) == may

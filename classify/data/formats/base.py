@@ -67,6 +67,25 @@ class Format(ABC):
         """All rows of a file."""
 
 
+class Layout(ABC):
+    """A form of table that is not one file: a folder, two files, a data set that lies elsewhere.
+
+    Reading raises InputError with all faults.
+    """
+
+    @abstractmethod
+    def recognises(self, path: str, options: ReadOptions) -> bool:
+        """Whether what a person named is of this form."""
+
+    def parts(self, path: str, flag: str) -> dict[str, str]:
+        """What to name for each part of a data set that is laid out so (train, eval, test); {} of one table."""
+        return {}
+
+    @abstractmethod
+    def read(self, path: str, flag: str, options: ReadOptions) -> tuple[Content, str]:
+        """All rows, and a SHA-256 of what they were read from."""
+
+
 def unique_names(names: Sequence[str]) -> tuple[list[str], str]:
     """Names of columns, those that come again numbered as pandas does (text, text.1); and a remark on these, or ""."""
     given, counts = set(names), Counter[str]()

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from classify.data.formats.base import Content, Format, ReadOptions, as_text, unique_names
+from classify.data.formats.base import Content, Format, Layout, ReadOptions, as_text, unique_names
 from classify.data.formats.large import LARGE, stored
 from classify.data.source import Source
 from classify.errors import InputError
@@ -65,27 +65,29 @@ class Arrow(Format):
         return _content(source, self.name, whole)
 
 
-def is_saved_dataset(folder: Path) -> bool:
-    """Whether a folder is what `datasets.Dataset.save_to_disk` writes."""
-    return (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file()
+class SavedDataset(Layout):
+    """A folder that `datasets.Dataset.save_to_disk` wrote."""
 
+    def recognises(self, path: str, options: ReadOptions) -> bool:
+        """By its two files."""
+        return all((Path(path) / name).is_file() for name in ("state.json", "dataset_info.json"))
 
-def read_saved_dataset(path: str) -> tuple[Content, str]:
-    """All rows of a folder that `datasets` has saved, and the SHA-256 of its files. Raises InputError."""
-    import datasets
-    import pyarrow
+    def read(self, path: str, flag: str, options: ReadOptions) -> tuple[Content, str]:
+        """All rows. Raises InputError where a file is damaged."""
+        import datasets
+        import pyarrow
 
-    digest = hashlib.sha256()
-    for file in sorted(Path(path).iterdir()):
-        with file.open("rb") as stream:
-            digest.update(hashlib.file_digest(stream, "sha256").digest())
-    try:
-        saved = datasets.load_from_disk(path)
-        typed = saved.with_format("arrow")[:].replace_schema_metadata(saved.features.arrow_schema.metadata)
-        typed.validate(full=True)
-    except (pyarrow.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path}: not a readable folder of datasets ({str(error).splitlines()[0]}).") from None
-    return as_content(path, typed, "a data set of `datasets`"), digest.hexdigest()
+        digest = hashlib.sha256()
+        for file in sorted(Path(path).iterdir()):
+            with file.open("rb") as stream:
+                digest.update(hashlib.file_digest(stream, "sha256").digest())
+        try:
+            saved = datasets.load_from_disk(path)
+            typed = saved.with_format("arrow")[:].replace_schema_metadata(saved.features.arrow_schema.metadata)
+            typed.validate(full=True)
+        except (pyarrow.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path}: not a readable folder of datasets ({str(error).splitlines()[0]}).") from None
+        return as_content(path, typed, "a data set of `datasets`"), digest.hexdigest()
 
 
 def _large(source: Source, name: str, file: parquet.ParquetFile) -> Content:

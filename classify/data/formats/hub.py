@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from classify.data.formats.base import Content
+from classify.data.formats.base import Content, Layout, ReadOptions
 from classify.data.formats.columnar import as_content
 from classify.data.names import PARTS, part_called
 from classify.errors import InputError
@@ -15,51 +15,52 @@ from classify.errors import InputError
 _NAME = re.compile(r"(?P<name>\w[\w.-]*(/[\w.-]+)?)(:(?P<config>[\w.+-]+))?(\[(?P<split>\w+)\])?")
 
 
-def is_hub_name(path: str) -> bool:
-    """Whether this can be the name of a data set, and of nothing that lies here."""
-    fits = _NAME.fullmatch(path)
-    if fits is None or Path(path).exists():
-        return False
-    name = Path(fits["name"])
-    return not name.suffix and (len(name.parts) == 1 or not name.parent.exists())
+class Hub(Layout):
+    """A data set by its name, or one of its splits as name[split]."""
 
+    def recognises(self, path: str, options: ReadOptions) -> bool:
+        """Where this can be such a name, and nothing of that name lies here."""
+        fits = _NAME.fullmatch(path)
+        if fits is None or Path(path).exists():
+            return False
+        name = Path(fits["name"])
+        return not name.suffix and (len(name.parts) == 1 or not name.parent.exists())
 
-def hub_parts(path: str, flag: str) -> dict[str, str]:
-    """The splits of a data set, by the part that each is: {"train": "imdb[train]", ...}. Raises InputError."""
-    if path.endswith("]"):
-        return {"train": path}
-    splits = list(_load(path, flag))
-    parts = {part: split for split in reversed(splits) if (part := part_called(split)) is not None}
-    if len(splits) == 1:
-        parts = {0: splits[0]}
-    if 0 not in parts:
-        raise InputError(
-            f"{flag} {path}: expected a split called train. Got {', '.join(splits)}; name one, as {path}[x]."
-        )
-    return {PARTS[part]: f"{path}[{split}]" for part, split in parts.items()}
+    def parts(self, path: str, flag: str) -> dict[str, str]:
+        """Its splits, by the part that each is: {"train": "imdb[train]", ...}. Raises InputError."""
+        if path.endswith("]"):
+            return {"train": path}
+        splits = list(_load(path, flag))
+        parts = {part: split for split in reversed(splits) if (part := part_called(split)) is not None}
+        if len(splits) == 1:
+            parts = {0: splits[0]}
+        if 0 not in parts:
+            raise InputError(
+                f"{flag} {path}: expected a split called train. Got {', '.join(splits)}; name one, as {path}[x]."
+            )
+        return {PARTS[part]: f"{path}[{split}]" for part, split in parts.items()}
 
+    def read(self, path: str, flag: str, options: ReadOptions) -> tuple[Content, str]:
+        """All rows of a split, and a hash of what it holds. Raises InputError."""
+        import pyarrow
 
-def read_hub(path: str, flag: str) -> tuple[Content, str]:
-    """All rows of a split, and a hash of what it holds. Raises InputError."""
-    import pyarrow
-
-    splits = _load(path.partition("[")[0], flag)
-    fits = _NAME.fullmatch(path)
-    split = fits["split"] if fits is not None else None
-    if split is None and len(splits) == 1:
-        split = next(iter(splits))
-    if split not in splits:
-        raise InputError(
-            f"{flag} {path}: expected one of its splits, as {path.partition('[')[0]}[{next(iter(splits))}]; "
-            f"it has: {', '.join(splits)}."
-        )
-    rows = splits[split]
-    try:
-        typed = rows.with_format("arrow")[:].replace_schema_metadata(rows.features.arrow_schema.metadata)
-    except (pyarrow.ArrowException, ValueError, TypeError) as error:
-        raise InputError(f"{flag} {path}: cannot be read ({str(error).splitlines()[0]}).") from None
-    digest = hashlib.sha256(f"{path}\0{rows._fingerprint}\0{len(rows)}".encode()).hexdigest()
-    return as_content(path, typed, "a data set of the Hugging Face hub"), digest
+        splits = _load(path.partition("[")[0], flag)
+        fits = _NAME.fullmatch(path)
+        split = fits["split"] if fits is not None else None
+        if split is None and len(splits) == 1:
+            split = next(iter(splits))
+        if split not in splits:
+            raise InputError(
+                f"{flag} {path}: expected one of its splits, as {path.partition('[')[0]}[{next(iter(splits))}]; "
+                f"it has: {', '.join(splits)}."
+            )
+        rows = splits[split]
+        try:
+            typed = rows.with_format("arrow")[:].replace_schema_metadata(rows.features.arrow_schema.metadata)
+        except (pyarrow.ArrowException, ValueError, TypeError) as error:
+            raise InputError(f"{flag} {path}: cannot be read ({str(error).splitlines()[0]}).") from None
+        digest = hashlib.sha256(f"{path}\0{rows._fingerprint}\0{len(rows)}".encode()).hexdigest()
+        return as_content(path, typed, "a data set of the Hugging Face hub"), digest
 
 
 def _load(path: str, flag: str) -> dict[str, Any]:

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from classify.data.encoding import detect_encoding
-from classify.data.formats.base import Content, ReadOptions
-from classify.data.source import Source
+from classify.data.formats.base import Content, Layout, ReadOptions
+from classify.data.source import Source, find_source
 from classify.errors import InputError
 
-
-def label_flag(flag: str) -> str:
-    """The flag of the labels that go with a file of texts: --labels, --eval-labels, --test-labels."""
-    return "--labels" if flag == "--data" else flag.replace("-data", "-labels")
+_SUFFIXES = (".txt",)
 
 
-def read_lines(texts: Source, labels: Source, options: ReadOptions) -> Content:
-    """A row a line. Raises InputError where one file has more lines than the other."""
-    import pyarrow
+class Lines(Layout):
+    """Two files beside each other, one of them named with --labels."""
 
-    encoding = detect_encoding(texts, options.encoding)
-    columns = {"text": _lines(texts, options.encoding), "label": _lines(labels, options.encoding)}
-    counts = {name: len(values) for name, values in columns.items()}
-    if counts["text"] != counts["label"]:
-        raise InputError(
-            f"{labels.flag} {labels.path}: expected a label for each of the {counts['text']} lines of {texts.path}. "
-            f"Got {counts['label']} lines instead."
-        )
-    arrow = pyarrow.table({name: pyarrow.array(values, pyarrow.string()) for name, values in columns.items()})
-    form = f"a text a line, labels from {labels.path}, {encoding.words}"
-    return Content(arrow, form, encoding.flag, lambda rows: [row + 1 for row in rows])
+    def recognises(self, path: str, options: ReadOptions) -> bool:
+        """Where labels are named."""
+        return options.labels is not None
+
+    def read(self, path: str, flag: str, options: ReadOptions) -> tuple[Content, str]:
+        """A row a line. Raises InputError where one file has more lines than the other."""
+        import pyarrow
+
+        assert options.labels is not None
+        label_flag = "--labels" if flag == "--data" else flag.replace("-data", "-labels")
+        texts, labels = find_source(path, flag, _SUFFIXES), find_source(options.labels, label_flag, _SUFFIXES)
+        encoding = detect_encoding(texts, options.encoding)
+        columns = {"text": _lines(texts, options.encoding), "label": _lines(labels, options.encoding)}
+        counts = {name: len(values) for name, values in columns.items()}
+        if counts["text"] != counts["label"]:
+            raise InputError(
+                f"{label_flag} {labels.path}: expected a label for each of the {counts['text']} lines of {texts.path}. "
+                f"Got {counts['label']} lines instead."
+            )
+        arrow = pyarrow.table({name: pyarrow.array(values, pyarrow.string()) for name, values in columns.items()})
+        form = f"a text a line, labels from {labels.path}, {encoding.words}"
+        digest = hashlib.sha256(f"{texts.sha256}{labels.sha256}".encode()).hexdigest()
+        return Content(arrow, form, encoding.flag, lambda rows: [row + 1 for row in rows]), digest
 
 
 def _lines(source: Source, encoding: str | None) -> list[str]:

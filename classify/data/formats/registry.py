@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from classify.data.formats.base import Format
-from classify.data.formats.columnar import Arrow, Parquet
+from classify.data.formats.base import Format, Layout, ReadOptions
+from classify.data.formats.columnar import Arrow, Parquet, SavedDataset
 from classify.data.formats.delimited import Delimited
+from classify.data.formats.documents import Documents
 from classify.data.formats.excel import Excel
+from classify.data.formats.hub import Hub
+from classify.data.formats.lines import Lines
+from classify.data.formats.parts import PartsFolder
 from classify.data.formats.records import JSON, JSONLines
 from classify.data.source import Source
 
 DELIMITED = Delimited()
 FORMATS: tuple[Format, ...] = (JSONLines(), JSON(), Parquet(), Arrow(), Excel(), DELIMITED)
 SUFFIXES = tuple(suffix for form in FORMATS for suffix in form.suffixes)
+
+LAYOUTS: tuple[Layout, ...] = (Lines(), PartsFolder(SUFFIXES), SavedDataset(), Documents(), Hub())
+
+
+def find_layout(path: str, options: ReadOptions) -> Layout | None:
+    """The layout of what a person named; None of a file."""
+    return next((layout for layout in LAYOUTS if layout.recognises(path, options)), None)
 
 
 def find_format(source: Source) -> Format:
