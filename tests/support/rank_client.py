@@ -27,6 +27,8 @@ def main(address: str, interpreter: str, *words: str) -> None:
         with contextlib.suppress(OSError):  # the listing's own, which is closed by now
             os.fstat(number)
             numbers.append(number)
+    signals = {getattr(signal, name) for name in FORWARDED}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # until it is known where they go
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     server.connect(address)
     message = json.dumps({**request, "descriptors": numbers, "client": os.getpid()}).encode()
@@ -37,8 +39,9 @@ def main(address: str, interpreter: str, *words: str) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(rank, number)
 
-    for name in FORWARDED:
-        signal.signal(getattr(signal, name), forward)
+    for number in signals:
+        signal.signal(number, forward)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
     code = int(server.recv(64) or 1)
     if code < 0:  # a signal ended it
         if -code != signal.SIGKILL:
