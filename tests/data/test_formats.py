@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import bz2
+import csv
 import gzip
+import io
 import json
 import lzma
 from collections.abc import Callable
@@ -298,6 +300,28 @@ def test_a_csv_that_was_saved_as_one_of_semicolons(tmp_path: Path) -> None:
     table = read_table(str(tmp_path / "a.csv"))
     assert pairs(table) == [("yes, really", "pos"), ("I &lt;3 it", "neg"), ("plain", "pos")]
     assert table.content.places([2]) == [4]
+
+
+def test_rows_that_span_lines_in_a_csv_that_was_saved_as_one_of_semicolons(tmp_path: Path) -> None:
+    """The spreadsheet took a line that begins with a quote for a cell of several lines, and dropped two quotes."""
+    cities = ["Dallas, TX", "", "San Jose\n", "Rome", "one\ntwo"]
+    rows = [
+        (
+            str(number),
+            f"text {number}" + "; and, so on" * (number % 20 == 3),
+            cities[number % 5],
+            "pos" if number % 2 else "",
+        )
+        for number in range(200)
+    ]
+    first, cells = io.StringIO(newline=""), io.StringIO(newline="")
+    csv.writer(first, lineterminator="\n").writerows([("id", "text", "city", "label"), *rows])
+    first.seek(0)
+    opened = [[*row, "", "", ""] for row in csv.reader(first, delimiter=";") if row]
+    csv.writer(cells, delimiter=";").writerows(opened)
+    (tmp_path / "a.csv").write_text(cells.getvalue(), newline="")
+    table = read_table(str(tmp_path / "a.csv"))
+    assert list(zip(*map(table.column, table.columns), strict=True)) == rows
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from classify.data.dialect import Dialect, candidates, detect_dialect, has_heade
 from classify.data.encoding import Encoding, detect_encoding
 from classify.data.formats.base import Content, Format, ReadOptions, unique_names
 from classify.data.formats.large import LARGE, stored
+from classify.data.formats.resaved import original_text
 from classify.data.names import LABEL_NAMES, PAIRED_NAMES, TEXT_NAMES
 from classify.data.source import Source
 from classify.errors import InputError
@@ -56,7 +57,7 @@ class Delimited(Format):
         dialect = detect_dialect(sample, source.suffix)
         text = _Text(source, encoding)
         if _is_wrapped(sample, dialect):
-            text, dialect = text.unwrapped(dialect), Dialect(",")
+            text, dialect = text.unwrapped(dialect, Dialect(",")), Dialect(",")
         with contextlib.suppress(InputError, csv.Error):
             content, lines = _read(text, dialect, options)
             if lines == text.lines and not text.has_quotes_inside(dialect):
@@ -135,12 +136,12 @@ class _Text:
         """The characters, with the lines that the file has."""
         return self.encoding.text(self.source) if self._rewritten is None else io.StringIO(self._rewritten, newline="")
 
-    def unwrapped(self, dialect: Dialect) -> _Text:
-        """What the file was before a program took each of its lines for fields of this dialect, and saved them so."""
+    def unwrapped(self, dialect: Dialect, before: Dialect) -> _Text:
+        """What the file was `before` a spreadsheet took its lines for cells of this dialect, and saved them so."""
         with self.stream() as stream:
             rows = [row for _, row in rows_of(stream, dialect)]
-        lines = (dialect.delimiter.join(row).rstrip(dialect.delimiter) for row in rows)
-        return _Text(self.source, self.encoding, "\n".join(lines) + "\n")
+        cells = [dialect.delimiter.join(row).rstrip(dialect.delimiter) for row in rows]
+        return _Text(self.source, self.encoding, original_text(cells, before) + "\n")
 
     def has_quotes_inside(self, dialect: Dialect) -> bool:
         """Whether a quote that is not doubled stands elsewhere than at a field's beginning or end.
