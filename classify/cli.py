@@ -198,6 +198,8 @@ def _inspect(arguments: list[str], program: str) -> int:
         training_parser(program).print_help()
         return 0
     config = parse_training(arguments, program)
+    if config.training.nproc is not None or launcher.is_launched():
+        raise InputError("classify inspect looks at a table in one process; start it without --nproc or a launcher.")
     from classify.data.files import write_json
     from classify.training.inspection import inspect_run
 

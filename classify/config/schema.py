@@ -106,6 +106,12 @@ class DataConfig:
         check=at_least(2),
     )
 
+    @property
+    def paths(self) -> list[str | None]:
+        """What is read of a person's files."""
+        tables = [self.data, self.eval_data, self.test_data]
+        return [*tables, self.labels, self.eval_labels, self.test_labels, self.split_like]
+
 
 @dataclass
 class ModelConfig:

@@ -15,7 +15,7 @@ from classify.errors import InputError
 
 CHECKPOINTS = "checkpoints"
 FILE = "run.json"
-_TABLES = ("data", "eval_data", "test_data")
+_TABLES = ("data", "eval_data", "test_data", "labels", "eval_labels", "test_labels", "split_like")
 _PATHS = (*_TABLES, "model")
 # What a new command says anew: where it goes on, and which process of a launcher it is.
 _OF_A_COMMAND = ("resume_from_checkpoint", "overwrite_output_dir", "output_dir", "local_rank")
@@ -87,6 +87,8 @@ def _where_it_lies(name: str, base: Path, keep: bool) -> str:
     if Path(name).is_absolute() or base.resolve() == Path.cwd():
         return name
     there = base / name
+    # A name that never was a path, such as that of a data set on a hub, has no suffix.
+    keep = keep or not Path(name).suffix
     return name if not there.exists() and (keep or Path(name).exists()) else str(there)
 
 

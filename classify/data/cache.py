@@ -38,6 +38,7 @@ def cached_bytes() -> tuple[int, int]:
 def clear_cache() -> None:
     """Forget all entries. A run that uses one goes on with what it has open."""
     shutil.rmtree(cache_folder(), ignore_errors=True)
+    shutil.rmtree(cache_folder().with_name("tokens"), ignore_errors=True)  # of an earlier version
 
 
 def cached(key: str, write: Callable[[Path], None], read: Callable[[Path], T | None]) -> T | None:

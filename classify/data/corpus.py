@@ -73,7 +73,7 @@ class Corpus:
         """Hash of what training sees: files, columns, class names, rows of the training part."""
         digest = hashlib.sha256()
         for table in self.tables:
-            digest.update(table.sha256.encode())
+            digest.update(table.identity.encode())
         digest.update("\0".join([self.text_column, self.label_column, *self.labels]).encode())
         digest.update(self.train.rows.tobytes())
         return digest.hexdigest()

@@ -52,7 +52,7 @@ def divide(tables: Tables, encoder: LabelEncoder, config: DataConfig, seed: int)
     eval_part = _part(tables, tables.eval, encoder, division.eval, truth)
     tested = _part(tables, tables.test, encoder, division.test, truth)
     if not len(eval_part) or not len(train):
-        raise InputError(_too_few(tables, eval_part))
+        raise InputError(_too_few(tables, eval_part, config.split_by_time))
     # Without a table, or with too few different texts, there is no test score, rather than a false one.
     test = tested if len(tested) else None
     scored = {"evaluation": eval_part} | ({} if test is None else {"test": test})
@@ -109,7 +109,11 @@ def _division(tables: Tables, labelled: Rows, strata: Rows, config: DataConfig, 
     how += f", rows of one {config.group_column!r} in one part" if config.group_column is not None else ""
     how += ", texts that are nearly the same in one part" if config.near_duplicates else ""
     if earlier is not None:
-        how += f"; {int((earlier[rows] >= 0).sum())} rows as {config.split_like} has them"
+        parts = np.full(len(table), -1)
+        for number, own in enumerate((split.train, split.eval, split.test)):
+            parts[rows[own if own is not None else []]] = number
+        known, kept = int((earlier[rows] >= 0).sum()), int((earlier == parts)[rows][earlier[rows] >= 0].sum())
+        how += f"; {kept} of {known} rows that {config.split_like} knew are in the part they were in"
     test = division.test if split.test is None else rows[split.test]
     how = f"{division.how}; {how}" if division.how else how
     return _Division(rows[split.train], rows[split.eval], test, how, division.flag)
@@ -179,10 +183,14 @@ def _unlabelled(tables: Tables) -> list[tuple[str, Part]]:
     return parts
 
 
-def _too_few(tables: Tables, eval_part: Part) -> str:
+def _too_few(tables: Tables, eval_part: Part, split_by_time: str | None) -> str:
     if tables.eval is not None and not len(eval_part):
         return f"{tables.eval.path}: no row has a label; expected rows to evaluate on."
     table = tables.train
+    if not tables.labelled(table).any():
+        return f"{table.path}: no row has a label; expected rows to train on."
+    if split_by_time is not None:
+        return f"{table.path}: expected several moments in column {split_by_time!r}, to divide by. Got too few instead."
     different = len(np.unique(table.copies(tables.columns.text)))
     return f"{table.path}: too few different texts to divide: {len(table)} rows hold {different}."
 

@@ -9,13 +9,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow.compute as pc
 
 from classify.data.copies import EMPTY, first_rows, plain
 from classify.data.corpus import Corpus, Rows
 from classify.data.coverage import unknown_share
 from classify.data.near_duplicates import near_duplicates
-from classify.data.table import Table
 from classify.data.tokenize import Tokens, default_max_length
 
 # Texts that languages and near-duplicates are looked for in.
@@ -144,7 +142,7 @@ def inspect_corpus(corpus: Corpus) -> Report:
         copies=int(filled.sum()) - int(filled[first].sum()),
         **_conflicts(corpus, first, group_of, filled),
         leaks={name: len(rows) for name, rows in corpus.seen.items() if rows},
-        characters=_spread(_lengths(table, corpus.text_column)),
+        characters=_spread(table.lengths(corpus.text_column)),
         notes=list(corpus.warnings),
     )
 
@@ -169,7 +167,7 @@ def count_tokens(
     lengths = tokens.full_lengths[rows]
     recommended = default_max_length(lengths, cap)
     limit = wanted or recommended
-    characters = _lengths(corpus.train.table, corpus.text_column)[rows]
+    characters = corpus.train.table.lengths(corpus.text_column)[rows]
     report.tokens = {
         **_spread(lengths),
         "max_length": float(limit),
@@ -210,11 +208,6 @@ def _conflicts(corpus: Corpus, first: Rows, group_of: Rows, filled: npt.NDArray[
         for text, group, where in zip(texts, listed.tolist(), places, strict=True)
     ]
     return {"conflicting_texts": len(groups), "conflicts": conflicts}
-
-
-def _lengths(table: Table, column: str) -> Rows:
-    """(rows,) characters of each text."""
-    return pc.utf8_length(table.arrow.column(column)).to_numpy().astype(np.int64)
 
 
 def _languages(texts: Sequence[str]) -> dict[str, float]:

@@ -81,7 +81,10 @@ def _renamed(given: str) -> dict[str, str]:
     pairs = [pair.partition("=") for pair in given.split(",")]
     if not all(old.strip() and sign and new.strip() for old, sign, new in pairs):
         raise InputError(f"--label-names must be pairs such as 0=negative,1=positive. Got {given!r} instead.")
-    return {old.strip(): new.strip() for old, _, new in pairs}
+    names = {old.strip(): new.strip() for old, _, new in pairs}
+    if len(names) < len(pairs):
+        raise InputError(f"--label-names names a label twice: {given!r}; give each one name.")
+    return names
 
 
 def find_labels(
@@ -147,6 +150,9 @@ def label_ids(
     for number, name in enumerate(named):
         if name is not None and name not in index:
             faults.setdefault(name, []).extend(np.flatnonzero(numbers == number).tolist())
+    empty = _empty_labels(table, label_column, classes or ClassNames())
+    if empty:
+        raise InputError(*empty)
     if faults:
         raise InputError(
             *(
@@ -163,10 +169,10 @@ def near_twins(labels: list[str]) -> list[tuple[str, str]]:
     seen: dict[str, str] = {}
     pairs: list[tuple[str, str]] = []
     for name in labels:
-        plain = name.strip().casefold()
-        if plain in seen:
-            pairs.append((seen[plain], name))
-        seen.setdefault(plain, name)
+        key = plain(name)
+        if key in seen:
+            pairs.append((seen[key], name))
+        seen.setdefault(key, name)
     return pairs
 
 

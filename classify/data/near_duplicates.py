@@ -25,6 +25,8 @@ def near_duplicates(texts: Sequence[str]) -> npt.NDArray[np.int64]:
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
+    if not texts:
+        return np.empty(0, dtype=np.int64)
     index = MinHashLSH(threshold=_COMMON, num_perm=_NUMBERS)
     empty = MinHash(num_perm=_NUMBERS, seed=1, hashfunc=zlib.crc32)
     first: dict[str, int] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 import pyarrow.compute as pc
@@ -20,6 +20,7 @@ from classify.errors import Faults, InputError
 
 # What data sets write where the labels of a part are kept from those who take part in a contest.
 _WITHHELD = frozenset({"-1", ""})
+_LABEL_FLAGS = {"--data": "--labels", "--eval-data": "--eval-labels", "--test-data": "--test-labels"}
 # What --split-column says where a column of that name is none.
 NO_COLUMN = "none"
 _SHOWN = 5
@@ -28,14 +29,17 @@ _SHOWN = 5
 def read_tables(config: DataConfig) -> Tables:
     """Read the tables and find the columns. Raises InputError with all faults."""
     table, eval_table, test_table = _read(config)
-    columns = find_columns(table, config.text_column, config.label_column)
+    split_column = _split_column(config, table, eval_table, test_table)
+    asked_column(table, config.group_column, "--group-column")
+    asked_column(table, config.split_by_time, "--split-by-time")
+    # What says something else of a row is neither its text nor its label, unless it is named.
+    apart = {split_column, config.group_column, config.split_by_time} - {config.text_column, config.label_column}
+    columns = find_columns(table.without(apart), config.text_column, config.label_column)
     _require_columns(columns, eval_table, ("text", "label"))
     # Of rows that are only to be predicted no label is expected.
     _require_columns(columns, test_table, ("text",) if config.predict_unlabelled else ("text", "label"))
-    asked_column(table, config.group_column, "--group-column")
-    asked_column(table, config.split_by_time, "--split-by-time")
     classes = _name_classes(config, columns.label, [table, eval_table], test_table)
-    return Tables(table, eval_table, test_table, columns, classes, _split_column(config, table, columns.label))
+    return Tables(table, eval_table, test_table, columns, classes, split_column)
 
 
 def _read(config: DataConfig) -> tuple[Table, Table | None, Table | None]:
@@ -45,8 +49,8 @@ def _read(config: DataConfig) -> tuple[Table, Table | None, Table | None]:
     labels = {"--data": config.labels, "--eval-data": config.eval_labels, "--test-data": config.test_labels}
     options = ReadOptions(config.encoding, config.sheet, config.on_bad_rows == "skip")
     layout = find_layout(config.data, replace(options, labels=config.labels))
-    named = {} if layout is None else layout.parts(config.data, "--data")
-    parts = {flag: named.get(part) for part, flag in zip(PARTS, wanted, strict=True)}
+    laid = {} if layout is None else layout.parts(config.data, "--data")
+    parts = {flag: laid.get(part) for part, flag in zip(PARTS, wanted, strict=True)}
     wanted |= {flag: path for flag, path in parts.items() if path and (flag == "--data" or wanted[flag] is None)}
     tables: dict[str, Table] = {}
     faults = Faults()
@@ -56,17 +60,20 @@ def _read(config: DataConfig) -> tuple[Table, Table | None, Table | None]:
                 tables[flag] = read_table(path, flag, replace(options, labels=labels[flag]))
                 if flag == "--data" and tables[flag].content.has_names:
                     options = replace(options, columns=tuple(tables[flag].columns))
+        if labels[flag] is not None and path is None:
+            faults.append(f"{_LABEL_FLAGS[flag]} names labels, and {flag} no texts that they are of; give both.")
     faults.raise_if_any()
-    return _with_names(tables["--data"], tables.values()), tables.get("--eval-data"), tables.get("--test-data")
+    headers = [table.columns for table in tables.values() if table.content.has_names]
+    named = {flag: _with_names(table, headers) for flag, table in tables.items()}
+    return named["--data"], named.get("--eval-data"), named.get("--test-data")
 
 
-def _with_names(table: Table, all_tables: Iterable[Table]) -> Table:
-    """`--data` without a header has the columns of another table with one, where that is as wide."""
-    if table.content.has_names:
+def _with_names(table: Table, headers: Iterable[Sequence[str]]) -> Table:
+    """A table without a header has the columns of another table with one, where that is as wide."""
+    names = next((names for names in headers if len(names) == len(table.columns)), None)
+    if table.content.has_names or names is None:
         return table
-    others = (other.columns for other in all_tables if other.content.has_names)
-    names = next((names for names in others if len(names) == len(table.columns)), None)
-    return table if names is None else replace(table, content=table.content.named(names))
+    return replace(table, content=table.content.named(names))
 
 
 def _require_columns(columns: Columns, table: Table | None, wanted: Iterable[str]) -> None:
@@ -88,40 +95,51 @@ def _name_classes(
         if table is not None:
             counts.update(value_counts(table, column))
     unlabelled = set()
+    # What stands in a test table alone is no class, but may be another way to write one.
+    tested = {} if test_table is None or column not in test_table.columns else value_counts(test_table, column)
+    counts.update(dict.fromkeys(tested, 0))
     if config.unlabelled_value is not None:
         if config.unlabelled_value not in counts:
-            raise InputError(f"--unlabelled-value {config.unlabelled_value}: no row of --data has it as its label.")
+            raise InputError(f"--unlabelled-value {config.unlabelled_value}: no row has it as its label.")
         unlabelled.add(config.unlabelled_value)
     if config.drop_unlabelled or config.predict_unlabelled:
         unlabelled |= {label for label in counts if not label.strip()} | {""}
-    if test_table is not None and column in test_table.columns:
-        values = set(value_counts(test_table, column))
-        if len(values) == 1 and values <= _WITHHELD - set(counts):
-            unlabelled |= values
+    if len(tested) == 1 and set(tested) <= _WITHHELD and not any(counts[value] for value in tested):
+        unlabelled |= set(tested)
     named = {label: count for label, count in counts.items() if label not in unlabelled}
     return name_classes(
         named, normalize=config.normalize_labels, given=config.label_names, unlabelled=frozenset(unlabelled)
     )
 
 
-def _split_column(config: DataConfig, table: Table, label: str) -> str | None:
+def _split_column(config: DataConfig, table: Table, eval_table: Table | None, test_table: Table | None) -> str | None:
     """The column that says which part a row of `--data` is in: the one asked for, or one that can be nothing else.
 
-    Raises InputError where it says something else, or where the parts are given in another way, too.
+    Raises InputError where it says something else, or where the parts are said in several ways.
     """
-    ways = {
-        "--eval-data": config.eval_data, "--test-data": config.test_data, "--split-by-time": config.split_by_time,
-        "--split-like": config.split_like,
-    }  # fmt: skip
-    given = [flag for flag, value in ways.items() if value is not None]
-    name = config.split_column
-    if name == NO_COLUMN or (name is None and given):
+    name = None if config.split_column == NO_COLUMN else config.split_column
+    given = {"--eval-data": eval_table, "--split-column": name, "--split-by-time": config.split_by_time}
+    if name is not None:
+        given["--test-data"] = test_table
+    ways = [flag for flag, value in given.items() if value is not None]
+    if len(ways) > 1:
+        raise InputError(f"{ways[0]} and {ways[1]} both say what is evaluated or tested on; give one of them.")
+    by_seed = {
+        "--split-like": config.split_like is not None,
+        "--group-column": config.group_column is not None,
+        "--near-duplicates": config.near_duplicates,
+    }
+    asked = [flag for flag, value in by_seed.items() if value]
+    if ways and asked:
+        raise InputError(
+            f"{asked[0]} says how --data is divided by the seed, and {ways[0]} how else; give one of them."
+        )
+    if name is None and (ways or asked or test_table is not None or config.split_column == NO_COLUMN):
         return None
     if name is None:
-        usual = [column for column in table.columns if column.strip().lower() in SPLIT_NAMES and column != label]
-        return next((column for column in usual if _divides(_parts_of(table, column).values())), None)
-    if given:
-        raise InputError(f"--split-column {name} and {given[0]} both say what is evaluated on; give one of them.")
+        usual = [column for column in table.columns if column.strip().lower() in SPLIT_NAMES]
+        free = [column for column in usual if column not in (config.text_column, config.label_column)]
+        return next((column for column in free if _divides(_parts_of(table, column).values())), None)
     asked_column(table, name, "--split-column")
     parts = _parts_of(table, name)
     unknown = [value for value, part in parts.items() if part is None]

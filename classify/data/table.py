@@ -9,13 +9,14 @@ from __future__ import annotations
 import bisect
 import hashlib
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow.compute as pc
 
 from classify.data.copies import Copies, copy_numbers
 from classify.data.formats.base import Content, ReadOptions
@@ -38,12 +39,18 @@ class Table:
     path: str
     sha256: str
     content: Content
+    options: ReadOptions = field(default_factory=ReadOptions)
     _copies: dict[str, Copies] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def arrow(self) -> pyarrow.Table:
         """The rows."""
         return self.content.arrow
+
+    @property
+    def identity(self) -> str:
+        """What its rows are known by: the same file read by other options has others."""
+        return self.options.identity(self.sha256)
 
     @property
     def columns(self) -> list[str]:
@@ -75,9 +82,27 @@ class Table:
         return self._copies[name]
 
     def take(self, name: str, rows: npt.NDArray[np.int64]) -> list[str]:
-        """Values of a column in some rows."""
-        values: list[str] = self.arrow.column(name).take(rows).to_pylist()
+        """Values of a column in some rows, whose numbers ascend.
+
+        Chunk by chunk: Arrow's own `take` joins all chunks, and a column of strings holds 2 GiB at most.
+        """
+        values: list[str] = []
+        start = 0
+        for chunk in self.arrow.column(name).chunks:
+            here = rows[slice(*np.searchsorted(rows, (start, start + len(chunk))))]
+            values += chunk.take(here - start).to_pylist()
+            start += len(chunk)
         return values
+
+    def lengths(self, name: str) -> npt.NDArray[np.int64]:
+        """(rows,) characters of each value of a column."""
+        lengths = [np.from_dlpack(pc.utf8_length(chunk)) for chunk in self.arrow.column(name).chunks]
+        return np.concatenate([*lengths, np.empty(0, dtype=np.int64)]).astype(np.int64)
+
+    def without(self, names: Collection[str | None]) -> Table:
+        """The table without some of its columns."""
+        kept = [name for name in self.columns if name not in names]
+        return replace(self, content=replace(self.content, arrow=self.arrow.select(kept)), _copies={})
 
     def as_dataset(self) -> datasets.Dataset:
         """The same Arrow table as `datasets.Dataset`; nothing is copied."""
@@ -97,7 +122,8 @@ class Table:
         for rows in groups:
             listed = ", ".join(str(place) for _, place in zip(rows[:_SHOWN], places, strict=False))
             more = f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
-            words.append(f"{self.path} {self.content.unit}{'s' if len(rows) > 1 else ''} {listed}{more}")
+            unit = f"{self.path} {self.content.unit}{'s' if len(rows) > 1 else ''} " if self.content.unit else ""
+            words.append(f"{unit}{listed}{more}")
         return words
 
 
@@ -113,7 +139,7 @@ def read_table(path: str, flag: str = "--data", options: ReadOptions | None = No
     layout = find_layout(path, options)
     if layout is not None:
         content, digest = layout.read(path, flag, options)
-        return Table(path, digest, content)
+        return Table(path, digest, content, options)
     if Path(path).is_dir():
         raise InputError(
             f"{flag} {path}: expected a file, a folder with a folder of .txt files for each class, or one with "
@@ -121,7 +147,7 @@ def read_table(path: str, flag: str = "--data", options: ReadOptions | None = No
         )
     source = find_source(path, flag, SUFFIXES)
     content = find_format(source).read(source, options)
-    return Table(path, source.sha256, content)
+    return Table(path, source.sha256, content, options)
 
 
 def _joined(path: str, tables: list[Table]) -> Table:
@@ -138,11 +164,17 @@ def _joined(path: str, tables: list[Table]) -> Table:
 
     def places(rows: Sequence[int]) -> list[str]:
         owners = [bisect.bisect_right(ends, row) for row in rows]
-        return [tables[n].where([row - ends[n] + len(tables[n])]) for n, row in zip(owners, rows, strict=True)]
+        words: dict[int, str] = {}
+        for n in set(owners):  # each file is looked through once
+            own = [row for row, owner in zip(rows, owners, strict=True) if owner == n]
+            words |= dict(
+                zip(own, tables[n].where_each([[row - ends[n] + len(tables[n])] for row in own]), strict=True)
+            )
+        return [words[row] for row in rows]
 
     digest = hashlib.sha256("".join(table.sha256 for table in tables).encode()).hexdigest()
-    content = Content(arrow, f"{len(tables)} files: {first.content.form}", first.content.flag, places, "row")
-    return Table(path, digest, content)
+    content = Content(arrow, f"{len(tables)} files: {first.content.form}", first.content.flag, places, "")
+    return Table(path, digest, content, first.options)
 
 
 def _some(folder: Path) -> str:

@@ -34,8 +34,8 @@ def read_times(table: Table, column: str, rows: Rows) -> npt.NDArray[np.float64]
 
     values = table.column(column)
     texts = [values[row].strip() for row in rows]
-    if all(map(is_number, texts)):
-        return np.array(texts, dtype=np.float64)
+    if all(map(is_number, texts)) and np.isfinite(numbers := np.array(texts, dtype=np.float64)).all():
+        return numbers
 
     def parse(form: str) -> pandas.Series[pandas.Timestamp]:
         with warnings.catch_warnings():

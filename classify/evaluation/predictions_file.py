@@ -44,7 +44,6 @@ def write_predictions(
     between the columns, as it is read. `guarded`: cells that a spreadsheet would take for formulas get a ' in front
     (https://owasp.org/www-community/attacks/CSV_Injection); numbers stay numbers.
     """
-    picked = table.arrow.take(rows)
     predicted = iter(fields)
     with whole_file(path) as file:
         between = "\t" if path.suffix.lower() == ".tsv" else ","
@@ -59,7 +58,7 @@ def write_predictions(
 
         write_row([*table.columns, *added])
         for start in range(0, len(rows), 4096):
-            columns = [column.to_pylist() for column in picked.slice(start, 4096).columns]
+            columns = [table.take(name, rows[start : start + 4096]) for name in table.columns]
             for given, added_fields in zip(zip(*columns, strict=True), itertools.islice(predicted, 4096), strict=True):
                 write_row([*given, *added_fields])
 

@@ -136,7 +136,7 @@ def predict_table(
     Returns what a person should know of the texts before they trust the predictions. A collective; the main process
     writes. Raises InputError where the processes were given different tables.
     """
-    identity = f"{table.sha256}/{text_column}"
+    identity = f"{table.identity}/{text_column}"
     classifier.world.check_same({"data": identity})
     texts = list(table.as_dataset()[text_column])
     tokens = classifier.tokens_of(texts, identity)

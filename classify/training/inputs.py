@@ -71,7 +71,8 @@ def check_inputs(config: RunConfig) -> Checked:
         tables = read_tables(config.data)
         task = recognise(tables)
         corpus = divide(tables, task, config.data, training.seed)
-        check_columns_free((corpus.test or corpus.eval).table, task.prediction_columns())
+        for part in (corpus.test or corpus.eval, *corpus.unlabelled.values()):
+            check_columns_free(part.table, task.prediction_columns())
     with faults.collecting():
         model = resolve_model(config.model.name, download=not faults, pooling=config.model.pooling)
         with faults.collecting():
@@ -109,11 +110,11 @@ def check_start(training: TrainingConfig) -> None:
 def _check_standard_input(config: RunConfig) -> None:
     """Raise InputError where standard input cannot be the table: several would read it."""
     data = config.data
-    flags = [
-        flag
-        for flag, path in (("--data", data.data), ("--eval-data", data.eval_data), ("--test-data", data.test_data))
-        if path == STANDARD_INPUT
-    ]
+    paths = {
+        "--data": data.data, "--eval-data": data.eval_data, "--test-data": data.test_data,
+        "--labels": data.labels, "--eval-labels": data.eval_labels, "--test-labels": data.test_labels,
+    }  # fmt: skip
+    flags = [flag for flag, path in paths.items() if path == STANDARD_INPUT]
     if len(flags) > 1:
         raise InputError(f"{' and '.join(flags)} both name standard input (-), which holds one table; give a file.")
     if flags and (launcher.is_launched() or config.training.nproc is not None):

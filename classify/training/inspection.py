@@ -34,7 +34,9 @@ def inspect_run(config: RunConfig) -> Report:
     tokenizer = load_tokenizer(str(checked.model.path))
     table, column = corpus.train.table, corpus.text_column
     with ThreadPoolExecutor(1) as beside:  # the tokenizer works without the GIL
-        task = beside.submit(tokenize, tokenizer, table.as_dataset()[column], cap, identity=f"{table.sha256}/{column}")
+        task = beside.submit(
+            tokenize, tokenizer, table.as_dataset()[column], cap, identity=f"{table.identity}/{column}"
+        )
         inspect.look_at_sample(report, corpus, config.training.seed)
         tokens = task.result()
     inspect.count_tokens(report, corpus, tokens, config.data.max_length, cap, tokenizer.unk_token_id)

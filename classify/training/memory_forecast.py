@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pyarrow.compute as pc
-
 from classify.data.tokenize import DEFAULT_LIMIT
 from classify.distributed.world import World
 from classify.modeling import memory_estimate
@@ -20,7 +18,7 @@ def memory(checked: Checked, world: World) -> str:
     Raises InputError where the device cannot compute as asked.
     """
     train = checked.corpus.train
-    characters = pc.mean(pc.utf8_length(train.table.arrow.column(checked.corpus.text_column).take(train.rows))).as_py()
+    characters = float(train.table.lengths(checked.corpus.text_column)[train.rows].mean())
     limit = checked.config.data.max_length or min(DEFAULT_LIMIT, checked.model.max_length)
     length = min(characters / _CHARACTERS_A_TOKEN + 2, limit)
     words = need(checked, world, length).words()

@@ -71,7 +71,7 @@ def check_destination(config: RunConfig) -> Destination:
             _check_usable(Path("runs"), may_hold_files=True)
     elif launcher.looks_at_folders() and begun_before(destination) is None:
         data = config.data
-        check_folder(destination, named, [data.data, data.eval_data, data.test_data, config.model.name])
+        check_folder(destination, named, [*data.paths, config.model.name])
     return destination
 
 

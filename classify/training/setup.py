@@ -123,7 +123,7 @@ def tokenize_tables(checked: Checked) -> Tokenized:
     column = corpus.text_column
     cap = checked.model.max_length
     whole = {
-        table.path: tokenize(tokenizer, table.as_dataset()[column], cap, identity=f"{table.sha256}/{column}")
+        table.path: tokenize(tokenizer, table.as_dataset()[column], cap, identity=f"{table.identity}/{column}")
         for table in corpus.tables
     }
     unreadable = check_coverage(corpus.train, column, whole[corpus.train.table.path], tokenizer, checked.config.model)

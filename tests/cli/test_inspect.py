@@ -65,6 +65,11 @@ def test_faults_are_those_of_a_run(folder: Path, capsys: pytest.CaptureFixture[s
     assert not (folder / "inspect.json").exists()
 
 
+def test_it_looks_in_one_process(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "--data", "my.csv", "--nproc", "2"]) == 2
+    assert "in one process" in capsys.readouterr().err
+
+
 def test_languages_and_texts_that_are_nearly_the_same(
     folder: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

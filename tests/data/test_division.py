@@ -88,7 +88,7 @@ def test_a_column_with_other_values_is_no_split_column(tmp_path: Path) -> None:
         load(path, split_column="split")
     with pytest.raises(InputError, match=r"--split-column splits: .* has no such column"):
         load(path, split_column="splits")
-    with pytest.raises(InputError, match="--split-column split and --test-data both say what is evaluated on"):
+    with pytest.raises(InputError, match="--split-column and --test-data both say what is evaluated"):
         load(path, split_column="split", test_data=str(path))
 
 
@@ -169,7 +169,9 @@ def test_a_table_with_more_rows_is_divided_as_before(tmp_path: Path) -> None:
     for name, texts in texts_of(before).items():
         assert texts <= parts[name]
     assert [len(parts[name]) for name in PARTS] == pytest.approx([240, 30, 30], abs=2)
-    assert "200 rows as" in again.guesses[-1].why
+    assert "200 of 200 rows that" in again.guesses[-1].why
+    without = load(tmp_path / "b.csv", split_like=earlier, test_data=str(tmp_path / "a.csv"))
+    assert "180 of 200 rows that" in without.guesses[-1].why
 
 
 def test_a_record_that_is_not_there_or_damaged(tmp_path: Path) -> None:
@@ -235,7 +237,7 @@ def test_an_empty_label_stops_where_nobody_said_otherwise(tmp_path: Path) -> Non
     path = write(tmp_path / "a.csv", [(f"text {i}", "ab"[i % 2] if i else "") for i in range(20)])
     with pytest.raises(InputError, match=r"a\.csv line 2: the label is empty; .*--drop-unlabelled"):
         load(path)
-    with pytest.raises(InputError, match="--unlabelled-value -1: no row of --data has it"):
+    with pytest.raises(InputError, match="--unlabelled-value -1: no row has it"):
         load(path, unlabelled_value="-1")
 
 
@@ -299,7 +301,7 @@ def test_a_document_of_parts(tmp_path: Path) -> None:
         "test": [["tell me", "a"]],
     }
     (tmp_path / "a.json").write_text(json.dumps(document))
-    corpus = load(tmp_path / "a.json", text_column="column_1", label_column="column_2")
+    corpus = load(tmp_path / "a.json")
     assert corpus.test is not None
     assert [len(part) for part in (corpus.train, corpus.eval, corpus.test)] == [22, 5, 1]
     assert corpus.labels == ["a", "b", "oos"]
@@ -333,3 +335,98 @@ def test_the_parts_do_not_depend_on_rows_without_a_label(tmp_path: Path) -> None
     mixed = [row for i, pair in enumerate(labelled) for row in ([(f"none {i}", ""), pair] if i % 3 else [pair])]
     assert texts_of(load(write(tmp_path / "b.csv", mixed), drop_unlabelled=True)) == parts
     assert np.bincount([len(texts) for texts in parts.values()])[10] == 2
+
+
+def test_a_key_of_their_own_is_not_replaced(tmp_path: Path) -> None:
+    rows = [{"text": f"text {i}", "label": "ab"[i % 2], "split": f"mine {i}"} for i in range(24)]
+    (tmp_path / "a.json").write_text(json.dumps({"train": rows[:20], "dev": rows[20:]}))
+    corpus = load(tmp_path / "a.json")
+    assert (len(corpus.train), len(corpus.eval)) == (20, 4)
+    assert corpus.train.table.column("split") == [f"mine {i}" for i in range(24)]
+
+
+def test_columns_that_divide_are_neither_text_nor_label(tmp_path: Path) -> None:
+    draw = random.Random(4)
+    rows = [(sentence(draw), "ab"[i % 2], ("train", "test")[i % 4 == 3], f"owner {i % 9}") for i in range(40)]
+    path = write(tmp_path / "a.csv", rows, "words,kind,part,customer")
+    corpus = load(path, split_column="part", label_column="kind")
+    assert (corpus.text_column, corpus.label_column) == ("words", "kind")
+    three = write(tmp_path / "b.csv", [(*row[:2], row[3]) for row in rows], "words,kind,customer")
+    assert load(three, group_column="customer").label_column == "kind"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"split_by_time": "day", "eval_data": "a.csv"},
+        {"split_by_time": "day", "split_like": "runs/a"},
+        {"split_by_time": "day", "near_duplicates": True},
+        {"split_column": "split", "group_column": "day"},
+        {"split_column": "split", "split_by_time": "day"},
+        {"eval_data": "a.csv", "split_like": "runs/a"},
+    ],
+)
+def test_flags_that_divide_otherwise_are_not_ignored(tmp_path: Path, options: dict[str, Any]) -> None:
+    rows = [(f"text {i}", "ab"[i % 2], f"2024-01-{i + 1:02}", "train" if i % 4 else "test") for i in range(30)]
+    path = write(tmp_path / "a.csv", rows, "text,label,day,split")
+    if "eval_data" in options:
+        options = {**options, "eval_data": str(path)}
+    with pytest.raises(InputError, match=r"give one of them|drop one"):
+        load(path, **options)
+
+
+def test_a_split_column_beside_given_parts_is_refused_or_left_alone(tmp_path: Path) -> None:
+    rows = [(f"text {i}", "ab"[i % 2], "train" if i % 4 else "test") for i in range(40)]
+    (tmp_path / "data").mkdir()
+    write(tmp_path / "data" / "train.csv", rows, "text,label,split")
+    write(tmp_path / "data" / "test.csv", rows[:8], "text,label,split")
+    corpus = load(tmp_path / "data")
+    assert corpus.test is not None
+    assert [len(part) for part in (corpus.train, corpus.eval, corpus.test)] == [36, 4, 8]
+    with pytest.raises(InputError, match="--split-column and --test-data"):
+        load(tmp_path / "data", split_column="split")
+
+
+@pytest.mark.parametrize(
+    ("labels", "test_labels", "options"),
+    [
+        (["0", "1"], ["0.0", "1.0"], {}),
+        (["card", "app"], ["CARD", " app"], {"normalize_labels": True}),
+        (["a", "b"], ["a", " "], {"drop_unlabelled": True}),
+        (["a", "b"], ["b", "-1"], {"unlabelled_value": "-1"}),
+    ],
+)
+def test_labels_of_the_test_table_are_read_as_those_of_data(
+    tmp_path: Path, labels: list[str], test_labels: list[str], options: dict[str, Any]
+) -> None:
+    path = write(tmp_path / "a.csv", [(f"text {i}", labels[i % 2]) for i in range(20)])
+    test = write(tmp_path / "test.csv", [(f"new {i}", test_labels[i % 2]) for i in range(6)])
+    corpus = load(path, test_data=str(test), **options)
+    assert corpus.labels == sorted(labels)
+    assert corpus.test is not None
+    assert len(corpus.test) == (3 if options.keys() & {"drop_unlabelled", "unlabelled_value"} else 6)
+
+
+def test_an_empty_test_label_is_said_with_what_to_do(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", [(f"text {i}", "ab"[i % 2]) for i in range(20)])
+    test = write(tmp_path / "test.csv", [("new", "a"), ("newer", "")])
+    with pytest.raises(InputError, match=r"test\.csv line 3: the label is empty; .*--drop-unlabelled"):
+        load(path, test_data=str(test))
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "said"),
+    [
+        ([(f"text {i}", "ab"[i % 2], "2024-01-01") for i in range(30)], {"split_by_time": "day"}, "several moments"),
+        ([(f"text {i}", "ab"[i % 2], ("nan", "7")[i % 2]) for i in range(30)], {"split_by_time": "day"}, "'nan'"),
+        ([(f"text {i}", "ab"[i % 2], 0) for i in range(30)], {"label_names": "a=x,a=y"}, "names a label twice"),
+        ([(f"text {i}", "ab"[i % 2], 0) for i in range(30)], {"eval_labels": "l.txt"}, "--eval-labels names labels"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_said(tmp_path: Path, rows: list[Any], options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        load(write(tmp_path / "a.csv", rows, "text,label,day"), **options)
+
+
+def test_nothing_is_nearly_the_same_as_nothing() -> None:
+    assert near_duplicates([]).tolist() == []

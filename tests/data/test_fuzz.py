@@ -59,6 +59,7 @@ def test_json_comes_back(rows: list[tuple[str, str]]) -> None:
 
 def test_half_a_character_in_json() -> None:
     assert read("a.json", b'[{"text": "a\\ud83d", "label": "\\ud83d\\ude00"}]') == [("a\ufffd", "😀")]
+    assert read("a.json", b'[{"\\ud800": "a", "label": "b"}]') == [("a", "b")]
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".json", ".jsonl", ".parquet", ".arrow", ".xlsx", ".csv.gz"])

@@ -5,10 +5,13 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+import numpy as np
+import pyarrow
 import pytest
 
-from classify.data.formats.base import ReadOptions
-from classify.data.table import read_table
+from classify.data.formats import delimited
+from classify.data.formats.base import Content, ReadOptions
+from classify.data.table import Table, read_table
 from classify.errors import InputError
 
 
@@ -135,3 +138,37 @@ def test_quotes_that_are_text_stay(tmp_path: Path, texts: list[str]) -> None:
     rows = [("ham", f"text {number}") for number in range(30_000)] + [("spam", text) for text in texts]
     path = write(tmp_path / "a.tsv", "\n".join(["label\ttext", *map("\t".join, rows)]).encode())
     assert list(zip(*map(read_table(path).column, ("label", "text")), strict=True)) == rows
+
+
+def test_values_of_rows_in_several_chunks() -> None:
+    arrow = pyarrow.table({"text": pyarrow.chunked_array([["a", "bb"], [], ["ccc"], ["d", "ee"]])})
+    table = Table("a", "0", Content(arrow, "", "", lambda rows: rows))
+    assert table.take("text", np.array([0, 2, 4])) == ["a", "ccc", "ee"]
+    assert table.take("text", np.array([], dtype=np.int64)) == []
+    assert table.lengths("text").tolist() == [1, 2, 3, 1, 2]
+
+
+def test_the_same_file_read_otherwise_is_another_table(tmp_path: Path) -> None:
+    """What is kept of it between runs goes by that."""
+    (tmp_path / "a.csv").write_bytes("text,label\nprix élevé,a\n".encode("cp1252"))
+    path = str(tmp_path / "a.csv")
+    tables = [read_table(path, options=ReadOptions(encoding=name)) for name in (None, "cp1252", "cp1251")]
+    assert len({table.sha256 for table in tables}) == 1
+    assert len({table.identity for table in tables}) == 3
+    assert tables[0].identity == tables[0].sha256
+
+
+def test_places_in_several_files_are_found_in_one_pass_of_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for part in range(2):
+        rows = "".join(f'"text {row}\nof part {part}",a\n' for row in range(5))
+        (tmp_path / f"part-{part}.csv").write_text(f"text,label\n{rows}")
+    table = read_table(str(tmp_path / "part-*.csv"))
+    passes: list[int] = []
+    rows_of = delimited.rows_of
+    monkeypatch.setattr(delimited, "rows_of", lambda *given, **more: (passes.append(1), rows_of(*given, **more))[1])
+    first, second = str(tmp_path / "part-0.csv"), str(tmp_path / "part-1.csv")
+    assert table.where_each([[0, 5], [4, 9]]) == [
+        f"{first} line 2, {second} line 2",
+        f"{first} line 10, {second} line 10",
+    ]
+    assert len(passes) == 2

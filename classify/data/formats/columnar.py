@@ -101,6 +101,7 @@ def _large(source: Source, name: str, file: parquet.ParquetFile) -> Content:
 
     def batches() -> pyarrow.RecordBatchReader:
         def converted(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
+            batch.validate(full=True)
             columns = zip(batch.columns, schema.names, strict=True)
             texts = [_as_strings(column, labels.get(name)) for column, name in columns]
             return pyarrow.RecordBatch.from_arrays(texts, schema=strings)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from classify.data.encoding import Encoding, decoded_start, detect_encoding
 from classify.data.formats.base import Content, Format, ReadOptions, as_text
+from classify.data.names import SPLIT_NAMES
 from classify.data.source import Source
 from classify.errors import InputError
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 _SHOWN = 5
 _BLOCK = 1 << 14
 _EMPTY = "{}: no record in it. Expected one object per text."
-# The column that says which list of a document a row was in.
-SPLIT = "split"
 
 
 class JSONLines(Format):
@@ -125,7 +124,7 @@ def _is_lines(source: Source, encoding: Encoding) -> bool:
 
 
 def _records(source: Source, document: Any) -> list[dict[str, Any]]:
-    """The rows of a document of a known shape; those of several lists say which they are of in column `split`."""
+    """The rows of a document of a known shape; a column of their own says which of several lists they were in."""
     shapes = "a list of objects, an object of columns (lists of equal length), or an object of such lists"
     if isinstance(document, dict):
         lists = {key: value for key, value in document.items() if isinstance(value, list)}
@@ -136,7 +135,9 @@ def _records(source: Source, document: Any) -> list[dict[str, Any]]:
                 if len(lists) == 1:
                     return records
                 splits = (key for key, value in lists.items() for _ in value)
-                return [{**record, SPLIT: split} for record, split in zip(records, splits, strict=True)]
+                # One that can be found again, and is not a column of theirs.
+                column = next(name for name in SPLIT_NAMES if not any(name in record for record in records))
+                return [{**record, column: split} for record, split in zip(records, splits, strict=True)]
             if len({len(value) for value in lists.values()}) == 1:
                 return [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
         keys = ", ".join(map(repr, list(document)[:_SHOWN]))
@@ -173,7 +174,7 @@ def _table(records: Iterable[dict[str, Any]]) -> pyarrow.Table | None:
     blocks, rest = [], iter(records)
     while block := list(itertools.islice(rest, _BLOCK)):
         names = list(dict.fromkeys(key for record in block for key in record))
-        columns = {name: _strings([as_text(record.get(name)) for record in block]) for name in names}
+        columns = {_mended(name): _strings([as_text(record.get(name)) for record in block]) for name in names}
         blocks.append(pyarrow.table(columns))
     if not blocks:
         return None
@@ -188,8 +189,11 @@ def _strings(values: list[str]) -> pyarrow.Array:
     try:
         return pyarrow.array(values, pyarrow.string())
     except UnicodeEncodeError:
-        mended = (value.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for value in values)
-        return pyarrow.array(list(mended), pyarrow.string())
+        return pyarrow.array(list(map(_mended, values)), pyarrow.string())
+
+
+def _mended(text: str) -> str:
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _reason(error: Exception) -> str:
