@@ -16,7 +16,7 @@ from classify.data.corpus import Corpus, LabelEncoder, Part, Rows, Tables
 from classify.data.labels import near_twins
 from classify.data.names import PARTS, part_called
 from classify.data.near_duplicates import near_duplicates
-from classify.data.split import cap_rows, split_rows
+from classify.data.split import Split, cap_rows, split_rows
 from classify.data.table import Table
 from classify.data.times import read_times
 from classify.errors import InputError
@@ -88,35 +88,38 @@ def _division(tables: Tables, labelled: Rows, strata: Rows, config: DataConfig, 
     if division.eval is not None:
         return division
     tested = division.test is None and tables.test is None
-    table, text, rows = tables.train, tables.columns.text, division.train
+    split, how = _by_seed(tables, division.train, strata, config, seed, test_share=_SHARE if tested else 0.0)
+    test = division.test if split.test is None else split.test
+    return _Division(split.train, split.eval, test, f"{division.how}; {how}" if division.how else how, division.flag)
+
+
+def _by_seed(
+    tables: Tables, rows: Rows, strata: Rows, config: DataConfig, seed: int, *, test_share: float
+) -> tuple[Split, str]:
+    """These rows of `--data` divided by the seed, a tenth of them to evaluate; and how, in words."""
+    table, text = tables.train, tables.columns.text
     owners = []
     if config.group_column is not None:
         owners.append(table.values(config.group_column)[1][rows])
     if config.near_duplicates:
         owners.append(near_duplicates(table.take(text, rows)))
-    earlier = None if config.split_like is None else split_record.parts_of(table.copies(text), config.split_like)
+    copies = table.copies(text)[rows]
+    earlier = None if config.split_like is None else split_record.parts_of(copies, config.split_like)
     split = split_rows(
-        table.copies(text)[rows],
-        strata[rows],
-        seed=seed,
-        eval_share=_SHARE,
-        test_share=_SHARE if tested else 0.0,
-        owners=owners,
-        earlier=None if earlier is None else earlier[rows],
+        copies, strata[rows], seed=seed, eval_share=_SHARE, test_share=test_share, owners=owners, earlier=earlier
     )
-    assert split.eval is not None
-    how = f"{'80/10/10' if tested else '90/10'} of {tables.train.path}, each class in proportion, by seed {seed}"
+    how = f"{'80/10/10' if test_share else '90/10'} of {table.path}, each class in proportion, by seed {seed}"
     how += f", rows of one {config.group_column!r} in one part" if config.group_column is not None else ""
     how += ", texts that are nearly the same in one part" if config.near_duplicates else ""
     if earlier is not None:
-        parts = np.full(len(table), -1)
+        now = np.zeros(len(rows), dtype=np.int8)
         for number, own in enumerate((split.train, split.eval, split.test)):
-            parts[rows[own if own is not None else []]] = number
-        known, kept = int((earlier[rows] >= 0).sum()), int((earlier == parts)[rows][earlier[rows] >= 0].sum())
-        how += f"; {kept} of {known} rows that {config.split_like} knew are in the part they were in"
-    test = division.test if split.test is None else rows[split.test]
-    how = f"{division.how}; {how}" if division.how else how
-    return _Division(rows[split.train], rows[split.eval], test, how, division.flag)
+            now[own if own is not None else slice(0)] = number
+        known = earlier >= 0
+        kept = int((earlier == now)[known].sum())
+        how += f"; {kept} of {int(known.sum())} rows that {config.split_like} knew are in the part they were in"
+    whole = (None if own is None else rows[own] for own in (split.eval, split.test))
+    return Split(rows[split.train], *whole), how
 
 
 def _by_column(tables: Tables, labelled: Rows) -> _Division:
