@@ -30,7 +30,8 @@ ROWS = {
     "messy/jigsaw_val_sample.csv": 1_000, "messy/agnews_no_header.csv": 7_600,
     "quality/trec/train.csv": 5_452, "quality/trec/test.csv": 500, "quality/sst5/train.csv": 8_544,
     "quality/sst5/test.csv": 2_210, "quality/emotion/train.csv": 3_257, "quality/emotion/test.csv": 1_421,
-    "quality/irony/train.csv": 2_862, "quality/irony/test.csv": 784, "quality/agnews/train.csv": 10_001, "quality/agnews/test.csv": 7_600,
+    "quality/irony/train.csv": 2_862, "quality/irony/test.csv": 784,
+    "quality/agnews/train.csv": 10_001, "quality/agnews/test.csv": 7_600,
     "quality/imdb/train.csv": 2_000, "quality/imdb/test.csv": 1_000,
 }  # fmt: skip
 # One label a row, with the flags that a table needs besides --data; and the classes there are.
