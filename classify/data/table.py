@@ -108,7 +108,7 @@ class Table:
         """The same Arrow table as `datasets.Dataset`; nothing is copied."""
         import datasets
 
-        return datasets.Dataset(datasets.table.InMemoryTable(self.arrow), fingerprint=self.sha256)
+        return datasets.Dataset(datasets.table.InMemoryTable(self.arrow), fingerprint=self.identity)
 
     def where(self, rows: Iterable[int]) -> str:
         """`my.csv line 7` or `my.csv lines 7, 9, 12 and 4 more`, for messages."""

@@ -138,8 +138,7 @@ def predict_table(
     """
     identity = f"{table.identity}/{text_column}"
     classifier.world.check_same({"data": identity})
-    texts = list(table.as_dataset()[text_column])
-    tokens = classifier.tokens_of(texts, identity)
+    tokens = classifier.tokens_of(table.as_dataset()[text_column], identity)
     probabilities = classifier.probabilities_of(tokens)
     if classifier.world.is_main:
         task = classifier.task
