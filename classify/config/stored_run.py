@@ -6,6 +6,7 @@ A folder may come from anywhere, so what stands there is checked like a YAML fil
 from __future__ import annotations
 
 import dataclasses
+import glob
 import json
 from pathlib import Path
 from typing import Any
@@ -87,9 +88,10 @@ def _where_it_lies(name: str, base: Path, keep: bool) -> str:
     if Path(name).is_absolute() or base.resolve() == Path.cwd():
         return name
     there = base / name
-    # A name that never was a path, such as that of a data set on a hub, has no suffix.
-    keep = keep or not Path(name).suffix
-    return name if not there.exists() and (keep or Path(name).exists()) else str(there)
+    if there.exists() or glob.glob(str(there), recursive=True):
+        return str(there)
+    # What never was a path, such as the name of a data set on a hub, has no suffix, or a colon.
+    return name if keep or Path(name).exists() or not Path(name).suffix or ":" in name else str(there)
 
 
 def newest_runs() -> list[str]:

@@ -68,13 +68,14 @@ def name_classes(
             best = max(same, key=lambda label: (counts[label], label))
             chosen |= dict.fromkeys(same, chosen[best].strip())
     renamed = _renamed(given) if given is not None else {}
-    unknown = sorted(set(renamed) - set(chosen.values()))
+    unknown = sorted(set(renamed) - set(chosen.values()) - set(counts))
     if unknown:
         raise InputError(
             f"--label-names: {', '.join(map(repr, unknown))} is no label of --data; expected some of "
             f"{', '.join(map(repr, sorted(set(chosen.values()))[:10]))}."
         )
-    return ClassNames({label: renamed.get(name, name) for label, name in chosen.items()}, unlabelled)
+    new = {chosen.get(old, old): name for old, name in renamed.items()}
+    return ClassNames({label: new.get(name, name) for label, name in chosen.items()}, unlabelled)
 
 
 def _renamed(given: str) -> dict[str, str]:

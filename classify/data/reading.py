@@ -33,8 +33,13 @@ def read_tables(config: DataConfig) -> Tables:
     asked_column(table, config.group_column, "--group-column")
     asked_column(table, config.split_by_time, "--split-by-time")
     # What says something else of a row is neither its text nor its label, unless it is named.
-    apart = {split_column, config.group_column, config.split_by_time} - {config.text_column, config.label_column}
-    columns = find_columns(table.without(apart), config.text_column, config.label_column)
+    apart = {_usual_split_column(config, table), config.group_column, config.split_by_time, split_column}
+    apart -= {config.text_column, config.label_column}
+    # Of two columns all that is left is a text and a label.
+    guessing = table if len(set(table.columns) - apart) < 2 else table.without(apart)
+    columns = find_columns(guessing, config.text_column, config.label_column)
+    if config.split_column is None and split_column in (columns.text, columns.label):
+        split_column = None
     _require_columns(columns, eval_table, ("text", "label"))
     # Of rows that are only to be predicted no label is expected.
     _require_columns(columns, test_table, ("text",) if config.predict_unlabelled else ("text", "label"))
@@ -118,9 +123,10 @@ def _split_column(config: DataConfig, table: Table, eval_table: Table | None, te
     Raises InputError where it says something else, or where the parts are said in several ways.
     """
     name = None if config.split_column == NO_COLUMN else config.split_column
-    given = {"--eval-data": eval_table, "--split-column": name, "--split-by-time": config.split_by_time}
+    given: dict[str, object] = {_table_words(config.eval_data, eval_table, "--eval-data"): eval_table}
+    given |= {"--split-column": name, "--split-by-time": config.split_by_time}
     if name is not None:
-        given["--test-data"] = test_table
+        given[_table_words(config.test_data, test_table, "--test-data")] = test_table
     ways = [flag for flag, value in given.items() if value is not None]
     if len(ways) > 1:
         raise InputError(f"{ways[0]} and {ways[1]} both say what is evaluated or tested on; give one of them.")
@@ -134,12 +140,14 @@ def _split_column(config: DataConfig, table: Table, eval_table: Table | None, te
         raise InputError(
             f"{asked[0]} says how --data is divided by the seed, and {ways[0]} how else; give one of them."
         )
-    if name is None and (ways or asked or test_table is not None or config.split_column == NO_COLUMN):
-        return None
     if name is None:
-        usual = [column for column in table.columns if column.strip().lower() in SPLIT_NAMES]
-        free = [column for column in usual if column not in (config.text_column, config.label_column)]
-        return next((column for column in free if _divides(_parts_of(table, column).values())), None)
+        usual = None if ways or test_table is not None else _usual_split_column(config, table)
+        if usual is not None and asked:
+            raise InputError(
+                f"{table.path}: column {usual!r} says which part a row is in, and {asked[0]} bears on dividing by the "
+                "seed; give --split-column none for that, or drop the flag."
+            )
+        return usual
     asked_column(table, name, "--split-column")
     parts = _parts_of(table, name)
     unknown = [value for value, part in parts.items() if part is None]
@@ -156,6 +164,20 @@ def _split_column(config: DataConfig, table: Table, eval_table: Table | None, te
             "instead."
         )
     return name
+
+
+def _usual_split_column(config: DataConfig, table: Table) -> str | None:
+    """A column of a usual name that says which part each row is in, and is not asked for as something else."""
+    if config.split_column == NO_COLUMN:
+        return None
+    usual = [column for column in table.columns if column.strip().lower() in SPLIT_NAMES]
+    free = [column for column in usual if column not in (config.text_column, config.label_column)]
+    return next((column for column in free if _divides(_parts_of(table, column).values())), None)
+
+
+def _table_words(asked: str | None, table: Table | None, flag: str) -> str:
+    """What gave a further table: its flag, or the folder it was found in."""
+    return flag if asked is not None or table is None else table.path
 
 
 def _parts_of(table: Table, column: str) -> dict[str, int | None]:

@@ -34,7 +34,9 @@ def read_times(table: Table, column: str, rows: Rows) -> npt.NDArray[np.float64]
 
     values = table.column(column)
     texts = [values[row].strip() for row in rows]
-    if all(map(is_number, texts)) and np.isfinite(numbers := np.array(texts, dtype=np.float64)).all():
+    if all(map(is_number, texts)):
+        numbers = np.array(texts, dtype=np.float64)
+        _refuse(table, column, rows[~np.isfinite(numbers)])
         return numbers
 
     def parse(form: str) -> pandas.Series[pandas.Timestamp]:
@@ -58,10 +60,14 @@ def read_times(table: Table, column: str, rows: Rows) -> npt.NDArray[np.float64]
                 "2024-12-31."
             )
         best = next(iter(readings.values()), best)
-    wrong = [int(rows[index]) for index in np.flatnonzero(best.isna())]
-    if wrong:
-        raise InputError(
-            f"--split-by-time {column}: {table.where(wrong)}: expected a time such as 2024-12-31 or 2024-12-31 "
-            f"18:30:00. Got {values[wrong[0]]!r} instead."
-        )
+    _refuse(table, column, rows[best.isna().to_numpy()])
     return best.astype("int64").to_numpy(dtype=np.float64)
+
+
+def _refuse(table: Table, column: str, rows: Rows) -> None:
+    """Raise InputError where there are rows that hold no time."""
+    if len(rows):
+        raise InputError(
+            f"--split-by-time {column}: {table.where(rows.tolist())}: expected a time such as 2024-12-31 or 2024-12-31 "
+            f"18:30:00. Got {table.take(column, rows[:1])[0]!r} instead."
+        )

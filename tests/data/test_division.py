@@ -355,6 +355,22 @@ def test_columns_that_divide_are_neither_text_nor_label(tmp_path: Path) -> None:
     assert load(three, group_column="customer").label_column == "kind"
 
 
+def test_a_column_that_divides_is_not_passed_over(tmp_path: Path) -> None:
+    rows = [(f"text {i}", "ab"[i % 2], "train" if i % 4 else "test", f"user {i % 9}") for i in range(40)]
+    path = write(tmp_path / "a.csv", rows, "text,kind,split,user")
+    with pytest.raises(InputError, match="column 'split' says which part a row is in, and --group-column"):
+        load(path, group_column="user")
+    assert load(path, group_column="user", split_column="none", label_column="kind").label_column == "kind"
+
+
+def test_of_two_columns_one_is_the_label(tmp_path: Path) -> None:
+    rows = [(f"text {i}", "train" if i % 4 else "test") for i in range(40)]
+    corpus = load(write(tmp_path / "a.csv", rows, "text,set"))
+    assert (corpus.label_column, corpus.labels) == ("set", ["test", "train"])
+    rows = [(f"text {i % 30}", "ab"[i % 2]) for i in range(40)]
+    assert load(write(tmp_path / "b.csv", rows, "title,label"), group_column="title").text_column == "title"
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -383,7 +399,7 @@ def test_a_split_column_beside_given_parts_is_refused_or_left_alone(tmp_path: Pa
     corpus = load(tmp_path / "data")
     assert corpus.test is not None
     assert [len(part) for part in (corpus.train, corpus.eval, corpus.test)] == [36, 4, 8]
-    with pytest.raises(InputError, match="--split-column and --test-data"):
+    with pytest.raises(InputError, match=r"--split-column and .*test\.csv both say"):
         load(tmp_path / "data", split_column="split")
 
 
@@ -391,6 +407,7 @@ def test_a_split_column_beside_given_parts_is_refused_or_left_alone(tmp_path: Pa
     ("labels", "test_labels", "options"),
     [
         (["0", "1"], ["0.0", "1.0"], {}),
+        (["0.0", "1.0"], ["0", "1"], {"label_names": "0.0=neg,1.0=pos"}),
         (["card", "app"], ["CARD", " app"], {"normalize_labels": True}),
         (["a", "b"], ["a", " "], {"drop_unlabelled": True}),
         (["a", "b"], ["b", "-1"], {"unlabelled_value": "-1"}),
@@ -402,7 +419,7 @@ def test_labels_of_the_test_table_are_read_as_those_of_data(
     path = write(tmp_path / "a.csv", [(f"text {i}", labels[i % 2]) for i in range(20)])
     test = write(tmp_path / "test.csv", [(f"new {i}", test_labels[i % 2]) for i in range(6)])
     corpus = load(path, test_data=str(test), **options)
-    assert corpus.labels == sorted(labels)
+    assert corpus.labels == (["neg", "pos"] if "label_names" in options else sorted(labels))
     assert corpus.test is not None
     assert len(corpus.test) == (3 if options.keys() & {"drop_unlabelled", "unlabelled_value"} else 6)
 

@@ -136,7 +136,7 @@ def _records(source: Source, document: Any) -> list[dict[str, Any]]:
                     return records
                 splits = (key for key, value in lists.items() for _ in value)
                 # One that can be found again, and is not a column of theirs.
-                column = next(name for name in SPLIT_NAMES if not any(name in record for record in records))
+                column = next((name for name in SPLIT_NAMES if not any(name in one for one in records)), SPLIT_NAMES[0])
                 return [{**record, column: split} for record, split in zip(records, splits, strict=True)]
             if len({len(value) for value in lists.values()}) == 1:
                 return [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]

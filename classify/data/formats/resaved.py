@@ -12,24 +12,32 @@ from collections.abc import Iterator, Sequence
 
 from classify.data.dialect import Dialect, rows_of
 
+# Of a row that is still open then a quote was lost for good.
+_MOST_LINES = 100
+
 
 def original_text(cells: Sequence[str], dialect: Dialect) -> str:
     """The text that the cells once were, in the dialect that it was written in."""
-    (width,) = _widths(cells[0], dialect)
+    widths = _widths(cells[0], dialect)
+    if len(widths) != 1:
+        return "\n".join(cells)
     quote = dialect.quote or '"'
     text = [cells[0]]
-    row = ""  # has begun, and does not end yet
+    row: list[str] = []  # the lines of one that has begun, and does not end yet
+    is_open = False
     for number, cell in enumerate(cells[1:], start=1):
         if "\n" in cell:
             below = cells[number + 1] if number + 1 < len(cells) else ""
             begun = quote + below.partition("\n")[0] if "\n" in below else below
             ways = _with_quotes(cell, dialect.delimiter, quote)
-            cell = next((way for way in ways if _is_right(row + way, begun, width, dialect)), cell)
-        row += cell + "\n"
-        if row.count(quote) % 2 == 0:
-            text.append(row.removesuffix("\n"))
-            row = ""
-    return "\n".join([*text, row])
+            before = "".join(f"{line}\n" for line in row)
+            cell = next((way for way in ways if _is_right(before + way, begun, widths, dialect)), cell)
+        row.append(cell)
+        is_open ^= cell.count(quote) % 2 == 1
+        if not is_open or len(row) > _MOST_LINES:
+            text += row
+            row, is_open = [], False
+    return "\n".join([*text, *row])
 
 
 def _with_quotes(cell: str, delimiter: str, quote: str) -> Iterator[str]:
@@ -41,10 +49,10 @@ def _with_quotes(cell: str, delimiter: str, quote: str) -> Iterator[str]:
             yield f"{quote}{cell[: place + 1]}{quote}{cell[place + 1 :]}"
 
 
-def _is_right(text: str, below: str, width: int, dialect: Dialect) -> bool:
+def _is_right(text: str, below: str, widths: set[int], dialect: Dialect) -> bool:
     """Whether all rows are as wide as the header, the last one with the line below it where it does not end before."""
     unfinished = text.count(dialect.quote or '"') % 2
-    return _widths(f"{text}\n{below}" if unfinished else text, dialect) == {width}
+    return _widths(f"{text}\n{below}" if unfinished else text, dialect) == widths
 
 
 def _widths(text: str, dialect: Dialect) -> set[int]:
