@@ -18,7 +18,7 @@ from classify.config.parser import Parser, parse_training, training_parser, unkn
 from classify.config.recipe import Recipe
 from classify.config.schema import TrainingConfig
 from classify.errors import ClassifyError, InputError, disk_refusal, printable
-from classify.launch import device_plan, launcher, library_settings, spawn
+from classify.launch import device_plan, launcher, process_settings, spawn
 from classify.training import interrupts
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None, program: str = "classify") -> int:
     # This process is ours alone. Loading the libraries makes a million objects that stay: looking through them for
     # garbage time and again, and once more before leaving, takes a quarter of a short command's time.
     gc.set_threshold(100_000, 50, 100)
-    library_settings.prepare_process()
+    process_settings.prepare_process()
     interrupts.end_when_interrupted(_tell_interrupted)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names in scripts that a terminal does not know end no run

@@ -99,13 +99,12 @@ def require_column(table: Table, name: str, flag: str) -> None:
         raise InputError(f"{table.path}: no column {name!r}, which --data has; it has: {_listed(table)}. See {flag}.")
 
 
-def asked_column(table: Table, name: str | None, flag: str) -> str | None:
-    """The column that a flag names, if it names one. Raises InputError where the table lacks it."""
+def require_asked_column(table: Table, name: str | None, flag: str) -> None:
+    """Raise InputError where a flag names a column that the table lacks."""
     faults: list[str] = []
-    column = _named(table, name, flag, faults)
+    _named(table, name, flag, faults)
     if faults:
         raise InputError(*faults)
-    return column
 
 
 def empty_texts(table: Table, text_column: str) -> str | None:

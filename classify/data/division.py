@@ -60,10 +60,12 @@ def divide(tables: Tables, encoder: LabelEncoder, config: DataConfig, seed: int)
     seen = dict(zip(scored, map(tuple, shared), strict=True))
     unlabelled = _unlabelled(tables)
     # A test table without any label is there to be predicted.
-    predicted = {file: part for file, part in unlabelled if config.predict_unlabelled or len(part) == len(part.table)}
+    predicted = {
+        file: part for file, part in unlabelled.items() if config.predict_unlabelled or len(part) == len(part.table)
+    }
     notes = [f"the labels {', '.join(map(repr, same))} are one class" for same in tables.classes.merged]
     notes += _warnings(columns.text, encoder, train, scored, seen)
-    notes += [_left_out(file, part, predicted=file in predicted) for file, part in unlabelled]
+    notes += [_left_out(file, part, predicted=file in predicted) for file, part in unlabelled.items()]
     if config.max_train_samples is not None:
         train = replace(train, rows=cap_rows(encoder.strata(truth), train.rows, config.max_train_samples, seed=seed))
     sizes = f"{len(train)} to train, {len(eval_part)} to evaluate, {len(test) if test else 0} to test"
@@ -176,13 +178,13 @@ def _assignment(division: _Division, count: int) -> npt.NDArray[np.int8] | None:
     return assignment
 
 
-def _unlabelled(tables: Tables) -> list[tuple[str, Part]]:
+def _unlabelled(tables: Tables) -> dict[str, Part]:
     """The rows without a label of each table, by the name of the file that their predictions go to."""
-    parts: list[tuple[str, Part]] = []
+    parts: dict[str, Part] = {}
     for name, table in (("", tables.train), ("_eval", tables.eval), ("_test", tables.test)):
         if table is not None and not (labelled := tables.labelled(table)).all():
             rows = np.flatnonzero(~labelled)
-            parts.append((f"unlabelled{name}.csv", Part(table, rows, np.full(len(table), -1, dtype=np.int64))))
+            parts[f"unlabelled{name}.csv"] = Part(table, rows, np.full(len(table), -1, dtype=np.int64))
     return parts
 
 

@@ -19,8 +19,6 @@ from classify.data.tokenize import Tokens, default_max_length
 # Texts that languages and near-duplicates are looked for in.
 _SAMPLE = 10_000
 _SHOWN = 5
-# Texts with several labels that are listed.
-_LISTED = 1000
 _CLASSES = 10
 # Of a language that is recognised with less certainty nothing is said: short texts fit several.
 _CERTAIN = 0.7
@@ -118,8 +116,11 @@ class Report:
         ]
 
 
-def inspect_corpus(corpus: Corpus) -> Report:
-    """What the tables and their parts say by themselves; rows and texts are those of `--data`."""
+def inspect_corpus(corpus: Corpus, listed: int = _SHOWN) -> Report:
+    """What the tables and their parts say by themselves; rows and texts are those of `--data`.
+
+    So many texts with several labels are `listed` with their places, for which the file is looked through again.
+    """
     table, columns = corpus.train.table, {corpus.text_column: "text", corpus.label_column: "label"}
     truth = corpus.train.labels
     why = {guess.value: guess.why for guess in corpus.guesses if guess.what in ("text column", "label column")}
@@ -140,7 +141,7 @@ def inspect_corpus(corpus: Corpus) -> Report:
         unlabelled=int((truth < 0).sum()),
         empty_texts=int((~filled).sum()),
         copies=int(filled.sum()) - int(filled[first].sum()),
-        **_conflicts(corpus, first, group_of, filled),
+        **_conflicts(corpus, first, group_of, filled, listed),
         leaks={name: len(rows) for name, rows in corpus.seen.items() if rows},
         characters=_spread(table.lengths(corpus.text_column)),
         notes=list(corpus.warnings),
@@ -184,7 +185,7 @@ def count_tokens(
     }
 
 
-def _conflicts(corpus: Corpus, first: Rows, group_of: Rows, filled: npt.NDArray[np.bool_]) -> dict[str, Any]:
+def _conflicts(corpus: Corpus, first: Rows, group_of: Rows, filled: npt.NDArray[np.bool_], most: int) -> dict[str, Any]:
     """The texts that have several labels: how many there are, and the first of them with their labels and places."""
     table, truth = corpus.train.table, corpus.train.labels
     labelled = np.flatnonzero(filled & (truth >= 0))
@@ -192,7 +193,7 @@ def _conflicts(corpus: Corpus, first: Rows, group_of: Rows, filled: npt.NDArray[
     known = np.full(len(first), -1, dtype=np.int64)
     known[group_of[labelled]] = truth[labelled]
     groups = np.unique(group_of[labelled[truth[labelled] != known[group_of[labelled]]]])
-    listed = groups[:_LISTED]
+    listed = groups[:most]
     rows = np.flatnonzero(np.isin(group_of, listed))
     rows_of: dict[int, list[int]] = collections.defaultdict(list)
     for row, group in zip(rows.tolist(), group_of[rows].tolist(), strict=True):

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pyarrow.compute as pc
 
 from classify.config.schema import DataConfig
-from classify.data.columns import Columns, asked_column, find_columns, require_column
+from classify.data.columns import Columns, find_columns, require_asked_column, require_column
 from classify.data.corpus import Tables
 from classify.data.formats.base import ReadOptions
 from classify.data.formats.registry import find_layout
@@ -30,8 +30,8 @@ def read_tables(config: DataConfig) -> Tables:
     """Read the tables and find the columns. Raises InputError with all faults."""
     table, eval_table, test_table = _read(config)
     split_column = _split_column(config, table, eval_table, test_table)
-    asked_column(table, config.group_column, "--group-column")
-    asked_column(table, config.split_by_time, "--split-by-time")
+    require_asked_column(table, config.group_column, "--group-column")
+    require_asked_column(table, config.split_by_time, "--split-by-time")
     # What says something else of a row is neither its text nor its label, unless it is named.
     apart = {_usual_split_column(config, table), config.group_column, config.split_by_time, split_column}
     apart -= {config.text_column, config.label_column}
@@ -148,7 +148,7 @@ def _split_column(config: DataConfig, table: Table, eval_table: Table | None, te
                 "seed; give --split-column none for that, or drop the flag."
             )
         return usual
-    asked_column(table, name, "--split-column")
+    require_asked_column(table, name, "--split-column")
     parts = _parts_of(table, name)
     unknown = [value for value, part in parts.items() if part is None]
     if unknown:

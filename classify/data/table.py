@@ -167,9 +167,8 @@ def _joined(path: str, tables: list[Table]) -> Table:
         words: dict[int, str] = {}
         for n in set(owners):  # each file is looked through once
             own = [row for row, owner in zip(rows, owners, strict=True) if owner == n]
-            words |= dict(
-                zip(own, tables[n].where_each([[row - ends[n] + len(tables[n])] for row in own]), strict=True)
-            )
+            begin = ends[n] - len(tables[n])
+            words |= dict(zip(own, tables[n].where_each([[row - begin] for row in own]), strict=True))
         return [words[row] for row in rows]
 
     digest = hashlib.sha256("".join(table.sha256 for table in tables).encode()).hexdigest()

@@ -32,8 +32,7 @@ def read_times(table: Table, column: str, rows: Rows) -> npt.NDArray[np.float64]
     """
     import pandas
 
-    values = table.column(column)
-    texts = [values[row].strip() for row in rows]
+    texts = [value.strip() for value in table.take(column, rows)]
     if all(map(is_number, texts)):
         numbers = np.array(texts, dtype=np.float64)
         _refuse(table, column, rows[~np.isfinite(numbers)])

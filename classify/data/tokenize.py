@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.data.cache import cached
+from classify.data.table import Table
 
 Ids = npt.NDArray[np.int64]
 Arrays = tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]
@@ -123,6 +124,12 @@ def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int, *, identity:
         key = hashlib.sha256(f"{_FORMAT}\0{identity}\0{backend.to_str()}".encode()).hexdigest()[:32]
         arrays = cached(key, lambda folder: _write(folder, tokenizer, texts), lambda folder: _read(folder, len(texts)))
     return Tokens(*(arrays or _in_memory(tokenizer, texts)), prefix, suffix, max_length)
+
+
+def tokenize_column(tokenizer: Any, table: Table, column: str, max_length: int) -> Tokens:
+    """Tokenise all texts of a table, or find their ids in the cache."""
+    texts = table.as_dataset()[column]
+    return tokenize(tokenizer, texts, max_length, identity=f"{table.identity}/{column}")
 
 
 def special_tokens(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -18,7 +18,7 @@ import torch
 from classify.distributed.network import check_meeting_place, interface_towards
 from classify.distributed.world import World
 from classify.errors import ClassifyError, DeviceError
-from classify.launch import accelerators, library_settings
+from classify.launch import accelerators, process_settings
 from classify.launch.device_plan import (
     DevicePlan,
     Hardware,
@@ -53,7 +53,7 @@ def start(
     )
     if plan.parallel_mode is ParallelMode.DISTRIBUTED:
         export(plan.launch)  # before the device is touched: some vendors' software finds its own there
-    threads = library_settings.share_cores(plan.launch)
+    threads = process_settings.share_cores(plan.launch)
     if threads is not None:
         torch.set_num_threads(threads)
     device = torch.device(plan.device)
@@ -69,7 +69,7 @@ def start(
 def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> None:
     """Meet the other ranks; Accelerate knows how on every backend."""
     global _formed
-    library_settings.leave_devices_to_us()
+    process_settings.leave_devices_to_us()
     # Accelerate keeps whatever group is up when it is first imported, with its store and port; so not later than this.
     importlib.import_module("torch.distributed.nn.functional")
     from accelerate.state import PartialState
@@ -81,7 +81,7 @@ def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> None:
     if interface is not None and interface.startswith("lo") and launch.spans_machines:
         interface = interface_towards(_OUTSIDE)  # the machine's own name often stands for loopback in /etc/hosts
     if interface is not None:
-        library_settings.exchange_over(interface)
+        process_settings.exchange_over(interface)
     with _patience(f"rank {launch.rank} of {launch.world_size} waits for the others at {address}:{port}"):
         backend: str | None = plan.backend
         arguments: dict[str, Any] = {}

@@ -19,7 +19,7 @@ from classify.distributed.memory import attempt, out_of_memory
 from classify.distributed.sharding import repeated_layers
 from classify.distributed.world import World
 from classify.errors import InputError
-from classify.launch import accelerators, library_settings
+from classify.launch import accelerators, process_settings
 from classify.launch.accelerator import Accelerator
 from classify.modeling import memory_estimate
 from classify.modeling.hub import ModelFolder
@@ -141,7 +141,7 @@ class LoadedModel:
 
 def quiet_libraries() -> None:
     """Keep transformers' own progress bars and notices off the person's screen."""
-    library_settings.tokenize_in_threads()
+    process_settings.tokenize_in_threads()
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
 

@@ -43,10 +43,13 @@ class Checked:
     guesses: tuple[Guess, ...]
     notes: tuple[str, ...] = ()
 
+    def choices(self) -> list[str]:
+        """What was understood of the table, and chosen for it."""
+        return [*(guess.line() for guess in self.guesses), *inspect_corpus(self.corpus).brief()]
+
     def lines(self) -> list[str]:
-        """What was understood of the table and chosen for it, and what a person should know."""
-        warnings = (f"note: {text}" for text in (*self.corpus.warnings, *self.notes))
-        return [*(guess.line() for guess in self.guesses), *inspect_corpus(self.corpus).brief(), *warnings]
+        """The same, and what a person should know."""
+        return [*self.choices(), *(f"note: {text}" for text in (*self.corpus.warnings, *self.notes))]
 
 
 def check(config: RunConfig) -> Checked:

@@ -11,7 +11,7 @@ from classify.data import inspect
 from classify.data.coverage import check_coverage
 from classify.data.inspect import Report
 from classify.data.sampler import BatchSampler
-from classify.data.tokenize import Tokens, TrainingSet, load_tokenizer, tokenize
+from classify.data.tokenize import Tokens, TrainingSet, load_tokenizer, tokenize_column
 from classify.errors import InputError
 from classify.modeling.classifier import quiet_libraries
 from classify.modeling.precision import choose_precision
@@ -20,6 +20,9 @@ from classify.training.inputs import Checked, check
 from classify.training.loading import load, settle_arithmetic
 from classify.training.strategies.base import make_strategy
 from classify.training.trainer import Trainer
+
+# Texts with several labels that inspect.json lists.
+_LISTED = 1000
 
 
 def inspect_run(config: RunConfig) -> Report:
@@ -30,13 +33,11 @@ def inspect_run(config: RunConfig) -> Report:
     quiet_libraries()
     checked = check(config)
     corpus, cap = checked.corpus, checked.model.max_length
-    report = inspect.inspect_corpus(corpus)
+    report = inspect.inspect_corpus(corpus, listed=_LISTED)
     tokenizer = load_tokenizer(str(checked.model.path))
-    table, column = corpus.train.table, corpus.text_column
+    column = corpus.text_column
     with ThreadPoolExecutor(1) as beside:  # the tokenizer works without the GIL
-        task = beside.submit(
-            tokenize, tokenizer, table.as_dataset()[column], cap, identity=f"{table.identity}/{column}"
-        )
+        task = beside.submit(tokenize_column, tokenizer, corpus.train.table, column, cap)
         inspect.look_at_sample(report, corpus, config.training.seed)
         tokens = task.result()
     inspect.count_tokens(report, corpus, tokens, config.data.max_length, cap, tokenizer.unk_token_id)

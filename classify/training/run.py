@@ -15,7 +15,6 @@ from pathlib import Path
 from classify.config.schema import RunConfig
 from classify.config.stored_run import earlier_commands
 from classify.data.columns import Guess
-from classify.data.inspect import inspect_corpus
 from classify.data.sampler import BatchSampler, divide, end_in_time, token_cost
 from classify.errors import InputError, Interrupted
 from classify.launch import launcher, restarts
@@ -72,7 +71,7 @@ def train(
     with launcher.telling_other_machines(lambda: config.training.world):
         checked = checked or check(config)
         if launcher.decides_alone():  # at once: a long table takes its time to tokenise
-            for line in (*(guess.line() for guess in checked.guesses), *inspect_corpus(checked.corpus).brief()):
+            for line in checked.choices():
                 say(line)
         tokenized = tokenize_tables(checked)
     with config.training.world as world:

@@ -16,7 +16,14 @@ from classify.config.schema import RunConfig
 from classify.data.columns import Guess
 from classify.data.corpus import Corpus, Part
 from classify.data.coverage import check_coverage
-from classify.data.tokenize import Tokens, TrainingSet, default_max_length, load_tokenizer, max_length_reason, tokenize
+from classify.data.tokenize import (
+    Tokens,
+    TrainingSet,
+    default_max_length,
+    load_tokenizer,
+    max_length_reason,
+    tokenize_column,
+)
 from classify.distributed.batch_norm import synchronisation_note
 from classify.distributed.world import World
 from classify.evaluation.inference import logits_of
@@ -122,10 +129,7 @@ def tokenize_tables(checked: Checked) -> Tokenized:
     tokenizer = load_tokenizer(str(checked.model.path))
     column = corpus.text_column
     cap = checked.model.max_length
-    whole = {
-        table.path: tokenize(tokenizer, table.as_dataset()[column], cap, identity=f"{table.identity}/{column}")
-        for table in corpus.tables
-    }
+    whole = {table.path: tokenize_column(tokenizer, table, column, cap) for table in corpus.tables}
     unreadable = check_coverage(corpus.train, column, whole[corpus.train.table.path], tokenizer, checked.config.model)
     if unreadable is not None and launcher.decides_alone():
         say(f"note: {unreadable}")

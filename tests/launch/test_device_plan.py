@@ -15,7 +15,7 @@ from classify.launch.device_plan import (
     plan_devices,
 )
 from classify.launch.launcher import Launch, expand_tasks, first_host, read_launch
-from classify.launch.library_settings import free_threads, limit_spinning
+from classify.launch.process_settings import free_threads, limit_spinning
 
 CPU = Hardware()
 ONE, TWO, EIGHT = Hardware("cuda", 1), Hardware("cuda", 2), Hardware("cuda", 8)
