@@ -13,6 +13,8 @@ from typing import Any
 csv.field_size_limit((1 << 31) - 1)  # texts longer than the standard library's 128 Ki characters exist
 
 _DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "bar"}
+# What stands in names and texts without dividing them.
+_WITHIN_NAMES = "\0 \r\n\"'._-?!()[]"
 # Of the rows of a sample, the share that have the most frequent width, below which a dialect does not fit.
 _UNIFORM = 0.9
 
@@ -63,7 +65,8 @@ def candidates(delimiter: str, sample: str) -> list[Dialect]:
 def detect_dialect(sample: str, suffix: str) -> Dialect:
     """The dialect in which the rows of a sample have equally many columns, more than one where that can be.
 
-    A name that ends in .tsv, or the comma, decides among equals. The sample may end inside a row.
+    A name that ends in .tsv, or the comma, decides among equals. Other characters are looked at where none of the usual
+    delimiters fits. The sample may end inside a row.
     """
     delimiters = sorted(_DELIMITERS, key=lambda one: (one == "\t") != (suffix == ".tsv"))
     best, best_share = Dialect(delimiters[0]), 0.0
@@ -72,7 +75,19 @@ def detect_dialect(sample: str, suffix: str) -> Dialect:
             share = _uniformity(sample, dialect)
             if share > best_share + 0.01:
                 best, best_share = dialect, share
-    return best if best_share >= _UNIFORM else Dialect(_most_frequent(sample, delimiters))
+    if best_share >= _UNIFORM:
+        return best
+    for delimiter in _unusual(sample):
+        if _uniformity(sample, Dialect(delimiter)) >= _UNIFORM:
+            return Dialect(delimiter)
+    return Dialect(_most_frequent(sample, delimiters))
+
+
+def _unusual(sample: str) -> list[str]:
+    """Characters of the first line that may be a delimiter where the usual ones are none; most frequent ones first."""
+    first = sample.lstrip("\r\n").partition("\n")[0]
+    counts = Counter(one for one in first if one.isascii() and not one.isalnum() and one not in _WITHIN_NAMES)
+    return [one for one, _ in counts.most_common()]
 
 
 def _most_frequent(sample: str, delimiters: Sequence[str]) -> str:

@@ -74,10 +74,13 @@ class Report:
         said = [f"classes: {len(largest)}, the largest {self.imbalance:.1f} times the smallest: {names}{more}"]
         said.append(_spread_words("characters", self.characters))
         if self.tokens:
+            best = self.tokens["recommended_max_length"]
+            recommended = "" if best == self.tokens["max_length"] else f"; --max-length {best:.0f} is recommended"
             said[-1] = (
                 f"{_spread_words('tokens', self.tokens)}; --max-length {self.tokens['max_length']:.0f} cuts "
                 f"{100 * self.tokens['rows_cut']:.1f} % of the rows and {100 * self.tokens['tokens_cut']:.1f} % of the "
-                f"tokens; {100 * self.tokens['unknown']:.1f} % are unknown to the model"
+                f"tokens; {100 * self.tokens['unknown']:.1f} % are unknown to the model, "
+                f"{self.tokens['tokens_per_character']:.2f} a character{recommended}"
             )
         if self.copies:
             said.append(f"copies: {self.copies} rows hold a text that another row holds, but for case and spaces")

@@ -51,11 +51,14 @@ def test_what_a_table_holds(folder: Path, model_folder: Path, capsys: pytest.Cap
     assert not (folder / "runs").exists()
 
 
-def test_what_a_length_cuts(folder: Path, model_folder: Path) -> None:
+def test_what_a_length_cuts(folder: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "--data", "my.csv", "--model", str(model_folder), "--max-length", "4"]) == 0
     found = read_json(folder / "inspect.json")["tokens"]
     assert found["max_length"] == 4.0
     assert 0.5 < found["rows_cut"] <= 1.0
+    assert found["recommended_max_length"] == 64.0
+    assert 0.0 < found["tokens_per_character"] < 1.0
+    assert "--max-length 64 is recommended" in capsys.readouterr().out
     assert 0.0 < found["tokens_cut"] < 1.0
 
 

@@ -130,7 +130,7 @@ def test_an_encoding_is_taken_as_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-@pytest.mark.parametrize("delimiter", [",", "\t", ";", "|"])
+@pytest.mark.parametrize("delimiter", [",", "\t", ";", "|", "^", "~", ":", "#", "\x01", "\x1f"])
 def test_delimiters_and_line_ends(tmp_path: Path, delimiter: str, end: str) -> None:
     lines = [delimiter.join(row) for row in [("text", "label"), *PLAIN]]
     (tmp_path / "a.txt").write_bytes(end.join(lines).encode())

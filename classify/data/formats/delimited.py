@@ -33,7 +33,7 @@ _SAMPLE = 1 << 18
 _SAMPLE_ROWS = 2000
 _PIECE = 1 << 24
 _MOST_BYTES = 2**31 - 1  # of a block of Arrow's
-_SHOWN = 3
+_SHOWN = 5
 _USUAL = (*TEXT_NAMES, *LABEL_NAMES, *itertools.chain(*PAIRED_NAMES))
 
 
@@ -291,7 +291,7 @@ def _read_good(text: _Text, dialect: Dialect, options: ReadOptions) -> Content:
     arrow = pyarrow.table(
         {name: pyarrow.array([row[place] for row in body], pyarrow.string()) for place, name in enumerate(names)}
     )
-    shown = ", ".join(map(str, bad[:_SHOWN_SKIPPED])) + (", ..." if len(bad) > _SHOWN_SKIPPED else "")
+    shown = ", ".join(map(str, bad[:_SHOWN])) + (", ..." if len(bad) > _SHOWN else "")
     skipped = f"{len(bad)} rows of another width skipped (lines {shown})"
     form = f"{text.encoding.words} {'with a' if header else 'without'} header, {dialect.words}{again}; {skipped}"
 
@@ -302,7 +302,6 @@ def _read_good(text: _Text, dialect: Dialect, options: ReadOptions) -> Content:
 
 
 _UNNAMED = "unnamed_"
-_SHOWN_SKIPPED = 5
 
 
 def _default_names(width: int, options: ReadOptions) -> list[str]:
