@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+import re
+from collections.abc import Container, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from classify.errors import InputError
 from classify.launch import accelerators, process_settings
 from classify.launch.accelerator import Accelerator
 from classify.modeling import memory_estimate
-from classify.modeling.hub import ModelFolder
+from classify.modeling.hub import WRAPPER_PREFIX, ModelFolder
 from classify.modeling.kernels.base import Kernel
 from classify.modeling.kernels.linear import multiplies_by_onednn
 from classify.modeling.kernels.registry import install
@@ -40,6 +41,9 @@ _TIMES_ROUNDING = 5.0
 # met, and the C library finds memory of sizes that come again faster. It costs 2 % of a step of 32 short texts; in bf16
 # it saves 10 % of one, in fp32 8 to 12 %.
 _MULTIPLE = 16
+_SHOWN = 3
+# A weight of one of an encoder's repeated layers.
+_LAYER = re.compile(r"(^|\.)layers?\.\d+\.")
 
 
 class LoadedModel:
@@ -54,6 +58,7 @@ class LoadedModel:
         self.kernels: tuple[Kernel, ...] = ()
         self.token_multiple = 1
         self._cuts_steps = False
+        self.note: str | None = None  # for people, on how it was loaded
 
     @property
     def stock(self) -> Any:
@@ -183,7 +188,8 @@ def load_model(
             dtype=torch.float32,
             use_safetensors=True,
             trust_remote_code=False,
-            ignore_mismatched_sizes=True,
+            ignore_mismatched_sizes=True,  # of the head; `_check_weights` refuses any other
+            key_mapping={f"^{re.escape(WRAPPER_PREFIX)}": ""} if folder.wrapped else None,
         )
     except ValueError as error:
         signs = ("Unrecognized configuration class", "does not recognize", "custom code")
@@ -198,10 +204,46 @@ def load_model(
             f"--model {folder.name}: the classifier of the architecture {folder.config['model_type']!r} reads a text's "
             "last token, as decoders do; take a BERT-like model, which reads the first."
         )
+    _check_weights(folder.name, stock.base_model_prefix, loading)
+    unread = sorted(key for key in loading["unexpected_keys"] if _LAYER.search(key))
+    if folder.wrapped:  # what transformers loaded under other names it would save under those again
+        loaded = stock.state_dict()
+        stock = transformers.AutoModelForSequenceClassification.from_config(config)
+        stock.load_state_dict(loaded)
     _renew_head(stock, {*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])})
     if folder.added_layers:
         append_layer(stock)
-    return LoadedModel(TextClassifier(stock), pad_token_id, _first_position(stock))
+    model = LoadedModel(TextClassifier(stock), pad_token_id, _first_position(stock))
+    if unread:
+        model.note = f"the weights hold more layers than config.json names; not read: {unread[0]}, ..."
+    return model
+
+
+def _check_weights(name: str, base: str, loading: Mapping[str, Any]) -> None:
+    """Raise InputError where the folder's weights leave parts of the encoder random, naming these.
+
+    `loading` is what transformers reports. The head is new, and a checkpoint of a language model has no pooler.
+    """
+
+    def is_new(key: str) -> bool:
+        return not key.startswith(f"{base}.") or key.startswith(f"{base}.pooler.")
+
+    missing = sorted(key for key in loading["missing_keys"] if not is_new(key))
+    mismatched = sorted(
+        f"{key} ({'x'.join(map(str, there))} in the file, {'x'.join(map(str, wanted))} by config.json)"
+        for key, there, wanted in loading["mismatched_keys"]
+        if not is_new(key)
+    )
+    faults = [
+        f"{what} ({len(keys)}): {', '.join(keys[:_SHOWN])}{', ...' if len(keys) > _SHOWN else ''}"
+        for what, keys in (("weights missing in the file", missing), ("weights of another shape", mismatched))
+        if keys
+    ]
+    if faults:
+        raise InputError(
+            f"--model {name}: the encoder would be partly random: {'; '.join(faults)}. Give the config.json that "
+            "belongs to the weights, or the weights that belong to it."
+        )
 
 
 @torch.no_grad()
@@ -215,11 +257,20 @@ def _renew_head(stock: Any, new: set[str]) -> None:
 
 
 def load_trained(path: Path, *, pad_token_id: int) -> LoadedModel:
-    """A classifier this program has written, with the labels it was trained on."""
+    """Load a classifier that this program has written, with the labels it was trained on.
+
+    Raises InputError where weights are missing.
+    """
     quiet_libraries()
-    stock = transformers.AutoModelForSequenceClassification.from_pretrained(
-        path, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
+    stock, loading = transformers.AutoModelForSequenceClassification.from_pretrained(
+        path, output_loading_info=True, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
     )
+    missing = sorted(loading["missing_keys"])
+    if missing:
+        raise InputError(
+            f"--model {path}: {len(missing)} weights are missing in model.safetensors: {', '.join(missing[:_SHOWN])}; "
+            "copy the folder again."
+        )
     return LoadedModel(TextClassifier(stock), pad_token_id, _first_position(stock))
 
 

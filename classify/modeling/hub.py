@@ -25,6 +25,9 @@ _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 # Without any of these, transformers invents an empty vocabulary and every word is unknown.
 _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 
+# What DataParallel and DistributedDataParallel put before each name where the wrapper's state dict was saved.
+WRAPPER_PREFIX = "module."
+
 Pooling = Literal["first", "mean"]
 
 
@@ -32,7 +35,8 @@ Pooling = Literal["first", "mean"]
 class ModelFolder:
     """A model on this machine: the name asked for, its folder, how it was found, its config.json.
 
-    `pooling` is what a new classifier on it reads: the first token's state, or the mean of all.
+    `pooling` is what a new classifier on it reads: the first token's state, or the mean of all. `wrapped`: its weights
+    were saved from a DataParallel wrapper.
     """
 
     name: str
@@ -40,6 +44,7 @@ class ModelFolder:
     found: str
     config: dict[str, Any]
     pooling: Pooling = "first"
+    wrapped: bool = False
 
     @property
     def added_layers(self) -> int:
@@ -157,17 +162,21 @@ def _checked(name: str, path: Path, found: str) -> ModelFolder:
         missing = sorted(shard for shard in shards if not (path / shard).exists())
         if missing:
             raise InputError(f"--model {name}: {missing[0]}, which {index} names, is not there; copy it there too.")
+    names: set[str] = set()
     for weights in path.glob("*.safetensors"):
         try:
-            safetensors_file.header(weights)
+            names |= safetensors_file.header(weights).keys()
         except ValueError as error:
             raise InputError(f"--model {name}: {weights} {error}; copy or download it again.") from None
+    wrapped = any(tensor.startswith(WRAPPER_PREFIX) for tensor in names)
+    if wrapped:
+        found += f"; {WRAPPER_PREFIX!r} removed from the names of its weights"
     if not any(any(path.glob(pattern)) for pattern in _VOCABULARIES):
         raise InputError(
             f"--model {name}: no tokenizer in {path} (expected one of {', '.join(_VOCABULARIES)}); save it there too, "
             "with tokenizer.save_pretrained."
         )
-    return ModelFolder(name, path, found, config)
+    return ModelFolder(name, path, found, config, wrapped=wrapped)
 
 
 def _from_hub(name: str, download: bool) -> ModelFolder:

@@ -186,6 +186,8 @@ def _describe(run: Run, guesses: list[Guess]) -> None:
         output.say(f"note: an earlier attempt of this job began {output.folder}; the launcher started it anew")
     for warning in (*run.corpus.warnings, *run.checked.notes):
         output.say(f"note: {warning}")
+    if run.model.note is not None:
+        output.say(f"note: {run.model.note}")
     if run.loaded.unused:
         names = ", ".join(run.loaded.unused)
         output.say(f"note: parameters that the classifier never uses are left alone: {names}")

@@ -1,0 +1,90 @@
+"""Weights that do not fit their configuration are refused; those of a DataParallel wrapper are read."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from classify.errors import InputError
+from classify.modeling.classifier import LoadedModel, load_model, load_trained
+from classify.modeling.hub import resolve_model
+from tests.support import tiny
+
+
+def load(folder: Path) -> LoadedModel:
+    return load_model(resolve_model(str(folder)), ["a", "b"], seed=0, pad_token_id=0)
+
+
+def copy_with_config(model_folder: Path, folder: Path, **changes: Any) -> Path:
+    shutil.copytree(model_folder, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+    return folder
+
+
+def rename_weights(folder: Path, prefix: str) -> dict[str, torch.Tensor]:
+    file = folder / "model.safetensors"
+    weights = load_file(file)
+    save_file({prefix + name: weight for name, weight in weights.items()}, file, metadata={"format": "pt"})
+    return weights
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"num_hidden_layers": 4}, r"missing in the file \(32\): bert\.encoder\.layer\.2\."),
+        ({"intermediate_size": 128}, r"of another shape \(6\): .*\(64 in the file, 128 by config"),
+        ({"vocab_size": 64}, r"of another shape \(1\): bert\.embeddings\.word_embeddings"),
+        ({"model_type": "distilbert"}, r"missing in the file \(3\d\): distilbert\."),
+    ],
+)
+def test_an_encoder_that_would_be_random_is_refused(
+    model_folder: Path, tmp_path: Path, changes: dict[str, Any], fault: str
+) -> None:
+    folder = copy_with_config(model_folder, tmp_path / "m", **changes)
+    with pytest.raises(InputError, match=fault):
+        load(folder)
+
+
+@pytest.mark.parametrize("prefix", ["module.", "module.bert."])
+def test_weights_of_a_wrapper_are_read_and_saved_without_its_prefix(
+    model_folder: Path, tmp_path: Path, prefix: str
+) -> None:
+    folder = copy_with_config(model_folder, tmp_path / "m")
+    weights = rename_weights(folder, prefix)
+    assert resolve_model(str(folder)).found == "a local folder; 'module.' removed from the names of its weights"
+    model = load(folder)
+    loaded = model.stock.bert.state_dict()
+    assert all(torch.equal(loaded[name], weight) for name, weight in weights.items())
+    model.stock.save_pretrained(tmp_path / "saved")
+    assert load_file(tmp_path / "saved" / "model.safetensors").keys() == model.stock.state_dict().keys()
+
+
+@pytest.mark.parametrize("kind", ["AutoModelForMaskedLM", "AutoModelForSequenceClassification"])
+@pytest.mark.parametrize("architecture", sorted(tiny.configurations()))
+def test_a_new_head_and_pooler_are_no_fault(tmp_path: Path, architecture: str, kind: str) -> None:
+    config = tiny.configurations()[architecture]
+    config.num_labels = 5  # another head than the one of the run
+    getattr(transformers, kind).from_config(config).save_pretrained(tmp_path)
+    tiny.make_tokenizer().save_pretrained(tmp_path)
+    load(tmp_path)
+
+
+def test_layers_that_the_configuration_leaves_out_are_noted(model_folder: Path, tmp_path: Path) -> None:
+    assert load(model_folder).note is None
+    model = load(copy_with_config(model_folder, tmp_path / "m", num_hidden_layers=1))
+    assert "not read: encoder.layer.1." in str(model.note)
+
+
+def test_a_result_folder_without_all_weights_is_refused(model_folder: Path, tmp_path: Path) -> None:
+    load(model_folder).stock.save_pretrained(tmp_path / "result")
+    folder = copy_with_config(tmp_path / "result", tmp_path / "m", num_hidden_layers=4)
+    with pytest.raises(InputError, match=r"32 weights are missing in model\.safetensors: bert\.encoder\.layer\.2"):
+        load_trained(folder, pad_token_id=0)
