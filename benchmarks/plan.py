@@ -34,7 +34,7 @@ def lengths_of(path: str) -> Lengths:
     read = table.read_table(path)
     column = columns.find_text_column(read, None, None)
     tokenizer = tokenize.load_tokenizer(str(resolve_model(DEFAULT_MODEL).path))
-    return tokenize.tokenize(tokenizer, read.as_dataset()[column], 512, identity=read.sha256 + column).lengths
+    return tokenize.tokenize(tokenizer, read.as_dataset()[column], 512, digest=read.digest(column)).lengths
 
 
 def padded_cost(lengths: Lengths) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -68,14 +69,14 @@ class Corpus:
                 tables.append(part.table)
         return tables
 
-    @property
+    @functools.cached_property
     def fingerprint(self) -> str:
-        """Hash of what training sees: files, columns, class names, rows of the training part."""
-        digest = hashlib.sha256()
-        for table in self.tables:
-            digest.update(table.identity.encode())
-        digest.update("\0".join([self.text_column, self.label_column, *self.labels]).encode())
-        digest.update(self.train.rows.tobytes())
+        """Hash of what a run learns from and is scored on: the texts, targets and class names of each part."""
+        digest = hashlib.sha256("\0".join(self.labels).encode())
+        for part in (self.train, self.eval, self.test):
+            if part is not None:
+                digest.update(part.table.digest(self.text_column).encode())
+                digest.update(part.rows.tobytes() + part.truth.tobytes())
         return digest.hexdigest()
 
 

@@ -48,11 +48,6 @@ class Table:
         return self.content.arrow
 
     @property
-    def identity(self) -> str:
-        """What its rows are known by: the same file read by other options has others."""
-        return self.options.identity(self.sha256)
-
-    @property
     def columns(self) -> list[str]:
         """Column names in the order of the file."""
         return list(self.arrow.column_names)
@@ -99,6 +94,17 @@ class Table:
         lengths = [np.from_dlpack(pc.utf8_length(chunk)) for chunk in self.arrow.column(name).chunks]
         return np.concatenate([*lengths, np.empty(0, dtype=np.int64)]).astype(np.int64)
 
+    def digest(self, name: str) -> str:
+        """SHA-256 of a column's values and their boundaries, in order, however Arrow has divided them into chunks."""
+        values, lengths = hashlib.sha256(), hashlib.sha256()
+        for chunk in self.arrow.column(name).chunks:
+            _, offsets, data = chunk.buffers()
+            if len(chunk):
+                ends = np.frombuffer(offsets, dtype=np.int32)[chunk.offset : chunk.offset + len(chunk) + 1]
+                values.update(memoryview(data)[ends[0] : ends[-1]] if data is not None else b"")
+                lengths.update(np.diff(ends).tobytes())
+        return hashlib.sha256(values.digest() + lengths.digest()).hexdigest()
+
     def without(self, names: Collection[str | None]) -> Table:
         """The table without some of its columns."""
         kept = [name for name in self.columns if name not in names]
@@ -108,7 +114,7 @@ class Table:
         """The same Arrow table as `datasets.Dataset`; nothing is copied."""
         import datasets
 
-        return datasets.Dataset(datasets.table.InMemoryTable(self.arrow), fingerprint=self.identity)
+        return datasets.Dataset(datasets.table.InMemoryTable(self.arrow), fingerprint=self.sha256)
 
     def where(self, rows: Iterable[int]) -> str:
         """`my.csv line 7` or `my.csv lines 7, 9, 12 and 4 more`, for messages."""

@@ -112,24 +112,23 @@ def load_tokenizer(folder: str) -> Any:
     return tokenizer
 
 
-def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int, *, identity: str | None = None) -> Tokens:
-    """Tokenise all texts. With an `identity` (what the texts are, e.g. a file's hash and column) the ids are cached.
+def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int, *, digest: str | None = None) -> Tokens:
+    """Tokenise all texts. With their `digest` (see `Table.digest`) the ids are cached.
 
     Ranks on one machine that ask for the same texts tokenise them once: see `cached`.
     """
     prefix, suffix = special_tokens(tokenizer)
     backend = getattr(tokenizer, "backend_tokenizer", None)
     arrays = None
-    if identity is not None and backend is not None:
-        key = hashlib.sha256(f"{_FORMAT}\0{identity}\0{backend.to_str()}".encode()).hexdigest()[:32]
+    if digest is not None and backend is not None:
+        key = hashlib.sha256(f"{_FORMAT}\0{digest}\0{backend.to_str()}".encode()).hexdigest()[:32]
         arrays = cached(key, lambda folder: _write(folder, tokenizer, texts), lambda folder: _read(folder, len(texts)))
     return Tokens(*(arrays or _in_memory(tokenizer, texts)), prefix, suffix, max_length)
 
 
 def tokenize_column(tokenizer: Any, table: Table, column: str, max_length: int) -> Tokens:
     """Tokenise all texts of a table, or find their ids in the cache."""
-    texts = table.as_dataset()[column]
-    return tokenize(tokenizer, texts, max_length, identity=f"{table.identity}/{column}")
+    return tokenize(tokenizer, table.as_dataset()[column], max_length, digest=table.digest(column))
 
 
 def special_tokens(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -55,19 +55,19 @@ class Classifier:
         """Class names, by class number."""
         return self.task.labels
 
-    def probabilities(self, texts: Iterable[str], *, identity: str | None = None) -> npt.NDArray[np.float64]:
+    def probabilities(self, texts: Iterable[str]) -> npt.NDArray[np.float64]:
         """(len(texts), classes) probabilities, each text read as in training. Raises TypeError for what is no text."""
         texts = _as_texts(texts)
         if not texts:
             return np.zeros((0, len(self.labels)))
-        return self.probabilities_of(self.tokens_of(texts, identity))
+        return self.probabilities_of(self.tokens_of(texts))
 
-    def tokens_of(self, texts: Sequence[str], identity: str | None = None) -> Tokens:
-        """The texts' token ids; kept in a cache under an `identity`.
+    def tokens_of(self, texts: Sequence[str], digest: str | None = None) -> Tokens:
+        """The texts' token ids; kept in a cache with a `digest`, see `tokenize`.
 
         Raises InputError where the tokenizer is not that of the model.
         """
-        tokens = tokenize(self.tokenizer, texts, self.settings["max_length"], identity=identity)
+        tokens = tokenize(self.tokenizer, texts, self.settings["max_length"], digest=digest)
         check_ids(tokens, self.tokenizer, self.model.stock.get_input_embeddings(), self.folder)
         return tokens
 
@@ -136,9 +136,9 @@ def predict_table(
     Returns what a person should know of the texts before they trust the predictions. A collective; the main process
     writes. Raises InputError where the processes were given different tables.
     """
-    identity = f"{table.identity}/{text_column}"
-    classifier.world.check_same({"data": identity})
-    tokens = classifier.tokens_of(table.as_dataset()[text_column], identity)
+    digest = table.digest(text_column)
+    classifier.world.check_same({"data": digest})
+    tokens = classifier.tokens_of(table.as_dataset()[text_column], digest)
     probabilities = classifier.probabilities_of(tokens)
     if classifier.world.is_main:
         task = classifier.task

@@ -69,10 +69,13 @@ def require_same_run(saved: Checkpoint, identity: dict[str, Any], model_folder: 
     now = dict(identity)
     if saved.state.get("model_folder") == model_folder:
         now.pop("model")  # may be named otherwise from another working directory
+    if "texts" not in before:
+        now.pop("texts")
+        output.say("note: an earlier version wrote the checkpoint; whether the tables are the same cannot be compared")
     changed = [
         f"{key} was {before.get(key)!r} and is {now[key]!r}"
-        if key != "data"  # whose hashes say nothing to a person
-        else "the tables, their columns or the rows chosen from them (--max-train-samples, --seed) differ"
+        if key != "texts"  # whose hashes say nothing to a person
+        else "the texts, their labels or the rows chosen from them (--max-train-samples, --seed) differ"
         for key in now
         if before.get(key) != now[key]
     ]

@@ -100,7 +100,7 @@ class Run:
         config, vocabulary = self.config, self.loaded.vocabulary
         model, training = config.model, config.training
         return {
-            "data": self.corpus.fingerprint,
+            "texts": self.corpus.fingerprint,
             "model": model.name,
             "max_length": self.tokenized.max_length,
             "batch_size": training.train_batch_size,

@@ -148,14 +148,24 @@ def test_values_of_rows_in_several_chunks() -> None:
     assert table.lengths("text").tolist() == [1, 2, 3, 1, 2]
 
 
-def test_the_same_file_read_otherwise_is_another_table(tmp_path: Path) -> None:
-    """What is kept of it between runs goes by that."""
-    (tmp_path / "a.csv").write_bytes("text,label\nprix élevé,a\n".encode("cp1252"))
+def test_a_columns_digest_depends_on_its_values_alone(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes("text,label\nprix élevé,a\nok,b\n".encode("cp1252"))
     path = str(tmp_path / "a.csv")
-    tables = [read_table(path, options=ReadOptions(encoding=name)) for name in (None, "cp1252", "cp1251")]
-    assert len({table.sha256 for table in tables}) == 1
-    assert len({table.identity for table in tables}) == 3
-    assert tables[0].identity == tables[0].sha256
+    read = [read_table(path, options=ReadOptions(encoding=name)) for name in (None, "cp1252", "cp1251")]
+    assert read[0].digest("text") == read[1].digest("text") != read[2].digest("text")
+    assert read[0].digest("label") == read[2].digest("label") != read[0].digest("text")
+
+
+def test_a_columns_digest_knows_boundaries_and_not_chunks() -> None:
+    def digest(*chunks: list[str]) -> str:
+        arrow = pyarrow.table({"text": pyarrow.chunked_array(chunks, pyarrow.string())})
+        return Table("a", "0", Content(arrow, "", "", lambda rows: rows)).digest("text")
+
+    values = ["a", "bb", "", "ccc"]
+    assert digest(values) == digest(values[:1], [], values[1:3], values[3:])
+    assert digest(values) != digest(["ab", "b", "", "ccc"])
+    sliced = pyarrow.table({"text": pyarrow.array(["z", *values, "z"]).slice(1, 4)})
+    assert Table("a", "0", Content(sliced, "", "", lambda rows: rows)).digest("text") == digest(values)
 
 
 def test_places_in_several_files_are_found_in_one_pass_of_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

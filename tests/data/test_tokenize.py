@@ -12,7 +12,15 @@ import pytest
 from classify.config.schema import DEFAULT_MODEL
 from classify.data import cache
 from classify.data import tokenize as module
-from classify.data.tokenize import default_max_length, load_tokenizer, max_length_reason, tokenize
+from classify.data.formats.base import ReadOptions
+from classify.data.table import read_table
+from classify.data.tokenize import (
+    default_max_length,
+    load_tokenizer,
+    max_length_reason,
+    tokenize,
+    tokenize_column,
+)
 from classify.modeling.hub import resolve_model
 from tests.support import tiny
 
@@ -44,24 +52,24 @@ def test_truncation_and_padding_of_the_embedded_tokenizer_are_off() -> None:
 def test_the_cache_is_used_and_mapped(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     tokenizer = load_tokenizer(str(model_folder))
-    first = tokenize(tokenizer, TEXTS, 64, identity="table-1")
+    first = tokenize(tokenizer, TEXTS, 64, digest="table-1")
     monkeypatch.setattr(module, "_encode", lambda *_: pytest.fail("tokenised twice"))
-    again = tokenize(tokenizer, TEXTS, 10, identity="table-1")
+    again = tokenize(tokenizer, TEXTS, 10, digest="table-1")
     assert isinstance(again.ids, np.memmap)
     assert again.ids.tolist() == first.ids.tolist()
     with pytest.raises(pytest.fail.Exception):
-        tokenize(tokenizer, TEXTS, 64, identity="table-2")
+        tokenize(tokenizer, TEXTS, 64, digest="table-2")
     with pytest.raises(pytest.fail.Exception):  # the same table, read by another tokenizer
-        tokenize(load_tokenizer(str(resolve_model(DEFAULT_MODEL).path)), TEXTS, 64, identity="table-1")
+        tokenize(load_tokenizer(str(resolve_model(DEFAULT_MODEL).path)), TEXTS, 64, digest="table-1")
 
 
 def test_a_damaged_cache_is_made_anew(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     tokenizer = load_tokenizer(str(model_folder))
-    wanted = tokenize(tokenizer, TEXTS, 64, identity="t").ids.tolist()
+    wanted = tokenize(tokenizer, TEXTS, 64, digest="t").ids.tolist()
     (folder,) = [path for path in cache.cache_folder().iterdir() if path.is_dir()]
     (folder / "ids.bin").write_bytes(b"garbage")
-    assert tokenize(tokenizer, TEXTS, 64, identity="t").ids.tolist() == wanted
+    assert tokenize(tokenizer, TEXTS, 64, digest="t").ids.tolist() == wanted
 
 
 def test_what_killed_processes_left_in_the_cache_goes(
@@ -70,7 +78,7 @@ def test_what_killed_processes_left_in_the_cache_goes(
     """An entry without its ids, once; and entries that were being made, once they are a day old."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     tokenizer = load_tokenizer(str(model_folder))
-    wanted = tokenize(tokenizer, TEXTS, 64, identity="t").ids.tolist()
+    wanted = tokenize(tokenizer, TEXTS, 64, digest="t").ids.tolist()
     (folder,) = [path for path in cache.cache_folder().iterdir() if path.is_dir()]
     (folder / "ids.bin").unlink()
     old, new = folder.parent / ".making-old", folder.parent / ".making-new"
@@ -78,7 +86,7 @@ def test_what_killed_processes_left_in_the_cache_goes(
         leftover.mkdir()
     os.utime(old, (0, 0))
     for _ in range(2):
-        assert tokenize(tokenizer, TEXTS, 64, identity="t").ids.tolist() == wanted
+        assert tokenize(tokenizer, TEXTS, 64, digest="t").ids.tolist() == wanted
     assert (folder / "ids.bin").exists()
     assert (old.exists(), new.exists()) == (False, True)
 
@@ -88,7 +96,7 @@ def test_without_a_writable_cache_it_works_in_memory(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert len(tokenize(load_tokenizer(str(model_folder)), TEXTS, 64, identity="t")) == len(TEXTS)
+    assert len(tokenize(load_tokenizer(str(model_folder)), TEXTS, 64, digest="t")) == len(TEXTS)
 
 
 def test_the_cache_has_a_size(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +104,7 @@ def test_the_cache_has_a_size(model_folder: Path, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(cache, "MOST_BYTES", 20_000)
     tokenizer = load_tokenizer(str(model_folder))
     for number in range(8):
-        tokenize(tokenizer, TEXTS, 64, identity=str(number))
+        tokenize(tokenizer, TEXTS, 64, digest=str(number))
     kept = [path for path in cache.cache_folder().iterdir() if path.is_dir()]
     assert 1 <= len(kept) < 8
     shutil.rmtree(tmp_path / "classify")
@@ -118,3 +126,17 @@ def test_the_defaults_limit_is_named_where_it_cuts() -> None:
     assert max_length_reason(long, 512, 512, given=False) == cut  # the model's own
     assert max_length_reason(long, 512, 8192, given=True) == cut
     assert max_length_reason(np.array([5, 6]), 512, 8192, given=False) == "no text is longer"
+
+
+def test_the_cache_knows_a_column_by_its_values(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which column of a table without a header is the text depends on the header of the table beside it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    tokenizer = load_tokenizer(str(model_folder))
+    (tmp_path / "test.csv").write_text("card,the card is lost\nmoney,my money was stolen\n")
+    lengths = []
+    for names in (("text", "label"), ("label", "text")):
+        table = read_table(str(tmp_path / "test.csv"), options=ReadOptions(columns=names))
+        lengths.append(tokenize_column(tokenizer, table, "text", 64).full_lengths.tolist())
+    assert lengths == [[3, 3], [6, 6]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -29,11 +28,6 @@ class ReadOptions:
     skips_bad_rows: bool = False
     columns: tuple[str, ...] = ()
     labels: str | None = None
-
-    def identity(self, sha256: str) -> str:
-        """What the rows of a file with this hash are known by: others are read from it by other options."""
-        said = (self.encoding, self.sheet, self.skips_bad_rows)
-        return sha256 if said == (None, None, False) else hashlib.sha256(f"{sha256}\0{said}".encode()).hexdigest()
 
 
 @dataclass(frozen=True)
