@@ -13,8 +13,8 @@ _EPOCHS = 3
 _ROWS, _MOST_EPOCHS = 1_500, 20
 # Rows from which a batch holds 16, and 32.
 _ROWS_FOR_16, _ROWS_FOR_32 = 4_000, 10_000
-# Wider encoders take smaller steps.
-_WIDE = 512
+# Wider encoders take smaller steps, LoRA's matrices larger ones (Hu et al., 2022, "LoRA", appendix D: 4e-4 and 5e-4).
+_WIDE, _LORA = 512, 10
 # Rows below which pairs are trained on before, and for how many steps; and rows below which they are instead of epochs.
 _ROWS_FOR_PAIRS, _CONTRASTIVE_STEPS = 4_000, 100
 _ROWS_FOR_EPOCHS = 250
@@ -37,8 +37,8 @@ class Recipe:
     average_seeds: int = 1
 
 
-def choose(rows: int, width: int, *, pairs: bool = True, preset: str = "default") -> Recipe:
-    """The recipe for `rows` training rows and an encoder of that width; `pairs`: may be trained on.
+def choose(rows: int, width: int, *, pairs: bool = True, preset: str = "default", lora: bool = False) -> Recipe:
+    """Choose for `rows` training rows and an encoder of that width; `pairs`: may be trained on.
 
     Steps matter more than epochs: with too few of them fine-tuning has not converged (Mosbach et al., 2021, "On the
     Stability of Fine-tuning BERT", section 6). So batches shrink with the table. Steps on pairs (see `contrastive`)
@@ -46,7 +46,7 @@ def choose(rows: int, width: int, *, pairs: bool = True, preset: str = "default"
     those that Devlin et al., 2019, name in appendix A.3.
     """
     batch = 32 if rows >= _ROWS_FOR_32 else 16 if rows >= _ROWS_FOR_16 else 8
-    rate = 5e-5 if width <= _WIDE else 3e-5
+    rate = (5e-5 if width <= _WIDE else 3e-5) * (_LORA if lora else 1)
     if not pairs:
         epochs = round(min(_MOST_EPOCHS, max(_EPOCHS, _EPOCHS * math.sqrt(_ROWS / rows))))
         recipe = Recipe(batch, epochs, rate)

@@ -151,8 +151,8 @@ class ModelConfig:
     )
     lora: bool = option(
         False,
-        "train small matrices beside the frozen layers (LoRA) and merge them at the end; takes about ten times the "
-        "learning rate",
+        "train low-rank matrices beside the frozen layers (LoRA) and merge them at the end; the default learning rate "
+        "is ten times as high",
         "--lora",
     )
     lora_rank: int = option(16, "rank of LoRA's matrices", check=at_least(1))
@@ -272,12 +272,14 @@ class TrainingConfig(OutputConfig, DeviceConfig):
         "stop when so many evaluations in a row (one an epoch) brought no better score; the best weights are kept",
         "--patience",
         check=above(0),
+        learning=True,
     )
     keep: Literal["auto", "last", "best"] = option(
         "auto",
         "weights to keep: the last, or those that scored best on the evaluation part; auto: the last, unless earlier "
         "ones were better by two standard errors",
         "--keep",
+        learning=True,
     )
     metric_for_best_model: Literal["macro_f1", "accuracy", "loss"] = option(
         "macro_f1",
@@ -366,13 +368,18 @@ class RunConfig:
         # model and its optimizer on each device.
         whole = training.strategy_spec.whole_model and training.opt_level not in HALF_WEIGHT_LEVELS
         pairs = self.model.head == "probe" and training.contrastive_steps != 0 and whole
-        recipe = choose(rows, width, pairs=pairs, preset=training.preset)
+        recipe = choose(rows, width, pairs=pairs, preset=training.preset, lora=self.model.lora)
         by_device = training.per_device_train_batch_size is not None
         names = [spec.name for spec in dataclasses.fields(recipe) if not (by_device and spec.name == "batch_size")]
         self._from_recipe = {name: getattr(recipe, name) for name in names if getattr(training, name) is None}
         for name, value in self._from_recipe.items():
             setattr(training, name, value)
         return tuple(self._from_recipe)
+
+    @property
+    def from_recipe(self) -> list[str]:
+        """Names of the fields that `settle` has set."""
+        return sorted(self._from_recipe)
 
     def _forget_recipe(self) -> None:
         for name, value in self._from_recipe.items():

@@ -32,7 +32,9 @@ def run_folder(name: str) -> Path:
 
 
 def stored_values(folder: Path) -> dict[str, Any]:
-    """{field: raw value} of the settings that a run was given, where they are not the defaults.
+    """Return {field: raw value} of the settings that a run was given, where they are not the defaults.
+
+    What its recipe chose is left out, so that it is chosen again.
 
     Relative paths are relative to the working directory of that run, if what they name is still there. Raises
     InputError where run.json is missing or holds none.
@@ -49,6 +51,7 @@ def stored_values(folder: Path) -> dict[str, Any]:
         content = json.loads(file.read_text(encoding="utf-8"))
         parts = [dict(content["config"][part]) for part in ("data", "model", "training")]
         base = Path(content.get("cwd") or ".")
+        recipe = frozenset(content.get("recipe", ()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(
             f"{file}: expected the settings of a run under 'config'. Got something else ({type(error).__name__}: "
@@ -66,7 +69,11 @@ def stored_values(folder: Path) -> dict[str, Any]:
     values = {
         name: value
         for name, value in stored.items()
-        if name in FIELDS and name not in _OF_A_COMMAND and value != _default(name) and value is not None
+        if name in FIELDS
+        and name not in _OF_A_COMMAND
+        and name not in recipe
+        and value != _default(name)
+        and value is not None
     }
     if "pooling" not in stored:  # of a version that read the first token always, and had no recipe
         values["pooling"] = "first"

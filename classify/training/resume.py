@@ -63,7 +63,13 @@ def _newest(output: Output) -> Checkpoint | None:
     return saved
 
 
-def require_same_run(saved: Checkpoint, identity: dict[str, Any], model_folder: str, output: Output) -> None:
+# Settings of a run's start, which a checkpoint lies behind.
+_OF_THE_START = ("preset", "head", "contrastive_steps")
+
+
+def require_same_run(
+    saved: Checkpoint, identity: dict[str, Any], config: RunConfig, model_folder: str, output: Output
+) -> None:
     """Raise InputError where a checkpoint is of a run that was started with other settings."""
     before = saved.state["identity"]
     now = dict(identity)
@@ -78,6 +84,12 @@ def require_same_run(saved: Checkpoint, identity: dict[str, Any], model_folder: 
         else "the texts, their labels or the rows chosen from them (--max-train-samples, --seed) differ"
         for key in now
         if before.get(key) != now[key]
+    ]
+    settings, current = saved.state.get("settings", {}), config.flat()
+    changed += [
+        f"{shown_name(FIELDS[name][1])} was {settings[name]} and is {current[name]}"
+        for name in _OF_THE_START
+        if name in settings and settings[name] != current[name]
     ]
     if changed:
         raise InputError(

@@ -85,6 +85,7 @@ class RunRecord:
                 ],
                 "cwd": os.getcwd(),
                 "config": self.config.to_dict(),
+                "recipe": self.config.from_recipe,
                 "guesses": [vars(guess) for guess in self.guesses],
                 "versions": versions(),
                 "data": {

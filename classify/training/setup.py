@@ -172,7 +172,8 @@ def prepared(checked: Checked, tokenized: Tokenized, world: World, begun: float)
         run = Run(checked, world, output, tokenized, loaded, strategy, (*checked.guesses, *guesses), checkpoint, begun)
         _describe(run, guesses)
         if checkpoint is not None:
-            resume.require_same_run(checkpoint, run.identity, str(checked.model.path.resolve()), output)
+            folder = str(checked.model.path.resolve())
+            resume.require_same_run(checkpoint, run.identity, checked.config, folder, output)
         yield run
 
 

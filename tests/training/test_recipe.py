@@ -32,6 +32,7 @@ def test_more_rows_are_seen_less_often_in_larger_batches() -> None:
     assert choose(4_000, 384) == choose(4_000, 384, pairs=False) == Recipe(16, 3, 5e-5, 0)
     assert choose(1_000_000, 384) == Recipe()
     assert choose(2_000, 1_024).learning_rate < choose(2_000, 384).learning_rate
+    assert choose(2_000, 384, lora=True).learning_rate == 5e-4
     assert choose(2_000, 384, preset="best") == Recipe(8, 3, 5e-5, 100, 3)
     assert choose(2_000, 384, preset="fast") == Recipe(8, 0, 5e-5, 0)
 

@@ -1,0 +1,59 @@
+"""A flag beside --resume wins over what was given then, or is refused; what the recipe chose is chosen again."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from classify.cli import main
+from tests.support.runs import read_json
+
+
+@pytest.fixture(scope="module")
+def finished(model_folder: Path, table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "out"
+    words = ["--data", str(table), "--model", str(model_folder), "--epochs", "1", "--contrastive-steps", "2", "--cpu"]
+    assert main(["train", *words, "--output-dir", str(out)]) == 0
+    return out
+
+
+@pytest.mark.parametrize(
+    ("flags", "fault"),
+    [
+        (["--preset", "best"], "average was None and is [3, 1.0]; --preset was default and is best"),
+        (["--preset", "fast"], "--preset was default and is fast"),
+        (["--contrastive-steps", "5"], "--contrastive-steps was 2 and is 5"),
+        (["--head", "random"], "--head was probe and is random"),
+    ],
+)
+def test_what_a_run_began_with_is_not_changed_in_silence(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], fault: str
+) -> None:
+    shutil.copytree(finished, tmp_path / "out")
+    assert main(["train", "--resume", str(tmp_path / "out"), *flags]) == 2
+    assert f"the run was started with other settings: {fault}. Give the same" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "change"),
+    [
+        (["--keep", "last"], "--keep was auto and is last"),
+        (["--patience", "3"], "--patience was None and is 3"),
+        (["--learning-rate", "1e-4"], "--learning-rate was 5e-05 and is 0.0001"),
+    ],
+)
+def test_a_flag_wins_and_is_noted(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], change: str
+) -> None:
+    shutil.copytree(finished, tmp_path / "out")
+    assert main(["train", "--resume", str(tmp_path / "out"), "--epochs", "2", *flags]) == 0
+    assert f"{change} from step" in capsys.readouterr().out
+
+
+def test_what_the_recipe_chose_is_chosen_again(finished: Path, tmp_path: Path) -> None:
+    assert read_json(finished / "run.json")["recipe"] == ["average_seeds", "batch_size", "learning_rate"]
+    shutil.copytree(finished, tmp_path / "out")
+    assert main(["train", "--resume", str(tmp_path / "out"), "--epochs", "2"]) == 0
+    assert read_json(tmp_path / "out" / "run.json")["recipe"] == ["average_seeds", "batch_size", "learning_rate"]
