@@ -23,12 +23,13 @@ from classify.errors import InputError
 from classify.launch import accelerators, process_settings
 from classify.launch.accelerator import Accelerator
 from classify.modeling import memory_estimate
+from classify.modeling.first_tokens import encoder_of
 from classify.modeling.hub import WRAPPER_PREFIX, ModelFolder
 from classify.modeling.kernels.base import Kernel
 from classify.modeling.kernels.linear import multiplies_by_onednn
 from classify.modeling.kernels.registry import install
 from classify.modeling.mean_pooling import append_layer
-from classify.modeling.packing import Batch, TextClassifier, encoder_of, fill_up, pack, pad
+from classify.modeling.packing import Batch, TextClassifier, fill_up, pack, pad
 from classify.modeling.precision import Precision, full_precision
 
 # In fp32 packed and padded texts differ by rounding alone, below 1e-5 of what sets texts apart.
@@ -271,7 +272,8 @@ def load_trained(path: Path, *, pad_token_id: int) -> LoadedModel:
             f"--model {path}: {len(missing)} weights are missing in model.safetensors: {', '.join(missing[:_SHOWN])}; "
             "copy the folder again."
         )
-    return LoadedModel(TextClassifier(stock), pad_token_id, _first_position(stock))
+    # In evaluation mode for good: a pass that switched modes would do so for other threads, too.
+    return LoadedModel(TextClassifier(stock).eval(), pad_token_id, _first_position(stock))
 
 
 def decide_packing(

@@ -7,6 +7,9 @@ The result is the same; `classify.modeling.classifier.decide_packing` checks it 
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -21,6 +24,29 @@ _BEHIND_ATTENTION = ("attention.output", "sa_layer_norm")
 _QUERIES = ("attention.self.query", "attention.q_lin")
 
 
+class _ForwardPass(threading.local):
+    """Boundaries of the forward pass that this thread is in: those of its batch, and where its last layer has them.
+
+    Hooks have no other way to them, and a module's attribute would be shared by the threads of a web service.
+    """
+
+    batch: Boundaries | None = None
+    last_layer: Boundaries | None = None
+
+
+_forward_pass = _ForwardPass()
+
+
+@contextlib.contextmanager
+def packed_batch(boundaries: Boundaries) -> Iterator[None]:
+    """Have the hooks of a model that is called inside take its input for a packed row."""
+    _forward_pass.batch = boundaries
+    try:
+        yield
+    finally:
+        _forward_pass.batch = _forward_pass.last_layer = None
+
+
 def encoder_of(model: Any) -> nn.Module | None:
     """The module whose output is the last hidden state of a stock classifier, or None where none is known."""
     base = model.base_model
@@ -32,14 +58,10 @@ def encoder_of(model: Any) -> nn.Module | None:
 
 
 def keep_first_tokens(model: Any) -> None:
-    """Hook a stock classifier so that, of a packed row, its encoder gives one row a text, and computes little more.
-
-    Hooks find their modules anew at each call: DataParallel's replicas are copies that run side by side.
-    """
+    """Hook a stock classifier so that, of a packed row, its encoder gives one row a text, and computes little more."""
     encoder: Any = encoder_of(model)
     if encoder is None:
         return
-    encoder.boundaries = None
     encoder.pool_mean = getattr(model.config, "classifier_pooling", "cls") == "mean"
     encoder.register_forward_hook(_one_row_a_text)
     layers = repeated_layers(encoder)
@@ -47,7 +69,8 @@ def keep_first_tokens(model: Any) -> None:
     if query is not None and point is not None and not encoder.pool_mean:
         for module in layers[-1].modules():
             module.looks_from_first_tokens = True  # type: ignore[assignment]
-        layers[-1].register_forward_pre_hook(_tell, with_kwargs=True)
+        # Not on the layer: where it is computed again in the backward pass, only hooks inside it run again.
+        layers[-1].get_submodule("attention").register_forward_pre_hook(_remember_boundaries, with_kwargs=True)
         point.register_forward_pre_hook(_first_tokens)
         query.register_forward_pre_hook(_first_tokens)
         query.register_forward_hook(_back_in_place)
@@ -63,29 +86,24 @@ def _found(layer: nn.Module, names: tuple[str, ...]) -> Any:
     return next((modules[name] for name in names if name in modules), None)
 
 
-def _tell(layer: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-    """Hook before the last layer, where the boundaries are among the keywords.
-
-    A layer that is computed again finds what its forward pass left: the backward pass follows at once.
-    """
+def _remember_boundaries(attention: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+    """Hook before the last layer's attention: remember the boundaries, which are among its keywords."""
     boundaries = kwargs.get("boundaries")
-    weight = next(layer.parameters(), None)  # DataParallel's replicas have none
+    weight = next(attention.parameters(), None)  # DataParallel's replicas have none
     if boundaries is not None and weight is not None and not weight.is_meta:
         boundaries = boundaries.to(weight.device)  # of a layer on another device they come from the one before
-    for names in (_QUERIES, _BEHIND_ATTENTION):
-        module = _found(layer, names)
-        getattr(module, "base_layer", module).boundaries = boundaries  # of a LoRA pair
+    _forward_pass.last_layer = boundaries
 
 
 def _first_tokens(module: Any, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...] | None:
     """Hook: (1, T, H) inputs become (1, N, H)."""
-    boundaries: Boundaries | None = module.boundaries
+    boundaries = _forward_pass.last_layer
     return None if boundaries is None else tuple(one.index_select(1, boundaries.starts) for one in args)
 
 
 def _back_in_place(module: Any, args: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
     """Hook: queries (1, N, H) at their tokens' places in (1, T, H); nobody looks from the others."""
-    boundaries: Boundaries | None = module.boundaries
+    boundaries = _forward_pass.last_layer
     if boundaries is None:
         return output
     whole = output.new_zeros((1, boundaries.tokens, output.shape[2]))
@@ -94,7 +112,7 @@ def _back_in_place(module: Any, args: tuple[torch.Tensor, ...], output: torch.Te
 
 def _one_row_a_text(module: Any, args: Any, output: Any) -> Any:
     """Hook behind the encoder: hidden states of a packed row, (1, T, H) or (1, N, H), become (N, 1, H)."""
-    boundaries: Boundaries | None = module.boundaries
+    boundaries = _forward_pass.batch
     if boundaries is None:
         return output
     hidden = (output if isinstance(output, torch.Tensor) else output[0]).squeeze(0)

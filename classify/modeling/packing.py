@@ -20,7 +20,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from classify.data.tokenize import Tokens
-from classify.modeling.first_tokens import encoder_of, keep_first_tokens, looks_from_first_tokens
+from classify.modeling.first_tokens import keep_first_tokens, looks_from_first_tokens, packed_batch
 from classify.modeling.kernels.base import Asked, AttentionKernel
 from classify.modeling.kernels.registry import ATTENTION
 from classify.modeling.layout import Boundaries
@@ -216,10 +216,5 @@ class TextClassifier(nn.Module):
         """The same in the precision that is in force, whatever the model's own."""
         if not isinstance(batch, PackedBatch):
             return self.model(**batch.inputs(), return_dict=True).logits
-        # On the module, not in a closure: DataParallel's replicas are copies that run side by side.
-        encoder: Any = encoder_of(self.model)
-        encoder.boundaries = batch.boundaries
-        try:
+        with packed_batch(batch.boundaries):
             return self.model(**batch.inputs(), return_dict=True).logits
-        finally:
-            encoder.boundaries = None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,7 +30,7 @@ from classify.tasks.registry import trained_task
 
 @dataclass
 class Classifier:
-    """A trained classifier, ready to be asked."""
+    """A trained classifier. Several threads may use it at once, where it runs in one process."""
 
     model: LoadedModel
     tokenizer: Any
@@ -37,7 +38,8 @@ class Classifier:
     world: World
     folder: str
     task: Task
-    ready: bool = False
+    _is_ready: bool = False
+    _preparing: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def __enter__(self) -> Self:
         """For `with`: what several processes share is given back behind it."""
@@ -74,10 +76,11 @@ class Classifier:
     def probabilities_of(self, tokens: Tokens) -> npt.NDArray[np.float64]:
         """(len(tokens), classes) probabilities of tokenised texts, at least one."""
         rows = np.arange(len(tokens))
-        if not self.ready:
-            self.model.classifier.to(self.world.device)
-            decide_packing(self.model, tokens, rows, self.world, training=False)
-            self.ready = True
+        with self._preparing:  # threads share the classifier; the first call decides for all
+            if not self._is_ready:
+                self.model.classifier.to(self.world.device)
+                decide_packing(self.model, tokens, rows, self.world, training=False)
+                self._is_ready = True
         logits = logits_of(self.model, tokens, rows, self.world)
         return self.task.probabilities(logits / self.settings["temperature"])
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -33,6 +34,8 @@ from classify.training.setup import Run, prepared, tokenize_tables
 from classify.training.train_log import Log, Terminal, say_cut
 from classify.training.trainer import Callback, Trainer
 
+# Held while a training runs.
+_TRAINING = threading.Lock()
 # Of the time that --max-minutes leaves, the share to plan with; files, the baseline and a busy machine need the rest.
 _TIME_USED = 0.9
 
@@ -65,7 +68,19 @@ def train(
             f"{'plan' if config.plan else 'nproc'} is for the command line: train works in the process that calls it; "
             "start several with torchrun, or call it in each with rank, world_size and init_method."
         )
-    begun = begun or time.time()
+    # Seeds, precision and thread counts are the process's.
+    if not _TRAINING.acquire(blocking=False):
+        raise InputError(
+            "train: another training runs in this process; wait for it to end, or start a process for each training."
+        )
+    try:
+        return _train(config, checked, begun or time.time())
+    finally:
+        _TRAINING.release()
+
+
+def _train(config: RunConfig, checked: Checked | None, begun: float) -> Path:
+    """Check, tokenize, form the process group, run."""
     config.training.renew_world()
     quiet_libraries()
     with launcher.telling_other_machines(lambda: config.training.world):
