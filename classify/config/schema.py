@@ -277,7 +277,7 @@ class TrainingConfig(OutputConfig, DeviceConfig):
     keep: Literal["auto", "last", "best"] = option(
         "auto",
         "weights to keep: the last, or those that scored best on the evaluation part; auto: the last, unless earlier "
-        "ones were better by two standard errors",
+        "ones were more accurate by two standard errors",
         "--keep",
         learning=True,
     )

@@ -45,8 +45,9 @@ def pull_together(
     config: TrainingConfig,
     steps: int,
     after_step: Callable[[], object] = lambda: None,
-) -> float:
-    """Train all but the output layer on pairs of rows for some steps; returns the seconds it took.
+    seconds: float | None = None,
+) -> int:
+    """Train all but the output layer on pairs of rows for some steps, or as many as fit into `seconds`; returns them.
 
     The ranks share the rows of a step and exchange features and gradients, so that each pair counts whichever rank has
     its rows. Where memory runs out, steps have half as many rows from there on. A collective.
@@ -61,7 +62,8 @@ def pull_together(
     was_training = model.classifier.training
     model.classifier.train()
     try:
-        for step in range(steps):
+        step = 0
+        while step < steps:
             rate = config.peak_learning_rate * learning_rate_factor(step, steps, _WARMUP)
             seed_draws(config.seed, _EPOCH, step, 0, world.rank, world.device.type)
             while not pairs.step(draw_rows(data.labels[data.rows], rows, draw), rate):
@@ -72,6 +74,10 @@ def pull_together(
                         "--contrastive-steps 0."
                     )
             after_step()
+            step += 1
+            if seconds is not None:
+                spent = time.perf_counter() - begin
+                steps = world.broadcast(min(steps, max(step, int(step * seconds / spent))))
         if not math.isfinite(float(pairs.loss)):  # once it is not, it stays so
             raise ClassifyError(
                 f"the loss of the steps on pairs is {float(pairs.loss)}; training has diverged. Lower --learning-rate, "
@@ -81,7 +87,7 @@ def pull_together(
         pairs.close()
         model.classifier.train(was_training)
     world.broadcast_parameters(model.stock)
-    return time.perf_counter() - begin
+    return steps
 
 
 class _Pairs:

@@ -60,18 +60,21 @@ class Progress:
         return patience is not None and self.waited >= patience
 
     def kept(self, rule: str, metric: str, rows: int) -> dict[str, float]:
-        """The scored step whose weights a run keeps, by `--keep`; `rows` are those of the evaluation part.
+        """Return the scored step whose weights a run keeps, by `--keep`; `rows` are those of the evaluation part.
 
-        The best of several scores on few rows is the luckiest: "auto" takes the last weights unless the best are ahead
-        of them by two standard errors of an accuracy (Breiman et al., 1984, "Classification and Regression Trees",
-        section 3.4.3, chooses by one). A loss has no such error, and its lowest counts.
+        The best of several scores on few rows is the luckiest: "auto" takes the last weights unless the accuracy of the
+        best is ahead of theirs by two standard errors (Breiman et al., 1984, "Classification and Regression Trees",
+        section 3.4.3, chooses by one), whichever metric chose the best: macro F1's own error is many times as large
+        where a class has few rows. A loss has no such error, and its lowest counts.
         """
         assert self.best is not None, "the last step is always scored"
         assert self.latest is not None
+        if rule == "best" or (rule == "auto" and metric == "loss"):
+            return self.best
         accuracy = self.latest["accuracy"]
-        margin = 0.0 if metric == "loss" else _STANDARD_ERRORS * math.sqrt(accuracy * (1 - accuracy) / rows)
-        ahead = _rank(self.best, metric)[0] - _rank(self.latest, metric)[0]
-        return self.best if rule == "best" or (rule == "auto" and ahead > margin) else self.latest
+        margin = _STANDARD_ERRORS * math.sqrt(accuracy * (1 - accuracy) / rows)
+        ahead = self.best["accuracy"] - accuracy
+        return self.best if rule == "auto" and ahead > margin else self.latest
 
 
 def _rank(scores: dict[str, float], metric: str) -> tuple[float, float]:

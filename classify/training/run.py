@@ -38,6 +38,8 @@ from classify.training.trainer import Callback, Trainer
 _TRAINING = threading.Lock()
 # Of the time that --max-minutes leaves, the share to plan with; files, the baseline and a busy machine need the rest.
 _TIME_USED = 0.9
+# Of that, the share for the steps on pairs; epochs follow.
+_PAIRS_TIME = 0.5
 
 
 def train(
@@ -238,9 +240,15 @@ def _train_on_pairs(run: Run) -> float:
     steps = training.contrastive_steps or 0
     if not steps:
         return 0.0
+    limit = None
+    if training.max_minutes is not None:
+        limit = max(0.0, _PAIRS_TIME * _TIME_USED * (60 * training.max_minutes - run.elapsed))
+    begin = time.perf_counter()
     with output.progress_bar(0, steps) as bar:
-        seconds = contrastive.pull_together(run.model, run.training_set, run.world, training, steps, bar.update)
-    output.say(f"pairs: {steps} steps on pairs of rows, {seconds:.1f} s (--contrastive-steps to change)")
+        done = contrastive.pull_together(run.model, run.training_set, run.world, training, steps, bar.update, limit)
+    seconds = time.perf_counter() - begin
+    cut = f" of {steps}, which would take longer than --max-minutes leaves" if done < steps else ""
+    output.say(f"pairs: {done} steps{cut} on pairs of rows, {seconds:.1f} s (--contrastive-steps to change)")
     return seconds
 
 

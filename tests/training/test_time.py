@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -76,3 +77,16 @@ def test_a_rate_that_was_too_good_ends_at_the_limit(
     assert train(config) == out
     assert files == {path: path.read_bytes() for path in out.glob("*.json")}, "finished; nothing is trained"
     assert read_json(out / "run.json")["status"] == "finished"
+
+
+def test_steps_on_pairs_take_half_of_the_time(
+    model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = 100_000
+    train(make_config(model_folder, table, tmp_path / "out", max_minutes=0.1, contrastive_steps=steps))
+    pairs = re.search(
+        r"pairs: (\d+) steps of 100000, which would take longer.* pairs of rows, ([\d.]+) s", capsys.readouterr().out
+    )
+    assert pairs is not None
+    assert int(pairs[1]) < steps
+    assert float(pairs[2]) < 5.0, "6 seconds, of which the start has taken some"

@@ -1,0 +1,38 @@
+"""Which scored weights a run keeps."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from classify.evaluation.metrics import macro_f1
+from classify.training.progress import Progress
+
+ROWS, RARE, EPOCHS, RUNS = 200, 10, 3, 200
+
+
+def test_chance_keeps_no_earlier_epoch_of_an_imbalanced_table() -> None:
+    """All epochs find a rare class half of the time and err on 3 % of the others, so none is better than the last."""
+    draw = np.random.default_rng(0)
+    targets = (np.arange(ROWS) < RARE).astype(np.int64)
+    error_rates = np.where(targets == 1, 0.5, 0.03)
+    earlier = 0
+    for _ in range(RUNS):
+        progress = Progress()
+        for epoch in range(1, EPOCHS + 1):
+            predicted = targets ^ (draw.random(ROWS) < error_rates)
+            progress.step = epoch
+            accuracy = float(np.mean(predicted == targets))
+            scores = {"macro_f1": macro_f1(targets, predicted), "accuracy": accuracy, "loss": 1.0}
+            progress.add_score(scores, epoch, "macro_f1")
+        earlier += progress.kept("auto", "macro_f1", ROWS)["epoch"] < EPOCHS
+    assert earlier < 0.05 * RUNS
+
+
+def test_a_clearly_better_epoch_is_kept() -> None:
+    progress = Progress()
+    for epoch, accuracy in enumerate((0.9, 0.7), start=1):
+        progress.step = epoch
+        progress.add_score({"macro_f1": accuracy, "accuracy": accuracy, "loss": 1.0}, epoch, "macro_f1")
+    assert progress.kept("auto", "macro_f1", 100)["epoch"] == 1
+    assert progress.kept("last", "macro_f1", 100)["epoch"] == 2
+    assert progress.kept("auto", "macro_f1", 15)["epoch"] == 2
