@@ -19,6 +19,8 @@ MAX_ROWS = 20_000
 MAX_CLASSES = 100
 # Classes times features; the solver takes 200 bytes for each.
 MAX_WEIGHTS = 10_000_000
+# Texts whose features are held at once: a text has some hundred, of a dozen bytes each.
+_BLOCK = 10_000
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,8 @@ def fit_and_score(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # not converged, many classes: nothing the person can act on
         model.fit([texts[row] for row in rows.tolist()], labels[rows])
-    predicted = model.predict(held_out_texts)
+    blocks = [held_out_texts[start : start + _BLOCK] for start in range(0, len(held_out_texts), _BLOCK)]
+    predicted = np.concatenate([model.predict(block) for block in blocks])
     return BaselineResult(
         accuracy=float(np.mean(predicted == held_out_labels)),
         macro_f1=macro_f1(held_out_labels, predicted),

@@ -51,6 +51,8 @@ def _newest(output: Output) -> Checkpoint | None:
         saved, problems = checkpoint.newest(output.checkpoints)
         for problem in problems:
             output.say(f"note: a newer checkpoint is passed over: {problem}")
+    if saved is not None:
+        _require_known_state(saved)
     best = saved.state["progress"]["best"] if saved is not None else None
     if saved is not None and best is not None and int(best["step"]) != saved.step:
         try:
@@ -61,6 +63,20 @@ def _newest(output: Output) -> Checkpoint | None:
             )
             saved.state["progress"] |= {"best": None, "scored": None, "waited": 0}
     return saved
+
+
+def _require_known_state(saved: Checkpoint) -> None:
+    """Raise CheckpointError where the state is not in the form that this version writes."""
+    try:
+        Progress(**saved.state["progress"])
+        missing = {"probe", "scaler", "identity"} - set(saved.state)
+        if missing:
+            raise KeyError(min(missing))
+    except (TypeError, KeyError) as error:
+        raise CheckpointError(
+            f"{saved.path}: another version of this program wrote its state.json ({type(error).__name__}: {error}). "
+            "Resume with that version (run.json names it), or start afresh with --overwrite-output-dir."
+        ) from None
 
 
 # Settings of a run's start, which a checkpoint lies behind.

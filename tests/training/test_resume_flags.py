@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,3 +61,33 @@ def test_what_the_recipe_chose_is_chosen_again(finished: Path, tmp_path: Path) -
     shutil.copytree(finished, tmp_path / "out")
     assert main(["train", "--resume", str(tmp_path / "out"), "--epochs", "2"]) == 0
     assert read_json(tmp_path / "out" / "run.json")["recipe"] == ["average_seeds", "batch_size", "learning_rate"]
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda state: state["progress"].update(rows_seen=7), "unexpected keyword argument 'rows_seen'"),
+        (lambda state: state.pop("scaler"), "KeyError: 'scaler'"),
+        (lambda state: state.update(progress=[1]), "TypeError"),
+    ],
+)
+def test_a_state_that_another_version_wrote_is_no_internal_error(
+    finished: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    change: Callable[[dict[str, Any]], Any],
+    fault: str,
+) -> None:
+    shutil.copytree(finished, tmp_path / "out")
+    (folder,) = [path for path in (tmp_path / "out" / "checkpoints").iterdir() if path.name != "step-00000000"]
+    state = read_json(folder / "state.json")
+    change(state)
+    written = json.dumps(state).encode()
+    (folder / "state.json").write_bytes(written)
+    manifest = read_json(folder / "manifest.json")
+    manifest["files"]["state.json"] = {"bytes": len(written), "sha256": hashlib.sha256(written).hexdigest()}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert main(["train", "--resume", str(tmp_path / "out"), "--epochs", "2"]) == 3
+    line = capsys.readouterr().err
+    assert "another version of this program wrote its state.json" in line
+    assert fault in line

@@ -1,0 +1,33 @@
+"""The TF-IDF baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.pipeline import Pipeline
+
+from classify.evaluation import baseline
+from tests.support import tiny
+
+
+def test_held_out_texts_are_scored_a_block_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The features of a million texts would take gigabytes."""
+    rows = tiny.table_rows(90)
+    texts, labels = [text for text, _ in rows], np.unique([label for _, label in rows], return_inverse=True)[1]
+    fit = (texts[:60], labels[:60], texts[60:], labels[60:], 0)
+    whole = baseline.fit_and_score(*fit)
+    sizes: list[int] = []
+    predict = Pipeline.predict
+
+    def predict_block(self: Pipeline, block: Sequence[str]) -> Any:
+        sizes.append(len(block))
+        return predict(self, block)
+
+    monkeypatch.setattr(baseline, "_BLOCK", 7)
+    monkeypatch.setattr(Pipeline, "predict", predict_block)
+    in_blocks = baseline.fit_and_score(*fit)
+    assert (in_blocks.accuracy, in_blocks.macro_f1) == (whole.accuracy, whole.macro_f1)
+    assert (sum(sizes), max(sizes)) == (30, 7)
