@@ -206,8 +206,10 @@ def _inspect(arguments: list[str], program: str) -> int:
     report = inspect_run(config)
     for line in report.lines():
         print(printable(line))
-    write_json(Path("inspect.json"), report.as_json())
-    print("all of it: inspect.json")
+    file = Path("inspect.json")
+    replaced = " (in place of the one that was there)" if file.exists() else ""
+    write_json(file, report.as_json())
+    print(f"all of it: {file}{replaced}")
     return 0
 
 

@@ -46,7 +46,7 @@ class Report:
     tokens_by_class: dict[str, dict[str, float]] = field(default_factory=dict)
     languages: dict[str, float] = field(default_factory=dict)
     near_duplicates: dict[str, int] = field(default_factory=dict)
-    speed: dict[str, float] = field(default_factory=dict)
+    speed: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
@@ -111,10 +111,12 @@ class Report:
     def _speed(self) -> list[str]:
         if not self.speed:
             return []
-        epoch, run = (_time_words(self.speed[name]) for name in ("seconds_per_epoch", "seconds"))
+        names = {"epochs": f"{self.speed['epochs']:g} epochs"}
+        parts = {names.get(name, name): spent for name, spent in self.speed["seconds_by_part"].items() if spent}
+        listed = ", ".join(f"{name} {_time_words(spent)}" for name, spent in parts.items())
         return [
-            f"time: about {epoch} an epoch here, {run} for the recipe's {self.speed['epochs']:g}, at the "
-            f"{self.speed['rows_per_second']:.0f} rows/s that were measured; evaluation and files come on top",
+            f"time: about {_time_words(self.speed['seconds'])} here ({listed}); {self.speed['rows_per_second']:.0f} "
+            "rows/s in training; start and files not included",
             f"memory: about {self.speed['memory_bytes'] / (1 << 20):,.0f} MiB on each device",
         ]
 

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from classify.config.schema import RunConfig
 from classify.data import inspect
+from classify.data.corpus import Corpus
 from classify.data.coverage import check_coverage
 from classify.data.inspect import Report
 from classify.data.sampler import BatchSampler
+from classify.data.split import cap_rows
 from classify.data.tokenize import Tokens, TrainingSet, load_tokenizer, tokenize_column
+from classify.distributed.world import World
 from classify.errors import InputError
-from classify.modeling.classifier import quiet_libraries
+from classify.evaluation import baseline
+from classify.evaluation.inference import logits_of
+from classify.modeling.classifier import LoadedModel, quiet_libraries
 from classify.modeling.precision import choose_precision
-from classify.training import dry_run, memory_forecast
+from classify.tasks.base import Task
+from classify.training import contrastive, dry_run, linear_probe, memory_forecast
 from classify.training.inputs import Checked, check
 from classify.training.loading import load, settle_arithmetic
 from classify.training.strategies.base import make_strategy
@@ -23,6 +36,8 @@ from classify.training.trainer import Trainer
 
 # Texts with several labels that inspect.json lists.
 _LISTED = 1000
+# What time is measured on: steps on pairs, of which the first does not count, rows scored, rows of the baseline.
+_PAIR_STEPS, _SCORED_ROWS, _BASELINE_ROWS = 5, 256, 500
 
 
 def inspect_run(config: RunConfig) -> Report:
@@ -51,8 +66,8 @@ def inspect_run(config: RunConfig) -> Report:
     return report
 
 
-def _speed(checked: Checked, tokenizer: object, tokens: Tokens) -> dict[str, float]:
-    """Rows a second of some steps that change nothing, what follows for an epoch and the run, and bytes a device."""
+def _speed(checked: Checked, tokenizer: object, tokens: Tokens) -> dict[str, Any]:
+    """Return rows a second of steps that change nothing, the seconds that a run would take, and bytes a device."""
     config, part = checked.config, checked.corpus.train
     training = config.training
     with training.world as world, tempfile.TemporaryDirectory() as folder:
@@ -68,11 +83,51 @@ def _speed(checked: Checked, tokenizer: object, tokens: Tokens) -> dict[str, flo
         rate = dry_run.measure(trainer)
         length = float(data.tokens.lengths_of(data.rows).mean())
         need = memory_forecast.need(checked, world, length)
-    epochs = training.cycles * training.epochs
+        seconds = _seconds(checked, loaded.model, data, world, rate)
     return {
         "rows_per_second": rate,
         "seconds_per_epoch": len(part) / rate,
-        "epochs": epochs,
-        "seconds": epochs * len(part) / rate,
+        "epochs": training.cycles * training.epochs,
+        "seconds_by_part": seconds,
+        "seconds": sum(seconds.values()),
         "memory_bytes": float(need.total),
     }
+
+
+def _seconds(checked: Checked, model: LoadedModel, data: TrainingSet, world: World, rate: float) -> dict[str, float]:
+    """Estimate what each part of a run takes, from a few steps on pairs, forward passes and a small baseline.
+
+    The steps on pairs change the model, which nobody needs any more.
+    """
+    config, corpus, task = checked.config.training, checked.corpus, checked.task
+    epochs = config.cycles * config.epochs
+    times = [time.perf_counter()]
+    steps = min(config.contrastive_steps or 0, _PAIR_STEPS)
+    contrastive.pull_together(model, data, world, config, steps, lambda: times.append(time.perf_counter()))
+    pair_step = statistics.median(np.diff(times[1:])) if steps > 1 else 0.0
+    sample = data.rows[:_SCORED_ROWS]
+    begin = time.perf_counter()
+    logits_of(model, data.tokens, sample, world)
+    forward = (time.perf_counter() - begin) / len(sample)
+    has_probe = checked.config.model.head == "probe"
+    probed = linear_probe.row_limit(model, is_final=epochs == 0) if has_probe else 0
+    scored = len(corpus.eval) * (math.ceil(epochs) + has_probe) + (len(corpus.test) if corpus.test else 0)
+    return {
+        "pairs": (config.contrastive_steps or 0) * float(pair_step),
+        "head": forward * min(probed, len(corpus.train)),
+        "epochs": epochs * len(corpus.train) / rate,
+        "scores": forward * scored,
+        "baseline": _baseline_seconds(corpus, task, config.seed),
+    }
+
+
+def _baseline_seconds(corpus: Corpus, task: Task, seed: int) -> float:
+    """Estimate the baseline's time from some of the rows that it would be fitted on."""
+    rows = cap_rows(task.strata(corpus.train.labels), corpus.train.rows, _BASELINE_ROWS, seed=seed)
+    part = replace(corpus.train, rows=rows)
+    texts = part.texts(corpus.text_column)
+    try:
+        seconds = task.baseline(texts, part.truth, texts, part.truth, seed).seconds
+    except ValueError:  # no words to count
+        return 0.0
+    return seconds * min(len(corpus.train), baseline.MAX_ROWS) / len(rows)

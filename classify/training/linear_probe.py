@@ -45,8 +45,7 @@ def start_head(
     """
     begin = time.perf_counter()
     layer = output_layer(model.stock)
-    limit = MOST_ROWS if is_final else min(MOST_ROWS, max(FEWEST_ROWS, ROWS_PER_CLASS * layer.out_features))
-    chosen = cap_rows(task.strata(data.labels), data.rows, limit, seed=seed)
+    chosen = cap_rows(task.strata(data.labels), data.rows, row_limit(model, is_final=is_final), seed=seed)
     # In the precision of training, not of scores: what a rounded feature moves, fine-tuning moves a thousandfold.
     with contextlib.nullcontext() if is_final else model.classifier.precision.autocast(training=True):
         features = features_of(model, data.tokens, chosen, world)
@@ -57,3 +56,9 @@ def start_head(
             layer.bias.copy_(torch.from_numpy(bias))
     world.broadcast_parameters(layer)
     return ProbeResult(len(chosen), time.perf_counter() - begin)
+
+
+def row_limit(model: LoadedModel, *, is_final: bool) -> int:
+    """Return the number of rows that the probe learns from at most; more where nothing is fine-tuned from it."""
+    classes = output_layer(model.stock).out_features
+    return MOST_ROWS if is_final else min(MOST_ROWS, max(FEWEST_ROWS, ROWS_PER_CLASS * classes))

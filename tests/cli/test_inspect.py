@@ -48,6 +48,13 @@ def test_what_a_table_holds(folder: Path, model_folder: Path, capsys: pytest.Cap
     assert found["near_duplicates"]["sampled"] == 42
     assert found["speed"]["seconds_per_epoch"] * found["speed"]["rows_per_second"] == pytest.approx(39, abs=3)
     assert found["speed"]["memory_bytes"] > 0
+    parts = found["speed"]["seconds_by_part"]
+    assert all(parts[name] > 0.0 for name in ("pairs", "head", "scores", "baseline"))
+    assert parts["epochs"] == found["speed"]["epochs"] == 0, "so few rows take steps on pairs alone"
+    assert found["speed"]["seconds"] == pytest.approx(sum(parts.values()))
+    assert "time: about " in printed
+    assert "pairs " in printed
+    assert "(in place of" not in printed
     assert not (folder / "runs").exists()
 
 
@@ -120,3 +127,11 @@ def test_a_terminal_obeys_no_text_of_the_table(
     assert "\\x1b[31mred" in captured.err
     assert not set(printed) & set("\x1b\x9b\u202e")
     assert read_json(folder / "inspect.json")["classes"] == {red: 21, turned: 21}
+
+
+def test_a_report_that_is_replaced_is_named(
+    folder: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        assert main(["inspect", "--data", "my.csv", "--model", str(model_folder)]) == 0
+    assert capsys.readouterr().out.count("inspect.json (in place of the one that was there)") == 1
