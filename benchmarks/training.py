@@ -4,6 +4,7 @@
     python benchmarks/training.py --data banking77/train.csv --processes 2 --batch-size 128
     python benchmarks/training.py --gpu --model random-bert-base --data sst2/train.tsv --test-data sst2/dev.tsv
     python benchmarks/training.py --gpu --model random-bert-base --generate 4096 --max-length 512 --batch-size 256
+    python benchmarks/training.py --data sst2/train.tsv --test-data sst2/dev.tsv --rows 3000 --beside 1
 
 Every contestant trains the same rows with the same model, global batch, number of epochs, learning rate and seed
 (another in each repeat), evaluates after each epoch, keeps the best and writes a folder. Each runs in a process of its
@@ -16,15 +17,18 @@ that took part. With --generate the texts are random words, as many as reviews o
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import json
 import math
 import os
 import random
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -103,6 +107,18 @@ def useful_gflops(tokens_per_second: float, tokens_per_row: float, config: dict[
     return 6e-9 * config["num_hidden_layers"] * layer * tokens_per_second
 
 
+@contextlib.contextmanager
+def busy_processes(count: int) -> Iterator[None]:
+    """Run so many processes that compute without end, as other programs of the same machine do."""
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
 def contestants(gpu: bool) -> list[str]:
     """All but the compiled one on CPUs, Trainer in bf16 where it would be emulated.
 
@@ -176,6 +192,9 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--gpu", action="store_true")
+    parser.add_argument(
+        "--beside", type=int, default=0, metavar="N", help="busy processes that share the cores (default: %(default)s)"
+    )
     parser.add_argument("--only", nargs="+", help="contestants", choices=[*OURS, *THEIRS])
     parser.add_argument("--store", type=Path, default=Path("runs/benchmark.json"), help="all figures (%(default)s)")
     options = parser.parse_args()
@@ -197,10 +216,13 @@ def main() -> None:
             folder, model, options.epochs, options.max_steps, options.batch_size, options.max_length,
             options.processes, options.gpu, seed=42,
         )  # fmt: skip
-        for repeat in range(options.repeats):
-            for name in names:
-                found[name].append(run(name, replace(race, seed=42 + repeat)))
-        figures = report(found, race, str(options.data or f"{options.generate} texts of random words"))
+        with busy_processes(options.beside):
+            for repeat in range(options.repeats):
+                for name in names:
+                    found[name].append(run(name, replace(race, seed=42 + repeat)))
+        data = str(options.data or f"{options.generate} texts of random words")
+        beside = f", beside {options.beside} busy process(es)" if options.beside else ""
+        figures = report(found, race, data + beside)
     options.store.parent.mkdir(parents=True, exist_ok=True)
     options.store.write_text(json.dumps({"arguments": sys.argv[1:], "figures": figures, "runs": found}, indent=1))
 
