@@ -125,21 +125,27 @@ def rows_of(lines: Iterable[str], dialect: Dialect, *, strict: bool = True) -> I
 
 
 def has_header(rows: Sequence[Sequence[str]], usual: Sequence[str], known: Sequence[str] = ()) -> bool:
-    """Whether the first of some rows names the columns.
+    """Return whether the first of some rows names the columns.
 
-    It does where it holds a `usual` name, or one of the `known` columns of a table that this one goes with. It does not
-    where it holds a number over numbers, or a value that stands in its column again further down, as a class does.
-    Where nothing tells, it does, unless the rows are as wide as the table with the known columns.
+    It does where it holds a `usual` name, or one of the `known` columns of a table that this one goes with, unless that
+    name comes again in its column: then it is a class. A first row that comes again as a whole is the header of files
+    that were joined. A number over numbers, or any value that comes again, makes the row data. Where nothing tells, it
+    is a header, unless the rows are as wide as the table with the known columns.
     """
-    first, below = rows[0], rows[1:]
-    if any(value in known or value.strip().lower() in usual for value in first):
+    first, below = list(rows[0]), rows[1:]
+    if len(first) > 1 and first in map(list, below):
         return True
-    if list(first) == [str(number) for number in range(len(first))] and len(first) > 1:  # pandas numbers its columns
+    columns = [[row[place] for row in below if place < len(row) and row[place]] for place in range(len(first))]
+    comes_again = [bool(value) and value in column for value, column in zip(first, columns, strict=True)]
+    is_name = [value in known or value.strip().lower() in usual for value in first]
+    if any(is_name):
+        return not any(named and again for named, again in zip(is_name, comes_again, strict=True))
+    if first == [str(number) for number in range(len(first))] and len(first) > 1:  # pandas numbers its columns
         return True
-    for place, value in enumerate(first):
-        column = [row[place] for row in below if place < len(row) and row[place]]
-        numbers = sum(map(is_number, column))
-        if value and (value in column or (is_number(value) and numbers > len(column) / 2)):
+    if any(comes_again):
+        return False
+    for value, column in zip(first, columns, strict=True):
+        if is_number(value) and sum(map(is_number, column)) > len(column) / 2:
             return False
     return len(first) != len(known)
 
