@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, AnyStr
 
 csv.field_size_limit((1 << 31) - 1)  # texts longer than the standard library's 128 Ki characters exist
 
@@ -17,6 +18,11 @@ _DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "bar"}
 _WITHIN_NAMES = "\0 \r\n\"'._-?!()[]"
 # Of the rows of a sample, the share that have the most frequent width, below which a dialect does not fit.
 _UNIFORM = 0.9
+# The line with which Excel names the delimiter, and lines that may stand above a header.
+_SEPARATOR = re.compile(r'\ufeff?"?sep=([^\r\n])"?[\r\n]', re.IGNORECASE)
+_MOST_ABOVE = 10
+# Characters of a class in a text file.
+_LONGEST_CLASS = 60
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,76 @@ def detect_dialect(sample: str, suffix: str) -> Dialect:
         if _uniformity(sample, Dialect(delimiter)) >= _UNIFORM:
             return Dialect(delimiter)
     return Dialect(_most_frequent(sample, delimiters))
+
+
+def find_table(sample: str, suffix: str, usual: Sequence[str], known: Sequence[str] = ()) -> tuple[Dialect, int]:
+    """Return the dialect of a sample's table, and the number of lines above it.
+
+    Above a table stands `sep=;`, with which Excel names the delimiter, or what programs export with it: a title, keys
+    and values, blank lines. These fill at most half of the columns, and what follows is a header: a row without numbers
+    that fills all columns and, of two columns, holds a `usual` or `known` name.
+    """
+    separator = _SEPARATOR.match(sample)
+    if separator is not None:
+        rest = skip_lines(sample, 1)
+        return max(candidates(separator[1], rest), key=lambda dialect: _uniformity(rest, dialect)), 1
+    dialect = detect_dialect(sample, suffix)
+    filled = [_count_filled(row) for row in _sample_rows(sample, dialect)]
+    usually = Counter(filled).most_common(1)[0][0] if filled else 0
+    if _uniformity(sample, dialect) >= _UNIFORM and filled[0] >= usually:
+        return dialect, 0
+    for above in range(1, _MOST_ABOVE + 1):
+        rest = skip_lines(sample, above)
+        below = detect_dialect(rest, suffix)
+        if _uniformity(rest, below) < _UNIFORM:
+            continue
+        header, *rows = _sample_rows(rest, below)
+        width = Counter(map(len, rows)).most_common(1)[0][0] if rows else 0
+        is_full = len(header) == _count_filled(header) == width and not any(map(is_number, header))
+        named = any(value in known or value.strip().lower() in usual for value in header)
+        lines = sample[: len(sample) - len(rest)]
+        is_narrow = all(_count_filled(row) <= max(1, width // 2) for row in _sample_rows(lines, below))
+        if is_full and is_narrow and (named or width > 2):
+            return below, above
+    return dialect, 0
+
+
+def is_table(sample: str, usual: Sequence[str], known: Sequence[str] = ()) -> bool:
+    """Return whether a text file without a table's suffix shows columns: prose has commas, too.
+
+    It does with a header of several names, one of them `usual` or `known`, and with rows of equal width: by a
+    delimiter that is not followed by a space, or where a column holds values that come again, as classes do.
+    """
+    dialect, above = find_table(sample, "", usual, known)
+    rows = _sample_rows(skip_lines(sample, above), dialect)
+    header = rows[0] if rows else []
+    if above or (len(header) > 1 and any(value in known or value.strip().lower() in usual for value in header)):
+        return True
+    if _uniformity(sample, dialect) < _UNIFORM:
+        return False
+    delimiter = dialect.delimiter
+    return sample.count(f"{delimiter} ") < sample.count(delimiter) / 2 or any(
+        len(set(column)) <= len(column) / 2 and max(map(len, column)) <= _LONGEST_CLASS
+        for column in itertools.zip_longest(*rows, fillvalue="")
+    )
+
+
+def skip_lines(text: AnyStr, count: int) -> AnyStr:
+    """Drop the first lines of a text, or of its bytes."""
+    ends = re.compile(b"\r\n|\r|\n" if isinstance(text, bytes) else "\r\n|\r|\n")
+    for _ in range(count):
+        end = ends.search(text)
+        text = text[end.end() :] if end is not None else text[:0]
+    return text
+
+
+def _sample_rows(sample: str, dialect: Dialect) -> list[list[str]]:
+    """Return the rows of a sample that are no empty lines; the last one may be cut."""
+    return [row for _, row in rows_of(io.StringIO(sample, newline=""), dialect, strict=False)]
+
+
+def _count_filled(row: Sequence[str]) -> int:
+    return sum(bool(value.strip()) for value in row)
 
 
 def _unusual(sample: str) -> list[str]:

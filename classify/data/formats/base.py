@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class ReadOptions:
     """What is known of a file before it is read.
 
-    A person says its encoding, a workbook's sheet, whether rows that cannot be read are skipped, and which file holds
-    the label of each of its lines (`labels`). `columns` are those of
+    A person says its encoding, a workbook's sheet, whether rows that cannot be read are skipped, which file holds the
+    label of each of its lines (`labels`), and whether its first row is data (`no_header`). `columns` are those of
     the table that it goes with: a file whose first row is none of them, and as wide, has them without a header.
     """
 
@@ -28,6 +28,7 @@ class ReadOptions:
     skips_bad_rows: bool = False
     columns: tuple[str, ...] = ()
     labels: str | None = None
+    no_header: bool = False
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from classify.data.dialect import Dialect, candidates, detect_dialect, has_header, rows_of
+from classify.data.dialect import Dialect, candidates, find_table, has_header, is_table, rows_of, skip_lines
 from classify.data.encoding import Encoding, detect_encoding
 from classify.data.formats.base import Content, Format, ReadOptions, unique_names
 from classify.data.formats.large import LARGE, stored
@@ -34,6 +34,8 @@ _SAMPLE_ROWS = 2000
 _PIECE = 1 << 24
 _MOST_BYTES = 2**31 - 1  # of a block of Arrow's
 _SHOWN = 5
+# Files of these names, and standard input, hold a text a line unless they look like a table.
+_PLAIN = (".txt", "")
 _USUAL = (*TEXT_NAMES, *LABEL_NAMES, *itertools.chain(*PAIRED_NAMES))
 
 
@@ -54,14 +56,17 @@ class Delimited(Format):
             sample = stream.read(_SAMPLE)
         if not sample.strip():
             raise InputError(f"{source.path}: only empty lines. Expected a header line with column names, then rows.")
-        dialect = detect_dialect(sample, source.suffix)
-        text = _Text(source, encoding)
+        if source.suffix in _PLAIN and not is_table(sample, _USUAL, options.columns):
+            return _read_lines(source, encoding, options)
+        dialect, above = find_table(sample, source.suffix, _USUAL, options.columns)
+        text = _Text(source, encoding, above)
+        sample = skip_lines(sample, above)
         if _is_wrapped(sample, dialect):
             text, dialect = text.unwrapped(dialect, Dialect(",")), Dialect(",")
         with contextlib.suppress(InputError, csv.Error):
             content, lines = _read(text, dialect, options)
             if lines == text.lines and not text.has_quotes_inside(dialect):
-                first = text.empty_lines + 1 + content.has_names
+                first = text.above + text.empty_lines + 1 + content.has_names
                 return replace(content, places=lambda rows: [first + row for row in rows])
         # Rows of several lines, empty lines - or quotes that are none, or rows of another width.
         try:
@@ -73,14 +78,15 @@ class Delimited(Format):
 
 
 class _Text:
-    """The bytes of a file in UTF-8, as Arrow wants them, and how many lines they are.
+    """The bytes of a file's table in UTF-8, as Arrow wants them, and how many lines they are.
 
-    `rewritten` is what stands for the file's characters where they had to be put right first.
+    The first `above` lines of the file are none of the table's. `rewritten` replaces the file's characters where they
+    had to be repaired first.
     """
 
-    def __init__(self, source: Source, encoding: Encoding, rewritten: str | None = None):
-        self.source, self.encoding, self._rewritten = source, encoding, rewritten
-        self.empty_lines = 0  # at the beginning, once it was read
+    def __init__(self, source: Source, encoding: Encoding, above: int = 0, rewritten: str | None = None):
+        self.source, self.encoding, self.above, self._rewritten = source, encoding, above, rewritten
+        self.empty_lines = 0  # below these, once it was read
 
     @cached_property
     def whole(self) -> bytes | None:
@@ -111,7 +117,7 @@ class _Text:
         for block in self._blocks():
             left += block
             if not begun:
-                given = left.removeprefix(b"\xef\xbb\xbf")
+                given = skip_lines(left.removeprefix(b"\xef\xbb\xbf"), self.above)
                 left = given.lstrip(b"\r\n")
                 empty = given[: len(given) - len(left)]
                 self.empty_lines = max(empty.count(b"\n"), empty.count(b"\r"))
@@ -132,16 +138,20 @@ class _Text:
             with self.encoding.text(self.source) as text:
                 yield from (block.encode() for block in iter(lambda: text.read(_PIECE), ""))
 
-    def stream(self) -> io.TextIOBase:
-        """The characters, with the lines that the file has."""
-        return self.encoding.text(self.source) if self._rewritten is None else io.StringIO(self._rewritten, newline="")
+    def rows(self, dialect: Dialect, *, strict: bool = True) -> Iterator[tuple[int, list[str]]]:
+        """Yield (first line in the file, fields) of each row. Raises csv.Error where it is `strict`."""
+        rewritten = self._rewritten
+        with self.encoding.text(self.source) if rewritten is None else io.StringIO(rewritten, newline="") as stream:
+            if rewritten is None:
+                for _ in range(self.above):
+                    stream.readline()
+            for line, row in rows_of(stream, dialect, strict=strict):
+                yield self.above + line, row
 
     def unwrapped(self, dialect: Dialect, before: Dialect) -> _Text:
         """What the file was `before` a spreadsheet took its lines for cells of this dialect, and saved them so."""
-        with self.stream() as stream:
-            rows = [row for _, row in rows_of(stream, dialect)]
-        cells = [dialect.delimiter.join(row).rstrip(dialect.delimiter) for row in rows]
-        return _Text(self.source, self.encoding, original_text(cells, before) + "\n")
+        cells = [dialect.delimiter.join(row).rstrip(dialect.delimiter) for _, row in self.rows(dialect)]
+        return _Text(self.source, self.encoding, rewritten=original_text(cells, before) + "\n")
 
     def has_quotes_inside(self, dialect: Dialect) -> bool:
         """Whether a quote that is not doubled stands elsewhere than at a field's beginning or end.
@@ -221,19 +231,18 @@ def _fault(text: _Text, dialect: Dialect) -> tuple[str | None, bool]:
     width: int | None = None
     wrong: list[tuple[int, int]] = []
     last, spans, source = 0, False, text.source
-    with text.stream() as stream:
-        try:
-            for line, row in rows_of(stream, dialect):
-                width = len(row) if width is None else width
-                if len(row) != width:
-                    wrong.append((line, len(row)))
-                spans = spans or any("\n" in field or "\r" in field for field in row)
-                last = line
-        except csv.Error:
-            return (
-                f'{source.path} line {last + 1}: a quote (") opens a field in this row or below it and never closes as '
-                'it should; double a quote that belongs to the text ("").'
-            ), spans
+    try:
+        for line, row in text.rows(dialect):
+            width = len(row) if width is None else width
+            if len(row) != width:
+                wrong.append((line, len(row)))
+            spans = spans or any("\n" in field or "\r" in field for field in row)
+            last = line
+    except csv.Error:
+        return (
+            f'{source.path} line {last + 1}: a quote (") opens a field in this row or below it and never closes as '
+            'it should; double a quote that belongs to the text ("").'
+        ), spans
     if not wrong:
         return None, spans
     if width == 1:
@@ -249,21 +258,19 @@ def _fault(text: _Text, dialect: Dialect) -> tuple[str | None, bool]:
 def _read(text: _Text, dialect: Dialect, options: ReadOptions) -> tuple[Content, int]:
     """All rows by Arrow, and how many lines they are if none spans several."""
     source, encoding = text.source, text.encoding
-    with text.stream() as stream:
-        first = [row for _, row in itertools.islice(rows_of(stream, dialect), _SAMPLE_ROWS)]
-    header = has_header(first, _USUAL, options.columns)
+    first = [row for _, row in itertools.islice(text.rows(dialect), _SAMPLE_ROWS)]
+    header = not options.no_header and has_header(first, _USUAL, options.columns)
     names, again = _names(first[0]) if header else (_default_names(len(first[0]), options), "")
     if header and len(first) == 1:
         raise InputError(f"{source.path}: there is a header but no row below it. Expected one row per text.")
     arrow = _parse(text, dialect, names, header)
     arrow = arrow.drop_columns([name for name in names if name.startswith(_UNNAMED) and _is_empty(arrow, name)])
-    form = f"{encoding.words} {'with a' if header else 'without'} header, {dialect.words}{again}"
+    form = f"{encoding.words} {'with a' if header else 'without'} header, {dialect.words}{again}{_above_words(text)}"
 
     def places(rows: Sequence[int]) -> list[int]:
         wanted = {row + header for row in rows}
-        with text.stream() as stream:
-            starts = itertools.islice(rows_of(stream, dialect), max(wanted, default=-1) + 1)
-            lines = {number: line for number, (line, _) in enumerate(starts) if number in wanted}
+        starts = itertools.islice(text.rows(dialect), max(wanted, default=-1) + 1)
+        lines = {number: line for number, (line, _) in enumerate(starts) if number in wanted}
         return [lines[row + header] for row in rows]
 
     return Content(arrow, form, encoding.flag, places, has_names=header), len(arrow) + header
@@ -276,14 +283,13 @@ def _read_good(text: _Text, dialect: Dialect, options: ReadOptions) -> Content:
     lines: list[int] = []
     rows: list[list[str]] = []
     bad: list[int] = []
-    with text.stream() as stream:
-        for line, row in rows_of(stream, dialect, strict=False):
-            if rows and len(row) != len(rows[0]):
-                bad.append(line)
-                continue
-            rows.append(row)
-            lines.append(line)
-    header = has_header(rows[:_SAMPLE_ROWS], _USUAL, options.columns)
+    for line, row in text.rows(dialect, strict=False):
+        if rows and len(row) != len(rows[0]):
+            bad.append(line)
+            continue
+        rows.append(row)
+        lines.append(line)
+    header = not options.no_header and has_header(rows[:_SAMPLE_ROWS], _USUAL, options.columns)
     names, again = _names(rows[0]) if header else (_default_names(len(rows[0]), options), "")
     body = rows[header:]
     if not body:
@@ -293,12 +299,38 @@ def _read_good(text: _Text, dialect: Dialect, options: ReadOptions) -> Content:
     )
     shown = ", ".join(map(str, bad[:_SHOWN])) + (", ..." if len(bad) > _SHOWN else "")
     skipped = f"{len(bad)} rows of another width skipped (lines {shown})"
-    form = f"{text.encoding.words} {'with a' if header else 'without'} header, {dialect.words}{again}; {skipped}"
+    words = f"{dialect.words}{again}{_above_words(text)}"
+    form = f"{text.encoding.words} {'with a' if header else 'without'} header, {words}; {skipped}"
 
     def places(wanted: Sequence[int]) -> list[int]:
         return [lines[row + header] for row in wanted]
 
     return Content(arrow, form, "--on-bad-rows", places, has_names=header, skipped=len(bad))
+
+
+def _above_words(text: _Text) -> str:
+    """Name the lines above the table, for people."""
+    if not text.above:
+        return ""
+    return f"; line{'s 1 to' if text.above > 1 else ''} {text.above} above the table left out"
+
+
+def _read_lines(source: Source, encoding: Encoding, options: ReadOptions) -> Content:
+    """Read a text a line; empty lines are left out."""
+    import pyarrow
+
+    with encoding.text(source) as stream:
+        lines = [(number, line.rstrip("\r\n")) for number, line in enumerate(stream, start=1)]
+    rows = [(number, line.removeprefix("\ufeff")) for number, line in lines if line.strip()]
+    names = (*options.columns, *TEXT_NAMES)
+    header = not options.no_header and (rows[0][1] in names or rows[0][1].strip().lower() in names)
+    name = rows[0][1] if header else options.columns[0] if len(options.columns) == 1 else "text"
+    body = rows[header:]
+    if not body:
+        raise InputError(f"{source.path}: there is a header but no row below it. Expected one row per text.")
+    arrow = pyarrow.table({name: pyarrow.array([line for _, line in body], pyarrow.string())})
+    form = f"{encoding.words}, a text a line, {'with a' if header else 'without'} header"
+    return Content(arrow, form, encoding.flag, lambda wanted: [body[row][0] for row in wanted], has_names=header)
 
 
 _UNNAMED = "unnamed_"
