@@ -151,6 +151,9 @@ def _predict(arguments: list[str], program: str) -> int:
     parser.add_argument("--data", metavar="FILE", help="the table, in any form that training takes")
     parser.add_argument("--encoding", metavar="X", help="its encoding; recognised if not given")
     parser.add_argument("--sheet", metavar="X", help="sheet of an Excel workbook; the first if not given")
+    parser.add_argument(
+        "--no-header", "--no_header", action="store_true", help="its first row is data; columns are column_1, ..."
+    )
     parser.add_argument("--out", metavar="FILE", default="predictions.csv", help="written here (default: %(default)s)")
     parser.add_argument("--text-column", "--text_column", metavar="X", help="as in training if not given")
     parser.add_argument(
@@ -175,7 +178,7 @@ def _predict(arguments: list[str], program: str) -> int:
         return start_world(options.cpu)
 
     with launcher.telling_other_machines(start_world, _say_first):
-        reading = ReadOptions(options.encoding, options.sheet)
+        reading = ReadOptions(options.encoding, options.sheet, no_header=options.no_header)
         table, column = check_prediction(options.model, options.data, options.out, options.text_column, reading)
     from classify.prediction.predict import load_classifier, predict_table
 

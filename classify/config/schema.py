@@ -59,6 +59,9 @@ class DataConfig:
     )
     encoding: str | None = option(None, "encoding of the tables, e.g. gb18030; recognised if not given", "--encoding")
     sheet: str | None = option(None, "sheet of an Excel workbook; the first if not given", "--sheet")
+    no_header: bool = option(
+        False, "the first row of the tables is data; their columns are column_1, column_2, ...", "--no-header"
+    )
     group_column: str | None = option(
         None, "column whose equal values stay in one part when --data is divided, e.g. a customer", "--group-column"
     )

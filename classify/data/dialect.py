@@ -71,10 +71,11 @@ def candidates(delimiter: str, sample: str) -> list[Dialect]:
 def detect_dialect(sample: str, suffix: str) -> Dialect:
     """The dialect in which the rows of a sample have equally many columns, more than one where that can be.
 
-    A name that ends in .tsv, or the comma, decides among equals. Other characters are looked at where none of the usual
-    delimiters fits. The sample may end inside a row.
+    Among equals that one is taken which no space follows, as it does in prose; then a name that ends in .tsv decides,
+    then the comma. Other characters are looked at where none of the usual delimiters fits. The sample may end inside a
+    row.
     """
-    delimiters = sorted(_DELIMITERS, key=lambda one: (one == "\t") != (suffix == ".tsv"))
+    delimiters = sorted(_DELIMITERS, key=lambda one: (_is_prose(sample, one), (one == "\t") != (suffix == ".tsv")))
     best, best_share = Dialect(delimiters[0]), 0.0
     for delimiter in delimiters:
         for dialect in candidates(delimiter, sample):
@@ -134,8 +135,7 @@ def is_table(sample: str, usual: Sequence[str], known: Sequence[str] = ()) -> bo
         return True
     if _uniformity(sample, dialect) < _UNIFORM:
         return False
-    delimiter = dialect.delimiter
-    return sample.count(f"{delimiter} ") < sample.count(delimiter) / 2 or any(
+    return not _is_prose(sample, dialect.delimiter) or any(
         len(set(column)) <= len(column) / 2 and max(map(len, column)) <= _LONGEST_CLASS
         for column in itertools.zip_longest(*rows, fillvalue="")
     )
@@ -148,6 +148,11 @@ def skip_lines(text: AnyStr, count: int) -> AnyStr:
         end = ends.search(text)
         text = text[end.end() :] if end is not None else text[:0]
     return text
+
+
+def _is_prose(sample: str, delimiter: str) -> bool:
+    """Return whether a space follows most of the delimiters, as it does the commas of a sentence."""
+    return sample.count(f"{delimiter} ") > sample.count(delimiter) / 2
 
 
 def _sample_rows(sample: str, dialect: Dialect) -> list[list[str]]:

@@ -63,7 +63,13 @@ def divide(tables: Tables, encoder: LabelEncoder, config: DataConfig, seed: int)
     predicted = {
         file: part for file, part in unlabelled.items() if config.predict_unlabelled or len(part) == len(part.table)
     }
-    notes = [f"the labels {', '.join(map(repr, same))} are one class" for same in tables.classes.merged]
+    notes = [
+        f"{one.path} {note}"
+        for one in (table, tables.eval, tables.test)
+        if one is not None
+        for note in one.content.notes
+    ]
+    notes += [f"the labels {', '.join(map(repr, same))} are one class" for same in tables.classes.merged]
     notes += _warnings(columns.text, encoder, train, scored, seen)
     notes += [_left_out(file, part, predicted=file in predicted) for file, part in unlabelled.items()]
     if config.max_train_samples is not None:

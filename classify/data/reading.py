@@ -52,7 +52,7 @@ def _read(config: DataConfig) -> tuple[Table, Table | None, Table | None]:
     assert config.data is not None
     wanted = {"--data": config.data, "--eval-data": config.eval_data, "--test-data": config.test_data}
     labels = {"--data": config.labels, "--eval-data": config.eval_labels, "--test-data": config.test_labels}
-    options = ReadOptions(config.encoding, config.sheet, config.on_bad_rows == "skip")
+    options = ReadOptions(config.encoding, config.sheet, config.on_bad_rows == "skip", no_header=config.no_header)
     layout = find_layout(config.data, replace(options, labels=config.labels))
     laid = {} if layout is None else layout.parts(config.data, "--data")
     parts = {flag: laid.get(part) for part, flag in zip(PARTS, wanted, strict=True)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from classify.data.columns import find_text_column
@@ -20,7 +21,8 @@ def check_prediction(
 ) -> tuple[Table, str]:
     """The table to predict and its text column, once everything that can be wrong has been looked at."""
     settings = read_settings(model)
-    table = read_table(data, options=reading)
+    trained_on = (settings["text_column"],)
+    table = read_table(data, options=replace(reading or ReadOptions(), columns=trained_on))
     column = find_text_column(table, text_column, settings["text_column"])
     check_columns_free(table, trained_task(settings.get("task"), labels_of(model)).prediction_columns())
     if launcher.looks_at_folders():  # on another machine the folder may be missing: nobody writes there

@@ -149,5 +149,8 @@ def predict_table(
         rows = np.arange(len(table))
         write_predictions(out, table, rows, task.prediction_columns(), fields, guarded=guarded)
     classifier.world.barrier()
-    notes = (empty_texts(table, text_column), note_unknown(tokens, classifier.tokenizer))
-    return [note for note in notes if note is not None]
+    notes = [f"{table.path} {note}" for note in table.content.notes]
+    if not table.content.has_names:
+        notes.append(f"{table.path} has no header: its first row was predicted, too")
+    found = (empty_texts(table, text_column), note_unknown(tokens, classifier.tokenizer))
+    return [*notes, *(note for note in found if note is not None)]

@@ -37,7 +37,7 @@ class Content:
 
     `form` says in words what the file was taken for, and `flag` how to say otherwise. `places` gives, for row numbers,
     where each stands in the file, and `unit` what these places are: lines, rows of a sheet, files. `skipped` rows could
-    not be read.
+    not be read. `notes` say what may have been read wrong.
     """
 
     arrow: pyarrow.Table
@@ -47,6 +47,7 @@ class Content:
     unit: str = "line"
     has_names: bool = True
     skipped: int = 0
+    notes: tuple[str, ...] = ()
 
     def named(self, names: Sequence[str]) -> Content:
         """The same rows under other names of the columns."""

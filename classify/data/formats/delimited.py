@@ -12,8 +12,9 @@ import csv
 import io
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,8 @@ _SAMPLE_ROWS = 2000
 _PIECE = 1 << 24
 _MOST_BYTES = 2**31 - 1  # of a block of Arrow's
 _SHOWN = 5
+# Lines of a field from which on it is noted, and the share of lines that must end in a class to be rows.
+_LONG_FIELD, _MOST = 10, 0.9
 # Files of these names, and standard input, hold a text a line unless they look like a table.
 _PLAIN = (".txt", "")
 _USUAL = (*TEXT_NAMES, *LABEL_NAMES, *itertools.chain(*PAIRED_NAMES))
@@ -70,7 +73,8 @@ class Delimited(Format):
                 return replace(content, places=lambda rows: [first + row for row in rows])
         # Rows of several lines, empty lines - or quotes that are none, or rows of another width.
         try:
-            return _read(text, _checked(text, dialect, sample), options)[0]
+            dialect, survey = _check_dialect(text, dialect, sample)
+            return replace(_read(text, dialect, options)[0], notes=_long_fields(survey))
         except InputError:
             if not options.skips_bad_rows:
                 raise
@@ -205,54 +209,93 @@ def _first_row(sample: str, dialect: Dialect) -> list[str]:
     return next(rows_of(io.StringIO(sample, newline=""), dialect, strict=False), (1, [""]))[1]
 
 
-def _checked(text: _Text, dialect: Dialect, sample: str) -> Dialect:
-    """The dialect in which all rows of the file are equally wide, the one of the sample if it is. Raises InputError.
+@dataclass(frozen=True)
+class _Survey:
+    """The rows of a file in a dialect: what is wrong with them, and the line and the lines of the longest field."""
+
+    fault: str | None
+    longest: tuple[int, int] = (0, 1)
+
+    @property
+    def spans_lines(self) -> bool:
+        """Whether a row lies on several lines."""
+        return self.longest[1] > 1
+
+
+def _check_dialect(text: _Text, dialect: Dialect, sample: str) -> tuple[Dialect, _Survey]:
+    """Return the dialect in which all rows of the file are equally wide, the sample's if it is. Raises InputError.
 
     Bare quotes can swallow whole rows and leave equally wide ones behind. So where rows span lines, the dialect in
     which quotes are text is taken if all lines are equally wide in it: those of a row that really spans several are
-    not. Commas stand in many texts, and prove nothing; a name in quotes in the header says that quotes are no text.
+    not. Commas stand in many texts, so there the lines inside must end in other rows' classes, too. A name in quotes in
+    the header shows that quotes are no text.
     """
-    fault, spans = _fault(text, dialect)
+    survey = _survey(text, dialect)
     bare = Dialect(dialect.delimiter, quote=None)
     quoted = any(len(name) > 1 and name[0] == name[-1] == '"' for name in _first_row(sample, bare))
-    doubtful = fault is not None or (spans and dialect.delimiter != ",")
-    if dialect.quote is not None and doubtful and not quoted and _fault(text, bare) == (None, False):
-        return bare
-    if fault is None:
-        return dialect
+    if dialect.quote is not None and not quoted and (survey.fault is not None or survey.spans_lines):
+        lines = _survey(text, bare)
+        doubtful = survey.fault is not None or dialect.delimiter != ","
+        if lines == _Survey(None) and (doubtful or _swallows_rows(text, dialect, bare)):
+            return bare, lines
+    if survey.fault is None:
+        return dialect, survey
     for other in candidates(dialect.delimiter, sample):
-        if other != dialect and _fault(text, other)[0] is None:
-            return other
-    raise InputError(fault)
+        if other != dialect and (found := _survey(text, other)).fault is None:
+            return other, found
+    raise InputError(survey.fault)
 
 
-def _fault(text: _Text, dialect: Dialect) -> tuple[str | None, bool]:
-    """What is wrong with the rows of a file in a dialect, in a line; and whether any row spans several lines."""
+def _survey(text: _Text, dialect: Dialect) -> _Survey:
+    """Read all rows of a file in a dialect."""
     width: int | None = None
     wrong: list[tuple[int, int]] = []
-    last, spans, source = 0, False, text.source
+    last, longest, source = 0, (0, 1), text.source
     try:
         for line, row in text.rows(dialect):
             width = len(row) if width is None else width
             if len(row) != width:
                 wrong.append((line, len(row)))
-            spans = spans or any("\n" in field or "\r" in field for field in row)
+            span = 1 + max((max(field.count("\n"), field.count("\r")) for field in row), default=0)
+            longest = max(longest, (line, span), key=lambda place: place[1])
             last = line
     except csv.Error:
-        return (
+        return _Survey(
             f'{source.path} line {last + 1}: a quote (") opens a field in this row or below it and never closes as '
-            'it should; double a quote that belongs to the text ("").'
-        ), spans
+            'it should; double a quote that belongs to the text ("").',
+            longest,
+        )
     if not wrong:
-        return None, spans
+        return _Survey(None, longest)
     if width == 1:
-        return f"{source.path} line {wrong[0][0]}: expected one column, as in line 1. Got {wrong[0][1]} instead.", spans
+        fault = f"{source.path} line {wrong[0][0]}: expected one column, as in line 1. Got {wrong[0][1]} instead."
+        return _Survey(fault, longest)
     shown = ", ".join(f"line {line} ({count})" for line, count in wrong[:_SHOWN])
     more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
-    return (
+    return _Survey(
         f"{source.path}: the header has {width} columns, but these rows have another number of fields: {shown}{more}. "
-        'Put a field that contains a delimiter between quotes (").'
-    ), spans
+        'Put a field that contains a delimiter between quotes (").',
+        longest,
+    )
+
+
+def _swallows_rows(text: _Text, dialect: Dialect, bare: Dialect) -> bool:
+    """Return whether the lines of rows that span several are rows: a column of theirs holds classes of other rows."""
+    inside: set[int] = set()
+    values: list[Counter[str]] = []
+    for line, row in text.rows(dialect):
+        span = 1 + max(max(field.count("\n"), field.count("\r")) for field in row)
+        if span > 1:
+            inside.update(range(line, line + span))
+        else:
+            values = values or [Counter() for _ in row]
+            for counts, value in zip(values, row, strict=False):
+                counts[value] += 1
+    lines = [row for line, row in text.rows(bare) if line in inside]
+    return any(
+        len(counts) <= counts.total() / 2 and sum(row[place] in counts for row in lines) > _MOST * len(lines)
+        for place, counts in enumerate(values)
+    )
 
 
 def _read(text: _Text, dialect: Dialect, options: ReadOptions) -> tuple[Content, int]:
@@ -306,6 +349,14 @@ def _read_good(text: _Text, dialect: Dialect, options: ReadOptions) -> Content:
         return [lines[row + header] for row in wanted]
 
     return Content(arrow, form, "--on-bad-rows", places, has_names=header, skipped=len(bad))
+
+
+def _long_fields(survey: _Survey) -> tuple[str, ...]:
+    """Return a note where a field spans so many lines that its quote may be text."""
+    line, span = survey.longest
+    if span <= _LONG_FIELD:
+        return ()
+    return (f'line {line}: a field in quotes spans {span} lines; if its quote is text, double it ("")',)
 
 
 def _above_words(text: _Text) -> str:

@@ -7,6 +7,7 @@ from classify.data.formats.columnar import Arrow, Parquet, SavedDataset
 from classify.data.formats.delimited import Delimited
 from classify.data.formats.documents import Documents
 from classify.data.formats.excel import Excel
+from classify.data.formats.fasttext import FastText
 from classify.data.formats.hub import Hub
 from classify.data.formats.lines import Lines
 from classify.data.formats.parts import PartsFolder
@@ -14,7 +15,7 @@ from classify.data.formats.records import JSON, JSONLines
 from classify.data.source import Source
 
 DELIMITED = Delimited()
-FORMATS: tuple[Format, ...] = (JSONLines(), JSON(), Parquet(), Arrow(), Excel(), DELIMITED)
+FORMATS: tuple[Format, ...] = (JSONLines(), JSON(), Parquet(), Arrow(), Excel(), FastText(), DELIMITED)
 SUFFIXES = tuple(suffix for form in FORMATS for suffix in form.suffixes)
 
 LAYOUTS: tuple[Layout, ...] = (Lines(), PartsFolder(SUFFIXES), SavedDataset(), Documents(), Hub())

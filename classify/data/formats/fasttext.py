@@ -1,0 +1,52 @@
+"""fastText's form: a text a line behind its labels, each written as __label__NAME."""
+
+from __future__ import annotations
+
+import re
+
+from classify.data.encoding import decoded_start, detect_encoding
+from classify.data.formats.base import Content, Format, ReadOptions
+from classify.data.source import Source
+from classify.errors import InputError
+
+_PREFIX = "__label__"
+# Labels at the beginning of a line (https://fasttext.cc/docs/en/supervised-tutorial.html).
+_LABELS = re.compile(rf"(?:{_PREFIX}\S+(?:\s+|$))*")
+
+
+class FastText(Format):
+    """A line a text; several labels of a line are joined by a bar."""
+
+    name = "fastText"
+    suffixes = (".ft",)
+
+    def recognises(self, start: bytes) -> bool:
+        """Whether the first line begins with a label."""
+        return decoded_start(start).lstrip().startswith(_PREFIX)
+
+    def read(self, source: Source, options: ReadOptions) -> Content:
+        """Return all lines that are not empty. Raises InputError where one has no label."""
+        import pyarrow
+
+        encoding = detect_encoding(source, options.encoding)
+        numbers: list[int] = []
+        texts: list[str] = []
+        labels: list[str] = []
+        with encoding.text(source) as stream:
+            for number, line in enumerate(stream, start=1):
+                line = line.strip("\ufeff \t\r\n")
+                found = _LABELS.match(line)
+                assert found is not None
+                if line:
+                    numbers.append(number)
+                    texts.append(line[found.end() :])
+                    labels.append("|".join(word.removeprefix(_PREFIX) for word in found[0].split()))
+        missing = [number for number, label in zip(numbers, labels, strict=True) if not label]
+        if missing:
+            raise InputError(
+                f"{source.path} line {missing[0]}: expected {_PREFIX}NAME before the text, as in line {numbers[0]}. "
+                f"Got none in {len(missing)} of {len(numbers)} lines instead."
+            )
+        arrow = pyarrow.table({"text": pyarrow.array(texts, pyarrow.string()), "label": labels})
+        form = f"fastText, {_PREFIX}NAME before each text, {encoding.words}"
+        return Content(arrow, form, encoding.flag, lambda rows: [numbers[row] for row in rows])
