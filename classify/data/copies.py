@@ -19,7 +19,8 @@ def plain(text: str) -> str:
     NFC, since it changes hardly any text: the hashes in `split.parquet` of earlier runs stay valid. NFKC would change
     all texts with the full-width punctuation of Chinese and Japanese, and make one label of `m2` and `m²`.
     """
-    return " ".join(unicodedata.normalize("NFC", text).split()).casefold()
+    composed = text if text.isascii() else unicodedata.normalize("NFC", text)
+    return " ".join(composed.split()).casefold()
 
 
 def copy_numbers(texts: Iterable[str]) -> Copies:

@@ -135,8 +135,8 @@ def _by_seed(
         quota = max(1, round(share * len(rows)))
         if own is not None and 3 * abs(len(own) - quota) > quota:
             notes.append(
-                f"{len(own)} of {len(rows)} rows are in the {name} split, and not {quota}: rows that stay together do "
-                "not divide otherwise"
+                f"the {name} split has {len(own)} of {len(rows)} rows, not {quota}: rows that stay together allow "
+                "nothing nearer"
             )
     evaluated, tested = (None if own is None else rows[own] for own in (split.eval, split.test))
     return _Division(rows[split.train], evaluated, tested, how, notes=tuple(notes))
