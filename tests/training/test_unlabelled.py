@@ -57,7 +57,7 @@ def test_rows_without_a_label_are_left_out_where_that_is_asked_for(
     model_folder: Path, table: Path, tmp_path: Path
 ) -> None:
     more = with_rows(table, tmp_path / "more.csv", ["who has my card,", "the app is slow,"])
-    found = run(model_folder, more, tmp_path / "out", drop_unlabelled=True, num_train_epochs=0.0)
+    found = run(model_folder, more, tmp_path / "out", drop_unlabelled=True)
     assert not (found / "unlabelled.csv").exists()
 
 
