@@ -45,13 +45,21 @@ def above_or_off(low: float, off: float) -> Check:
     return Check(f"above {low}, or {off}", lambda x: x > low or x == off)
 
 
-def option(default: Any, help: str, *flags: str, check: Check | None = None, learning: bool = False) -> Any:
+def option(
+    default: Any,
+    help: str,
+    *flags: str,
+    check: Check | None = None,
+    learning: bool = False,
+    switch: tuple[str, str] | None = None,
+) -> Any:
     """Declare a dataclass field that a person can set.
 
     `flags` are its names on the command line; the first is the one shown. Without flags the option is set from
     YAML and from Python only. Of an option that bears on `learning` a resumed run says where it has changed.
+    `switch` holds the words that true and false mean, as YAML reads `off` and a flag without a value says true.
     """
-    metadata = {"help": help, "flags": flags, "check": check, "learning": learning}
+    metadata = {"help": help, "flags": flags, "check": check, "learning": learning, "switch": switch}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -76,6 +84,8 @@ def convert(spec: dataclasses.Field[Any], hint: Any, raw: Any, name: str) -> Any
     if raw is None and type(None) in kinds:
         return None
     check: Check | None = spec.metadata["check"]
+    if spec.metadata["switch"] and (on := as_switch(raw)) is not None:
+        raw = spec.metadata["switch"][0 if on else 1]
     for kind in kinds:
         value = _as_kind(kind, raw)
         is_word = typing.get_origin(kind) is Literal

@@ -121,6 +121,8 @@ def _add(group: argparse._ArgumentGroup, name: str) -> None:
         arguments |= {"nargs": "?", "const": True, "metavar": "FOLDER"}
     else:
         arguments["metavar"] = "{" + ",".join(choices(hint)) + "}" if choices(hint) else _metavar(hint)
+        if spec.metadata["switch"]:
+            arguments |= {"nargs": "?", "const": True}
     group.add_argument(flags[0], help=_help(spec), **arguments)
     silent = [spelling for flag in flags for spelling in spellings(flag) if spelling != flags[0]]
     if silent:

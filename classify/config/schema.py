@@ -79,18 +79,23 @@ class DataConfig:
     near_duplicates: bool = option(
         False, "texts that are nearly the same stay in one part when --data is divided", "--near-duplicates"
     )
-    drop_unlabelled: bool = option(False, "leave rows without a label out", "--drop-unlabelled")
+    drop_unlabelled: bool = option(
+        False, "leave rows without a label out; else they are predicted: unlabelled.csv", "--drop-unlabelled"
+    )
     predict_unlabelled: bool = option(
-        False, "leave rows without a label out, and predict them at the end: unlabelled.csv", "--predict-unlabelled"
+        False,
+        "predict rows without a label where they are most of a table, too, or where a test table has no label column",
+        "--predict-unlabelled",
     )
     unlabelled_value: str | None = option(
-        None,
-        "what stands in the label column where a row has none, e.g. -1; such rows are left out",
-        "--unlabelled-value",
+        None, "label of rows without one, e.g. -1, besides an empty cell", "--unlabelled-value"
     )
     label_names: str | None = option(None, "other names for labels: 0=negative,1=positive", "--label-names")
-    normalize_labels: bool = option(
-        False, "labels that differ by case or spaces alone are one class", "--normalize-labels"
+    normalize_labels: Literal["auto", "none"] = option(
+        "auto",
+        "auto: labels that differ in case, spaces or Unicode form are one class; none: they are several",
+        "--normalize-labels",
+        switch=("auto", "none"),
     )
     on_bad_rows: Literal["stop", "skip"] = option(
         "stop", "rows that cannot be read: stop and name their lines, or skip and count them", "--on-bad-rows"
@@ -140,7 +145,10 @@ class ModelConfig:
         "auto", "pack texts end to end, or pad them; auto packs wherever packed and padded logits agree", learning=True
     )
     kernels: Literal["auto", "off"] = option(
-        "auto", "off: torch's own operations alone, in the place of this program's faster forms", learning=True
+        "auto",
+        "off: torch's own operations alone, in the place of this program's faster forms",
+        learning=True,
+        switch=("auto", "off"),
     )
     compact_vocabulary: bool = option(
         True, "train an embedding table of the tokens that occur; the others come back unchanged when it is saved"

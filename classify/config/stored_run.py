@@ -79,6 +79,8 @@ def stored_values(folder: Path) -> dict[str, Any]:
         values["pooling"] = "first"
         if stored.get("per_device_train_batch_size") is None and isinstance(content.get("batch_size"), int):
             values["batch_size"] = content["batch_size"]
+    if "normalize_labels" not in stored:  # of a version that kept all labels apart
+        values["normalize_labels"] = "none"
     for name in _PATHS:
         if isinstance(values.get(name), str):
             values[name] = _where_it_lies(values[name], base, keep=name not in _TABLES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import unicodedata
 from collections.abc import Iterable
 
 import numpy as np
@@ -13,8 +14,13 @@ _BYTES = 8
 
 
 def plain(text: str) -> str:
-    """A text without what copies of it differ in: case, and how much space stands where."""
-    return " ".join(text.split()).casefold()
+    """Normalize case, whitespace and Unicode form.
+
+    NFC, since it changes hardly any text: the hashes in `split.parquet` of earlier runs stay valid. NFKC would change
+    all texts with the full-width punctuation of Chinese and Japanese, and make one label of `m2` and `m²`.
+    """
+    composed = text if text.isascii() else unicodedata.normalize("NFC", text)
+    return " ".join(composed.split()).casefold()
 
 
 def copy_numbers(texts: Iterable[str]) -> Copies:

@@ -11,12 +11,12 @@ import numpy.typing as npt
 from classify.config.schema import DataConfig
 from classify.data import split_record
 from classify.data.columns import Guess, empty_texts
-from classify.data.copies import overlap
+from classify.data.copies import overlap, plain
 from classify.data.corpus import Corpus, LabelEncoder, Part, Rows, Tables
-from classify.data.labels import near_twins
+from classify.data.labels import ClassNames, near_twins
 from classify.data.names import PARTS, part_called
 from classify.data.near_duplicates import near_duplicates
-from classify.data.split import Split, cap_rows, split_rows
+from classify.data.split import cap_rows, split_rows
 from classify.data.table import Table
 from classify.data.times import read_times
 from classify.errors import InputError
@@ -24,6 +24,8 @@ from classify.errors import InputError
 # Of the rows of `--data`, the share that is evaluated on, and the one that is tested.
 _SHARE = 0.1
 _SHOWN = 5
+# What programs write into a table where a value is missing.
+_MISSING = frozenset({"nan", "null", "none", "n/a", "na", "#n/a", "<na>"})
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class _Division:
     test: Rows | None
     how: str
     flag: str = "--eval-data, --test-data"
+    notes: tuple[str, ...] = ()
 
 
 def divide(tables: Tables, encoder: LabelEncoder, config: DataConfig, seed: int) -> Corpus:
@@ -52,31 +55,30 @@ def divide(tables: Tables, encoder: LabelEncoder, config: DataConfig, seed: int)
     eval_part = _part(tables, tables.eval, encoder, division.eval, truth)
     tested = _part(tables, tables.test, encoder, division.test, truth)
     if not len(eval_part) or not len(train):
-        raise InputError(_too_few(tables, eval_part, config.split_by_time))
+        raise InputError(_too_few(tables, eval_part, config.split_by_time, config.group_column))
     # Without a table, or with too few different texts, there is no test score, rather than a false one.
     test = tested if len(tested) else None
     scored = {"evaluation": eval_part} | ({} if test is None else {"test": test})
+    if config.max_train_samples is not None:
+        train = replace(train, rows=cap_rows(encoder.strata(truth), train.rows, config.max_train_samples, seed=seed))
     shared = overlap(*(part.table.copies(columns.text)[part.rows] for part in (train, *scored.values())))
     seen = dict(zip(scored, map(tuple, shared), strict=True))
     unlabelled = _unlabelled(tables)
     # A test table without any label is there to be predicted.
     predicted = {
-        file: part for file, part in unlabelled.items() if config.predict_unlabelled or len(part) == len(part.table)
+        file: part
+        for file, part in unlabelled.items()
+        if config.predict_unlabelled or not config.drop_unlabelled or len(part) == len(part.table)
     }
-    notes = [
-        f"{one.path} {note}"
-        for one in (table, tables.eval, tables.test)
-        if one is not None
-        for note in one.content.notes
-    ]
-    notes += [f"the labels {', '.join(map(repr, same))} are one class" for same in tables.classes.merged]
+    read = [one for one in (table, tables.eval, tables.test) if one is not None]
+    notes = [f"{one.path} {note}" for one in read for note in one.content.notes]
+    notes += [f"the labels {labels} are one class" for labels in tables.classes.merged(normalized=False)]
     notes += _warnings(columns.text, encoder, train, scored, seen)
     notes += [_left_out(file, part, predicted=file in predicted) for file, part in unlabelled.items()]
-    if config.max_train_samples is not None:
-        train = replace(train, rows=cap_rows(encoder.strata(truth), train.rows, config.max_train_samples, seed=seed))
-    sizes = f"{len(train)} to train, {len(eval_part)} to evaluate, {len(test) if test else 0} to test"
+    notes += [*_missing_words(tables.classes), *division.notes]
+    sizes = f"train {len(train)}, validation {len(eval_part)}, test {len(test) if test else 0}"
     flag = division.flag if tables.eval is None else ""
-    guesses = (*columns.guesses, encoder.guess(), Guess("parts", sizes, division.how, flag))
+    guesses = (*columns.guesses, encoder.guess(), *_merged(tables.classes), Guess("split", sizes, division.how, flag))
     return Corpus(
         columns.text, columns.label, encoder.labels, train, eval_part, test, guesses, tuple(notes),
         predicted, seen, _assignment(division, len(table)),
@@ -96,15 +98,15 @@ def _division(tables: Tables, labelled: Rows, strata: Rows, config: DataConfig, 
     if division.eval is not None:
         return division
     tested = division.test is None and tables.test is None
-    split, how = _by_seed(tables, division.train, strata, config, seed, test_share=_SHARE if tested else 0.0)
-    test = division.test if split.test is None else split.test
-    return _Division(split.train, split.eval, test, f"{division.how}; {how}" if division.how else how, division.flag)
+    by_seed = _by_seed(tables, division.train, strata, config, seed, test_share=_SHARE if tested else 0.0)
+    how = f"{division.how}; {by_seed.how}" if division.how else by_seed.how
+    return replace(by_seed, test=division.test if by_seed.test is None else by_seed.test, how=how, flag=division.flag)
 
 
 def _by_seed(
     tables: Tables, rows: Rows, strata: Rows, config: DataConfig, seed: int, *, test_share: float
-) -> tuple[Split, str]:
-    """These rows of `--data` divided by the seed, a tenth of them to evaluate; and how, in words."""
+) -> _Division:
+    """Split these rows of `--data` by the seed, a tenth of them to evaluate."""
     table, text = tables.train, tables.columns.text
     owners = []
     if config.group_column is not None:
@@ -116,18 +118,30 @@ def _by_seed(
     split = split_rows(
         copies, strata[rows], seed=seed, eval_share=_SHARE, test_share=test_share, owners=owners, earlier=earlier
     )
+    splits = (split.train, split.eval, split.test)
     how = f"{'80/10/10' if test_share else '90/10'} of {table.path}, each class in proportion, by seed {seed}"
+    if owners:  # what came out, which is as near as whole groups allow
+        shares = "/".join(f"{100 * len(own) / len(rows):.0f}" for own in splits if own is not None)
+        how = f"{shares} of {table.path}, classes in proportion as far as groups allow, by seed {seed}"
     how += f", rows of one {config.group_column!r} in one part" if config.group_column is not None else ""
     how += ", texts that are nearly the same in one part" if config.near_duplicates else ""
     if earlier is not None:
         now = np.zeros(len(rows), dtype=np.int8)
-        for number, own in enumerate((split.train, split.eval, split.test)):
+        for number, own in enumerate(splits):
             now[own if own is not None else slice(0)] = number
         known = earlier >= 0
         kept = int((earlier == now)[known].sum())
         how += f"; {kept} of {int(known.sum())} rows that {config.split_like} knew are in the part they were in"
-    whole = (None if own is None else rows[own] for own in (split.eval, split.test))
-    return Split(rows[split.train], *whole), how
+    notes = []
+    for name, own, share in (("evaluation", split.eval, _SHARE), ("test", split.test, test_share)):
+        quota = max(1, round(share * len(rows)))
+        if own is not None and 3 * abs(len(own) - quota) > quota:
+            notes.append(
+                f"the {name} split has {len(own)} of {len(rows)} rows, not {quota}: rows that stay together allow "
+                "nothing nearer"
+            )
+    evaluated, tested = (None if own is None else rows[own] for own in (split.eval, split.test))
+    return _Division(rows[split.train], evaluated, tested, how, notes=tuple(notes))
 
 
 def _by_column(tables: Tables, labelled: Rows) -> _Division:
@@ -194,7 +208,7 @@ def _unlabelled(tables: Tables) -> dict[str, Part]:
     return parts
 
 
-def _too_few(tables: Tables, eval_part: Part, split_by_time: str | None) -> str:
+def _too_few(tables: Tables, eval_part: Part, split_by_time: str | None, group_column: str | None) -> str:
     if tables.eval is not None and not len(eval_part):
         return f"{tables.eval.path}: no row has a label; expected rows to evaluate on."
     table = tables.train
@@ -202,15 +216,39 @@ def _too_few(tables: Tables, eval_part: Part, split_by_time: str | None) -> str:
         return f"{table.path}: no row has a label; expected rows to train on."
     if split_by_time is not None:
         return f"{table.path}: expected several moments in column {split_by_time!r}, to divide by. Got too few instead."
+    if group_column is not None:
+        groups = len(set(table.take(group_column, np.flatnonzero(tables.labelled(table)))))
+        return (
+            f"{table.path}: too few groups to divide: column {group_column!r} has {groups}, and train keeps a row of "
+            "every class. Expected classes with rows in several groups; leave --group-column out, or give --eval-data."
+        )
     different = len(np.unique(table.copies(tables.columns.text)))
     return f"{table.path}: too few different texts to divide: {len(table)} rows hold {different}."
 
 
 def _left_out(file: str, part: Part, *, predicted: bool) -> str:
     rows = f"{len(part)} rows" if len(part) > 1 else "1 row"
-    return (
-        f"{part.table.path}: {rows} without a label {'predicted at the end, in ' + file if predicted else 'left out'}"
-    )
+    what = f"predicted at the end, in {file} (--drop-unlabelled to leave out)" if predicted else "left out"
+    return f"{part.table.path}: {rows} without a label {what}"
+
+
+def _merged(classes: ClassNames) -> tuple[Guess, ...]:
+    """Name the labels that are one class but for how they are written."""
+    merged = classes.merged(normalized=True)
+    if not merged:
+        return ()
+    shown = ", ".join(merged[:_SHOWN]) + (f" and {len(merged) - _SHOWN} more" if len(merged) > _SHOWN else "")
+    why = "labels that differ in case, spaces or Unicode form are one class, with these rows each"
+    return (Guess("labels", shown, why, "--normalize-labels none"),)
+
+
+def _missing_words(classes: ClassNames) -> list[str]:
+    """Note labels that programs write where there is none, since they may as well be classes."""
+    return [
+        f"{rows} rows have the label {label!r}; where it means that there is none, give --unlabelled-value {label}"
+        for label, rows in classes.rows.items()
+        if rows and plain(label) in _MISSING
+    ]
 
 
 def _warnings(
@@ -218,18 +256,32 @@ def _warnings(
 ) -> list[str]:
     """What a person should know of their data before they trust a score."""
     notes = [
-        f"the labels {a!r} and {b!r} differ only in case or spaces; they are two classes"
+        f"the labels {a!r} and {b!r} differ only in case, spaces or Unicode form; they are two classes"
         for a, b in near_twins(encoder.labels)
     ]
     empty = empty_texts(train.table, column)
     if empty is not None:
         notes.append(empty)
-    missing = np.flatnonzero(np.bincount(encoder.strata(train.truth), minlength=len(encoder.labels)) == 0)
-    if len(missing):
-        shown = ", ".join(repr(encoder.labels[number]) for number in missing[:_SHOWN])
-        notes.append(f"no row to train on has the label {shown}{' ...' if len(missing) > _SHOWN else ''}")
+    in_train = _occurring(encoder, train)
+    if not in_train.all():
+        notes.append(f"no row to train on has the label {_listed(encoder.labels, ~in_train)}")
+    for name, part in scored.items():
+        unscored = in_train & ~_occurring(encoder, part)
+        if unscored.any():
+            notes.append(f"no {name} row has the label {_listed(encoder.labels, unscored)}: its scores leave that out")
     for name, part in scored.items():
         if seen[name]:
             lines = part.table.where([int(part.rows[i]) for i in seen[name]])
             notes.append(f"{len(seen[name])} of {len(part)} {name} texts are also in the training part ({lines})")
     return notes
+
+
+def _occurring(encoder: LabelEncoder, part: Part) -> npt.NDArray[np.bool_]:
+    """Return (classes,) whether a row of the part has each."""
+    return np.bincount(encoder.strata(part.truth), minlength=len(encoder.labels)) > 0
+
+
+def _listed(labels: Sequence[str], which: npt.NDArray[np.bool_]) -> str:
+    """Name some of the labels, at most five of them."""
+    names = [label for label, chosen in zip(labels, which, strict=True) if chosen]
+    return ", ".join(map(repr, names[:_SHOWN])) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

@@ -23,37 +23,47 @@ MIN_ROWS = 10
 class ClassNames:
     """What classes are called: for what stands in the table, the name of its class where that is another one.
 
-    `unlabelled` is what stands there where a row has no label.
+    `unlabelled` is what stands there, besides nothing, where a row has no label; `rows` counts those of each label.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
     unlabelled: frozenset[str] = frozenset()
+    rows: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, label: str) -> str | None:
         """The class of a label as it stands in a table; None where it stands for none."""
-        return None if label in self.unlabelled else self.names.get(label, label)
+        return None if label in self.unlabelled or not label.strip() else self.names.get(label, label)
 
-    @property
-    def merged(self) -> list[tuple[str, ...]]:
-        """Labels that are one class though they are written in several ways."""
-        ways: dict[str, set[str]] = {}
+    def merged(self, *, normalized: bool) -> list[str]:
+        """List each class with its labels and their rows where there are several.
+
+        Either where they differ in case, spaces or Unicode form alone (`normalized`), or the others.
+        """
+        ways: dict[str, list[str]] = {}
         for label, name in self.names.items():
-            ways.setdefault(name, set()).add(label)
-        return [tuple(sorted(labels)) for labels in ways.values() if len(labels) > 1]
+            ways.setdefault(name, []).append(label)
+        return [
+            " = ".join(f"{label!r} ({self.rows.get(label, 0)})" for label in sorted(same, key=self._most_rows_first))
+            for same in ways.values()
+            if len(same) > 1 and normalized == (len(set(map(plain, same))) == 1)
+        ]
+
+    def _most_rows_first(self, label: str) -> tuple[int, str]:
+        return (-self.rows.get(label, 0), label)
 
 
 def name_classes(
     counts: Mapping[str, int],
     *,
-    normalize: bool = False,
+    normalize: bool = True,
     given: str | None = None,
     unlabelled: frozenset[str] = frozenset(),
 ) -> ClassNames:
     """What the classes of these labels, with how many rows have each, are called.
 
     1.0 and 1 are one label where both occur, as one program writes what another reads. With `normalize` labels that
-    differ by case or spaces alone are one, called as most rows call it. `given` renames: "0=negative,1=positive".
-    Raises InputError where it names a label that does not occur.
+    differ in case, spaces or Unicode form are one, called as most rows call it. `given` renames:
+    "0=negative,1=positive". Raises InputError where it names a label that does not occur, or a class twice.
     """
     chosen = {label: label for label in counts}
     for label in counts:
@@ -74,8 +84,14 @@ def name_classes(
             f"--label-names: {', '.join(map(repr, unknown))} is no label of --data; expected some of "
             f"{', '.join(map(repr, sorted(set(chosen.values()))[:10]))}."
         )
-    new = {chosen.get(old, old): name for old, name in renamed.items()}
-    return ClassNames({label: new.get(name, name) for label, name in chosen.items()}, unlabelled)
+    new: dict[str, str] = {}
+    for old, name in renamed.items():
+        if new.setdefault(chosen.get(old, old), name) != name:
+            raise InputError(
+                f"--label-names gives {name!r} to {old!r}, which is one class with another label that it names; give "
+                "it one name, or add --normalize-labels none."
+            )
+    return ClassNames({label: new.get(name, name) for label, name in chosen.items()}, unlabelled, dict(counts))
 
 
 def _renamed(given: str) -> dict[str, str]:
@@ -93,13 +109,9 @@ def find_labels(
 ) -> list[str]:
     """Class names from all rows of `--data` and `--eval-data`, numbers in numeric order, others in alphabetic order.
 
-    Raises InputError for empty labels, too few rows, a single class, or a value of its own in every row.
+    Raises InputError for too few rows with a label, a single class, or a value of its own in every row.
     """
     classes = classes or ClassNames()
-    parts = [table] if more is None else [table, more]
-    faults = [fault for part in parts for fault in _empty_labels(part, label_column, classes)]
-    if faults:
-        raise InputError(*faults)
     counts = class_counts(table, label_column, classes)
     names = set(counts) if more is None else {*counts, *class_counts(more, label_column, classes)}
     rows = sum(counts.values())
@@ -151,9 +163,6 @@ def label_ids(
     for number, name in enumerate(named):
         if name is not None and name not in index:
             faults.setdefault(name, []).extend(np.flatnonzero(numbers == number).tolist())
-    empty = _empty_labels(table, label_column, classes or ClassNames())
-    if empty:
-        raise InputError(*empty)
     if faults:
         raise InputError(
             *(
@@ -166,7 +175,7 @@ def label_ids(
 
 
 def near_twins(labels: list[str]) -> list[tuple[str, str]]:
-    """Pairs of class names that differ only in case or outer spaces, as typing mistakes do."""
+    """Return pairs of class names that differ in case, spaces or Unicode form alone, as typing mistakes do."""
     seen: dict[str, str] = {}
     pairs: list[tuple[str, str]] = []
     for name in labels:
@@ -177,18 +186,16 @@ def near_twins(labels: list[str]) -> list[tuple[str, str]]:
     return pairs
 
 
-def _empty_labels(table: Table, label_column: str, classes: ClassNames) -> list[str]:
-    if label_column not in table.columns:
-        return []
+def check_empty_labels(table: Table, label_column: str) -> None:
+    """Raise InputError where more than half of the rows have an empty label."""
     values, numbers = table.values(label_column)
-    wanting = [place for place, value in enumerate(values) if not value.strip() and classes.of(value) is not None]
-    empty = np.flatnonzero(np.isin(numbers, wanting)).tolist()
-    if not empty:
-        return []
-    return [
-        f"{table.where(empty)}: the label is empty; fill it in, or leave such rows out (--drop-unlabelled), or have "
-        "them predicted (--predict-unlabelled)."
-    ]
+    empty = np.flatnonzero(np.isin(numbers, [place for place, value in enumerate(values) if not value.strip()]))
+    if 2 * len(empty) > len(table):
+        raise InputError(
+            f"{table.where(empty.tolist())}: the label is empty in {len(empty)} of {len(table)} rows; name another "
+            "column with --label-column, or have such rows left out (--drop-unlabelled) or predicted "
+            "(--predict-unlabelled)."
+        )
 
 
 def _label_order(name: str) -> tuple[int, float, str]:

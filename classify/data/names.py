@@ -27,12 +27,19 @@ LABEL_NAMES = (
 PAIRED_NAMES = (("v2", "v1"),)
 # The parts of a data set, what people call each, and the columns in which they say so.
 PARTS = ("train", "eval", "test")
-PART_NAMES = (("train", "training"), ("validation", "valid", "val", "dev", "eval"), ("test", "testing"))
+PART_NAMES = (
+    ("train", "training", "trn"),
+    ("validation", "valid", "val", "dev", "devel", "development", "eval", "evaluation", "tuning"),
+    ("test", "testing", "tst", "holdout", "heldout"),
+)
 SPLIT_NAMES = ("split", "partition", "subset", "part", "set", "usage")
 
 
 def part_called(name: str) -> int | None:
-    """The part that a name such as train, dev or oos_test means, as an index into `PARTS`; None where it means none."""
-    words = re.findall("[a-z]+", name.lower())
+    """Return the split that a name such as train, dev or oos_test means, as an index into `PARTS`.
+
+    None where it means none, or several, as `dev-test` does: validation in one data set, the test in another.
+    """
+    words = re.findall("[a-z]+", re.sub(r"h[oe]ld[ _-]out", "holdout", name.lower()))
     parts = {part for part, names in enumerate(PART_NAMES) if any(word in names for word in words)}
     return parts.pop() if len(parts) == 1 else None

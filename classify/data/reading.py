@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow.compute as pc
 
 from classify.config.schema import DataConfig
 from classify.data.columns import Columns, find_columns, require_asked_column, require_column
+from classify.data.copies import plain
 from classify.data.corpus import Tables
 from classify.data.formats.base import ReadOptions
 from classify.data.formats.registry import find_layout
-from classify.data.labels import ClassNames, name_classes, value_counts
+from classify.data.labels import ClassNames, check_empty_labels, name_classes, value_counts
 from classify.data.names import PARTS, SPLIT_NAMES, part_called
 from classify.data.table import Table, read_table
 from classify.errors import Faults, InputError
@@ -24,6 +25,8 @@ _LABEL_FLAGS = {"--data": "--labels", "--eval-data": "--eval-labels", "--test-da
 # What --split-column says where a column of that name is none.
 NO_COLUMN = "none"
 _SHOWN = 5
+# A column with more different values holds something else than splits.
+_MOST_SPLITS = 10
 
 
 def read_tables(config: DataConfig) -> Tables:
@@ -96,25 +99,30 @@ def _name_classes(
 ) -> ClassNames:
     """What the classes are called, and what stands where a row has no label. Raises InputError."""
     counts: Counter[str] = Counter()
-    for table in learned:
-        if table is not None:
-            counts.update(value_counts(table, column))
+    tables = [table for table in learned if table is not None]
+    for table in tables:
+        counts.update(value_counts(table, column))
+    normalize = config.normalize_labels == "auto"
     unlabelled = set()
     # What stands in a test table alone is no class, but may be another way to write one.
     tested = {} if test_table is None or column not in test_table.columns else value_counts(test_table, column)
+    if test_table is not None and any(label.strip() for label in tested):
+        tables.append(test_table)
+    if not (config.drop_unlabelled or config.predict_unlabelled):
+        for table in tables:
+            check_empty_labels(table, column)
     counts.update(dict.fromkeys(tested, 0))
     if config.unlabelled_value is not None:
-        if config.unlabelled_value not in counts:
+        key = plain(config.unlabelled_value)
+        unlabelled |= {
+            label for label in counts if label == config.unlabelled_value or (normalize and plain(label) == key)
+        }
+        if not unlabelled:
             raise InputError(f"--unlabelled-value {config.unlabelled_value}: no row has it as its label.")
-        unlabelled.add(config.unlabelled_value)
-    if config.drop_unlabelled or config.predict_unlabelled:
-        unlabelled |= {label for label in counts if not label.strip()} | {""}
     if len(tested) == 1 and set(tested) <= _WITHHELD and not any(counts[value] for value in tested):
         unlabelled |= set(tested)
-    named = {label: count for label, count in counts.items() if label not in unlabelled}
-    return name_classes(
-        named, normalize=config.normalize_labels, given=config.label_names, unlabelled=frozenset(unlabelled)
-    )
+    named = {label: count for label, count in counts.items() if label.strip() and label not in unlabelled}
+    return name_classes(named, normalize=normalize, given=config.label_names, unlabelled=frozenset(unlabelled))
 
 
 def _split_column(config: DataConfig, table: Table, eval_table: Table | None, test_table: Table | None) -> str | None:
@@ -141,8 +149,12 @@ def _split_column(config: DataConfig, table: Table, eval_table: Table | None, te
             f"{asked[0]} says how --data is divided by the seed, and {ways[0]} how else; give one of them."
         )
     if name is None:
-        usual = None if ways or test_table is not None else _usual_split_column(config, table)
-        if usual is not None and asked:
+        if ways or test_table is not None:
+            return None
+        usual = _usual_split_column(config, table)
+        if usual is None:
+            _refuse_unknown_splits(config, table)
+        elif asked:
             raise InputError(
                 f"{table.path}: column {usual!r} says which part a row is in, and {asked[0]} bears on dividing by the "
                 "seed; give --split-column none for that, or drop the flag."
@@ -168,11 +180,28 @@ def _split_column(config: DataConfig, table: Table, eval_table: Table | None, te
 
 def _usual_split_column(config: DataConfig, table: Table) -> str | None:
     """A column of a usual name that says which part each row is in, and is not asked for as something else."""
-    if config.split_column == NO_COLUMN:
-        return None
-    usual = [column for column in table.columns if column.strip().lower() in SPLIT_NAMES]
-    free = [column for column in usual if column not in (config.text_column, config.label_column)]
-    return next((column for column in free if _divides(_parts_of(table, column).values())), None)
+    return next((name for name, parts in _possible_splits(config, table) if _divides(parts.values())), None)
+
+
+def _refuse_unknown_splits(config: DataConfig, table: Table) -> None:
+    """Raise InputError where a column of a usual name holds rows to train on, beside a few values of no known split."""
+    # Of two columns one is the text and the other the label.
+    for name, parts in _possible_splits(config, table) if len(table.columns) > 2 else ():
+        unknown = [value for value, part in parts.items() if part is None]
+        if PARTS.index("train") in parts.values() and unknown and len(parts) <= _MOST_SPLITS:
+            raise InputError(
+                f"{table.path}: column {name!r} holds {', '.join(map(repr, parts))}; expected train, validation and "
+                f"test alone, and {', '.join(map(repr, unknown))} is none of them. Rename such values and give "
+                f"--split-column {name}, or give --split-column {NO_COLUMN} to split by the seed."
+            )
+
+
+def _possible_splits(config: DataConfig, table: Table) -> Iterator[tuple[str, dict[str, int | None]]]:
+    """Yield each column of a usual name that no flag names as something else, and the split that each value means."""
+    taken = (config.text_column, config.label_column)
+    for column in table.columns if config.split_column != NO_COLUMN else ():
+        if column.strip().lower() in SPLIT_NAMES and column not in taken:
+            yield column, _parts_of(table, column)
 
 
 def _table_words(asked: str | None, table: Table | None, flag: str) -> str:

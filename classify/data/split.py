@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -43,25 +44,120 @@ def split_rows(
     rows fill the parts up.
     """
     first, group_of = first_rows(copies)
+    texts = len(first)
     if owners:
         first, group_of = _joined(first, group_of, owners)
+    shares = (1.0 - eval_share - test_share, eval_share, test_share)
+    if len(first) < texts:
+        taken = _assign_groups(group_of, labels, shares, _draws(seed, len(first)), earlier)
+    else:
+        taken = _assign_texts(first, group_of, labels, shares, _draws(seed, len(first)), earlier)
+    parts = [np.flatnonzero(taken[group_of] == part) for part in (0, 1, 2)]
+    return Split(parts[0], parts[1] if eval_share else None, parts[2] if test_share else None)
+
+
+def _assign_texts(
+    first: Rows,
+    group_of: Rows,
+    labels: Rows,
+    shares: tuple[float, float, float],
+    draws: npt.NDArray[np.uint64],
+    earlier: npt.NDArray[np.int8] | None,
+) -> npt.NDArray[np.int8]:
+    """Return the split of each text: each class gives its quota of rows, with all duplicates of a text."""
     # A text that occurs with several labels counts for the label of its first row, and for none may it be the last one.
     group_labels = labels[first]
     differing = np.unique(group_of[labels != group_labels[group_of]])
     mixed = _class_counts(differing, group_of, labels)
     group_sizes = np.bincount(group_of, minlength=len(first))
-    order = np.argsort(_draws(seed, len(first)), kind="stable")
-    taken = np.zeros(len(first), dtype=np.int8)
-    if earlier is not None:
-        before = _earlier_parts(group_of, earlier, len(first))
-        shares = np.array([False, eval_share > 0, test_share > 0, False])  # the last one of new rows, -1
-        taken[shares[before]] = before[shares[before]]
-        order = order[before[order] != 0]  # what was trained on is not taken for another part
-    for part, fraction in ((1, eval_share), (2, test_share)):
-        if fraction:
-            _take(taken, part, fraction, order, group_labels, group_sizes, mixed)
-    parts = [np.flatnonzero(taken[group_of] == part) for part in (0, 1, 2)]
-    return Split(parts[0], parts[1] if eval_share else None, parts[2] if test_share else None)
+    order = np.argsort(draws, kind="stable")
+    before = _earlier_parts(group_of, earlier, len(first), shares)
+    taken = np.maximum(before, 0)
+    order = order[before[order] != 0]  # what was trained on is not taken for another part
+    for part in (1, 2):
+        if shares[part]:
+            _take(taken, part, shares[part], order, group_labels, group_sizes, mixed)
+    return taken
+
+
+def _assign_groups(
+    group_of: Rows,
+    labels: Rows,
+    shares: tuple[float, float, float],
+    draws: npt.NDArray[np.uint64],
+    earlier: npt.NDArray[np.int8] | None,
+) -> npt.NDArray[np.int8]:
+    """Return the split of each group: rows and classes as near to their shares as whole groups allow.
+
+    Groups come largest first. Each goes where the chi-square statistic of rows and classes against their shares grows
+    least, as in scikit-learn's StratifiedGroupKFold, but for splits of several sizes and in linear time.
+    """
+    sizes = np.bincount(group_of)
+    before = _earlier_parts(group_of, earlier, len(sizes), shares)
+    # Known groups first; among groups of up to twice the size the draws decide, so that seeds differ.
+    order = np.lexsort((draws, -np.frexp(sizes)[1], before < 0))
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    rows_per_class = np.bincount(labels)
+    pairs, counts = np.unique(rank[group_of] * len(rows_per_class) + labels, return_counts=True)
+    place, classes = np.divmod(pairs, len(rows_per_class))
+    bounds = np.searchsorted(place, np.arange(len(order) + 1)).tolist()
+    contents = list(zip(classes.tolist(), counts.tolist(), strict=True))
+
+    taken = np.zeros(len(order), dtype=np.int8)
+    tally = _Tally(shares, rows_per_class.tolist())
+    scored = [split for split in (1, 2) if shares[split]]
+    for position, group in enumerate(_in_turn(order)):
+        content = contents[bounds[position] : bounds[position + 1]]
+        if before[group] >= 0:
+            split = int(before[group])
+        else:
+            splits = (*scored, 0) if tally.can_leave_train(content) else (0,)
+            split = min(splits, key=lambda split: tally.growth(split, content))
+        taken[group] = split
+        tally.add(split, content)
+    for split in scored:  # one that no group fitted takes the smallest that leaves train the largest split
+        for position in reversed(range(len(order))) if tally.rows[split] == 0 else ():
+            group, content = int(order[position]), contents[bounds[position] : bounds[position + 1]]
+            rows_left = tally.rows[0] - int(sizes[group])
+            largest = rows_left >= max(*tally.rows[1:], int(sizes[group]))
+            if taken[group] == 0 and before[group] < 0 and largest and tally.can_leave_train(content):
+                taken[group] = split
+                tally.add(0, content, -1)
+                tally.add(split, content)
+                break
+    return taken
+
+
+class _Tally:
+    """Count the rows and classes of each split; a content lists (class, rows) of a group."""
+
+    def __init__(self, shares: tuple[float, float, float], rows_per_class: list[int]):
+        self.rows = [0] * len(shares)
+        self._classes = [[0] * len(rows_per_class) for _ in shares]
+        self._shares, self._rows_per_class = shares, rows_per_class
+        # Rows weigh more than one class and less than all together: with either, the other comes out worse.
+        present = sum(count > 0 for count in rows_per_class)
+        self._row_weight = math.sqrt(present) / sum(rows_per_class)
+
+    def add(self, split: int, content: list[tuple[int, int]], sign: int = 1) -> None:
+        """Count a group in a split, or out of it with a `sign` of -1."""
+        for label, count in content:
+            self.rows[split] += sign * count
+            self._classes[split][label] += sign * count
+
+    def can_leave_train(self, content: list[tuple[int, int]]) -> bool:
+        """Return whether train keeps a row of every class without the group."""
+        _, evaluated, tested = self._classes
+        return all(self._rows_per_class[label] - evaluated[label] - tested[label] > count for label, count in content)
+
+    def growth(self, split: int, content: list[tuple[int, int]]) -> float:
+        """Return by how much the chi-square statistic grows with the group in the split, but for a constant."""
+        classes, size, total = self._classes[split], 0, 0.0
+        for label, count in content:
+            size += count
+            total += count * (2 * classes[label] + count) / self._rows_per_class[label]
+        return (total + self._row_weight * size * (2 * self.rows[split] + size)) / self._shares[split]
 
 
 def cap_rows(labels: Rows, rows: Rows, limit: int, *, seed: int) -> Rows:
@@ -100,11 +196,14 @@ def _class_counts(groups: Rows, group_of: Rows, labels: Rows) -> dict[int, Rows]
     return {group: np.bincount(piece) for group, piece in zip(groups.tolist(), pieces, strict=True)}
 
 
-def _earlier_parts(group_of: Rows, earlier: npt.NDArray[np.int8], count: int) -> npt.NDArray[np.int8]:
-    """The part that a row of each group was in, of several the first; -1 where none was in any."""
-    known = np.flatnonzero(earlier >= 0)[::-1]
+def _earlier_parts(
+    group_of: Rows, earlier: npt.NDArray[np.int8] | None, count: int, shares: Sequence[float]
+) -> npt.NDArray[np.int8]:
+    """Return the split that the first known row of each group was in; -1 without one, or where it has no share now."""
     before = np.full(count, -1, dtype=np.int8)
-    before[group_of[known]] = earlier[known]  # where indices repeat the last one stays
+    if earlier is not None:
+        known = np.flatnonzero((earlier >= 0) & (np.array([*shares, 0.0])[earlier] > 0))[::-1]
+        before[group_of[known]] = earlier[known]  # where indices repeat the last one stays
     return before
 
 

@@ -25,7 +25,7 @@ CONTRACT = """--data --eval-data --test-data --text-column --label-column --mode
 --contrastive-steps --patience --preset --average-seeds --metric-for-best-model --encoding --sheet
 --on-bad-rows --group-column --label-names --normalize-labels --labels --eval-labels --test-labels --split-column
 --split-by-time --split-like --near-duplicates --excel-safe --drop-unlabelled --predict-unlabelled
---unlabelled-value""".split()  # noqa: SIM905
+--unlabelled-value --no-header""".split()  # noqa: SIM905
 
 
 def parse(*words: str) -> RunConfig:
@@ -155,6 +155,31 @@ def test_all_faults_come_together() -> None:
 def test_flags_that_contradict_each_other(words: list[str]) -> None:
     (line,) = faults("--data", "x", *words)
     assert "give one of them" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "value"),
+    [
+        ((), "", "auto"),
+        (("--normalize-labels",), "", "auto"),
+        (("--normalize-labels", "True"), "", "auto"),
+        (("--normalize-labels", "none"), "", "none"),
+        ((), "normalize-labels: false", "none"),
+        ((), "normalize_labels: true", "auto"),
+        ((), "normalize_labels: none", "none"),
+    ],
+)
+def test_what_was_a_switch_takes_true_and_false(tmp_path: Path, words: tuple[str, ...], text: str, value: str) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(f"data: my.csv\n{text}\n")
+    assert parse(*words, "--config", str(path)).data.normalize_labels == value
+
+
+def test_off_is_a_word_in_yaml(tmp_path: Path) -> None:
+    """Though YAML reads it as false."""
+    path = tmp_path / "a.yaml"
+    path.write_text("data: my.csv\nkernels: off\n")
+    assert parse("--config", str(path)).model.kernels == "off"
 
 
 def test_yaml_under_flags(tmp_path: Path) -> None:

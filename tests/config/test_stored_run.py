@@ -94,6 +94,19 @@ def test_a_run_of_a_version_without_recipe_goes_on_as_it_began(run: RunConfig) -
     assert (found.training.batch_size, found.model.pooling) == (32, "first")
 
 
+@pytest.mark.parametrize(("stored", "value"), [(None, "none"), (False, "none"), (True, "auto"), ("none", "none")])
+def test_a_run_of_a_version_that_kept_labels_apart_keeps_its_classes(
+    run: RunConfig, stored: bool | str | None, value: str
+) -> None:
+    content = of(run)
+    if stored is None:
+        del content["config"]["data"]["normalize_labels"]
+    else:
+        content["config"]["data"]["normalize_labels"] = stored
+    store(content)
+    assert parse("--resume", FOLDER).data.normalize_labels == value
+
+
 def test_a_command_that_names_a_table_is_whole(run: RunConfig) -> None:
     found = parse("--resume", FOLDER, "--data", "my.csv")
     assert found.training.num_train_epochs is None

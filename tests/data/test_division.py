@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,11 @@ def texts_of(corpus: Corpus) -> dict[str, set[str]]:
 
 @pytest.mark.parametrize(
     ("value", "part"),
-    [("train", 0), ("oos_train", 0), ("Dev", 1), ("validation", 1), ("TEST", 2), ("test_train", None)],
+    [
+        *[("train", 0), ("oos_train", 0), ("Training", 0), ("Dev", 1), ("validation", 1), ("evaluation", 1)],
+        *[("TEST", 2), ("holdout", 2), ("hold-out", 2), ("Held_Out", 2), ("held out", 2), ("testing", 2)],
+        *[("test_train", None), ("dev-test", None), ("3", None), ("later", None), ("household", None)],
+    ],
 )
 def test_names_of_parts(value: str, part: int | None) -> None:
     assert part_called(value) == part
@@ -83,13 +88,31 @@ def test_without_rows_to_evaluate_they_are_taken_from_those_to_train_on(tmp_path
 def test_a_column_with_other_values_is_no_split_column(tmp_path: Path) -> None:
     rows = [(f"text {i}", "ab"[i % 2], "train" if i else "later") for i in range(20)]
     path = write(tmp_path / "a.csv", rows, "text,label,split")
-    assert "80/10/10" in load(path).guesses[-1].why
+    with pytest.raises(
+        InputError, match=r"a\.csv: column 'split' holds 'later', 'train'; .* 'later' is none .*--split-column none"
+    ):
+        load(path)
+    assert "80/10/10" in load(path, split_column="none").guesses[-1].why
     with pytest.raises(InputError, match=r"--split-column split: expected names of parts .* Got 'later' instead"):
         load(path, split_column="split")
     with pytest.raises(InputError, match=r"--split-column splits: .* has no such column"):
         load(path, split_column="splits")
     with pytest.raises(InputError, match="--split-column and --test-data both say what is evaluated"):
         load(path, split_column="split", test_data=str(path))
+
+
+@pytest.mark.parametrize("value", [lambda i: i % 3, lambda i: f"train {i}", lambda i: "ab"[i % 2], lambda i: "train"])
+def test_a_column_of_something_else_is_no_split_column(tmp_path: Path, value: Callable[[int], object]) -> None:
+    rows = [(f"text {i}", "ab"[i % 2], value(i)) for i in range(40)]
+    path = write(tmp_path / "a.csv", rows, "text,label,part")
+    assert "80/10/10" in load(path).guesses[-1].why
+
+
+@pytest.mark.parametrize(("other", "number"), [("evaluation", 1), ("holdout", 2)])
+def test_a_split_column_of_two_values(tmp_path: Path, other: str, number: int) -> None:
+    rows = [(f"text {i}", "ab"[i % 2], "train" if i < 40 else other) for i in range(50)]
+    splits = texts_of(load(write(tmp_path / "a.csv", rows, "text,label,split")))
+    assert splits[PARTS[number]] == {f"text {i}" for i in range(40, 50)}
 
 
 def test_texts_of_both_sides_of_a_column_are_known(tmp_path: Path) -> None:
@@ -133,6 +156,18 @@ def test_rows_of_one_moment_stay_together(tmp_path: Path) -> None:
     assert parts["test"] == {f"text {i}" for i in range(60, 90)}
 
 
+@pytest.mark.parametrize("form", ["{:%Y-%m-%d %H:%M:%S}", "{:%m/%d/%Y %I:%M %p}", "{:%s}"])
+def test_hours_and_minutes_of_a_day_are_an_order(tmp_path: Path, form: str) -> None:
+    import datetime
+
+    minutes = random.Random(1).sample(range(100), 100)
+    start = datetime.datetime(2024, 1, 20, 11, 30)
+    rows = [(f"text {at}", "ab"[at % 2], form.format(start + datetime.timedelta(minutes=at))) for at in minutes]
+    splits = texts_of(load(write(tmp_path / "a.csv", rows, "text,label,sent"), split_by_time="sent"))
+    assert splits["eval"] == {f"text {i}" for i in range(80, 90)}
+    assert splits["test"] == {f"text {i}" for i in range(90, 100)}
+
+
 @pytest.mark.parametrize(
     ("dates", "said"),
     [
@@ -174,6 +209,25 @@ def test_a_table_with_more_rows_is_divided_as_before(tmp_path: Path) -> None:
     assert "180 of 200 rows that" in without.guesses[-1].why
 
 
+def test_the_split_is_that_of_the_folder_that_is_named(tmp_path: Path) -> None:
+    """Whatever other runs on the same table there are beside it, later ones among them."""
+    path = write(tmp_path / "a.csv", [(f"text {i}", "ab"[i % 2]) for i in range(100)])
+    runs = [load(path, seed=seed) for seed in (1, 2, 3)]
+    folders = [recorded(tmp_path / f"a-{number}", corpus) for number, corpus in enumerate(runs)]
+    for folder, corpus in zip(folders, runs, strict=True):
+        assert texts_of(load(path, seed=4, split_like=folder)) == texts_of(corpus)
+
+
+def test_groups_stay_in_the_split_of_an_earlier_run(tmp_path: Path) -> None:
+    rows = [(f"text {i}", "abc"[i % 3], f"customer {i // 5}") for i in range(300)]
+    before = load(write(tmp_path / "a.csv", rows[:200], "text,label,who"), group_column="who")
+    earlier = recorded(tmp_path / "run", before)
+    again = load(write(tmp_path / "b.csv", rows, "text,label,who"), seed=9, group_column="who", split_like=earlier)
+    for name, texts in texts_of(before).items():
+        assert texts <= texts_of(again)[name]
+    assert again.guesses[-1].value == "train 240, validation 30, test 30"
+
+
 def test_a_record_that_is_not_there_or_damaged(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", [(f"text {i}", "ab"[i % 2]) for i in range(20)])
     with pytest.raises(InputError, match=r"--split-like .*gone: expected .*Got no folder instead"):
@@ -206,15 +260,101 @@ def test_texts_that_are_nearly_the_same_stay_in_one_part(tmp_path: Path) -> None
     assert halves() < 60
 
 
+@pytest.mark.parametrize(("replaced", "common"), [(1, True), (4, False)])
+def test_four_fifths_in_common_are_nearly_the_same(replaced: int, common: bool) -> None:
+    """Texts that have about 0.9 and 0.65 of their shingles in common, in twenty pairs."""
+    draw = random.Random(6)
+    texts, others = [], []
+    for number in range(20):
+        words = [f"{draw.randrange(10**6):06}" for _ in range(20)]
+        texts.append(f"{number} " + " ".join(words))
+        others.append(
+            f"{number} " + " ".join([*words[:-replaced], *(f"{draw.randrange(10**6):06}" for _ in range(replaced))])
+        )
+    clusters = near_duplicates([*texts, *others])
+    same = [one == other for one, other in zip(clusters[:20], clusters[20:], strict=True)]
+    assert sum(same) == (20 if common else 0)
+
+
+def test_groups_and_near_duplicates_both_stay_together(tmp_path: Path) -> None:
+    """Each alone would tear apart what the other joins."""
+    draw = random.Random(7)
+    first = [" ".join(draw.choices(WORDS, k=40)) for _ in range(120)]
+    rows = [(text, "ab"[i % 2], f"customer {i % 60}") for i, text in enumerate(first)]
+    rows += [(f"{text} {draw.choice(WORDS)}", "ab"[i % 2], f"other {i}") for i, text in enumerate(first)]
+    splits = texts_of(
+        load(write(tmp_path / "a.csv", rows, "text,label,who"), group_column="who", near_duplicates=True)
+    ).values()
+    homes = [next(number for number, texts in enumerate(splits) if text in texts) for text, *_ in rows]
+    assert all(homes[i] == homes[i % 60] == homes[120 + i] for i in range(120))
+
+
+# Groups.
+
+
+def test_what_came_out_of_groups_is_said(tmp_path: Path) -> None:
+    rows = [(f"text {i}", "abcd"[i * 7 % 4], f"customer {i // 20}") for i in range(1000)]
+    corpus = load(write(tmp_path / "a.csv", rows, "text,label,who"), group_column="who")
+    assert corpus.guesses[-1].value == "train 800, validation 100, test 100"
+    assert corpus.guesses[-1].why.startswith(
+        f"80/10/10 of {tmp_path / 'a.csv'}, classes in proportion as far as groups"
+    )
+    assert not any("rows that stay together" in note for note in corpus.warnings)
+
+
+def test_a_split_that_is_a_third_off_is_said(tmp_path: Path) -> None:
+    rows = [(f"text {i}", "ab"[i % 2], f"customer {i // 20}") for i in range(100)]
+    corpus = load(write(tmp_path / "a.csv", rows, "text,label,who"), group_column="who")
+    assert corpus.guesses[-1].value == "train 60, validation 20, test 20"
+    assert corpus.guesses[-1].why.startswith("60/20/20 of ")
+    notes = [note for note in corpus.warnings if "rows that stay together" in note]
+    assert notes[0].startswith("the evaluation split has 20 of 100 rows, not 10: ")
+    assert notes[1].startswith("the test split has 20 of 100 rows, not 10: ")
+
+
+def test_groups_that_hold_a_class_each_cannot_be_divided(tmp_path: Path) -> None:
+    rows = [(f"text {i}", "ab"[i // 20], f"customer {i // 20}") for i in range(40)]
+    path = write(tmp_path / "a.csv", rows, "text,label,who")
+    with pytest.raises(InputError, match=r"a\.csv: too few groups to divide: column 'who' has 2, .* every class"):
+        load(path, group_column="who")
+
+
+# Classes without rows, and the cap on training rows.
+
+
+def test_a_class_that_no_scored_row_has_is_said(tmp_path: Path) -> None:
+    rows = [(f"text {i}", "yes" if i < 5 else "no") for i in range(100)]
+    rows = [(text, label, "train" if i < 60 else "dev" if i < 80 else "test") for i, (text, label) in enumerate(rows)]
+    corpus = load(write(tmp_path / "a.csv", rows, "text,label,split"))
+    assert "no evaluation row has the label 'yes': its scores leave that out" in corpus.warnings
+    assert "no test row has the label 'yes': its scores leave that out" in corpus.warnings
+    balanced = load(write(tmp_path / "b.csv", [(f"text {i}", "ab"[i % 2]) for i in range(100)]))
+    assert balanced.warnings == ()
+
+
+def test_texts_count_as_seen_where_they_are_left_in_train(tmp_path: Path) -> None:
+    """The cap on training rows takes some of the test texts out of the training split."""
+    path = write(tmp_path / "a.csv", [(f"text {i}", "ab"[i % 2]) for i in range(100)])
+    test = write(tmp_path / "test.csv", [(f"text {i}", "ab"[i % 2]) for i in range(100)])
+    assert len(load(path, test_data=str(test)).seen["test"]) == 90
+    corpus = load(path, test_data=str(test), max_train_samples=12)
+    assert [f"text {i}" for i in corpus.seen["test"]] == corpus.train.texts("text")
+    assert len(corpus.train) == 12
+
+
 # Rows without a label.
 
 
 @pytest.mark.parametrize(
     ("options", "value", "files"),
     [
+        ({}, "", {"unlabelled.csv"}),
+        ({}, " ", {"unlabelled.csv"}),
         ({"drop_unlabelled": True}, "", set()),
         ({"predict_unlabelled": True}, " ", {"unlabelled.csv"}),
-        ({"unlabelled_value": "-1"}, "-1", set()),
+        ({"unlabelled_value": "-1"}, "-1", {"unlabelled.csv"}),
+        ({"unlabelled_value": "none"}, "None", {"unlabelled.csv"}),
+        ({"unlabelled_value": "-1", "drop_unlabelled": True}, "-1", set()),
         ({"unlabelled_value": "-1", "predict_unlabelled": True}, "-1", {"unlabelled.csv"}),
     ],
 )
@@ -233,12 +373,20 @@ def test_rows_without_a_label_are_in_no_part(
     assert note.startswith(f"{tmp_path / 'a.csv'}: 10 rows without a label ")
 
 
-def test_an_empty_label_stops_where_nobody_said_otherwise(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", [(f"text {i}", "ab"[i % 2] if i else "") for i in range(20)])
-    with pytest.raises(InputError, match=r"a\.csv line 2: the label is empty; .*--drop-unlabelled"):
+def test_empty_labels_stop_where_they_are_most(tmp_path: Path) -> None:
+    half = write(tmp_path / "half.csv", [(f"text {i}", "ab"[i % 2] if i % 4 < 2 else "") for i in range(40)])
+    assert len(load(half).unlabelled["unlabelled.csv"]) == 20
+    path = write(tmp_path / "a.csv", [(f"text {i}", "ab"[i % 2] if i % 4 < 2 and i else "") for i in range(40)])
+    with pytest.raises(
+        InputError,
+        match=r"a\.csv lines 2, 4, 5 and 18 more: the label is empty in 21 of 40 rows; .*--label-column, .*"
+        r"--drop-unlabelled.*--predict-unlabelled",
+    ):
         load(path)
+    for flag, files in (("drop_unlabelled", set()), ("predict_unlabelled", {"unlabelled.csv"})):
+        assert set(load(path, **{flag: True}).unlabelled) == files
     with pytest.raises(InputError, match="--unlabelled-value -1: no row has it"):
-        load(path, unlabelled_value="-1")
+        load(half, unlabelled_value="-1")
 
 
 def test_minus_one_is_a_label(tmp_path: Path) -> None:
@@ -408,7 +556,8 @@ def test_a_split_column_beside_given_parts_is_refused_or_left_alone(tmp_path: Pa
     [
         (["0", "1"], ["0.0", "1.0"], {}),
         (["0.0", "1.0"], ["0", "1"], {"label_names": "0.0=neg,1.0=pos"}),
-        (["card", "app"], ["CARD", " app"], {"normalize_labels": True}),
+        (["card", "app"], ["CARD", " app"], {}),
+        (["a", "b"], ["a", " "], {}),
         (["a", "b"], ["a", " "], {"drop_unlabelled": True}),
         (["a", "b"], ["b", "-1"], {"unlabelled_value": "-1"}),
     ],
@@ -421,13 +570,13 @@ def test_labels_of_the_test_table_are_read_as_those_of_data(
     corpus = load(path, test_data=str(test), **options)
     assert corpus.labels == (["neg", "pos"] if "label_names" in options else sorted(labels))
     assert corpus.test is not None
-    assert len(corpus.test) == (3 if options.keys() & {"drop_unlabelled", "unlabelled_value"} else 6)
+    assert len(corpus.test) == (3 if {" ", "-1"} & {*test_labels} else 6)
 
 
-def test_an_empty_test_label_is_said_with_what_to_do(tmp_path: Path) -> None:
+def test_a_test_table_with_few_labels_is_said_with_what_to_do(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", [(f"text {i}", "ab"[i % 2]) for i in range(20)])
-    test = write(tmp_path / "test.csv", [("new", "a"), ("newer", "")])
-    with pytest.raises(InputError, match=r"test\.csv line 3: the label is empty; .*--drop-unlabelled"):
+    test = write(tmp_path / "test.csv", [("new", "a"), ("newer", ""), ("newest", "")])
+    with pytest.raises(InputError, match=r"test\.csv lines 3, 4: the label is empty in 2 of 3 rows; "):
         load(path, test_data=str(test))
 
 

@@ -39,6 +39,40 @@ def test_the_seed_decides() -> None:
     assert one.tolist() == again.tolist() != other.tolist()
 
 
+@pytest.mark.parametrize(
+    ("case", "evaluated", "tested"),
+    [
+        ({"count": 40, "classes": 3, "copies": 1, "seed": 42}, [4, 13, 21, 26], [1, 28, 29, 33]),
+        ({"count": 40, "classes": 3, "copies": 1, "seed": 42, "owned": True}, [4, 13, 21, 26], [1, 28, 29, 33]),
+        ({"count": 60, "classes": 4, "copies": 2, "seed": 7}, [7, 8, 21, 22, 23, 24], [3, 4, 31, 32, 37, 38]),
+        ({"count": 50, "classes": 5, "copies": 1, "seed": 0, "test_share": 0.0}, [3, 14, 22, 36, 40], None),
+        (
+            {"count": 60, "classes": 7, "copies": 3, "seed": 1, "known": True},
+            [0, 13, 14, 15, 28, 29, 30, 43, 44, 45, 58, 59],
+            [4, 5, 6, 19, 20, 21, 34, 35, 36, 49, 50, 51],
+        ),
+    ],
+)
+def test_a_split_is_the_same_in_every_version(
+    case: dict[str, Any], evaluated: list[int], tested: list[int] | None
+) -> None:
+    """Earlier runs resume, and people compare scores: without groups of several texts no assignment may change."""
+    count = case["count"]
+    texts = [f"text {i * 7919 % count // case['copies']}" for i in range(count)]
+    parts = split_rows(
+        texts,
+        np.arange(count) ** 2 % case["classes"],
+        seed=case["seed"],
+        eval_share=0.1,
+        test_share=case.get("test_share", 0.1),
+        owners=[np.arange(count)] if "owned" in case else [],
+        earlier=np.array([(-1, 0, 0, 1, 2)[i % 5] for i in range(count)], dtype=np.int8) if "known" in case else None,
+    )
+    assert parts.eval is not None
+    assert parts.eval.tolist() == evaluated
+    assert (None if parts.test is None else parts.test.tolist()) == tested
+
+
 def test_copies_of_a_text_stay_together() -> None:
     texts = [f"text {i // 3}" for i in range(300)]
     parts = split_rows(texts, np.array([i // 3 % 4 for i in range(300)]), seed=0, eval_share=0.1, test_share=0.1)
@@ -50,12 +84,18 @@ def test_copies_of_a_text_stay_together() -> None:
     assert not homes[1] & homes[2]
 
 
-def test_a_class_with_one_row_stays_in_train() -> None:
-    labels = np.array([0] * 20 + [1] * 20 + [2])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_class_with_one_row_stays_in_train(grouped: bool) -> None:
+    """Also where most classes have one row, so that the quotas ask for some of them."""
+    labels = np.array([0] * 10 + list(range(1, 31)))
+    owners = [np.array([0, 0, *range(2, 40)])] if grouped else []
     for seed in range(20):
-        parts = split_rows([str(i) for i in range(41)], labels, seed=seed, eval_share=0.1, test_share=0.1)
-        assert 40 in parts.train
-        assert set(labels[parts.train]) == {0, 1, 2}
+        parts = split_rows(
+            [str(i) for i in range(40)], labels, seed=seed, eval_share=0.1, test_share=0.1, owners=owners
+        )
+        assert parts.eval is not None
+        assert len(parts.eval)
+        assert set(labels[parts.train]) == set(range(31))
 
 
 def test_the_only_row_of_a_class_may_be_a_copy_of_another_classes_text() -> None:
@@ -127,3 +167,107 @@ def test_rows_of_an_owner_stay_in_one_part() -> None:
     (together,) = [one for one in found if owners[100] in one]
     assert owners[200] in together
     assert [len(rows) for rows in (parts.train, parts.eval, parts.test)] == pytest.approx([240, 30, 30], abs=6)
+
+
+# Groups of several texts.
+
+
+def split_groups(groups: np.ndarray, labels: np.ndarray, seed: int = 0, **options: Any) -> list[np.ndarray]:
+    """The rows of train, evaluation and test, 80/10/10 by whole groups; every row has a text that differs."""
+    texts = [f"text {i}" for i in range(len(labels))]
+    options = {"eval_share": 0.1, "test_share": 0.1, **options}
+    parts = split_rows(texts, labels, seed=seed, owners=[groups], **options)
+    return [np.empty(0, dtype=np.int64) if rows is None else rows for rows in (parts.train, parts.eval, parts.test)]
+
+
+def random_labels(count: int, classes: int) -> np.ndarray:
+    return np.random.default_rng(1).integers(0, classes, count)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("sizes", "classes", "expected"),
+    [
+        ([30] * 100, 20, [2400, 300, 300]),
+        ([20] * 50, 4, [800, 100, 100]),
+        ([100, 800, 100], 3, [800, 100, 100]),
+        ([200] * 5, 3, [600, 200, 200]),
+        ([5] * 3, 2, [5, 5, 5]),
+        ([20] * 30, 100, [480, 60, 60]),
+        ([5] * 40 + [1] * 800, 7, [800, 100, 100]),
+    ],
+)
+def test_quotas_are_of_rows_over_whole_groups(sizes: list[int], classes: int, expected: list[int], seed: int) -> None:
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    parts = split_groups(groups, random_labels(len(groups), classes), seed)
+    assert [len(rows) for rows in parts] == pytest.approx(expected, abs=1)
+    assert len(np.unique(groups)) == sum(len(np.unique(groups[rows])) for rows in parts)
+
+
+def test_groups_that_have_a_favourite_class_give_each_class_in_proportion() -> None:
+    """No further from it than scikit-learn's folds by more than a hundredth of the rows."""
+    from sklearn.model_selection import StratifiedGroupKFold
+
+    draw = np.random.default_rng(2)
+    groups = np.repeat(np.arange(200), draw.integers(1, 60, 200))
+    favourite = draw.integers(0, 10, 200)[groups]
+    labels = np.where(draw.random(len(groups)) < 0.8, favourite, draw.integers(0, 10, len(groups)))
+
+    def distance(rows: np.ndarray) -> float:
+        """The share of the rows that would have to be of another class."""
+        exact = np.bincount(labels) / len(labels)
+        return float(np.abs(np.bincount(labels[rows], minlength=10) / len(rows) - exact).sum() / 2)
+
+    folds = StratifiedGroupKFold(10, shuffle=True, random_state=0).split(labels, labels, groups)
+    theirs = np.mean([distance(rows) for _, rows in folds])
+    ours = np.mean([distance(rows) for seed in range(5) for rows in split_groups(groups, labels, seed)[1:]])
+    assert ours <= theirs + 0.01
+
+
+def test_whatever_the_groups_train_is_the_largest_and_has_every_class() -> None:
+    draw = np.random.default_rng(3)
+    for seed in range(200):
+        sizes = np.ceil(draw.pareto(1.2, draw.integers(2, 40)) * 3 + 1).astype(int).clip(max=500)
+        groups = draw.permutation(np.repeat(np.arange(len(sizes)), sizes))
+        labels = (draw.pareto(1.0, len(groups)) * 2).astype(int).clip(max=15)
+        parts = split_groups(groups, labels, seed)
+        assert sorted(np.concatenate(parts).tolist()) == list(range(len(groups)))
+        assert len(np.unique(groups)) == sum(len(np.unique(groups[rows])) for rows in parts)
+        assert set(labels[parts[0]]) == set(labels)
+        assert len(parts[0]) == max(map(len, parts))
+
+
+def test_the_seed_decides_on_groups() -> None:
+    groups = np.repeat(np.arange(60), np.random.default_rng(4).integers(1, 9, 60))
+    one, again, other = (split_groups(groups, random_labels(len(groups), 3), seed)[2] for seed in (1, 1, 2))
+    assert one.tolist() == again.tolist() != other.tolist()
+
+
+def test_groups_stay_where_they_were_and_new_ones_fill_the_splits() -> None:
+    groups = np.repeat(np.arange(100), 5)
+    labels = random_labels(500, 4)
+    before = split_groups(groups[:250], labels[:250], seed=1)
+    earlier = np.full(500, -1, dtype=np.int8)
+    for number, rows in enumerate(before):
+        earlier[rows] = number
+    parts = split_groups(groups, labels, seed=2, earlier=earlier)
+    assert all(set(known) <= set(now) for known, now in zip(before, parts, strict=True))
+    assert [len(rows) for rows in parts] == [400, 50, 50]
+    evaluated = split_groups(groups, labels, seed=2, earlier=earlier, test_share=0.0)
+    assert set(before[1]) <= set(evaluated[1])
+    assert not set(before[0]) & set(evaluated[1])
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_of_several_earlier_splits_that_of_the_first_row_counts(grouped: bool) -> None:
+    """Of rows that have come together since, as duplicates or in a group."""
+    rows = np.arange(60)
+    joined = np.where(rows < 6, 0, rows)
+    texts = [f"text {i}" for i in (rows if grouped else joined)]
+    earlier = np.zeros(60, dtype=np.int8)
+    earlier[:6] = [2, 1, 0, 0, 1, 0]
+    parts = split_rows(
+        texts, rows % 2, seed=0, eval_share=0.1, test_share=0.1, earlier=earlier, owners=[joined] if grouped else []
+    )
+    assert parts.test is not None
+    assert parts.test.tolist() == list(range(6))

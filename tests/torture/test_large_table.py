@@ -68,8 +68,8 @@ def test_it_is_trained_on_and_predicted_in_seconds(large: Path, model_folder: Pa
         *("--max-steps", str(STEPS), "--batch-size", str(BATCH), "--output-dir", "out"),
     )
     run, metrics = read_json(tmp_path / "out" / "run.json"), read_json(tmp_path / "out" / "metrics.json")
-    (parts,) = [guess["value"] for guess in run["guesses"] if guess["what"] == "parts"]
-    assert parts == "80000 to train, 10000 to evaluate, 10000 to test"
+    (parts,) = [guess["value"] for guess in run["guesses"] if guess["what"] == "split"]
+    assert parts == "train 80000, validation 10000, test 10000"
     assert run["data"]["rows"] == ROWS
     assert metrics["train"]["steps"] == STEPS
     assert metrics["train"]["epochs"] == STEPS * BATCH / 80_000

@@ -6,9 +6,12 @@ import csv
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from classify.cli import main
 from classify.training.run import train
+from tests.support import tiny
 from tests.support.runs import make_config, read_json
 
 
@@ -27,14 +30,49 @@ def run(model: Path, table: Path, out: Path, **changes: Any) -> Path:
 
 
 def test_rows_without_a_label_are_predicted(model_folder: Path, table: Path, tmp_path: Path) -> None:
-    more = with_rows(table, tmp_path / "more.csv", ["who has my card,", "the app is slow,"])
-    found = run(model_folder, more, tmp_path / "out", predict_unlabelled=True)
+    """In the order of the table, and as `classify predict` does for a table of the same texts."""
+    texts = [text for text, _ in tiny.table_rows(15, seed=8)]
+    more = with_rows(table, tmp_path / "more.csv", [f"{text}," for text in texts])
+    found = run(model_folder, more, tmp_path / "out")
     rows = rows_of(found / "unlabelled.csv")
-    assert [row["text"] for row in rows] == ["who has my card", "the app is slow"]
-    assert all(row["label"] == "" and row["predicted_label"] in {"app", "card", "money"} for row in rows)
+    assert [(row["text"], row["label"]) for row in rows] == [(text, "") for text in texts]
+    new = tmp_path / "new.csv"
+    new.write_text("\n".join(["text", *texts]) + "\n", encoding="utf-8")
+    words = ["predict", "--model", str(found), "--data", str(new), "--out", str(tmp_path / "predicted.csv"), "--cpu"]
+    assert main(words) == 0
+    expected = rows_of(tmp_path / "predicted.csv")
+    probabilities = [name for name in expected[0] if name.startswith("prob_")]
+    assert len(probabilities) == 3
+    for name in probabilities:
+        values = [float(row[name]) for row in expected]
+        assert np.ptp(values) > 0.05, "the order shows"
+        assert [float(row[name]) for row in rows] == pytest.approx(values, abs=1e-4)
+    assert [row["predicted_label"] for row in rows] == [row["predicted_label"] for row in expected]
     assert len(rows_of(found / "predictions.csv")) == read_json(found / "metrics.json")["test"]["rows"] == 12
     plain = run(model_folder, table, tmp_path / "plain")
     assert rows_of(plain / "predictions.csv") == rows_of(found / "predictions.csv")
+
+
+def test_rows_without_a_label_are_left_out_where_that_is_asked_for(
+    model_folder: Path, table: Path, tmp_path: Path
+) -> None:
+    more = with_rows(table, tmp_path / "more.csv", ["who has my card,", "the app is slow,"])
+    found = run(model_folder, more, tmp_path / "out", drop_unlabelled=True)
+    assert not (found / "unlabelled.csv").exists()
+
+
+def test_a_run_is_the_same_however_labels_are_written(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    """Also in a test table; what was typed stays as it was in predictions.csv."""
+    lines = table.read_text(encoding="utf-8").splitlines()
+    typed = tmp_path / "typed.csv"
+    slips = [line.replace(",card", ",Card ") if i % 9 == 1 else line for i, line in enumerate(lines)]
+    assert slips != lines
+    typed.write_text("\n".join(slips) + "\n", encoding="utf-8")
+    found, plain = (run(model_folder, path, tmp_path / path.stem, test_data=str(path)) for path in (typed, table))
+    scores = [read_json(folder / "metrics.json")["test"]["per_class"] for folder in (found, plain)]
+    assert scores[0] == scores[1]
+    assert set(scores[0]) == {"app", "card", "money"}
+    assert {row["label"] for row in rows_of(found / "predictions.csv")} == {"app", "card", "Card ", "money"}
 
 
 def test_test_texts_that_were_trained_on_are_scored_apart(

@@ -1,0 +1,38 @@
+"""Duplicates: texts that differ in case, spaces or Unicode form alone."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+
+from classify.data.copies import copy_numbers
+from classify.data.split import split_rows
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("Hello  World", 13352372148217134600),
+        ("Grüße, ñandú!", 16083550808331614408),
+        ("这个产品很好，我喜欢……", 18348361831304439150),
+        ("ＡＢＣ　１２３", 10152694332325364692),
+        ("m² und ½ …", 18194911172338959595),
+        ("हिन्दी में", 50563100175389173),
+    ],
+)
+def test_hashes_are_the_same_in_every_version(text: str, number: int) -> None:
+    """They are kept in split.parquet."""
+    assert copy_numbers([text]).tolist() == [number]
+
+
+@pytest.mark.parametrize("text", ["Où est ma carte de crédit ?", "ΐ", "각하", "Đường"])
+def test_unicode_forms_of_a_text_are_duplicates(text: str) -> None:
+    assert len(set(copy_numbers([unicodedata.normalize(form, text) for form in ("NFC", "NFD")]).tolist())) == 1
+
+
+def test_both_forms_of_a_text_are_in_one_split() -> None:
+    texts = [unicodedata.normalize(form, f"carte bloquée {i}") for form in ("NFC", "NFD") for i in range(100)]
+    parts = split_rows(copy_numbers(texts), copy_numbers(texts).astype(int) % 2, seed=0, eval_share=0.1, test_share=0.1)
+    assert parts.test is not None
+    assert not {row % 100 for row in parts.train} & {row % 100 for row in parts.test}
