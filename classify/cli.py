@@ -230,6 +230,9 @@ def _cache(arguments: list[str], program: str) -> int:
     count, size = cache.cached_bytes()
     most = cache.MOST_BYTES >> 20
     print(f"{cache.cache_folder()}: {count} entries, {size / (1 << 20):.1f} of up to {most} MiB (--clear forgets them)")
+    reason = cache.why_not_trusted()
+    if reason is not None:
+        print(f"note: it is not used: {reason}")
     return 0
 
 

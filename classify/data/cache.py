@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,8 +32,25 @@ def cache_folder() -> Path:
 
 def cached_bytes() -> tuple[int, int]:
     """How many entries there are, and how many bytes they take."""
-    sizes = _sizes(cache_folder())
+    sizes = {} if why_not_trusted() is not None else _sizes(cache_folder())
     return len(sizes), sum(sizes.values())
+
+
+def why_not_trusted() -> str | None:
+    """Return why the cache is not used, None where it is: others must not be able to put rows there."""
+    try:
+        status = cache_folder().lstat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return error.strerror
+    if not stat.S_ISDIR(status.st_mode):
+        return "it is no folder, or a link to one"
+    if status.st_uid != os.geteuid():
+        return f"it belongs to another user ({status.st_uid})"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"others may write to it (mode {stat.S_IMODE(status.st_mode):o}); chmod 700 makes it yours"
+    return None
 
 
 def clear_cache() -> None:
@@ -44,7 +62,9 @@ def clear_cache() -> None:
 def cached(key: str, write: Callable[[Path], None], read: Callable[[Path], T | None]) -> T | None:
     """What `read` makes of the folder under `key`, which `write` fills first where there is none, or a damaged one.
 
-    `read` answers None for a damaged folder. None where the cache cannot be used: it is read-only, or the disk is full.
+    `read` answers None for a damaged folder. None where the cache cannot be used: it is read-only, the disk is full, or
+    it is not trusted.
+
     Of several processes of a machine that ask for the same entry the first makes it, under a file lock. That needs no
     process group, so no rank can run into its time-out here.
     """
@@ -53,6 +73,8 @@ def cached(key: str, write: Callable[[Path], None], read: Callable[[Path], T | N
     folder = cache_folder() / key
     try:
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if why_not_trusted() is not None:
+            return None
         with filelock.FileLock(folder.with_suffix(".lock")):
             if folder.exists():
                 found = read(folder)

@@ -16,22 +16,24 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Container
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import IO, Any, BinaryIO, cast
 
 import pyarrow
 
+from classify.data import archives
+from classify.data.unread import refuse_unread
 from classify.errors import InputError
 
 _BLOCK = 1 << 24
-# How a compressed file begins, its name, and what opens it.
+# How a compressed file begins (a regular expression), its name, and what opens it.
 _COMPRESSIONS: tuple[tuple[bytes, str, Callable[[Path], Any]], ...] = (
-    (b"\x1f\x8b", "gzip", gzip.open),
-    (b"BZh", "bzip2", bz2.open),
-    (b"\xfd7zXZ\x00", "xz", lzma.open),
-    (b"\x28\xb5\x2f\xfd", "zstd", lambda path: pyarrow.input_stream(str(path), compression="zstd")),
+    (rb"\x1f\x8b", "gzip", gzip.open),
+    (rb"BZh[1-9]1AY", "bzip2", bz2.open),
+    (rb"\xfd7zXZ\x00", "xz", lzma.open),
+    (rb"\x28\xb5\x2f\xfd", "zstd", lambda path: pyarrow.input_stream(str(path), compression="zstd")),
 )
 # What stands for standard input in the place of a name.
 STANDARD_INPUT = "-"
@@ -42,10 +44,11 @@ _MOST_GROWTH, _FEW_BYTES = 200, 64 << 20
 
 @dataclass(frozen=True)
 class Source:
-    """A file as the person named it (`path`), with a flag for messages."""
+    """A file as it was named (`path`), with a flag for messages; of an archive the `member` that is read."""
 
     path: str
     flag: str
+    member: str = ""
 
     @cached_property
     def file(self) -> Path:
@@ -55,7 +58,7 @@ class Source:
     @property
     def suffix(self) -> str:
         """What the name ends in, without that of a compression: ".csv" of my.csv.gz."""
-        name = Path(self.path).name.lower()
+        name = Path(self.member or self.path).name.lower()
         for ending in _COMPRESSED:
             name = name.removesuffix(ending)
         return Path(name).suffix
@@ -64,25 +67,56 @@ class Source:
     def stem(self) -> str:
         """The file's name without that of its form and compression, for runs/<stem>-<n>; of a pattern what is fixed."""
         name = Path("stdin" if self.path == STANDARD_INPUT else self.path)
-        stem = Path(name.stem).stem if name.suffix.lower() in _COMPRESSED else name.stem
+        stem = Path(name.stem).stem if name.suffix.lower() in (*_COMPRESSED, ".zip") else name.stem
         return re.sub(r"[*?\[\]:]+", "-", stem).strip("-_. ") or "tables"
 
     @cached_property
-    def _compression(self) -> tuple[str, Callable[[Path], Any]] | None:
+    def _magic(self) -> bytes:
         with self.file.open("rb") as file:
-            start = file.read(8)
-        return next(((name, opens) for magic, name, opens in _COMPRESSIONS if start.startswith(magic)), None)
+            return file.read(8)
+
+    @cached_property
+    def _compression(self) -> tuple[str, Callable[[Path], Any]] | None:
+        return next(((name, opens) for magic, name, opens in _COMPRESSIONS if re.match(magic, self._magic)), None)
 
     @property
     def compression(self) -> str | None:
         """The name of its compression."""
         return None if self._compression is None else self._compression[0]
 
+    def check_growth(self, size: int) -> None:
+        """Raise InputError where so many bytes come out of this file that it was made to fill the memory."""
+        compressed = self.file.stat().st_size
+        if size > max(_FEW_BYTES, _MOST_GROWTH * compressed):
+            raise InputError(
+                f"{self.path}: {size >> 20} MiB and more come out of a file of {compressed} bytes; save it as "
+                "plain CSV if that is as it should be."
+            )
+
     def open(self) -> BinaryIO:
         """Its bytes, decompressed. Raises InputError in reading where they are not what they seem."""
+        if not self.member:
+            return self._decompress()
+        if self.compression is None and archives.is_zip(self._magic):
+            return self._bound(archives.open_zip_member(self.file, self.member))
+        return self._bound(archives.open_tar_member(self._decompress(), self.member))
+
+    def _decompress(self) -> BinaryIO:
         if self._compression is None:
             return self.file.open("rb")
-        return cast(BinaryIO, io.BufferedReader(_Bounded(self, self._compression[1](self.file))))
+        return self._bound(self._compression[1](self.file))
+
+    def _bound(self, stream: IO[bytes]) -> BinaryIO:
+        return cast(BinaryIO, io.BufferedReader(_Bounded(self, stream)))
+
+    def find_member(self, suffixes: Container[str]) -> str:
+        """The one table in it if it is an archive, else "". Raises InputError where an archive has none, or several."""
+        if self.compression is None and archives.is_zip(self._magic):
+            return archives.find_zip_member(self.path, self.file, suffixes, self.check_growth)
+        if archives.is_tar(self.start(1 << 10)):
+            with self._decompress() as stream:
+                return archives.find_tar_member(self.path, stream, suffixes)
+        return ""
 
     def start(self, size: int = 1 << 16) -> bytes:
         """Its first bytes, decompressed."""
@@ -99,9 +133,8 @@ class Source:
 class _Bounded(io.RawIOBase):
     """A decompressed stream that ends with an error where it grows out of all proportion."""
 
-    def __init__(self, source: Source, stream: BinaryIO):
+    def __init__(self, source: Source, stream: IO[bytes]):
         self._source, self._stream, self._given = source, stream, 0
-        self._most = max(_FEW_BYTES, _MOST_GROWTH * source.file.stat().st_size)
 
     def readable(self) -> bool:
         return True
@@ -110,16 +143,11 @@ class _Bounded(io.RawIOBase):
         view = memoryview(buffer)  # type: ignore[arg-type]
         try:
             block = self._stream.read(len(view))
-        except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-            raise InputError(
-                f"{self._source.path}: cannot be decompressed ({self._source.compression}: {error}); copy it again."
-            ) from None
+        except (OSError, EOFError, lzma.LZMAError, zlib.error, *archives.ERRORS) as error:
+            form = self._source.compression or "archive"
+            raise InputError(f"{self._source.path}: cannot be decompressed ({form}: {error}); copy it again.") from None
         self._given += len(block)
-        if self._given > self._most:
-            raise InputError(
-                f"{self._source.path}: {self._given >> 20} MiB and more come out of a file of "
-                f"{self._source.file.stat().st_size} bytes; decompress it yourself if that is as it should be."
-            )
+        self._source.check_growth(self._given)
         view[: len(block)] = block
         return len(block)
 
@@ -153,7 +181,8 @@ def find_source(path: str, flag: str, suffixes: Container[str]) -> Source:
         source = Source(path, flag)
         if source.file.stat().st_size == 0:
             raise InputError(f"{path}: the file is empty. Expected a header line with column names, then rows.")
-        source.start(1)
+        source = replace(source, member=source.find_member(suffixes))
+        refuse_unread(path, source.start())
     except OSError as error:
         raise InputError(f"{flag} {path}: cannot be read ({error.strerror}).") from None
     return source

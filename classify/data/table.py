@@ -153,6 +153,8 @@ def read_table(path: str, flag: str = "--data", options: ReadOptions | None = No
         )
     source = find_source(path, flag, SUFFIXES)
     content = find_format(source).read(source, options)
+    if source.member:
+        content = replace(content, form=f"{source.member} in {Path(path).name}: {content.form}")
     return Table(path, source.sha256, content, options)
 
 

@@ -59,6 +59,7 @@ class Format(ABC):
 
     name: str
     suffixes: tuple[str, ...]
+    is_text = True
 
     @abstractmethod
     def recognises(self, start: bytes) -> bool:
@@ -103,15 +104,20 @@ def unique_names(names: Sequence[str]) -> tuple[list[str], str]:
 
 
 def as_text(value: Any) -> str:
-    """A cell as a person would write it: text as it is, nothing as an empty text, 3.0 as 3.0, lists as JSON."""
-    if value is None:
+    """Write a cell as text: text and UTF-8 bytes as they are, nothing and NaN as "", 3.0 as 3.0, lists as JSON.
+
+    Raises UnicodeDecodeError for other bytes.
+    """
+    if value is None or value != value:
         return ""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, list | dict):
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, list | tuple | dict):
         import json
 
-        return json.dumps(value, ensure_ascii=False)
+        return json.dumps(value, ensure_ascii=False, default=as_text)
     return str(value)

@@ -1,71 +1,144 @@
-"""Excel's workbooks: the first sheet, or the one that is named."""
+"""Excel's workbooks: the first sheet that is visible, or the one that is named."""
 
 from __future__ import annotations
 
-import datetime
-from typing import Any
+import contextlib
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from classify.data.formats.base import Content, Format, ReadOptions, as_text, unique_names
+from classify.data.dialect import has_header
+from classify.data.formats.base import Content, Format, ReadOptions, unique_names
+from classify.data.names import LABEL_NAMES, TEXT_NAMES
 from classify.data.source import Source
 from classify.errors import InputError
 
+_READER = Path(__file__).with_name("workbook_rows.py")
+# Memory of the process that reads: this, and that many times the size of the file.
+_MOST_BYTES, _MOST_GROWTH = 256 << 20, 64
+_SAMPLE_ROWS = 2000
+_USUAL = (*TEXT_NAMES, *LABEL_NAMES)
+
 
 class Excel(Format):
-    """A sheet with a header in its first row that holds anything."""
+    """A sheet of rows, below a header or not."""
 
     name = "Excel"
-    suffixes = (".xlsx", ".xls", ".xlsb", ".ods")
+    suffixes = (".xlsx", ".xlsm", ".xls", ".xlsb", ".ods")
+    is_text = False
 
     def recognises(self, start: bytes) -> bool:
         """A zip archive, or the container of older Office files."""
         return start.startswith((b"PK\x03\x04", b"\xd0\xcf\x11\xe0"))
 
     def read(self, source: Source, options: ReadOptions) -> Content:
-        """All rows of the sheet. Raises InputError where there is no such sheet, or no header in it."""
+        """All rows of the sheet. Raises InputError where there is no such sheet, or no table in it."""
         import pyarrow
 
-        try:
-            import python_calamine
-        except ModuleNotFoundError:
-            raise InputError(
-                f"{source.path}: workbooks are read by the package python-calamine, which is not installed; pip "
-                "install python-calamine, or save the sheet as CSV UTF-8."
-            ) from None
-
-        try:
-            with source.open() as stream:
-                book = python_calamine.CalamineWorkbook.from_filelike(stream)
-                sheet = self._sheet(source, book.sheet_names, options.sheet)
-                rows = book.get_sheet_by_name(sheet).to_python(skip_empty_area=False)
-        except python_calamine.CalamineError as error:
-            raise InputError(f"{source.path}: not a readable workbook ({error}).") from None
-        filled = [(number, row) for number, row in enumerate(rows, start=1) if any(value != "" for value in row)]
-        if len(filled) < 2:
-            raise InputError(f"{source.path}, sheet {sheet!r}: expected a row with column names, and rows below it.")
-        (_, header), *body = filled
-        width = max(place for place, value in enumerate(header, start=1) if value != "")
-        names, again = unique_names([_as_text(value) for value in header[:width]])
+        sheet = _read_sheet(source, options.sheet)
+        above = _count_rows_above(sheet.rows, options.columns)
+        sample = sheet.rows[above : above + _SAMPLE_ROWS] or [[]]
+        header = not options.no_header and has_header(sample, _USUAL, options.columns)
+        body, places = sheet.rows[above + header :], sheet.numbers[above + header :]
+        if not body:
+            raise InputError(f"{source.path}, {sheet.words}: expected a row with column names, and rows below it.")
+        width = max(map(len, sheet.rows[above:]))
+        if header:
+            first = [value.strip() for value in sheet.rows[above]]
+            filled = {place for row in [first, *body] for place, value in enumerate(row) if value}
+            used = sorted(filled)
+            names = [(first[place] if place < len(first) else "") or f"unnamed_{place + 1}" for place in used]
+        else:
+            used = list(range(width))
+            names = list(options.columns)
+            if len(names) != width:
+                names = [f"column_{place + 1}" for place in used]
+        names, again = unique_names(names)
         columns = {
-            name: pyarrow.array([_as_text(row[place]) for _, row in body], pyarrow.string())
-            for place, name in enumerate(names)
+            name: pyarrow.array([row[place] if place < len(row) else "" for row in body], pyarrow.string())
+            for name, place in zip(names, used, strict=True)
         }
-        others = f" (others: {', '.join(name for name in book.sheet_names if name != sheet)})"
-        form = f"Excel, sheet {sheet!r}{others if len(book.sheet_names) > 1 else ''}{again}"
-        places = [number for number, _ in body]
-        return Content(pyarrow.table(columns), form, "--sheet", lambda rows: [places[row] for row in rows], "row")
-
-    def _sheet(self, source: Source, names: list[str], wanted: str | None) -> str:
-        if wanted is not None and wanted not in names:
-            raise InputError(f"--sheet {wanted}: {source.path} has no such sheet; it has: {', '.join(names)}.")
-        if not names:
-            raise InputError(f"{source.path}: the workbook has no sheet.")
-        return wanted or names[0]
+        form = f"Excel, {sheet.words}{'' if header else ', without a header'}{again}"
+        if above:
+            rows = f"row {sheet.numbers[0]}" if above == 1 else f"rows {sheet.numbers[0]}-{sheet.numbers[above - 1]}"
+            form += f"; {rows} above the header left out"
+        return Content(
+            pyarrow.table(columns), form, "--sheet", lambda wanted: [places[row] for row in wanted], "row", header
+        )
 
 
-def _as_text(value: Any) -> str:
-    """A cell: whole numbers without a fraction, since Excel keeps no other kind; dates as ISO 8601 has them."""
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    if isinstance(value, datetime.date | datetime.time):
-        return value.isoformat()
-    return as_text(value)
+@dataclass(frozen=True)
+class _Sheet:
+    """A sheet by its name, the names of all, and its rows that hold anything, with their numbers."""
+
+    name: str
+    all_names: list[str]
+    numbers: list[int] = field(default_factory=list)
+    rows: list[list[str]] = field(default_factory=list)
+
+    @property
+    def words(self) -> str:
+        """Its name for people, and those of the others."""
+        others = ", ".join(name for name in self.all_names if name != self.name)
+        return f"sheet {self.name!r}" + (f" (others: {others})" if others else "")
+
+
+def _read_sheet(source: Source, requested: str | None) -> _Sheet:
+    """Return the sheet that is requested, else the first, read by another process. Raises InputError."""
+    if importlib.util.find_spec("python_calamine") is None:
+        raise InputError(
+            f"{source.path}: workbooks are read by the package python-calamine, which is not installed; pip install "
+            "python-calamine, or save the sheet as CSV UTF-8."
+        )
+    size = source.file.stat().st_size
+    most = _MOST_BYTES + _MOST_GROWTH * size
+    # -P: the modules beside the reader are none of Python's.
+    command = [sys.executable, "-P", str(_READER), requested or "", str(most)]
+    pipe = subprocess.PIPE
+    sheet = _Sheet("", [])
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with contextlib.suppress(BrokenPipeError), process.stdin, source.open() as stream:
+            shutil.copyfileobj(stream, process.stdin)
+        for line in process.stdout:
+            if not line.endswith(b"\n"):
+                break  # it ended while it wrote this
+            read = json.loads(line)
+            if isinstance(read, list):
+                sheet.numbers.append(read[0])
+                sheet.rows.append(read[1])
+            elif "error" in read:
+                raise InputError(f"{source.path}: not a readable workbook ({read['error']}); save it again.")
+            else:
+                sheet = _Sheet(read["sheet"], read["sheets"])
+    if process.returncode:
+        raise InputError(
+            f"{source.path}: reading these {size} bytes takes more than {most >> 20} MiB of memory: a cell lies far "
+            "from the others (Ctrl+End goes there), or the file is damaged; save the sheet as CSV UTF-8."
+        )
+    if sheet.name not in sheet.all_names:
+        if requested is None:
+            raise InputError(f"{source.path}: the workbook has no sheet of cells.")
+        names = ", ".join(sheet.all_names)
+        raise InputError(f"--sheet {requested}: {source.path} has no such sheet; it has: {names}.")
+    return sheet
+
+
+def _count_rows_above(rows: Sequence[Sequence[str]], known: Sequence[str]) -> int:
+    """Return how many rows, such as a title, lie above the header: they hold fewer cells than most rows do.
+
+    Where what follows them does not look like a header, the first row is one that lacks a name.
+    """
+    counts = [sum(bool(value.strip()) for value in row) for row in rows[:_SAMPLE_ROWS]]
+    usual = max(Counter(counts).items(), key=lambda item: (item[1], item[0]), default=(0, 0))[0]
+    above = next((place for place, count in enumerate(counts) if count >= usual), 0)
+    if any(value in known or value.strip().lower() in _USUAL for row in rows[:above] for value in row):
+        return 0
+    return above if above and has_header(rows[above : above + _SAMPLE_ROWS], _USUAL, known) else 0

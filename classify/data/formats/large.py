@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # Bytes of a table from which on it is one of these.
 LARGE = 64 << 20
-_FORMAT = 1
+_FORMAT = 2
 _FILE = "rows.arrow"
 
 

@@ -1,4 +1,4 @@
-"""JSON: a list of objects, an object of columns, and JSON Lines, an object a line."""
+"""JSON: a list of objects, alone or under a key, an object of columns, and JSON Lines, an object a line."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import json
 import re
 from array import array
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from classify.data.encoding import Encoding, decoded_start, detect_encoding
-from classify.data.formats.base import Content, Format, ReadOptions, as_text
-from classify.data.names import SPLIT_NAMES
+from classify.data.formats.base import Content, Format, ReadOptions, as_text, unique_names
+from classify.data.names import LABEL_NAMES, SPLIT_NAMES, TEXT_NAMES, part_called
 from classify.data.source import Source
 from classify.errors import InputError
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 _SHOWN = 5
 _BLOCK = 1 << 14
+# Keys under which programs and services put the rows, beside keys about them.
+_ROW_KEYS = ("data", "rows", "items", "results", "examples", "records", "values")
+_SHAPES = "a list of objects, alone or under a key, an object of columns (lists of equal length), or an object of lists"
 _EMPTY = "{}: no record in it. Expected one object per text."
 
 
@@ -62,6 +66,13 @@ class JSONLines(Format):
                         bad.append(number)
 
         arrow = _table(records())
+        if (
+            len(lines) == 1
+            and not faults
+            and source.suffix not in self.suffixes
+            and JSON().is_document(source, encoding)
+        ):
+            return JSON().read(source, options)
         form, flag = f"JSON Lines, {encoding.words}", encoding.flag
         if faults:
             if not options.skips_bad_rows:
@@ -74,7 +85,7 @@ class JSONLines(Format):
 
 
 class JSON(Format):
-    """A list of objects or of [text, label], an object whose values are columns, or one with such a list a part."""
+    """A list of objects or of [text, label], alone or under a key, columns, or such a list a split."""
 
     name = "JSON"
     suffixes = (".json",)
@@ -94,13 +105,18 @@ class JSON(Format):
         except (ValueError, RecursionError) as error:
             line = f" line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
             raise InputError(f"{source.path}{line}: not JSON ({_reason(error)}).") from None
-        records = _records(source, document)
-        arrow = _table(records)
+        found = _find_rows(source, document)
+        arrow = _table(found.records)
         if arrow is None:
             raise InputError(_EMPTY.format(source.path))
-        return Content(
-            arrow, f"JSON, {encoding.words}", encoding.flag, lambda rows: [row + 1 for row in rows], "record"
-        )
+        form = f"JSON, {found.words}{encoding.words}"
+        return Content(arrow, form, encoding.flag, lambda rows: [row + found.first for row in rows], "record")
+
+    def is_document(self, source: Source, encoding: Encoding) -> bool:
+        """Whether the one object in a file holds rows, and is none itself."""
+        with encoding.text(source) as stream:
+            document = json.load(stream)
+        return bool(_row_lists(document)) or _is_frame(document)
 
 
 def _physical(stream: Any) -> Any:
@@ -123,44 +139,109 @@ def _is_lines(source: Source, encoding: Encoding) -> bool:
         return False
 
 
-def _records(source: Source, document: Any) -> list[dict[str, Any]]:
-    """The rows of a document of a known shape; a column of their own says which of several lists they were in."""
-    shapes = "a list of objects, an object of columns (lists of equal length), or an object of such lists"
-    if isinstance(document, dict):
-        lists = {key: value for key, value in document.items() if isinstance(value, list)}
-        if lists and len(lists) == len(document):
-            rows = [row for value in lists.values() for row in value]
-            if rows and all(isinstance(row, dict | list) for row in rows):
-                records = _listed(source, rows)
-                if len(lists) == 1:
-                    return records
-                splits = (key for key, value in lists.items() for _ in value)
-                # One that can be found again, and is not a column of theirs.
-                column = next((name for name in SPLIT_NAMES if not any(name in one for one in records)), SPLIT_NAMES[0])
-                return [{**record, column: split} for record, split in zip(records, splits, strict=True)]
-            if len({len(value) for value in lists.values()}) == 1:
-                return [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
-        keys = ", ".join(map(repr, list(document)[:_SHOWN]))
-        raise InputError(f"{source.path}: expected {shapes}. Got an object with the keys {keys} instead.")
-    if not isinstance(document, list):
-        raise InputError(f"{source.path}: expected {shapes}. Got {_kind(document)} instead.")
-    return _listed(source, document)
+@dataclass(frozen=True)
+class _Rows:
+    """Records, in `words` where they were found, and the number of the first one in the file."""
+
+    records: list[dict[str, Any]]
+    words: str = ""
+    first: int = 1
 
 
-def _listed(source: Source, rows: list[Any]) -> list[dict[str, Any]]:
-    """Rows that are objects as they are, lists by the number of their columns. Raises InputError for anything else."""
+def _find_rows(source: Source, document: Any) -> _Rows:
+    """Return the rows of a document of a known shape. Raises InputError for others."""
+    if isinstance(document, list):
+        return _listed(source, document)
+    if not isinstance(document, dict):
+        raise InputError(f"{source.path}: expected {_SHAPES}. Got {_kind(document)} instead.")
+    if _is_frame(document):
+        return _Rows(_frame(document))
+    names, rows = document.get("columns"), document.get("data")
+    if isinstance(names, list) and isinstance(rows, list) and set(document) <= {"columns", "data", "index"}:
+        return _Rows(_listed(source, [list(map(str, names)), *rows], has_header=True).records)
+    lists = {key: value for key, value in document.items() if isinstance(value, list)}
+    whole = len(lists) == len(document)
+    if whole and len({len(value) for value in lists.values()}) == 1 and not _row_lists(document):
+        return _Rows([dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)])
+    found = _row_lists(document)
+    usual = [key for key in found if key.rpartition(".")[2].lower() in _ROW_KEYS]
+    if len(found) > 1 and (all(part_called(key) is not None for key in found) or (whole and not usual)):
+        return _Rows(_splits(source, found))
+    if len(found) > 1 and len(usual) != 1:
+        keys = ", ".join(map(repr, found))
+        first = next(iter(found))
+        raise InputError(
+            f"{source.path}: there are rows under several keys ({keys}); save one list alone, as jq '.{first}' does."
+        )
+    if found:
+        key = usual[0] if usual else next(iter(found))
+        rows_below = _listed(source, found[key])
+        return _Rows(rows_below.records, f'rows under "{key}", {rows_below.words}', rows_below.first)
+    keys = ", ".join(map(repr, list(document)[:_SHOWN]))
+    raise InputError(f"{source.path}: expected {_SHAPES}. Got an object with the keys {keys} instead.")
+
+
+def _row_lists(document: dict[str, Any], above: str = "") -> dict[str, list[Any]]:
+    """Return the lists of objects or of lists in an object, and in those directly in it, by their keys."""
+    found: dict[str, list[Any]] = {}
+    for key, value in document.items():
+        if isinstance(value, list) and value and all(isinstance(row, dict | list) for row in value):
+            found[above + key] = value
+        elif isinstance(value, dict) and not above:
+            found |= _row_lists(value, f"{key}.")
+    return found
+
+
+def _splits(source: Source, lists: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    """Return the rows of all lists, with a column that says which list each was in."""
+    records = _listed(source, [row for rows in lists.values() for row in rows]).records
+    keys = (key for key, rows in lists.items() for _ in rows)
+    # One that can be found again, and is not a column of theirs.
+    column = next((name for name in SPLIT_NAMES if not any(name in one for one in records)), SPLIT_NAMES[0])
+    return [{**record, column: key} for record, key in zip(records, keys, strict=True)]
+
+
+def _is_frame(document: dict[str, Any]) -> bool:
+    """Whether an object holds objects with the same keys, as pandas writes a table: columns by row numbers, or rows."""
+    inner = list(document.values())
+    if not all(isinstance(value, dict) for value in inner) or not (inner and inner[0]):
+        return False
+    same = all(value.keys() == inner[0].keys() for value in inner)
+    numbered = all(map(str.isdecimal, inner[0])) or all(map(str.isdecimal, document))
+    return same and numbered and not any(isinstance(cell, dict) for value in inner for cell in value.values())
+
+
+def _frame(document: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    first = next(iter(document.values()))
+    if all(map(str.isdecimal, first)):
+        return [{name: column[number] for name, column in document.items()} for number in first]
+    return list(document.values())
+
+
+def _listed(source: Source, rows: list[Any], has_header: bool | None = None) -> _Rows:
+    """Return rows that are objects as they are, and name the values of lists. Raises InputError for anything else.
+
+    The first list names them where it `has_header`: unless that is known, where it holds a usual name.
+    """
     width = len(rows[0]) if rows and isinstance(rows[0], list) else None
+    names = [f"column_{place}" for place in range(1, (width or 0) + 1)]
+    if width is not None and has_header is None:
+        texts = [value.strip().lower() for value in rows[0] if isinstance(value, str)]
+        usual = len(texts) == width and any(text in (*TEXT_NAMES, *LABEL_NAMES) for text in texts)
+        has_header = usual and not any(value in row for row in rows[1:] for value in rows[0] if isinstance(row, list))
+    if has_header:
+        names, _ = unique_names(rows[0])
     records: list[dict[str, Any]] = []
     for number, row in enumerate(rows, start=1):
         if isinstance(row, dict) and width is None:
             records.append(row)
         elif isinstance(row, list) and len(row) == width:
-            records.append({f"column_{place}": value for place, value in enumerate(row, start=1)})
+            records.append(dict(zip(names, row, strict=True)))
         else:
             expected = "an object" if width is None else f"a list of {width}"
             got = f"a list of {len(row)}" if isinstance(row, list) else _kind(row)
             raise InputError(f"{source.path} record {number}: expected {expected}. Got {got} instead.")
-    return records
+    return _Rows(records[1:], "the first list names the columns, ", 2) if has_header else _Rows(records)
 
 
 def _table(records: Iterable[dict[str, Any]]) -> pyarrow.Table | None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+from classify.data import archives
+from classify.data.encoding import decoded_start
 from classify.data.formats.base import Format, Layout, ReadOptions
 from classify.data.formats.columnar import Arrow, Parquet, SavedDataset
 from classify.data.formats.delimited import Delimited
@@ -14,9 +18,11 @@ from classify.data.formats.parts import PartsFolder
 from classify.data.formats.records import JSON, JSONLines
 from classify.data.source import Source
 
+_BINARY = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f]")
+
 DELIMITED = Delimited()
 FORMATS: tuple[Format, ...] = (JSONLines(), JSON(), Parquet(), Arrow(), Excel(), FastText(), DELIMITED)
-SUFFIXES = tuple(suffix for form in FORMATS for suffix in form.suffixes)
+SUFFIXES = (*(suffix for form in FORMATS for suffix in form.suffixes), *archives.SUFFIXES)
 
 LAYOUTS: tuple[Layout, ...] = (Lines(), PartsFolder(SUFFIXES), SavedDataset(), Documents(), Hub())
 
@@ -32,4 +38,6 @@ def find_format(source: Source) -> Format:
     named = next((form for form in FORMATS if source.suffix in form.suffixes), DELIMITED)
     if named.recognises(start):
         return named
-    return next((form for form in FORMATS if form.recognises(start)), named)
+    # Programs export text under the names of workbooks.
+    rest = named if named.is_text or _BINARY.search(decoded_start(start)) else DELIMITED
+    return next((form for form in FORMATS if form.recognises(start)), rest)
