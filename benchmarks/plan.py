@@ -32,7 +32,7 @@ ROWS_A_RANK = 32
 def lengths_of(path: str) -> Lengths:
     """Token counts of a table's texts under the default model's tokenizer, cut at 512."""
     read = table.read_table(path)
-    column = columns.find_text_column(read, None, None)
+    column = columns.find_columns(read, None, None).text
     tokenizer = tokenize.load_tokenizer(str(resolve_model(DEFAULT_MODEL).path))
     return tokenize.tokenize(tokenizer, read.as_dataset()[column], 512, digest=read.digest(column)).lengths
 

@@ -57,6 +57,11 @@ class DataConfig:
     label_column: str | None = option(
         None, "name of the column that holds the label; found if not given", "--label-column"
     )
+    task: Literal["auto", "single"] = option(
+        "auto",
+        "single: each value of the label column is a class; auto: refuse lists and scores, which look like other tasks",
+        "--task",
+    )
     encoding: str | None = option(None, "encoding of the tables, e.g. gb18030; recognised if not given", "--encoding")
     sheet: str | None = option(None, "sheet of an Excel workbook; the first if not given", "--sheet")
     no_header: bool = option(

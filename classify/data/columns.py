@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow.compute as pc
 
-from classify.data.content import looks_of, switches
+from classify.data.content import ColumnStats, binary_columns, column_stats
 from classify.data.copies import EMPTY
-from classify.data.names import LABEL_NAMES, PAIRED_NAMES, TEXT_NAMES
+from classify.data.names import GROUP_NAMES, LABEL_NAMES, PAIRED_NAMES, TEXT_NAMES
 from classify.data.table import Table
 from classify.errors import InputError
+
+# Candidates and columns that a refusal names, and how much longer the texts of another column must be to count.
+_SHOWN, _LISTED = 5, 20
+_LONGER = 1.5
 
 
 @dataclass(frozen=True)
@@ -39,9 +44,9 @@ class Columns:
 
 
 def find_columns(table: Table, text_column: str | None, label_column: str | None) -> Columns:
-    """The columns asked for, or those found by name, or by content where one alone looks like it.
+    """Return the columns that are named by a flag, or those whose names and values leave no doubt.
 
-    Raises InputError with every fault, listing the columns there are.
+    Raises InputError with every fault, and with the candidates where there is doubt.
     """
     faults: list[str] = []
     text = _named(table, text_column, "--text-column", faults)
@@ -56,41 +61,191 @@ def find_columns(table: Table, text_column: str | None, label_column: str | None
         )
     if faults:
         raise InputError(*faults)
+    search = _Search(table, {name: column_stats(table, name) for name in table.columns})
     guesses: list[Guess] = []
-    unclear: dict[str, str] = {}
     for names in PAIRED_NAMES:
         if text is None and label is None and set(names) <= set(table.columns):
             text, label = names
             guesses += [
-                Guess(f"{what} column", name, "both names say so", f"--{what}-column")
+                Guess(f"{what} column", name, "matched by both column names", f"--{what}-column")
                 for what, name in (("text", text), ("label", label))
             ]
-    if text is None:
-        text = _guess(table, "text", TEXT_NAMES, label, guesses, unclear)
-    if label is None:
-        label = _guess(table, "label", LABEL_NAMES, text, guesses, unclear)
-    _raise_unclear(table, unclear)
+    doubts: list[_Doubt] = []
+    for what, find in (("text", search.find_text), ("label", search.find_label)):
+        if (text if what == "text" else label) is not None:
+            continue
+        found = find(label if what == "text" else text)
+        if isinstance(found, _Doubt):
+            doubts.append(found)
+            continue
+        guesses.append(Guess(f"{what} column", found.column, found.why, f"--{what}-column"))
+        if what == "text":
+            text = found.column
+        else:
+            label = found.column
+    if doubts:
+        line = " ".join(f"--{doubt.what}-column {doubt.proposed!r}".replace("'", '"') for doubt in doubts)
+        raise InputError(
+            f"{table.path}: {' and '.join(doubt.words for doubt in doubts)}; the columns are: {_listed(table)}. "
+            f"Name {'it' if len(doubts) == 1 else 'them'}, e.g. {line}"
+            f"{'' if table.content.has_names else ' (there is no header)'}."
+        )
     assert text is not None
     assert label is not None
     return Columns(text, label, tuple(guesses))
 
 
+@dataclass(frozen=True)
+class _Found:
+    """A column and the reason it was taken."""
+
+    column: str
+    why: str
+
+
+@dataclass(frozen=True)
+class _Doubt:
+    """Why no column was taken for a text or a label, and the one to propose."""
+
+    what: str
+    words: str
+    proposed: str
+
+
+@dataclass(frozen=True)
+class _Search:
+    """The columns of a table, and what their values look like."""
+
+    table: Table
+    stats: dict[str, ColumnStats]
+
+    def find_text(self, taken: str | None) -> _Found | _Doubt:
+        """Find the column of the texts: a usual name counts where it holds texts, and no other column longer ones."""
+        free = [name for name in self.stats if name != taken]
+        texts = [name for name in free if self.stats[name].is_text]
+        named = [name for name in free if _key(name) in TEXT_NAMES]
+        fitting = [name for name in named if self.stats[name].could_be_text]
+        first = [name for name in fitting if _key(name) == TEXT_NAMES[0]]
+        fitting = first or fitting
+        if len(fitting) == 1:
+            length = self.stats[fitting[0]].length
+            clear = bool(first) and self.stats[first[0]].is_text
+            longer = [name for name in texts if name not in fitting and self.stats[name].length > _LONGER * length]
+            if clear or not longer:
+                return _Found(fitting[0], "matched by column name")
+            return self._doubt("text", [*fitting, *longer], "another column holds longer texts")
+        if fitting:
+            return self._doubt("text", fitting, "several columns could hold the text")
+        if len(texts) == 1:
+            return _Found(texts[0], f"the only column of texts{self._why_not(named)}")
+        if not texts and len(free) == 2 and taken is None and not named:
+            short = [name for name in free if self.stats[name].could_be_text]
+            other = [name for name in free if self.stats[name].could_be_class]
+            if len(short) == 1 and other == [name for name in free if name not in short]:
+                return _Found(short[0], "it has more different values than the other column")
+        if taken is not None and len(free) == 1 and not named and self.stats[free[0]].could_be_text:
+            return _Found(free[0], "it is the other column")
+        if len(texts) == 2:
+            pair = "two columns hold texts, which are a pair (a task that is not supported), or one of them"
+            return self._doubt("text", texts, pair)
+        if texts:
+            return self._doubt("text", texts, "several columns could hold the text")
+        return self._doubt("text", named or free, f"no column is named, or looks, like a text{self._why_not(named)}")
+
+    def find_label(self, taken: str | None) -> _Found | _Doubt:
+        """Find the column of the labels: a usual name counts where values come again, as classes do."""
+        free = [name for name in self.stats if name != taken]
+        likely = [name for name in free if self._is_label(name)]
+        for names in (LABEL_NAMES, GROUP_NAMES):
+            named = [name for name in free if _key(name) in names and not self.stats[name].is_text]
+            fitting = [name for name in named if self._is_label(name, named=True)]
+            first = [name for name in fitting if _key(name) == names[0]]
+            if len(first or fitting) == 1:
+                return _Found((first or fitting)[0], "matched by column name")
+            if fitting:
+                return self._doubt("label", fitting, "several columns could hold the label")
+            single = [name for name in named if self.stats[name].distinct < 2]
+            if single and len(named) == 1:  # which is refused by what it holds
+                return _Found(single[0], "matched by column name")
+            if named:
+                others = [name for name in likely if name not in named]
+                why = f"the values of {named[0]!r} hardly come again, as classes do"
+                return self._doubt("label", [named[0], *others], why)
+        if len(free) == 1 and not self.stats[free[0]].is_text:
+            only = self.stats[free[0]]
+            if self._is_label(free[0], named=True) or only.distinct < 2:
+                return _Found(free[0], "it is the other column")
+        scores = [name for name in free if self.stats[name].is_score]
+        if len(likely) == 1 and not scores:
+            return _Found(likely[0], "the only column whose values come again, as classes do")
+        regression = f"; {', '.join(scores)} holds numbers on a scale (regression, a task that is not supported)"
+        regression = regression if scores else ""
+        marks = binary_columns(self.table)
+        if len(marks) > 2:
+            several = f"{len(marks)} columns hold 0 and 1 alone, which are several labels a row"
+            return self._doubt("label", marks, f"{several} (a task that is not supported), or one of them")
+        if likely:
+            several = "several columns could hold the label" if len(likely) > 1 else "one column could hold the label"
+            return self._doubt("label", likely, several + regression)
+        words = f"no column is named, or looks, like a label{regression}"
+        return self._doubt("label", scores or [name for name in free if not self.stats[name].is_text] or free, words)
+
+    def _is_label(self, name: str, *, named: bool = False) -> bool:
+        stats = self.stats[name]
+        return (stats.could_be_class or stats.is_score if named else stats.is_class) or stats.is_list
+
+    def _why_not(self, named: Sequence[str]) -> str:
+        """Say what stands below a usual name that was passed over."""
+        if not named:
+            return ""
+        stats = self.stats[named[0]]
+        if not stats.values:
+            held = "nothing"
+        elif stats.odd_kind is not None:
+            held = stats.odd_kind
+        else:
+            held = f"{stats.distinct} different values in {len(stats.values)} rows"
+        return f"; {named[0]!r} holds {held}, e.g. {stats.example}" if stats.values else f"; {named[0]!r} holds nothing"
+
+    def _doubt(self, what: str, candidates: Sequence[str], why: str) -> _Doubt:
+        shown = [f"{name} ({self._describe(what, name)})" for name in candidates[:_SHOWN]]
+        more = f" and {len(candidates) - _SHOWN} more" if len(candidates) > _SHOWN else ""
+        return _Doubt(what, f"{why}: {', '.join(shown)}{more}", candidates[0])
+
+    def _describe(self, what: str, name: str) -> str:
+        stats = self.stats[name]
+        if not stats.values:
+            return "empty"
+        count = f"{stats.distinct} value{'s' if stats.distinct != 1 else ''}, " if what == "label" else ""
+        return f"{count}e.g. {stats.example}"
+
+
 def find_text_column(table: Table, text_column: str | None, trained_on: str) -> str:
-    """The text column of a table to predict: the one asked for, the one trained on, or one with a usual name."""
+    """Return the text column of a table to predict: the one that is named by a flag, else the one trained on.
+
+    A table of one column of texts has no other. Raises InputError with the candidates.
+    """
     faults: list[str] = []
     text = _named(table, text_column, "--text-column", faults)
-    if text is None and not faults:
-        if trained_on in table.columns:
-            return trained_on
-        if len(table.columns) == 1:
-            return table.columns[0]
-        unclear: dict[str, str] = {}
-        text = _guess(table, "text", TEXT_NAMES, None, [], unclear)
-        _raise_unclear(table, unclear)
     if faults:
         raise InputError(*faults)
-    assert text is not None
-    return text
+    if text is not None:
+        return text
+    if trained_on in table.columns:
+        return trained_on
+    alike = [name for name in table.columns if _key(name) == _key(trained_on)]
+    if len(alike) == 1:
+        return alike[0]
+    stats = {name: column_stats(table, name) for name in table.columns}
+    if len(stats) == 1 and stats[table.columns[0]].odd_kind is None:
+        return table.columns[0]
+    texts = [name for name in table.columns if stats[name].is_text] or table.columns
+    shown = ", ".join(f"{name} (e.g. {stats[name].example})" for name in texts[:_SHOWN])
+    first = " If the first row is data, add --no-header." if table.content.has_names else ""
+    raise InputError(
+        f"{table.path}: no column {trained_on!r}, which the model was trained on. It could be {shown}; name it, e.g. "
+        f'--text-column "{texts[0]}".{first}'
+    )
 
 
 def require_column(table: Table, name: str, flag: str) -> None:
@@ -121,82 +276,10 @@ def _named(table: Table, name: str | None, flag: str, faults: list[str]) -> str 
 
 
 def _listed(table: Table) -> str:
-    return ", ".join(name or "(unnamed)" for name in table.columns)
+    names = [name or "(unnamed)" for name in table.columns]
+    return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
 
 
-def _guess(
-    table: Table,
-    what: str,
-    usual: tuple[str, ...],
-    taken: str | None,
-    guesses: list[Guess],
-    unclear: dict[str, str],
-) -> str | None:
-    """A column by its name, else by its content; notes the guess, or what is unclear."""
-    flag = f"--{what}-column"
-    free = [name for name in table.columns if name != taken]
-    named = [name for name in free if name.strip().lower() in usual]
-    if len(named) > 1:
-        # "text" beats "title", "label" beats "topic": the list is in order of preference for its first entry only.
-        first = [name for name in named if name.strip().lower() == usual[0]]
-        named = first or named
-    if len(named) == 1:
-        guesses.append(Guess(f"{what} column", named[0], "the name says so", flag))
-        return named[0]
-    if not named and len(table.columns) == 2:
-        by_content = _by_content(table, what, free)
-        if by_content is not None:
-            more = "more" if what == "text" else "fewer"
-            why = f"it has {more} different values than the other column" if len(free) > 1 else "it is the other column"
-            guesses.append(Guess(f"{what} column", by_content, why, flag))
-            return by_content
-    if named:
-        unclear[flag] = f"several columns could hold the {what} ({', '.join(named)})"
-        return None
-    alike = [name for name in free if (looks_of(table, name).is_text if what == "text" else _is_class(table, name))]
-    if len(alike) == 1:
-        why = f"it alone holds {'texts' if what == 'text' else 'values that come again, as classes do'}"
-        guesses.append(Guess(f"{what} column", alike[0], why, flag))
-        return alike[0]
-    unclear[flag] = _several(table, what, alike) if alike else f"no column is named, or looks, like a {what}"
-    scores = [name for name in free if what == "label" and looks_of(table, name).is_score]
-    if scores:
-        unclear[flag] += f"; {', '.join(scores)} holds numbers on a scale (regression), a task that is not supported"
-    return None
-
-
-def _is_class(table: Table, name: str) -> bool:
-    looks = looks_of(table, name)
-    return looks.is_class or looks.is_list
-
-
-def _several(table: Table, what: str, alike: list[str]) -> str:
-    """What is unclear where several columns look alike, with what they may be together."""
-    listed = ", ".join(alike)
-    if what == "text" and len(alike) == 2:
-        return f"two columns hold texts ({listed}), which are a pair, a task that is not supported, or one of them"
-    marks = switches(table)
-    if what == "label" and len(marks) > 2:
-        return (
-            f"{len(marks)} columns hold 0 and 1 alone ({', '.join(marks)}), which are several labels a row, a task "
-            "that is not supported, or one of them"
-        )
-    return f"several columns could hold the {what} ({listed})"
-
-
-def _raise_unclear(table: Table, unclear: dict[str, str]) -> None:
-    if unclear:
-        raise InputError(
-            f"{table.path}: {' and '.join(unclear.values())}; the columns are: {_listed(table)}. "
-            f"Name {'it' if len(unclear) == 1 else 'them'} with {' and '.join(unclear)}."
-        )
-
-
-def _by_content(table: Table, what: str, free: list[str]) -> str | None:
-    """Of two columns, the label has fewer different values than the text."""
-    if len(free) == 1:
-        return free[0]
-    counts = [(pc.count_distinct(table.arrow.column(name)).as_py(), name) for name in free]
-    if counts[0][0] == counts[1][0]:
-        return None
-    return max(counts)[1] if what == "text" else min(counts)[1]
+def _key(name: str) -> str:
+    """Normalize the name of a column: case, and what stands between its words."""
+    return re.sub(r"[\s_-]+", "_", name.strip().lower())

@@ -1,7 +1,8 @@
-"""What a column's values look like: texts, classes, scores, several labels."""
+"""What a column's values look like: texts, classes, scores, several labels, or something else."""
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -12,45 +13,94 @@ from classify.data.table import Table
 
 # Rows that are looked at; what a column holds shows in fewer.
 _SAMPLE = 5_000
-# A class has a short name and several rows. A text has several words, or as many letters in scripts without spaces.
-_LONGEST_CLASS, _ROWS_A_CLASS = 60, 4
+# A class has a short name and several rows, in small tables at least two.
+_LONGEST_CLASS, _ROWS_A_CLASS, _FEW_CLASSES = 60, 4, 10
+_FEW_ROWS = 10
+# A text has several words, or as many letters in scripts without spaces. Most texts differ, and of a column that is
+# named like a text at least a quarter.
 _WORDS, _LETTERS = 3.0, 12.0
+_DIFFERENT, _DIFFERENT_IF_NAMED = 0.5, 0.25
+# Whole numbers of more kinds are counts or ages rather than classes, unless the column is named like a label.
+_MOST_NUMBERS = 20
 # Of the values of a column, the share that must look alike.
 _MOST = 0.95
+_EXAMPLE = 40
+
+_MONTH = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
+# Values that are neither texts nor, where each row has another, classes; and what they are called.
+_ODD_KINDS: dict[str, re.Pattern[str]] = {
+    "dates or times": re.compile(
+        r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T,].*)?|\d{1,2}:\d{2}(:\d{2})?( ?[ap]m)?"
+        rf"|((mon|tue|wed|thu|fri|sat|sun)[a-z]*,? )?(\d{{1,2}}[ /.-]{_MONTH}|{_MONTH} \d{{1,2}})\b.*\d",
+        re.IGNORECASE,
+    ),
+    "email addresses": re.compile(r"\S+@\S+\.\w+"),
+    "links": re.compile(r"(https?://|www\.)\S+", re.IGNORECASE),
+    "paths": re.compile(r"([a-z]:)?[\w.%+ -]*([\\/][\w.%+ -]+)+", re.IGNORECASE),
+    "codes": re.compile(r"(?=\S*\d)[!-~]+"),
+}
 
 
 @dataclass(frozen=True)
-class Looks:
+class ColumnStats:
     """What stands in a column, from a sample of its values that are not empty."""
 
     values: Sequence[str]
 
-    @property
+    @functools.cached_property
     def distinct(self) -> int:
         """Different values."""
         return len(set(self.values))
 
-    @property
+    @functools.cached_property
     def numbers(self) -> bool:
         """Whether nearly all values are numbers."""
         return _share(self.values, is_number) >= _MOST
 
+    @functools.cached_property
+    def odd_kind(self) -> str | None:
+        """What nearly all values are, where that is neither a text nor a name."""
+        if self.numbers:
+            return "numbers"
+        kinds = (kind for kind, form in _ODD_KINDS.items() if _share(self.values, form.fullmatch) >= _MOST)
+        return next(kinds, None)
+
+    @functools.cached_property
+    def words(self) -> float:
+        """Words of a value, on the mean; in scripts without spaces as many as its letters would be elsewhere."""
+        count = sum(len(value.split()) for value in self.values) / max(1, len(self.values))
+        wide = _share(self.values, lambda value: any(character > "\u2e80" for character in value))
+        return max(count, _WORDS * self.length / _LETTERS) if wide > 0.5 else count
+
+    @functools.cached_property
+    def length(self) -> float:
+        """Characters of a value, on the mean."""
+        return sum(map(len, self.values)) / max(1, len(self.values))
+
     @property
     def is_text(self) -> bool:
         """Whether the values are texts: of several words, and hardly two alike."""
-        if not self.values or self.numbers or self.distinct < len(self.values) / 2:
-            return False
-        words = sum(len(value.split()) for value in self.values) / len(self.values)
-        letters = sum(map(len, self.values)) / len(self.values)
-        wide = sum(any(character > "\u2e80" for character in value) for value in self.values) / len(self.values)
-        return words >= _WORDS or (wide > 0.5 and letters >= _LETTERS)
+        return self.could_be_text and self.words >= _WORDS and self.distinct >= _DIFFERENT * len(self.values)
+
+    @property
+    def could_be_text(self) -> bool:
+        """The same of a column that is named like a text: its texts may be short, or come again."""
+        enough = self.distinct >= _DIFFERENT_IF_NAMED * len(self.values)
+        return bool(self.values) and self.odd_kind is None and enough
 
     @property
     def is_class(self) -> bool:
         """Whether the values are classes: short, few, and each again and again."""
-        if self.distinct < 2 or self.distinct > len(self.values) / _ROWS_A_CLASS:
+        return self.could_be_class and not (self.numbers and self.distinct > _MOST_NUMBERS)
+
+    @property
+    def could_be_class(self) -> bool:
+        """The same of a column that is named like a label: its classes may be many numbers."""
+        rows = len(self.values)
+        most = max(rows / _ROWS_A_CLASS, min(rows / 2, _FEW_CLASSES)) if rows >= _FEW_ROWS else rows
+        if not 2 <= self.distinct <= most or self.odd_kind == "dates or times" or self.is_score:
             return False
-        return max(map(len, self.values)) <= _LONGEST_CLASS and not self.is_score
+        return max(map(len, self.values)) <= _LONGEST_CLASS
 
     @property
     def is_score(self) -> bool:
@@ -58,7 +108,7 @@ class Looks:
         fractions = _share(self.values, lambda value: is_number(value) and not float(value).is_integer())
         return self.numbers and fractions > 0.1 and self.distinct > 10
 
-    @property
+    @functools.cached_property
     def is_list(self) -> bool:
         """Whether the values are lists of classes, such as "a,b" or "a|b": the same parts in many rows, two in some."""
         parts = [re.split(r"[,|;] ?", value) for value in self.values]
@@ -72,17 +122,23 @@ class Looks:
             and max(len(part.split()) for part in counts) <= 3
         )
 
+    @property
+    def example(self) -> str:
+        """One of the values, shortened."""
+        value = " ".join(self.values[0].split()) if self.values else ""
+        return repr(value if len(value) <= _EXAMPLE else value[: _EXAMPLE - 3] + "...")
 
-def looks_of(table: Table, column: str) -> Looks:
-    """What stands in a column of a table."""
+
+def column_stats(table: Table, column: str) -> ColumnStats:
+    """Look at a sample of a column."""
     values = table.arrow.column(column).slice(0, _SAMPLE).to_pylist()
-    return Looks([value.strip() for value in values if value.strip()])
+    return ColumnStats([value.strip() for value in values if value.strip()])
 
 
-def switches(table: Table) -> list[str]:
-    """The columns that hold 0 and 1 alone: several of them are several labels a row."""
-    return [name for name in table.columns if set(looks_of(table, name).values) == {"0", "1"}]
+def binary_columns(table: Table) -> list[str]:
+    """Return the columns that hold 0 and 1 alone: several of them are several labels a row."""
+    return [name for name in table.columns if set(column_stats(table, name).values) == {"0", "1"}]
 
 
-def _share(values: Sequence[str], holds: Callable[[str], bool]) -> float:
-    return sum(map(holds, values)) / len(values) if values else 0.0
+def _share(values: Sequence[str], holds: Callable[[str], object]) -> float:
+    return sum(bool(holds(value)) for value in values) / len(values) if values else 0.0

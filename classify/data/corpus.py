@@ -84,7 +84,7 @@ class Corpus:
 class Tables:
     """The tables as they were read, and the columns that matter, which all of them have.
 
-    `split_column` says of each row of `--data` which part it belongs to, where a column does.
+    `split_column` says of each row of `--data` which part it belongs to, where a column does; `task` is --task.
     """
 
     train: Table
@@ -93,6 +93,7 @@ class Tables:
     columns: Columns
     classes: ClassNames = field(default_factory=ClassNames)
     split_column: str | None = None
+    task: str = "auto"
 
     def labelled(self, table: Table) -> npt.NDArray[np.bool_]:
         """(rows,) whether each row of a table has a label."""

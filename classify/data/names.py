@@ -23,6 +23,12 @@ LABEL_NAMES = (
     "метка", "класс", "категория", "тональность", "etiket", "kategori", "sınıf", "تصنيف", "فئة",
     "标签", "类别", "分类", "情感", "標籤", "類別", "ラベル", "カテゴリ", "분류", "라벨", "레이블",
 )  # fmt: skip
+# Names of columns that may hold labels, where no column has one of those above.
+GROUP_NAMES = (
+    "queue", "team", "department", "dept", "group", "issue_type", "ticket_type", "request_type", "reason", "theme",
+    "subject_area", "abteilung", "thema", "warteschlange", "rubrik", "équipe", "département", "thème", "equipo",
+    "departamento", "tema", "reparto", "afdeling", "отдел", "тема", "部门", "主题", "部門", "부서",
+)  # fmt: skip
 # Pairs of names that say together which is which: those of a spreadsheet that was read in R.
 PAIRED_NAMES = (("v2", "v1"),)
 # The parts of a data set, what people call each, and the columns in which they say so.

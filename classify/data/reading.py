@@ -47,7 +47,7 @@ def read_tables(config: DataConfig) -> Tables:
     # Of rows that are only to be predicted no label is expected.
     _require_columns(columns, test_table, ("text",) if config.predict_unlabelled else ("text", "label"))
     classes = _name_classes(config, columns.label, [table, eval_table], test_table)
-    return Tables(table, eval_table, test_table, columns, classes, split_column)
+    return Tables(table, eval_table, test_table, columns, classes, split_column, config.task)
 
 
 def _read(config: DataConfig) -> tuple[Table, Table | None, Table | None]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from classify.data.content import looks_of
+from classify.data.content import column_stats
 from classify.data.corpus import Tables
 from classify.errors import InputError
 from classify.tasks.base import Task
 from classify.tasks.single_label import SingleLabel
 
+# What --task says where each value of the label column is a class.
+SINGLE = "single"
 TASKS: dict[str, type[Task]] = {task.name: task for task in (SingleLabel,)}
 
 
@@ -21,17 +23,20 @@ def recognise(tables: Tables) -> Task:
     trained as something else.
     """
     table, column = tables.train, tables.columns.label
-    looks = looks_of(table, column)
-    if looks.is_list:
-        example = next(value for value in looks.values if re.search("[,|;]", value))
+    if tables.task == SINGLE:
+        return SingleLabel.of(tables)
+    stats = column_stats(table, column)
+    way = "name another column with --label-column, or take each value as a class with --task single"
+    if stats.is_list:
+        example = next(value for value in stats.values if re.search("[,|;]", value))
         raise InputError(
             f"{table.path}: column {column!r} holds several labels a row, e.g. {example!r} (multi-label "
-            "classification), which is not supported; name another column with --label-column."
+            f"classification), which is not supported; {way}."
         )
-    if looks.is_score:
+    if stats.is_score:
         raise InputError(
-            f"{table.path}: column {column!r} holds numbers on a scale, e.g. {looks.values[0]} (regression), which is "
-            "not supported; name another column with --label-column, or write classes in the place of the numbers."
+            f"{table.path}: column {column!r} holds numbers on a scale, e.g. {stats.values[0]} (regression), which is "
+            f"not supported; {way}."
         )
     return SingleLabel.of(tables)
 

@@ -14,7 +14,7 @@ BAD_FILES = {
     "empty": (b"", "empty"),
     "header only": (b"text,label\n", "no row below"),
     "not text": (b"text,label\n\x89PNG\x00\xff\x00,x\n", "line 2"),
-    "one class": (b"text,label\n" + b"a,x\n" * 12, "two classes"),
+    "one class": (b"text,label\n" + b"a,x\nb,x\nc,x\n" * 4, "two classes"),
     "too few rows": (b"text,label\n" + b"a,x\nb,y\n" * 2, "at least 10 rows. Got 4"),
     "missing column": (b"id,words\n" + b"1,a\n" * 6, "the columns are: id, words"),
     "ambiguous column": (b"text,intent,topic\n" + b"a,x,y\n" * 12, "intent, topic"),

@@ -34,8 +34,8 @@ def test_what_a_table_holds(folder: Path, model_folder: Path, capsys: pytest.Cap
     assert found["rows"] == len(ROWS)
     assert found["columns"] == {
         "id": "not used",
-        "text": "text: the name says so",
-        "label": "label: the name says so",
+        "text": "text: matched by column name",
+        "label": "label: matched by column name",
     }
     assert found["classes"] == {"x": 22, "y": 22}
     assert (found["empty_texts"], found["copies"], found["leaks"]) == (1, 2, {"test": 1})

@@ -25,7 +25,7 @@ CONTRACT = """--data --eval-data --test-data --text-column --label-column --mode
 --contrastive-steps --patience --preset --average-seeds --metric-for-best-model --encoding --sheet
 --on-bad-rows --group-column --label-names --normalize-labels --labels --eval-labels --test-labels --split-column
 --split-by-time --split-like --near-duplicates --excel-safe --drop-unlabelled --predict-unlabelled
---unlabelled-value --no-header""".split()  # noqa: SIM905
+--unlabelled-value --no-header --task""".split()  # noqa: SIM905
 
 
 def parse(*words: str) -> RunConfig:

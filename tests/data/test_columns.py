@@ -33,7 +33,7 @@ def table(tmp_path: Path, text: str, name: str = "a.csv") -> Table:
     ],
 )
 def test_columns_by_name(tmp_path: Path, header: str, found: tuple[str, str]) -> None:
-    rows = "\n".join(",".join(f"v{i % 3}" for _ in header.split(",")) for i in range(4))
+    rows = "\n".join(",".join(["good", "bad", "fine"][i % 3] for _ in header.split(",")) for i in range(4))
     columns = find_columns(table(tmp_path, f"{header}\n{rows}\n"), None, None)
     assert (columns.text, columns.label) == found
     assert {guess.flag for guess in columns.guesses} == {"--text-column", "--label-column"}
@@ -50,7 +50,7 @@ def test_two_columns_by_content(tmp_path: Path) -> None:
     [
         ("id,note,kind", None, None, ["no column is named, or looks, like a text", "id, note, kind", "--text-column"]),
         ("text,label,category,x", None, None, []),
-        ("text,intent,category", None, None, ["several columns", "intent, category", "--label-column"]),
+        ("text,intent,category", None, None, ["several columns", "intent (2 values", "category (2", "--label-column"]),
         ("text,label", "txt", None, ["--text-column txt", "text, label"]),
         ("text,label", "text", "text", ["both name 'text'"]),
         ("text", None, None, ["one column 'text'"]),
@@ -59,8 +59,8 @@ def test_two_columns_by_content(tmp_path: Path) -> None:
 def test_unclear_columns_are_asked_for(
     tmp_path: Path, header: str, text_column: str | None, label_column: str | None, parts: list[str]
 ) -> None:
-    row = ",".join("x" for _ in header.split(","))
-    one = table(tmp_path, f"{header}\n{row}\n")
+    rows = "".join(",".join([word] * len(header.split(","))) + "\n" for word in ("good", "bad", "good"))
+    one = table(tmp_path, f"{header}\n{rows}")
     if not parts:
         assert find_columns(one, text_column, label_column).label == "label"
         return
@@ -136,9 +136,10 @@ def test_the_cap_comes_after_the_labels(tmp_path: Path) -> None:
 def test_a_text_column_for_prediction(tmp_path: Path) -> None:
     assert find_text_column(table(tmp_path, "id,mail\n1,x\n"), None, "mail") == "mail"
     assert find_text_column(table(tmp_path, "anything\nx\n"), None, "mail") == "anything"
-    assert find_text_column(table(tmp_path, "id,message\n1,x\n"), None, "mail") == "message"
-    with pytest.raises(InputError, match="--text-column"):
-        find_text_column(table(tmp_path, "a,b\n1,x\n"), None, "mail")
+    assert find_text_column(table(tmp_path, "id,E-Mail text\n1,x\n"), None, "e_mail_text") == "E-Mail text"
+    for other in ("id,message\n1,I lost my card\n", "number\nT-10301\n"):
+        with pytest.raises(InputError, match=r"no column 'mail', which the model was trained on.*--text-column"):
+            find_text_column(table(tmp_path, other), None, "mail")
 
 
 def test_nan_among_numbers_has_one_place(tmp_path: Path) -> None:
@@ -153,7 +154,7 @@ def test_a_test_part_without_rows_is_no_test_part(tmp_path: Path) -> None:
     """Nine classes in ten rows: nothing can be spared for a test, so no score must be called one."""
     rows = "a 0,x\nb 0,x\n" + "".join(f"c {i},y{i}\n" for i in range(8))
     (tmp_path / "data.csv").write_text("text,label\n" + rows)
-    corpus = load(DataConfig(data=str(tmp_path / "data.csv")))
+    corpus = load(DataConfig(data=str(tmp_path / "data.csv"), label_column="label"))
     assert corpus.test is None
     assert len(corpus.eval) == 1
 

@@ -374,8 +374,8 @@ def test_columns_without_usual_names_are_found_by_what_they_hold(tmp_path: Path)
     columns = read_tables(DataConfig(data=str(tmp_path / "a.csv"))).columns
     assert (columns.text, columns.label) == ("what was written", "kind")
     assert [guess.why for guess in columns.guesses] == [
-        "it alone holds texts",
-        "it alone holds values that come again, as classes do",
+        "the only column of texts",
+        "the only column whose values come again, as classes do",
     ]
 
 
