@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import codecs
 import io
+import itertools
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from classify.data.legacy_encoding import Reading, rank_readings
 from classify.data.source import Source
 from classify.errors import InputError
 
@@ -18,13 +21,14 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-# In the order in which they are preferred where letters say nothing. cp1252 holds Latin-1's letters, gb18030 GBK's,
-# cp932 those of Shift-JIS. What extends EUC-KR holds so many syllables that Japanese would pass for Korean: it comes
-# last.
-_OTHERS = ("cp1252", "gb18030", "big5", "cp932", "euc_kr", "euc_jp", "cp1251", "cp1250", "mac_roman")
-_LAST = ("cp949", "latin_1")
-# How much more of a language's common letters another encoding must show to be preferred to cp1252.
-_MARGIN = 0.05
+# With these bytes, all ASCII, ISO-2022-JP begins what is Japanese.
+_JAPANESE = b"\x1b$"
+# Evidence that two readings of a file must differ by, in points: see legacy_encoding.
+_CLOSE = 8.0
+# Bytes of the fields that encodings are ranked by. Fields are cut where no character of several bytes can be cut.
+_ENOUGH = 8_000
+_FIELD = re.compile(rb'[^\t\r\n",;]+')
+_EXCERPT = 20
 # Letters that are UTF-8 for each that is not, from which on a file is UTF-8 that was damaged: misread letters of
 # another encoding are hardly ever UTF-8.
 _MOSTLY = 20
@@ -49,10 +53,15 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Encoding:
-    """An encoding by Python's name. `damaged` are the first lines of a UTF-8 file that hold bytes of something else."""
+    """An encoding by Python's name.
+
+    `damaged` are the first lines of a UTF-8 file that hold bytes of something else; `sample` is an excerpt of a file in
+    an encoding that was chosen among several.
+    """
 
     name: str
     damaged: tuple[int, ...] = ()
+    sample: str = ""
 
     @property
     def errors(self) -> str:
@@ -61,10 +70,12 @@ class Encoding:
 
     @property
     def words(self) -> str:
-        """Its name for people."""
+        """Its name for people, and what it makes of the file."""
         name = _WORDS.get(self.name, self.name)
-        lines = ", ".join(map(str, self.damaged))
-        return f"{name} but for bytes on lines {lines} ..., which are read as \ufffd" if self.damaged else name
+        if self.damaged:
+            lines = ", ".join(map(str, self.damaged))
+            return f"{name} but for bytes on lines {lines} ..., which are read as \ufffd"
+        return f"{name} (e.g. {self.sample})" if self.sample else name
 
     @property
     def flag(self) -> str:
@@ -104,6 +115,8 @@ def detect_encoding(source: Source, asked: str | None = None) -> Encoding:
     wide = _wide(start)
     if wide is not None and _fault(source, wide) is None:
         return Encoding(wide)
+    if _JAPANESE in start and _fault(source, "iso2022_jp") is None:
+        return Encoding("iso2022_jp", sample=_excerpt(start.decode("iso2022_jp", errors="ignore")))
     fault = _fault(source, "utf-8")
     if fault is None:
         return Encoding("utf-8")
@@ -112,12 +125,7 @@ def detect_encoding(source: Source, asked: str | None = None) -> Encoding:
     damaged = _damaged_lines(source)
     if damaged:
         return Encoding("utf-8", damaged)
-    for name in dict.fromkeys([*_likely(source), *_OTHERS, *_LAST]):
-        if _fault(source, name) is None:
-            return Encoding(name)
-    raise InputError(
-        f"{source.path} line {fault[0]}: not UTF-8{fault[1]}, nor any encoding that is known; give --encoding."
-    )
+    return _legacy_encoding(source, fault)
 
 
 def decoded_start(start: bytes) -> str:
@@ -177,19 +185,56 @@ def _blocks(source: Source) -> Iterator[bytes]:
             yield block
 
 
-def _likely(source: Source) -> list[str]:
-    """Encodings by what the letters of a sample say: the words of a language are not those of another misread."""
-    from charset_normalizer import from_bytes
+def _legacy_encoding(source: Source, fault: tuple[int, str]) -> Encoding:
+    """The encoding that reads best. Raises InputError where none does, and where others read nearly as well."""
+    ranked = rank_readings(_sample(source))
+    decodes = [reading for reading in ranked if _fault(source, reading.encoding) is None]
+    if not decodes:
+        raise InputError(
+            f"{source.path} line {fault[0]}: not UTF-8{fault[1]}, nor any encoding that is known; give --encoding."
+        )
+    best = decodes[0]
+    if len(decodes) > 1 and best.points - decodes[1].points < _CLOSE:
+        names = (_WORDS.get(reading.encoding, reading.encoding) for reading in decodes[:3])
+        shown = ", ".join(f"{name} {excerpt}" for name, excerpt in zip(names, _differing(decodes[:3]), strict=True))
+        raise InputError(
+            f"{source.path}: not UTF-8{fault[1]}, and several encodings fit: {shown}; "
+            f"give the right one, e.g. --encoding {best.encoding}."
+        )
+    return Encoding(best.encoding, sample=_excerpt(best.text))
 
-    sample = b""
+
+def _sample(source: Source) -> bytes:
+    """Fields that are not ASCII, a line each: the first ones, then each that holds a byte not seen before."""
+    fields: list[bytes] = []
+    size, seen = 0, set(range(128))
     with source.open() as stream:
         for line in stream:
-            if any(byte > 127 for byte in line):
-                sample += line
-            if len(sample) > _SAMPLE:
-                break
-    matches = {match.encoding: match.coherence for match in from_bytes(sample, cp_isolation=list(_OTHERS))}
-    best = next(iter(matches.values()), 0.0)
-    if matches.get("cp1252", -1.0) >= best - _MARGIN:
-        return ["cp1252", *matches]
-    return list(matches)
+            if line.isascii() or (size > _ENOUGH and seen.issuperset(line)):
+                continue
+            for field in _FIELD.findall(line):
+                if not field.isascii() and (size <= _ENOUGH or not seen.issuperset(field)):
+                    fields.append(field)
+                    size += len(field)
+                    seen.update(field)
+    return b"\n".join(fields)
+
+
+def _excerpt(text: str) -> str:
+    """The words about the first letter beyond ASCII, or about another such character, in quotes; "" without one."""
+    found = re.search(r"[^\W\d_\x00-\x7f]", text) or re.search(r"[^\x00-\x7f]", text)
+    return "" if found is None else _quote(text, found.start())
+
+
+def _differing(readings: list[Reading]) -> list[str]:
+    """An excerpt of each reading, of the first field in which most of them differ."""
+    fields = max(zip(*(reading.text.split("\n") for reading in readings), strict=True), key=lambda one: len(set(one)))
+    place = next(at for at, letters in enumerate(itertools.zip_longest(*fields)) if len(set(letters)) > 1)
+    return [_quote(field, place) for field in fields]
+
+
+def _quote(text: str, place: int) -> str:
+    start = max(text.rfind("\n", 0, place) + 1, place - _EXCERPT)
+    end = place + _EXCERPT
+    quoted = text[start:end].partition("\n")[0]
+    return f"“{'...' * (start > 0)}{quoted}{'...' * (end < len(text))}”"

@@ -54,7 +54,7 @@ TABLES: dict[str, tuple[dict[str, Make], tuple[str, str] | str]] = {
     "a rating": ({"Bewertung": RATING, "Rezension": TEXT}, ("Rezension", "Bewertung")),
     "salutations": ({"Title": SALUTATION, "Complaint": TEXT, "Category": CLASS}, ("Complaint", "Category")),
     "a heading": ({"Title": SHORT, "Review Text": LONG, "Label": CLASS}, "several columns could hold the text"),
-    "a heading before other texts": ({"Title": SHORT, "Story": LONG, "Label": CLASS}, "another column holds longer texts"),
+    "a heading and a story": ({"Title": SHORT, "Story": LONG, "Label": CLASS}, "another column holds longer texts"),
     "job titles": ({"title": JOB, "job_text": LONG, "label": CLASS}, ("job_text", "label")),
     "question numbers": ({"question": QUESTION_ID, "answer": TEXT, "label": CLASS}, ("answer", "label")),
     "post numbers": ({"post": ID, "body_html": TEXT, "label": CLASS}, ("body_html", "label")),
