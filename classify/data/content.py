@@ -37,8 +37,10 @@ _ODD_KINDS: dict[str, re.Pattern[str]] = {
     "email addresses": re.compile(r"\S+@\S+\.\w+"),
     "links": re.compile(r"(https?://|www\.)\S+", re.IGNORECASE),
     "paths": re.compile(r"([a-z]:)?[\w.%+ -]*([\\/][\w.%+ -]+)+", re.IGNORECASE),
+    "objects": re.compile(r"\{.*\}", re.DOTALL),
     "codes": re.compile(r"(?=\S*\d)[!-~]+"),
 }
+_NO_CLASSES = ("dates or times", "objects")
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class ColumnStats:
         """The same of a column that is named like a label: its classes may be many numbers."""
         rows = len(self.values)
         most = max(rows / _ROWS_A_CLASS, min(rows / 2, _FEW_CLASSES)) if rows >= _FEW_ROWS else rows
-        if not 2 <= self.distinct <= most or self.odd_kind == "dates or times" or self.is_score:
+        if not 2 <= self.distinct <= most or self.odd_kind in _NO_CLASSES or self.is_score:
             return False
         return max(map(len, self.values)) <= _LONGEST_CLASS
 

@@ -209,18 +209,17 @@ def has_header(rows: Sequence[Sequence[str]], usual: Sequence[str], known: Seque
     """Return whether the first of some rows names the columns.
 
     It does where it holds a `usual` name, or one of the `known` columns of a table that this one goes with, unless that
-    name comes again in its column: then it is a class. A first row that comes again as a whole is the header of files
-    that were joined. A number over numbers, or any value that comes again, makes the row data. Where nothing tells, it
-    is a header, unless the rows are as wide as the table with the known columns.
+    name comes again in its column: then it is a class, or, where the whole row comes again, the header of files that
+    were joined. A number over numbers, or any value that comes again, makes the row data. Where nothing tells, it is a
+    header, unless the rows are as wide as the table with the known columns.
     """
     first, below = list(rows[0]), rows[1:]
-    if len(first) > 1 and first in map(list, below):
-        return True
     columns = [[row[place] for row in below if place < len(row) and row[place]] for place in range(len(first))]
     comes_again = [bool(value) and value in column for value, column in zip(first, columns, strict=True)]
     is_name = [value in known or value.strip().lower() in usual for value in first]
     if any(is_name):
-        return not any(named and again for named, again in zip(is_name, comes_again, strict=True))
+        joined = len(first) > 1 and first in map(list, below)
+        return joined or not any(named and again for named, again in zip(is_name, comes_again, strict=True))
     if first == [str(number) for number in range(len(first))] and len(first) > 1:  # pandas numbers its columns
         return True
     if any(comes_again):

@@ -85,6 +85,8 @@ _ODDITIES = tuple(
         ("(?<![kh])[kh](?![kh])", 2),  # one sign of Chinese, Japanese or Korean by itself
     )
 )
+_LETTER = re.compile(r"[^\W\d_\x00-\x7f]")
+_LETTER_IN_WORD = re.compile(r"[^\W\d_][^\W\d_\x00-\x7f]|[^\W\d_\x00-\x7f][^\W\d_]")
 # A vowel that is written before its consonant is followed by it, all others stand behind one.
 # What is written in Thai letters is Thai to py3langid, whatever it spells, so these weigh more.
 _THAI_WEIGHT = 20
@@ -124,7 +126,12 @@ def _identifier() -> LanguageIdentifier:
 
 
 def _language_evidence(text: str, languages: list[str]) -> float:
-    """Return the log-likelihood of the likeliest of these languages, above the mean of all languages."""
+    """Return the log-likelihood of the likeliest of these languages, above the mean of all languages.
+
+    None of it where letters beyond ASCII stand by themselves alone: a misread sign of a currency is such a letter.
+    """
+    if _LETTER.search(text) and not _LETTER_IN_WORD.search(text):
+        return 0.0
     likelihoods = dict(_identifier().rank(text))
     return max(likelihoods[language] for language in languages) - sum(likelihoods.values()) / len(likelihoods)
 

@@ -29,6 +29,7 @@ _STARTS: tuple[tuple[bytes, str, str], ...] = (
     (rb"Obj\x01", "an Avro file", "save it as Parquet or JSON Lines"),
     (rb"\x80[\x02-\x05]", "a pickle file, which could run code when it is loaded", "save the table as CSV or Parquet"),
     (rb"\x93NUMPY", "a NumPy array", "save texts and labels as CSV or Parquet"),
+    (rb"\|[^\n]*\|\s*\n\|[ :|-]+\|\s*\n", "a Markdown table", _TEXT),
     (rb"%PDF-", "a PDF", _TEXT),
     (rb"\{\\rtf", "a rich text document", _TEXT),
     (rb"\x89PNG\r\n|\xff\xd8\xff|GIF8[79]a|RIFF....WEBP|II\*\x00|MM\x00\*", "an image", _IMAGE),

@@ -15,56 +15,159 @@ from classify.errors import InputError
 # Sentences of customers, and the encodings that people's programs write them in.
 LANGUAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "Finnish": (
-        ("Tilaukseni ei ole vieläkään saapunut perille", "Näyttö särkyi heti ensimmäisenä päivänä", "Pyydän hyvitystä täältä"),
+        (
+            "Tilaukseni ei ole vieläkään saapunut perille",
+            "Näyttö särkyi heti ensimmäisenä päivänä",
+            "Pyydän hyvitystä täältä",
+        ),
         ("cp1252", "iso8859_15", "mac_roman", "cp850"),
     ),
     "German": (
-        ("Die Bestellung ist noch nicht angekommen, können Sie das prüfen", "Mein Schlüssel ist zu groß", "Ich möchte kündigen"),
+        (
+            "Die Bestellung ist noch nicht angekommen, können Sie das prüfen",
+            "Mein Schlüssel ist zu groß",
+            "Ich möchte kündigen",
+        ),
         ("cp1252", "mac_roman", "cp850", "cp437"),
     ),
     "French": (
-        ("La livraison a été retardée à cause de la grève", "Je n'ai pas reçu ma commande, où est-elle passée", "Le prix est trop élevé"),
+        (
+            "La livraison a été retardée à cause de la grève",
+            "Je n'ai pas reçu ma commande, où est-elle passée",
+            "Le prix est trop élevé",
+        ),
         ("cp1252", "iso8859_15", "mac_roman", "cp850"),
     ),
     "Spanish": (
-        ("El pedido llegó dañado y nadie contesta al teléfono", "¿Cuándo podré cambiar la contraseña de mi niño?", "Atención pésima"),
+        (
+            "El pedido llegó dañado y nadie contesta al teléfono",
+            "¿Cuándo podré cambiar la contraseña de mi niño?",
+            "Atención pésima",
+        ),
         ("cp1252", "mac_roman", "cp850"),
     ),
-    "Danish": (("Jeg har ikke fået min pakke endnu, hvor bliver den af", "Prisen er alt for høj på årsabonnementet"), ("cp1252", "cp850")),
+    "Danish": (
+        (
+            "Jeg har ikke fået min pakke endnu, hvor bliver den af",
+            "Prisen er alt for høj på årsabonnementet",
+        ),
+        ("cp1252", "cp850"),
+    ),
     "Czech": (
-        ("Zásilka nepřišla včas a nikdo mi neodpověděl", "Nemohu se přihlásit ke svému účtu", "Chtěl bych vrátit peníze, prosím"),
+        (
+            "Zásilka nepřišla včas a nikdo mi neodpověděl",
+            "Nemohu se přihlásit ke svému účtu",
+            "Chtěl bych vrátit peníze, prosím",
+        ),
         ("cp1250", "iso8859_2", "cp852"),
     ),
     "Polish": (
-        ("Przesyłka nie dotarła na czas, proszę o zwrot pieniędzy", "Nie mogę się zalogować na swoje konto", "Źle działa płatność"),
+        (
+            "Przesyłka nie dotarła na czas, proszę o zwrot pieniędzy",
+            "Nie mogę się zalogować na swoje konto",
+            "Źle działa płatność",
+        ),
         ("cp1250", "iso8859_2", "cp852"),
     ),
     "Hungarian": (
-        ("A csomag még mindig nem érkezett meg, kérem a segítségüket", "Nem tudok belépni a fiókomba", "Hibás a számla összege, őrület"),
+        (
+            "A csomag még mindig nem érkezett meg, kérem a segítségüket",
+            "Nem tudok belépni a fiókomba",
+            "Hibás a számla összege, őrület",
+        ),
         ("cp1250", "iso8859_2"),
     ),
     "Turkish": (
-        ("Siparişim hâlâ gelmedi, lütfen yardım edin", "Şifremi değiştiremiyorum çünkü uygulama açılmıyor", "Ürün kırık çıktı, iade istiyorum"),
+        (
+            "Siparişim hâlâ gelmedi, lütfen yardım edin",
+            "Şifremi değiştiremiyorum çünkü uygulama açılmıyor",
+            "Ürün kırık çıktı, iade istiyorum",
+        ),
         ("cp1254", "iso8859_9"),
     ),
-    "Latvian": (("Pasūtījums vēl nav saņemts, lūdzu palīdziet", "Es nevaru pieslēgties savam kontam, kāpēc tā"), ("cp1257",)),
-    "Greek": (("Η παραγγελία μου δεν έχει φτάσει ακόμα", "Δεν μπορώ να συνδεθώ στον λογαριασμό μου"), ("cp1253", "iso8859_7")),
+    "Latvian": (
+        (
+            "Pasūtījums vēl nav saņemts, lūdzu palīdziet",
+            "Es nevaru pieslēgties savam kontam, kāpēc tā",
+        ),
+        ("cp1257",),
+    ),
+    "Greek": (
+        (
+            "Η παραγγελία μου δεν έχει φτάσει ακόμα",
+            "Δεν μπορώ να συνδεθώ στον λογαριασμό μου",
+        ),
+        ("cp1253", "iso8859_7"),
+    ),
     "Russian": (
-        ("Мой заказ до сих пор не доставлен, помогите", "Не могу войти в личный кабинет", "Верните деньги за сломанный телефон"),
+        (
+            "Мой заказ до сих пор не доставлен, помогите",
+            "Не могу войти в личный кабинет",
+            "Верните деньги за сломанный телефон",
+        ),
         ("cp1251", "koi8_r", "iso8859_5", "cp866"),
     ),
-    "Ukrainian": (("Моє замовлення ще не доставили, допоможіть будь ласка", "Не можу увійти до свого облікового запису"), ("cp1251", "koi8_u")),
-    "Hebrew": (("ההזמנה שלי עדיין לא הגיעה, אפשר לבדוק", "אני לא מצליח להיכנס לחשבון שלי"), ("cp1255",)),
-    "Arabic": (("لم يصل طلبي حتى الآن أرجو المساعدة", "لا أستطيع تسجيل الدخول إلى حسابي"), ("cp1256",)),
-    "Thai": (("สินค้ายังมาไม่ถึงช่วยตรวจสอบให้หน่อย", "ฉันเข้าสู่ระบบไม่ได้ตั้งแต่เมื่อวาน"), ("cp874",)),
-    "Chinese": (("我的订单还没有送到请帮我查一下", "我无法登录自己的账户怎么办", "手机屏幕坏了想要退款"), ("gb18030", "gbk")),
-    "Chinese of Taiwan": (("我的訂單還沒有送到請幫我查詢", "我無法登入自己的帳戶怎麼辦", "手機螢幕壞了想要退款"), ("big5",)),
+    "Ukrainian": (
+        (
+            "Моє замовлення ще не доставили, допоможіть будь ласка",
+            "Не можу увійти до свого облікового запису",
+        ),
+        ("cp1251", "koi8_u"),
+    ),
+    "Hebrew": (
+        (
+            "ההזמנה שלי עדיין לא הגיעה, אפשר לבדוק",
+            "אני לא מצליח להיכנס לחשבון שלי",
+        ),
+        ("cp1255",),
+    ),
+    "Arabic": (
+        (
+            "لم يصل طلبي حتى الآن أرجو المساعدة",
+            "لا أستطيع تسجيل الدخول إلى حسابي",
+        ),
+        ("cp1256",),
+    ),
+    "Thai": (
+        (
+            "สินค้ายังมาไม่ถึงช่วยตรวจสอบให้หน่อย",
+            "ฉันเข้าสู่ระบบไม่ได้ตั้งแต่เมื่อวาน",
+        ),
+        ("cp874",),
+    ),
+    "Chinese": (
+        (
+            "我的订单还没有送到请帮我查一下",
+            "我无法登录自己的账户怎么办",
+            "手机屏幕坏了想要退款",
+        ),
+        ("gb18030", "gbk"),
+    ),
+    "Chinese of Taiwan": (
+        (
+            "我的訂單還沒有送到請幫我查詢",
+            "我無法登入自己的帳戶怎麼辦",
+            "手機螢幕壞了想要退款",
+        ),
+        ("big5",),
+    ),
     "Japanese": (
-        ("注文した商品がまだ届いていません", "ログインできないので助けてください", "画面が割れていたので返金してほしい"),
+        (
+            "注文した商品がまだ届いていません",
+            "ログインできないので助けてください",
+            "画面が割れていたので返金してほしい",
+        ),
         ("cp932", "euc_jp", "iso2022_jp"),
     ),
-    "Korean": (("주문한 상품이 아직 도착하지 않았습니다", "계정에 로그인할 수 없어요 도와주세요", "화면이 깨져서 환불하고 싶습니다"), ("euc_kr", "cp949")),
-}  # fmt: skip
+    "Korean": (
+        (
+            "주문한 상품이 아직 도착하지 않았습니다",
+            "계정에 로그인할 수 없어요 도와주세요",
+            "화면이 깨져서 환불하고 싶습니다",
+        ),
+        ("euc_kr", "cp949"),
+    ),
+}
 CASES = [(language, encoding) for language, (_, encodings) in LANGUAGES.items() for encoding in encodings]
 
 

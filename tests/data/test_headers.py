@@ -37,6 +37,7 @@ def test_a_class_with_a_usual_name_is_no_header(tmp_path: Path, label: str) -> N
 def test_a_header_that_comes_again_is_one_of_joined_files() -> None:
     assert has_header([["text", "label"], ["hello", "a"], ["text", "label"], ["you", "b"]], USUAL)
     assert not has_header([["hello", "a"], ["there", "b"], ["you", "a"]], USUAL)
+    assert not has_header([["hello", "a"], ["there", "b"], ["hello", "a"]], USUAL), "a row that is there twice"
 
 
 @pytest.mark.parametrize("separator", ["sep=;", '"sep=;"', "SEP=;"])

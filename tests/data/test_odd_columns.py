@@ -105,6 +105,7 @@ TABLES: dict[str, tuple[dict[str, Make], tuple[str, str] | str]] = {
     "text and date": ({"text": TEXT, "date": GERMAN_DATE}, "looks, like a label"),
     "months": ({"what": TEXT, "when": MONTH_DATE}, "looks, like a label"),
     "clock": ({"text": TEXT, "time": CLOCK, "kind": CLASS}, ("text", "kind")),
+    "objects": ({"what": TEXT, "tags": choose('{"a": 1}', '{"a": 0}')}, "looks, like a label"),
     "a date called target": ({"text": TEXT, "target": GERMAN_DATE}, "'target' hardly come again"),
     # What is asked for.
     "two kinds": ({"text": TEXT, "customer": CLASS, "priority": RATING}, "customer (3 values, e.g. "),
