@@ -1,0 +1,60 @@
+"""What a result folder says is what prediction does."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from classify import load_classifier, train
+from classify.tasks.single_label import SingleLabel
+from tests.support import tiny
+from tests.support.runs import make_config, read_json
+
+TEXTS = [text for text, _ in tiny.table_rows(12, seed=5)]
+
+
+@pytest.fixture(scope="module")
+def trained(model_folder: Path, table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(make_config(model_folder, table, tmp_path_factory.mktemp("runs") / "out"))
+
+
+def predict(folder: Path, texts: list[str] = TEXTS) -> Any:
+    with load_classifier(str(folder), use_cpu=True, precision="fp32") as classifier:
+        return classifier.probabilities(texts)
+
+
+def copy_with(trained: Path, folder: Path, **settings: Any) -> Path:
+    shutil.copytree(trained, folder)
+    (folder / "classify.json").write_text(json.dumps({**read_json(folder / "classify.json"), **settings}))
+    return folder
+
+
+def test_label2id_is_the_inverse_of_id2label(trained: Path) -> None:
+    config = read_json(trained / "config.json")
+    assert config["label2id"] == {name: int(number) for number, name in config["id2label"].items()}
+    assert list(config["label2id"]) == ["app", "card", "money"]
+
+
+def test_the_temperature_divides_the_logits(trained: Path, tmp_path: Path) -> None:
+    cool, warm = predict(trained), predict(copy_with(trained, tmp_path / "warm", temperature=2.0))
+    expected = np.sqrt(cool)
+    np.testing.assert_allclose(warm, expected / expected.sum(axis=1, keepdims=True), atol=1e-5)
+
+
+def test_texts_are_cut_as_in_training(trained: Path, tmp_path: Path) -> None:
+    """Each word is one token here, and two more stand around them."""
+    short = predict(copy_with(trained, tmp_path / "short", max_length=5))
+    first_words = [" ".join(text.split()[:3]) for text in TEXTS]
+    np.testing.assert_allclose(short, predict(trained, first_words), atol=1e-5)
+    assert np.abs(short - predict(trained)).max() > 1e-3
+
+
+def test_confidence_is_the_largest_number() -> None:
+    """As text 1e-05 is larger than 0.99999."""
+    (fields,) = SingleLabel(["a", "b"]).prediction_fields(np.array([[1e-5, 0.99999]]))
+    assert fields == ["b", "0.99999", "1e-05", "0.99999"]

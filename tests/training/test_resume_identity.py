@@ -1,0 +1,66 @@
+"""A run is gone on with only as it began: each difference is refused by its own message."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from classify.errors import CheckpointError, InputError
+from classify.training import checkpoint
+from classify.training.run import train
+from tests.support import tiny
+from tests.support.runs import make_config
+
+
+@pytest.fixture(scope="module")
+def finished(model_folder: Path, table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(make_config(model_folder, table, tmp_path_factory.mktemp("runs") / "out"))
+
+
+TEXTS = "the texts, their labels or the rows chosen from them"
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"batch_size": 16}, "batch_size was 32 and is 16"),
+        ({"seed": 1}, "seed was 42 and is 1"),
+        ({"max_length": 10}, "max_length was 64 and is 10"),
+        ({"max_train_samples": 50}, TEXTS),
+        ({"data": "labels"}, TEXTS),
+        ({"data": "texts"}, TEXTS),
+        ({"model": "another"}, "model was "),
+        ({"freeze_layers": 1}, "freeze_layers was 0 and is 1"),
+        ({"pooling": "mean"}, "pooling was None and is 'mean'"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_other_settings_are_refused(
+    finished: Path, model_folder: Path, table: Path, tmp_path: Path, changes: dict[str, Any], fault: str
+) -> None:
+    shutil.copytree(finished, tmp_path / "out")
+    rows = tiny.table_rows(120)
+    if changes.get("data") == "labels":
+        table = tiny.write_table(tmp_path / "my.csv", [*rows[:-1], (rows[-1][0], rows[0][1])])
+    elif changes.get("data") == "texts":
+        table = tiny.write_table(tmp_path / "my.csv", [*rows[:-1], ("another text", rows[-1][1])])
+    elif "model" in changes:
+        model_folder = tiny.make_model(tmp_path / "another", seed=1)
+    changes = {name: value for name, value in changes.items() if name not in ("data", "model")}
+    config = make_config(model_folder, table, tmp_path / "out", resume_from_checkpoint=True, **changes)
+    with pytest.raises(InputError, match="the run was started with other settings: .*" + fault):
+        train(config)
+
+
+@pytest.mark.parametrize("file", ["state.json", "model.safetensors", "optimizer.safetensors"])
+def test_each_file_of_a_checkpoint_is_verified(finished: Path, tmp_path: Path, file: str) -> None:
+    source = checkpoint.finished(finished / "checkpoints")[-1]
+    shutil.copytree(source, tmp_path / source.name)
+    content = bytearray((tmp_path / source.name / file).read_bytes())
+    content[-20] ^= 1
+    (tmp_path / source.name / file).write_bytes(content)
+    with pytest.raises(CheckpointError, match=f"{file} has changed since it was written"):
+        checkpoint.load(tmp_path / source.name)

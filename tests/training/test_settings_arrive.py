@@ -1,0 +1,105 @@
+"""Settings reach what they are for, and numbers are what they are called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from classify.config.schema import TrainingConfig
+from classify.data.split import cap_rows
+from classify.evaluation import metrics
+from classify.modeling.lora import add_adapters
+from classify.training import contrastive, dry_run
+from classify.training.optimizer import make_optimizer
+from tests.support.runs import data_and_model, make_trainer
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "key", "expected"),
+    [
+        ("adam_beta1", 0.5, "betas", (0.5, 0.999)),
+        ("adam_beta2", 0.5, "betas", (0.9, 0.5)),
+        ("adam_epsilon", 1e-3, "eps", 1e-3),
+        ("learning_rate", 0.25, "lr", 0.25),
+        ("weight_decay", 0.5, "weight_decay", 0.5),
+    ],
+)
+def test_the_optimizers_settings(model_folder: Path, setting: str, value: float, key: str, expected: object) -> None:
+    _, model = data_and_model(model_folder)
+    config = TrainingConfig(use_cpu=True, **{setting: value})
+    groups = make_optimizer(model.classifier, config, torch.device("cpu")).param_groups
+    assert groups[0][key] == expected
+
+
+def test_loras_rank_and_alpha(model_folder: Path) -> None:
+    _, model = data_and_model(model_folder)
+    add_adapters(model, 4, 12)
+    pairs = [module for module in model.stock.modules() if hasattr(module, "lora_A")]
+    assert {module.scaling["default"] for module in pairs} == {3.0}
+    assert {module.lora_A["default"].out_features for module in pairs} == {4}
+
+
+def weights_after_pairs(folder: Path, **changes: Any) -> list[torch.Tensor]:
+    data, model = data_and_model(folder)
+    config = TrainingConfig(use_cpu=True, learning_rate=1e-3, **changes)
+    contrastive.pull_together(model, data, config.world, config, 2)
+    return [parameter.detach().clone() for parameter in model.stock.parameters()]
+
+
+def test_the_seed_draws_the_pairs(model_folder: Path) -> None:
+    first, again, other = (weights_after_pairs(model_folder, seed=seed) for seed in (1, 1, 2))
+    assert all(map(torch.equal, first, again))
+    assert not all(map(torch.equal, first, other))
+
+
+def test_the_rate_of_steps_on_pairs_rises_and_falls(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates: list[float] = []
+    monkeypatch.setattr(contrastive, "set_learning_rate", lambda _, rate: rates.append(rate))
+    data, model = data_and_model(model_folder)
+    config = TrainingConfig(use_cpu=True, learning_rate=1e-3)
+    contrastive.pull_together(model, data, config.world, config, 20)
+    highest = rates.index(max(rates))
+    assert 0 < highest < 5
+    assert max(rates) <= 1e-3
+    assert rates[: highest + 1] == sorted(rates[: highest + 1])
+    assert rates[highest:] == sorted(rates[highest:], reverse=True)
+    assert rates[-1] < 1e-4
+
+
+def test_a_dry_run_leaves_no_gradient(model_folder: Path) -> None:
+    data, model = data_and_model(model_folder)
+    config = TrainingConfig(use_cpu=True)
+    trainer = make_trainer(model, data, config, config.world, 8)
+    dry_run.measure(trainer)
+    gradients = [parameter.grad for parameter in model.stock.parameters() if parameter.grad is not None]
+    assert all(not gradient.any() for gradient in gradients)
+
+
+def test_the_seed_chooses_the_rows_of_a_cap_and_the_resamples() -> None:
+    labels, rows = np.arange(100) % 3, np.arange(100)
+    first, again, other = (cap_rows(labels, rows, 30, seed=seed).tolist() for seed in (1, 1, 2))
+    assert first == again != other
+    targets, predicted = labels, np.where(rows % 4, labels, 0)
+    one, same, another = (metrics.macro_f1_interval(targets, predicted, seed) for seed in (1, 1, 2))
+    assert one == same != another
+
+
+def test_macro_f1s_interval_is_that_of_resampled_rows() -> None:
+    """A class that is predicted and never true counts, as in macro F1 itself."""
+    draw = np.random.default_rng(0)
+    targets = draw.integers(0, 3, 200)
+    predicted = np.where(draw.random(200) < 0.7, targets, draw.integers(0, 4, 200))
+    picks = draw.integers(0, 200, (4_000, 200))
+    truth, given = (np.eye(4)[values[picks]] for values in (targets, predicted))  # (resamples, rows, classes)
+    total = truth.sum(axis=1) + given.sum(axis=1)
+    f1 = np.divide(2 * (truth * given).sum(axis=1), total, out=np.zeros_like(total), where=total > 0)
+    scores = f1.sum(axis=1) / (total > 0).sum(axis=1)
+    assert scores[0] == pytest.approx(metrics.macro_f1(targets[picks[0]], predicted[picks[0]]))
+    interval = metrics.macro_f1_interval(targets, predicted, 0)
+    assert interval is not None
+    width = np.percentile(scores, 97.5) - np.percentile(scores, 2.5)
+    assert interval == pytest.approx(np.percentile(scores, [2.5, 97.5]), abs=0.06 * width)
