@@ -237,6 +237,12 @@ def test_whatever_the_groups_train_is_the_largest_and_has_every_class() -> None:
         assert len(parts[0]) == max(map(len, parts))
 
 
+def test_a_large_group_is_not_scored_by_what_a_small_one_teaches() -> None:
+    """The small one has to stay in train, since nobody else has its class."""
+    parts = split_groups(np.repeat([0, 1], [12, 90]), np.array([0, 1, 2] * 4 + [0, 1] * 45))
+    assert [len(rows) for rows in parts] == [102, 0, 0]
+
+
 def test_the_seed_decides_on_groups() -> None:
     groups = np.repeat(np.arange(60), np.random.default_rng(4).integers(1, 9, 60))
     one, again, other = (split_groups(groups, random_labels(len(groups), 3), seed)[2] for seed in (1, 1, 2))
