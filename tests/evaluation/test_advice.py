@@ -50,6 +50,8 @@ def test_at_most_three_missed_classes_are_named() -> None:
 
 def test_the_largest_class_of_the_training_part_is_the_score_to_beat() -> None:
     train = np.array([1] * 60 + [0] * 40)
+    other = baseline.always_largest(train, np.array([1] * 31 + [0] * 69), LABELS)
+    assert (other.label, other.accuracy) == ("b", 0.31), "though another class is the largest of the scored rows"
     truth = np.array([1] * 69 + [0] * 31)
     majority = baseline.always_largest(train, truth, LABELS)
     assert majority.label == "b"

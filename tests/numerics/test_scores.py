@@ -36,18 +36,6 @@ def test_scores_are_scikit_learns(logits: np.ndarray, truth: np.ndarray) -> None
     assert sum(values["support"] for values in result.per_class.values()) == 200
 
 
-def test_the_bootstrap_is_that_of_rows(logits: np.ndarray, truth: np.ndarray) -> None:
-    """Drawing counts of (true, predicted) cells gives the same interval as drawing rows, within its own noise."""
-    predicted = np.where(np.random.default_rng(2).random(200) < 0.7, truth, logits.argmax(axis=1))
-    draw = np.random.default_rng(3)
-    samples = [draw.integers(0, 200, 200) for _ in range(1000)]
-    slow = np.percentile([f1_score(truth[s], predicted[s], average="macro") for s in samples], [2.5, 97.5])
-    interval = metrics.macro_f1_interval(truth, predicted, 0)
-    assert interval is not None
-    assert interval[0] == pytest.approx(slow[0], abs=0.015)
-    assert interval[1] == pytest.approx(slow[1], abs=0.015)
-
-
 @pytest.mark.parametrize(("right", "rows"), [(20, 20), (0, 20), (1, 1), (0, 1), (10, 12), (900, 1000)])
 def test_the_interval_of_accuracy_is_wilsons(right: int, rows: int) -> None:
     """Against the closed form (Wilson, 1927); of few rows it is wide also where all or none are right."""

@@ -15,8 +15,6 @@ from classify.errors import InputError, Interrupted
 from classify.training.run import train
 from tests.support.runs import make_config, read_json, stop_at
 
-pytest.importorskip("peft", reason="the package peft is not installed")
-
 
 def lora_config(model: Path, table: Path, out: Path, **changes: Any) -> Any:
     config = make_config(model, table, out, learning_rate=1e-3, **changes)

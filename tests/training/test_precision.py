@@ -125,8 +125,11 @@ def _agree(out: Path) -> None:
     """A run's predictions.csv and its folder, on the CPU in full precision."""
     with (out / "predictions.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    given = load_classifier(str(out), use_cpu=True).probabilities([row["text"] for row in rows])
-    assert np.abs(given.max(axis=1) - [float(row["confidence"]) for row in rows]).max() < 1e-5
+    classifier = load_classifier(str(out), use_cpu=True)
+    given = classifier.probabilities([row["text"] for row in rows])
+    written = [[float(row[f"prob_{label}"]) for label in classifier.labels] for row in rows]
+    assert np.abs(given - written).max() < 1e-5
+    assert [row["predicted_label"] for row in rows] == [classifier.labels[best] for best in given.argmax(axis=1)]
 
 
 @pytest.mark.parametrize("processor", ["avx512_bf16", "amx_bf16", "avx2"])

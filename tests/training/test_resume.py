@@ -232,13 +232,6 @@ def test_if_none_can_be_trusted_the_exit_is_3(
     assert done.stderr.count("\n") == 1
 
 
-def test_other_settings_are_refused(uninterrupted: Path, model_folder: Path, table: Path, tmp_path: Path) -> None:
-    shutil.copytree(uninterrupted, tmp_path / "out")
-    config = whole_config(model_folder, table, tmp_path / "out", resume_from_checkpoint=True, batch_size=16, seed=1)
-    with pytest.raises(InputError, match="batch_size was 32 and is 16"):
-        run.train(config)
-
-
 def test_a_named_checkpoint(uninterrupted: Path, model_folder: Path, table: Path, tmp_path: Path) -> None:
     shutil.copytree(uninterrupted, tmp_path / "out")
     (tmp_path / "out" / "run.json").unlink()
