@@ -282,6 +282,7 @@ def test_the_best_checkpoint_outlives_the_limit(model_folder: Path, table: Path,
         learning_rate=0.05,
         save_total_limit=1,
         save_steps=1,
+        keep="best",
     )
     out = run.train(config)
     kept = sorted(int(path.name[5:]) for path in (out / "checkpoints").iterdir())

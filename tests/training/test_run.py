@@ -518,7 +518,7 @@ def test_texts_without_words_have_no_baseline(
 ) -> None:
     rows = [("!" * (1 + i % 7), "ab"[i % 2]) for i in range(40)]
     table = tiny.write_table(tmp_path / "marks.csv", [("?", "a"), *rows])
-    out = train(make_config(model_folder, table, tmp_path / "out", max_steps=1))
+    out = train(make_config(model_folder, table, tmp_path / "out", max_steps=1, text_column="text"))
     assert read_json(out / "metrics.json")["baseline"] is None
     assert "note: the TF-IDF baseline cannot be fitted" in capsys.readouterr().out
 

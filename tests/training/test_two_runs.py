@@ -26,11 +26,13 @@ HERE = rf"a run is going on in this folder \(process {os.getpid()} on {socket.ge
 
 
 def during_step(number: int, monkeypatch: pytest.MonkeyPatch, action: Callable[[], Any]) -> None:
-    """Do something in the middle of a run, once, while it logs a step."""
+    """Do something in the middle of a run, once, while it logs a step, as another process would."""
 
     def once() -> None:
         monkeypatch.undo()
-        action()
+        with pytest.MonkeyPatch.context() as process:
+            process.setattr(run, "_TRAINING", threading.Lock())
+            action()
 
     at_step(number, monkeypatch, once)
 
