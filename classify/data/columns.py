@@ -231,10 +231,10 @@ def find_text_column(table: Table, text_column: str | None, trained_on: str) -> 
         raise InputError(*faults)
     if text is not None:
         return text
-    if trained_on in table.columns:
+    if trained_on in table.columns and table.content.has_names:
         return trained_on
     alike = [name for name in table.columns if _key(name) == _key(trained_on)]
-    if len(alike) == 1:
+    if len(alike) == 1 and table.content.has_names:
         return alike[0]
     stats = {name: column_stats(table, name) for name in table.columns}
     if len(stats) == 1 and stats[table.columns[0]].odd_kind is None:

@@ -1,0 +1,67 @@
+"""Prediction of files whose first row may be no header: no text is lost, and no other column is taken."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from classify import train
+from classify.cli import main
+from tests.support.runs import make_config
+
+LINES = ["my card is lost, please help", "the app is broken, again", "when is my money paid, please", "a new phone"]
+
+
+@pytest.fixture(scope="module")
+def trained(model_folder: Path, table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(make_config(model_folder, table, tmp_path_factory.mktemp("runs") / "out", max_steps=1))
+
+
+def predict(trained: Path, folder: Path, content: str, name: str, *flags: str) -> tuple[int, list[str]]:
+    """Return the exit code and the texts that were predicted."""
+    (folder / name).write_text(content)
+    out = folder / "predicted.csv"
+    words = ["predict", "--model", str(trained), "--data", str(folder / name), "--out", str(out), "--cpu", *flags]
+    code = main(words)
+    if code:
+        return code, []
+    with out.open(newline="", encoding="utf-8") as file:
+        return code, [next(iter(row.values())) for row in csv.DictReader(file)]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.csv"])
+def test_a_text_a_line(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    lines = LINES if name == "a.txt" else [line.replace(",", "") for line in LINES]
+    assert predict(trained, tmp_path, "\n".join(lines) + "\n", name) == (0, lines)
+    assert "has no header: its first row was predicted, too" in capsys.readouterr().out
+
+
+def test_a_header_is_none_of_the_texts(trained: Path, tmp_path: Path) -> None:
+    assert predict(trained, tmp_path, "\n".join(["text", *LINES]) + "\n", "a.txt") == (0, LINES)
+    assert predict(trained, tmp_path, "text\nhello you\n", "a.txt", "--no-header") == (0, ["text", "hello you"])
+
+
+@pytest.mark.parametrize(
+    ("content", "candidate"),
+    [
+        ("Ticket,Kommentar zum Ticket\nT-10301,my card is lost again\nT-10302,the app is slow today\n", "Kommentar"),
+        ("T-10301,my card is lost again\nT-10302,the app is slow today\n", "my card is lost again"),
+    ],
+)
+def test_another_column_is_not_taken(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, candidate: str
+) -> None:
+    assert predict(trained, tmp_path, content, "a.csv") == (2, [])
+    line = capsys.readouterr().err
+    assert "no column 'text', which the model was trained on. It could be " in line
+    assert candidate in line
+    assert "--text-column" in line
+    assert "--no-header" in line
+
+
+def test_codes_are_no_texts(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    codes = "".join(f"T-{number}\n" for number in range(10_300, 10_340))
+    assert predict(trained, tmp_path, "Ticket\n" + codes, "a.csv") == (2, [])
+    assert "name it, e.g. --text-column" in capsys.readouterr().err
