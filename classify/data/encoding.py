@@ -7,7 +7,7 @@ import io
 import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from classify.data.legacy_encoding import Reading, rank_readings
 from classify.data.source import Source
@@ -55,8 +55,8 @@ _WORDS = {
 class Encoding:
     """An encoding by Python's name.
 
-    `damaged` are the first lines of a UTF-8 file that hold bytes of something else; `sample` is an excerpt of a file in
-    an encoding that was chosen among several.
+    `damaged` are the first lines of a UTF-8 file that hold bytes of something else; `sample` is an excerpt
+    of a file in another encoding.
     """
 
     name: str
@@ -69,9 +69,14 @@ class Encoding:
         return "replace" if self.damaged else "strict"
 
     @property
+    def title(self) -> str:
+        """Its name for people."""
+        return _WORDS.get(self.name, self.name)
+
+    @property
     def words(self) -> str:
         """Its name for people, and what it makes of the file."""
-        name = _WORDS.get(self.name, self.name)
+        name = self.title
         if self.damaged:
             lines = ", ".join(map(str, self.damaged))
             return f"{name} but for bytes on lines {lines} ..., which are read as \ufffd"
@@ -102,7 +107,7 @@ def detect_encoding(source: Source, asked: str | None = None) -> Encoding:
         fault = _fault(source, asked)
         if fault is not None:
             raise InputError(f"--encoding {asked}: {source.path} line {fault[0]} is not text in it{fault[1]}.")
-        return Encoding(asked)
+        return _with_sample(source, asked)
     start = source.start(_SAMPLE)
     for mark, name in _MARKS:
         if start.startswith(mark):
@@ -111,15 +116,13 @@ def detect_encoding(source: Source, asked: str | None = None) -> Encoding:
                 raise InputError(
                     f"{source.path} line {fault[0]}: begins as {_WORDS[name]} and is not{fault[1]}; give --encoding."
                 )
-            return Encoding(name)
+            return _with_sample(source, name)
     wide = _wide(start)
     if wide is not None and _fault(source, wide) is None:
-        return Encoding(wide)
-    if _JAPANESE in start and _fault(source, "iso2022_jp") is None:
-        return Encoding("iso2022_jp", sample=_excerpt(start.decode("iso2022_jp", errors="ignore")))
+        return _with_sample(source, wide)
     fault = _fault(source, "utf-8")
     if fault is None:
-        return Encoding("utf-8")
+        return _with_sample(source, "iso2022_jp" if _is_iso2022(source) else "utf-8")
     if b"\0" in start:
         raise InputError(f"{source.path} line {fault[0]}: expected text. Got bytes that are none; give another file.")
     damaged = _damaged_lines(source)
@@ -186,37 +189,63 @@ def _blocks(source: Source) -> Iterator[bytes]:
 
 
 def _legacy_encoding(source: Source, fault: tuple[int, str]) -> Encoding:
-    """The encoding that reads best. Raises InputError where none does, and where others read nearly as well."""
+    """Take the encoding that reads best. Raises InputError where none does, and where others read nearly as well."""
+
+    def decodes(reading: Reading) -> bool:
+        return _fault(source, reading.encoding) is None
+
     ranked = rank_readings(_sample(source))
-    decodes = [reading for reading in ranked if _fault(source, reading.encoding) is None]
-    if not decodes:
+    best = next(filter(decodes, ranked), None)
+    if best is None:
         raise InputError(
             f"{source.path} line {fault[0]}: not UTF-8{fault[1]}, nor any encoding that is known; give --encoding."
         )
-    best = decodes[0]
-    if len(decodes) > 1 and best.points - decodes[1].points < _CLOSE:
-        names = (_WORDS.get(reading.encoding, reading.encoding) for reading in decodes[:3])
-        shown = ", ".join(f"{name} {excerpt}" for name, excerpt in zip(names, _differing(decodes[:3]), strict=True))
+    rivals = [
+        reading
+        for reading in ranked
+        if reading is not best
+        and (best.points - reading.points < _CLOSE or reading.points_of_words > best.points_of_words)
+    ]
+    if any(map(decodes, rivals)):
+        others = [reading for reading in ranked if reading is not best and reading not in rivals]
+        shown = list(itertools.islice(filter(decodes, [best, *rivals, *others]), 3))
+        pairs = zip(shown, _differing(shown), strict=True)
+        samples = ", ".join(f"{reading.encoding} {excerpt}" for reading, excerpt in pairs)
         raise InputError(
-            f"{source.path}: not UTF-8{fault[1]}, and several encodings fit: {shown}; "
+            f"{source.path}: not UTF-8{fault[1]}, and several encodings fit: {samples}; "
             f"give the right one, e.g. --encoding {best.encoding}."
         )
     return Encoding(best.encoding, sample=_excerpt(best.text))
 
 
+def _with_sample(source: Source, name: str) -> Encoding:
+    """An encoding that no letters had to tell, with an excerpt of what it reads first unless it is UTF-8."""
+    encoding = Encoding(name)
+    if codecs.lookup(name).name in ("utf-8", "utf-8-sig"):
+        return encoding
+    with encoding.text(source) as stream:
+        return replace(encoding, sample=_excerpt(stream.read(_SAMPLE)))
+
+
+def _is_iso2022(source: Source) -> bool:
+    """Whether 7-bit bytes switch to Japanese letters somewhere."""
+    return any(_JAPANESE in block for block in _blocks(source)) and _fault(source, "iso2022_jp") is None
+
+
 def _sample(source: Source) -> bytes:
     """Fields that are not ASCII, a line each: the first ones, then each that holds a byte not seen before."""
     fields: list[bytes] = []
-    size, seen = 0, set(range(128))
+    size, seen = 0, bytes(range(128))
     with source.open() as stream:
         for line in stream:
-            if line.isascii() or (size > _ENOUGH and seen.issuperset(line)):
+            if line.isascii() or (size > _ENOUGH and not line.translate(None, seen)):
                 continue
             for field in _FIELD.findall(line):
-                if not field.isascii() and (size <= _ENOUGH or not seen.issuperset(field)):
+                unseen = field.translate(None, seen)
+                if unseen or (size <= _ENOUGH and not field.isascii()):
                     fields.append(field)
                     size += len(field)
-                    seen.update(field)
+                    seen += bytes(set(unseen))
     return b"\n".join(fields)
 
 

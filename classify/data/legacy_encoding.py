@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier
 
-_WESTERN = "en de fr es it pt nl sv da no nn fi is fo ca gl eu oc ga gd cy br af lb sq id ms sw tl"
+_WESTERN = "en de fr es it pt nl sv da no nn fi is fo ca gl eu oc ga gd cy br af lb sq et id ms sw tl"
 _CENTRAL = "en cs pl hu sk hr sl bs sr ro sq de"
 _BALTIC = "en lt lv et"
 _CYRILLIC = "ru uk bg be sr mk"
@@ -60,7 +60,7 @@ _OTHER_SCRIPTS = (
     ("cp874", 8, "th"),
 )
 # Where fewer of the letters than this are not ASCII, a text is not in a language of another script: it is English.
-_FEW = 0.25
+_FEW = 0.4
 # What a place where characters do not belong together costs, in points.
 _ODD = 10
 
@@ -68,17 +68,18 @@ _ODD = 10
 _SCRIPTS = {"LATIN": "l", "CYRILLIC": "c", "GREEK": "g", "HEBREW": "w", "ARABIC": "r", "THAI": "t", "HANGUL": "h"}
 _GROUPS = ("zZlL", "cC", "gG", "w", "r", "t", "h", "k")
 _CASED = "zZlLcCgG"
-_INSIDE_WORDS = "’‘·–—…‐"
+_INSIDE_WORDS = "’·–—…‐"
 _BEHIND_WORDS = "®™©°ªº²³µ"
 _MIXED = "|".join(f"[{group}](?=[{''.join(_GROUPS).translate(dict.fromkeys(map(ord, group)))}])" for group in _GROUPS)
 _ODDITIES = tuple(
     (re.compile(pattern), weight)
     for pattern, weight in (
         ("x", 4),  # no character, or one for control
+        ("v|i(?![zZlL])", 1),  # an accent without its letter, a Spanish sign that opens nothing
         ("b", 2),  # boxes, and Japanese letters of half width
         (_MIXED, 2),  # scripts in one word
         ("[zl](?=L)|l(?=Z)|c(?=C)|g(?=G)", 1),  # a capital behind a small letter
-        (f"(?<=[{_CASED}])[spe](?=[{_CASED}])|(?<=[{_CASED}])s(?![{_CASED}])", 1),  # a sign in a word
+        (f"(?<=[{_CASED}])[sepi](?=[{_CASED}])|(?<=[{_CASED}])s|s(?=[{_CASED}])", 1),  # a sign in a word
         ("0(?=[lLcCgG])|[lLcCgG](?=0)", 1),  # a digit in a word
         ("(?<![zZlL])L{2,3}(?![zZlL])", 2),  # a word of accented capitals alone
         ("(?<![wrthkm])m|(?<![zZlLn])n", 2),  # a mark on nothing
@@ -86,6 +87,7 @@ _ODDITIES = tuple(
     )
 )
 _LETTER = re.compile(r"[^\W\d_\x00-\x7f]")
+_WORD_BEYOND_ASCII = re.compile(r"\S*[^\x00-\x7f]\S*")
 _LETTER_IN_WORD = re.compile(r"[^\W\d_][^\W\d_\x00-\x7f]|[^\W\d_\x00-\x7f][^\W\d_]")
 # A vowel that is written before its consonant is followed by it, all others stand behind one.
 # What is written in Thai letters is Thai to py3langid, whatever it spells, so these weigh more.
@@ -95,11 +97,15 @@ _THAI_ODDITY = re.compile("[เ-ไ](?![ก-ฮ])|(?<![ก-ฮะ-ฺ็-๎])[�
 
 @dataclass(frozen=True)
 class Reading:
-    """A sample as one encoding decodes it; more points are better."""
+    """A sample as one encoding decodes it; more points are better.
+
+    `points_of_words` are for the words beyond ASCII alone: where they are few, their neighbours' language hides them.
+    """
 
     encoding: str
     text: str
     points: float
+    points_of_words: float
 
 
 def rank_readings(sample: bytes) -> list[Reading]:
@@ -113,8 +119,11 @@ def rank_readings(sample: bytes) -> list[Reading]:
                 continue
             if text not in readings:
                 written = languages if has_latin_letters else f"en {languages}" if _has_other_letters(text) else "en"
-                points = _language_evidence(text, written.split()) - _ODD * _count_oddities(text) - rarity
-                readings[text] = Reading(encoding, text, points)
+                cost = _ODD * _count_oddities(text) + rarity
+                points = _language_evidence(text, written.split()) - cost
+                words = " ".join(_WORD_BEYOND_ASCII.findall(text))
+                points_of_words = _language_evidence(words, ["en", *languages.split()]) - cost
+                readings[text] = Reading(encoding, text, points, points_of_words)
     return sorted(readings.values(), key=lambda reading: -reading.points)
 
 
@@ -164,6 +173,8 @@ def _classify_character(character: str) -> str:
         return " "
     if character in _BEHIND_WORDS:
         return "e"
+    if character in "¡¿":
+        return "i"
     if "\u2500" <= character <= "\u259f" or "\uff61" <= character <= "\uff9f":
         return "b"
     script = unicodedata.name(character, "").partition(" ")[0]
@@ -172,6 +183,8 @@ def _classify_character(character: str) -> str:
         return letter.upper() if category == "Lu" else letter
     if category[0] == "M":
         return "n" if script == "COMBINING" else "m"
+    if category == "Sk":
+        return "v"
     if category in ("Cc", "Cn", "Co") or character == "¤":
         return "x"
     return "p" if category[0] in "PC" else "0" if category == "Nd" else "s"

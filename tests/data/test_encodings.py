@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from classify.data import encoding as encoding_module
 from classify.data import legacy_encoding
 from classify.data.encoding import Encoding, detect_encoding
 from classify.data.source import Source
@@ -220,3 +221,47 @@ def test_words_decide_and_not_the_order_of_encodings() -> None:
     assert legacy_encoding.rank_readings(sample)[0].encoding == "koi8_r"
     sample = "\n".join(LANGUAGES["Finnish"][0]).encode("cp1252")
     assert legacy_encoding.rank_readings(sample)[0].encoding == "cp1252"
+
+
+@pytest.mark.parametrize(
+    ("word", "encoding"),
+    [
+        ("서울", "euc_kr"),
+        ("десния", "cp1251"),
+        ("Änderungen", "mac_roman"),
+        ("erklæring", "cp850"),
+        ("categorieën", "mac_roman"),
+        ("değiştirilemez", "cp1254"),
+    ],
+)
+def test_one_foreign_word_among_english_ones_is_not_misread(tmp_path: Path, word: str, encoding: str) -> None:
+    table = f"text,label\n{word} is late,a\n" + "the order is late and nobody answers the phone,b\n" * 20
+    data = table.encode(encoding)
+    try:
+        found = detect(tmp_path / "a.csv", data).name
+    except InputError as refused:
+        assert "several encodings fit" in str(refused)  # noqa: PT017
+    else:
+        assert data.decode(found) == table
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "mac_roman"])
+def test_a_sample_is_shown_wherever_the_file_is_not_utf_8(tmp_path: Path, encoding: str) -> None:
+    text = make_table(LANGUAGES["French"][0])
+    (tmp_path / "a.csv").write_bytes(text.encode(encoding))
+    asked = encoding if encoding == "mac_roman" else None
+    found = detect_encoding(Source(str(tmp_path / "a.csv"), "--data"), asked)
+    assert "retardée" in found.words
+
+
+def test_japanese_of_seven_bits_far_into_a_file(tmp_path: Path) -> None:
+    text = "text,label\n" + "plain,a\n" * 20_000 + "注文した商品,b\n"
+    assert detect(tmp_path / "a.csv", text.encode("iso2022_jp")).name == "iso2022_jp"
+
+
+def test_a_large_file_is_decoded_only_as_what_reads_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    fault = encoding_module._fault
+    monkeypatch.setattr(encoding_module, "_fault", lambda source, name: (tried.append(name), fault(source, name))[1])
+    detect(tmp_path / "a.csv", make_table(LANGUAGES["Czech"][0]).encode("cp1250"))
+    assert tried == ["utf-8", "cp1250"]

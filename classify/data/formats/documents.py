@@ -51,7 +51,7 @@ class Documents(Layout):
             try:
                 texts.append(data.decode(encoding.name, encoding.errors).strip("\ufeff"))
             except UnicodeDecodeError:
-                raise InputError(f"{file}: expected {encoding.words} text, as in the other documents.") from None
+                raise InputError(f"{file}: expected {encoding.title} text, as in the other documents.") from None
         labels = [file.parent.name for file in source.files]
         arrow = pyarrow.table({"text": texts, "label": labels, "file": names})
         form = f"a folder for each of {len(set(labels))} classes, a file for each text, {encoding.words}"
