@@ -357,7 +357,7 @@ def test_the_interface_is_that_of_the_route() -> None:
 
 
 def test_idle_threads_yield_unless_the_person_says_how_they_wait() -> None:
-    for given, expected in (({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)):
+    for given, expected in (({}, "3000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)):
         environment: dict[str, str] = dict(given)
         limit_spinning(environment)
         assert environment.get("GOMP_SPINCOUNT") == expected
