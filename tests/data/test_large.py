@@ -15,7 +15,10 @@ import pytest
 from pyarrow import parquet
 
 from classify.data import cache
-from classify.data.formats import large
+from classify.data.dialect import Dialect
+from classify.data.encoding import Encoding
+from classify.data.formats import delimited, large
+from classify.data.source import Source
 from classify.data.table import read_table
 from tests.support.runs import read_json
 
@@ -57,6 +60,19 @@ def test_a_table_that_is_too_large_is_mapped(tmp_path: Path, monkeypatch: pytest
     (entry / large._FILE).write_bytes(b"damaged")
     path.write_text(path.read_text().removesuffix("new,class 0\n"))
     assert read_table(str(path)).arrow.equals(wanted.arrow)
+
+
+def test_a_large_table_read_in_another_way_is_another_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same file with its header a line further down has other rows: the cached ones are not taken for them."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("classify.data.formats.delimited.LARGE", 1 << 10)
+    path = tmp_path / "a.csv"
+    path.write_text("text,label\n" * 2 + "".join(f"words {n},class {n % 3}\n" for n in range(500)))
+    rows = []
+    for above in (0, 1):
+        text = delimited._Text(Source(str(path), "--data"), Encoding("utf-8"), above)
+        rows.append(len(delimited._parse(text, Dialect(","), ["text", "label"], True)))
+    assert rows == [501, 500]
 
 
 def test_large_files_of_other_forms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import hashlib
 import io
 import itertools
 import re
@@ -91,6 +92,12 @@ class _Text:
     def __init__(self, source: Source, encoding: Encoding, above: int = 0, rewritten: str | None = None):
         self.source, self.encoding, self.above, self._rewritten = source, encoding, above, rewritten
         self.empty_lines = 0  # below these, once it was read
+
+    @property
+    def key(self) -> str:
+        """What the bytes are made of."""
+        rewritten = self._rewritten and hashlib.sha256(self._rewritten.encode()).hexdigest()
+        return f"{self.source.sha256}\0{self.encoding}\0{self.above}\0{rewritten}"
 
     @cached_property
     def whole(self) -> bytes | None:
@@ -424,7 +431,7 @@ def _parse(text: _Text, dialect: Dialect, names: list[str], header: bool, block:
     try:
         if text.whole is not None:
             return arrow_csv.read_csv(io.BytesIO(text.whole), **options)
-        key = f"{text.source.sha256}\0{text.encoding}\0{dialect}\0{names}\0{header}"
+        key = f"{text.key}\0{dialect}\0{names}\0{header}"
         return stored(key, lambda: arrow_csv.open_csv(io.BufferedReader(_Pieces(text.pieces())), **options))
     except pyarrow.ArrowInvalid as error:
         size = _MOST_BYTES if text.whole is None else min(len(text.whole), _MOST_BYTES)
