@@ -311,6 +311,20 @@ def test_nccl_is_refused_where_no_accelerator_is_found(
         assert done.stderr.count("\n") == 1, done.stderr
 
 
+def test_a_rank_waits_no_longer_than_it_may(
+    command: Callable[..., Any], table: Path, model_folder: Path, tmp_path: Path
+) -> None:
+    """The second of two ranks never comes; without the setting the first would wait for half an hour."""
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("ddp_timeout: 3\n")
+    launched = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    own = [*words(table, model_folder), "--config", str(settings)]
+    done = command("run_classify.py", *own, timeout=90, **launched, **place)
+    assert done.returncode != 0
+    assert done.stderr.count("\n") == 1, done.stderr
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 def test_an_error_on_one_of_two_gpus_ends_both(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 from pathlib import Path
@@ -58,3 +59,22 @@ def test_confidence_is_the_largest_number() -> None:
     """As text 1e-05 is larger than 0.99999."""
     (fields,) = SingleLabel(["a", "b"]).prediction_fields(np.array([[1e-5, 0.99999]]))
     assert fields == ["b", "0.99999", "1e-05", "0.99999"]
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"lora": True}, {"opt_level": "O2"}, {"opt_level": "O3"}, {"average_seeds": 2}]
+)
+def test_scores_are_those_of_the_saved_weights(
+    settings: dict[str, Any], model_folder: Path, table: Path, tmp_path: Path
+) -> None:
+    """Merged, and rounded as they are: what the folder predicts has the loss and the accuracy that it reports."""
+    out = train(make_config(model_folder, table, tmp_path / "out", **settings))
+    with (out / "predictions.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    labels = list(read_json(out / "config.json")["label2id"])
+    targets = [labels.index(row["label"]) for row in rows]
+    found = predict(copy_with(out, tmp_path / "copy", temperature=1.0), [row["text"] for row in rows])
+    scores = read_json(out / "metrics.json")["test"]
+    losses = -np.log(found[np.arange(len(rows)), targets])
+    assert scores["loss"] == pytest.approx(float(losses.mean()), abs=2e-3)
+    assert scores["accuracy"] == np.mean(found.argmax(axis=1) == targets)

@@ -38,6 +38,10 @@ def config(model_folder: Path, table: Path, out: Path, **changes: Any) -> Any:
     return make_config(model_folder, table, out, **{"average_seeds": 3, "save_total_limit": 99, **changes})
 
 
+def optimizer_moments(checkpoint: Path) -> list[str]:
+    return [name for name in load_file(checkpoint / "optimizer.safetensors") if "exp_avg" in name]
+
+
 def test_the_weights_are_the_mean_of_trainings_that_begin_alike(
     model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -56,8 +60,17 @@ def test_the_weights_are_the_mean_of_trainings_that_begin_alike(
         assert torch.equal(first[name], start[name]), name
         assert torch.equal(second[name], start[name]), name
     final = load_file(out / "model.safetensors")["classifier.weight"]
-    assert torch.equal(final, checkpoints["step-00000018"]["average/classifier.weight"])
-    assert not torch.equal(final, first["average/classifier.weight"])
+    third = checkpoints["step-00000018"]
+    assert torch.equal(final, third["average/classifier.weight"])
+    # Each training ends elsewhere, about as far from the start as the first: what counts once, as one of three.
+    averages = [one["average/classifier.weight"] for one in (first, second, third)]
+    ends = [averages[0], 2 * averages[1] - averages[0], 3 * averages[2] - 2 * averages[1]]
+    ways = [float((end - start["classifier.weight"]).norm()) for end in ends]
+    assert ways == pytest.approx([ways[0]] * 3, rel=0.3)
+    assert min(float((ends[one] - ends[other]).norm()) for one, other in ((0, 1), (0, 2), (1, 2))) > 0.01 * ways[0]
+    # AdamW's moments are those of the training alone.
+    moments = {step: optimizer_moments(out / "checkpoints" / f"step-{step:08d}") for step in (0, 3, 6, 12)}
+    assert [bool(moments[step]) for step in (0, 3, 6, 12)] == [False, True, False, False]
     log = [json.loads(line) for line in (out / "train_log.jsonl").read_text().splitlines()]
     scored = [line["eval"] for line in log if "eval" in line]
     assert len(scored) == 7, "six epochs and the average"

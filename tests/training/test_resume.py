@@ -11,14 +11,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 import classify.training.run as run
 from classify.cli import main
+from classify.config.schema import TrainingConfig
 from classify.errors import CheckpointError, InputError, Interrupted
 from classify.training.checkpoint import newest
 from classify.training.output_dir import check_destination
 from classify.training.train_log import Log
-from tests.support.runs import EPOCHS, make_config, read_json, stop_at, worse_in_the_end
+from tests.support.runs import (
+    EPOCHS,
+    data_and_model,
+    make_config,
+    make_trainer,
+    read_json,
+    stop_at,
+    worse_in_the_end,
+)
 
 STEPS = 9  # three epochs of three
 
@@ -321,6 +332,16 @@ def test_nothing_left_to_train_is_still_finished(
     assert read_json(out / "metrics.json")["train"]["steps"] == 3
 
 
+def check_weights_of_the_last_epoch(out: Path) -> None:
+    """They are the folder's, and its scores are theirs."""
+    last = max((out / "checkpoints").iterdir())
+    kept, checkpoint = (load_file(folder / "model.safetensors") for folder in (out, last))
+    assert torch.equal(kept["classifier.weight"], checkpoint["classifier.weight"])
+    log = [json.loads(line) for line in (out / "train_log.jsonl").read_text().splitlines()]
+    scored = [line["eval"] for line in log if "eval" in line and line["step"] == int(last.name.removeprefix("step-"))]
+    assert read_json(out / "metrics.json")["eval"]["loss"] == pytest.approx(scored[-1]["loss"], rel=1e-5)
+
+
 def test_a_lost_best_epoch_is_sought_anew(
     model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -341,6 +362,7 @@ def test_a_lost_best_epoch_is_sought_anew(
     run.train(config(EPOCHS + 1))
     assert "the best is sought anew" in capsys.readouterr().out
     assert read_json(out / "metrics.json")["best_epoch"] == EPOCHS + 1
+    check_weights_of_the_last_epoch(out)
     # The same where nothing is left to train: a process that was killed while it wrote its last files.
     record = read_json(tmp_path / "killed" / "run.json")
     (tmp_path / "killed" / "run.json").write_text(json.dumps({**record, "status": "interrupted"}))
@@ -348,6 +370,7 @@ def test_a_lost_best_epoch_is_sought_anew(
     last.training.output_dir, last.training.resume_from_checkpoint = str(tmp_path / "killed"), True
     run.train(last)
     assert read_json(tmp_path / "killed" / "metrics.json")["best_epoch"] == EPOCHS
+    check_weights_of_the_last_epoch(tmp_path / "killed")
 
 
 def test_a_finished_run_without_checkpoints_is_left_as_it_is(
@@ -358,3 +381,37 @@ def test_a_finished_run_without_checkpoints_is_left_as_it_is(
     before = (tmp_path / "out" / "model.safetensors").read_bytes()
     run.train(whole_config(model_folder, table, tmp_path / "out", resume_from_checkpoint=True))
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == before
+
+
+def test_epochs_without_improvement_are_counted_across_an_interruption(
+    model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted between the first and the second of two such epochs, the run ends where a whole one does."""
+    settings = {**worse_in_the_end(tmp_path), "keep": "auto", "patience": 2, "logging_steps": 1}
+    whole = run.train(make_config(model_folder, table, tmp_path / "whole", **settings))
+    ended = read_json(whole / "metrics.json")["train"]
+    assert 2 < ended["epochs"] < EPOCHS, "the test needs a run that ends early"
+    steps = ended["steps"] // ended["epochs"]
+    with monkeypatch.context() as patch:
+        stop_at(int(ended["steps"] - steps + 1), patch)
+        with pytest.raises(Interrupted):
+            run.train(make_config(model_folder, table, tmp_path / "out", **settings))
+    out = run.train(make_config(model_folder, table, tmp_path / "out", resume_from_checkpoint=True, **settings))
+    assert read_json(out / "metrics.json")["train"]["epochs"] == ended["epochs"]
+    assert (out / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def test_the_gradient_scaler_goes_on_where_it_was(model_folder: Path) -> None:
+    """Its scale and how many steps it has grown for, else fp16 loses the first steps after a resume."""
+    data, model = data_and_model(model_folder)
+    config = TrainingConfig(use_cpu=True)
+    trainer = make_trainer(model, data, config, config.world, 8)
+    trainer.strategy.scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=7)
+    trainer.fit(3 * 8)
+    state = trainer.state_dict(keep=True)
+    again = make_trainer(model, data, config, config.world, 8)
+    again.strategy.scaler = torch.amp.GradScaler("cpu")
+    again.strategy.load_optimizer(state.moments, state.values["scaler"])
+    assert again.strategy.scaler.state_dict() == trainer.strategy.scaler.state_dict()
+    assert again.strategy.scaler.get_scale() == 8.0
+    assert again.strategy.scaler.state_dict()["_growth_tracker"] == 3

@@ -299,19 +299,24 @@ def test_only_evaluation_data_means_no_test(model_folder: Path, table: Path, tmp
     assert len((out / "predictions.csv").read_text().splitlines()) == 18
 
 
+@pytest.mark.parametrize("metric", ["macro_f1", "accuracy", "loss"])
 def test_the_best_epoch_is_kept(
-    model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], metric: str
 ) -> None:
-    """Not the last epoch must be kept, but the best."""
-    out = train(make_config(model_folder, table, tmp_path / "out", **worse_in_the_end(tmp_path)))
+    """Not the last epoch must be kept, but the best by the metric; of equal ones that of the lowest loss."""
+    settings = {**worse_in_the_end(tmp_path), "metric_for_best_model": metric, "seed": 3, "precision": "fp32"}
+    out = train(make_config(model_folder, table, tmp_path / "out", **settings))
     log = [json.loads(line) for line in (out / "train_log.jsonl").read_text().splitlines()]
-    scores = [(line["eval"]["macro_f1"], -line["eval"]["loss"]) for line in log if "eval" in line]
+    losses = [line["eval"]["loss"] for line in log if "eval" in line]
+    values = losses if metric == "loss" else [line["eval"][metric] for line in log if "eval" in line]
+    scores = [(-value if metric == "loss" else value, -loss) for value, loss in zip(values, losses, strict=True)]
     best = scores.index(max(scores))
     assert best < EPOCHS - 1, "the test needs a run that gets worse"
+    assert best == {"macro_f1": 4, "accuracy": 5, "loss": 6}[metric], "the test needs a run whose metrics disagree"
     found = read_json(out / "metrics.json")
     assert found["best_epoch"] == best + 1
-    assert found["eval"]["macro_f1"] == pytest.approx(scores[best][0])
-    assert found["eval"]["loss"] == pytest.approx(-scores[best][1], rel=1e-5)
+    assert found["eval"][metric] == pytest.approx(values[best], rel=1e-5)
+    assert found["eval"]["loss"] == pytest.approx(losses[best], rel=1e-5)
     assert f"the weights of epoch {best + 1} are kept" in capsys.readouterr().out
 
 

@@ -142,6 +142,7 @@ def test_a_restarted_job_waits_for_the_attempt_before_it(tmp_path: Path) -> None
     timer.start()
     try:
         _, lock = claim_folder(Destination(tmp_path / "out", "my", resume=True), restarted=True)
+        process.wait(timeout=1)  # no longer: it has ended before the folder was taken
     finally:
         timer.join()
         process.communicate()

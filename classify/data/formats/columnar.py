@@ -233,7 +233,9 @@ def _count_bytes(column: pyarrow.Array) -> int:
     if types.is_string_view(kind) or types.is_binary_view(kind):  # several may show the same bytes
         return own + sum(len(value.as_buffer()) for value in column if value.is_valid)
     if types.is_dictionary(kind):
-        lengths = pc.binary_length(_as_strings(column.dictionary))
+        values = column.dictionary
+        is_bytes = types.is_binary(values.type) or types.is_large_binary(values.type)
+        lengths = pc.binary_length(values if is_bytes else _as_strings(values))
         return own + (pc.sum(lengths.take(column.indices)).as_py() or 0)
     if types.is_struct(kind) or types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         inner = column.flatten()
