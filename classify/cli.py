@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from classify import __version__
-from classify.config.parser import Parser, parse_training, training_parser, unknown_words
+from classify.config.parser import Parser, parse_training, print_help, unknown_words
 from classify.config.recipe import Recipe
 from classify.config.schema import TrainingConfig
 from classify.errors import ClassifyError, InputError, disk_refusal, printable
@@ -107,8 +107,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _train(arguments: list[str], program: str) -> int:
-    if any(word in ("-h", "--help") for word in arguments):
-        training_parser(program).print_help()
+    if print_help(arguments, program):
         return 0
     config = parse_training(arguments, program)
     from classify.training.inputs import check_inputs, check_start
@@ -196,9 +195,8 @@ def _predict(arguments: list[str], program: str) -> int:
 
 
 def _inspect(arguments: list[str], program: str) -> int:
-    """The flags are those of training; what does not bear on the table changes nothing."""
-    if any(word in ("-h", "--help") for word in arguments):
-        training_parser(program).print_help()
+    """Inspect a table; the flags are those of training."""
+    if print_help(arguments, program):
         return 0
     config = parse_training(arguments, program)
     if config.training.nproc is not None or launcher.is_launched():

@@ -68,7 +68,9 @@ class DeviceConfig:
         "--local-rank",
         check=at_least(-1),
     )
-    ddp_timeout: int = option(1800, "seconds a rank waits for the others before it gives up", check=above(0))
+    ddp_timeout: int = option(
+        1800, "seconds a rank waits for the others before it gives up", "--ddp-timeout", check=above(0)
+    )
 
     @functools.cached_property
     def world(self) -> World:

@@ -52,21 +52,23 @@ def option(
     check: Check | None = None,
     learning: bool = False,
     switch: tuple[str, str] | None = None,
+    metavar: str = "NAME",
 ) -> Any:
     """Declare a dataclass field that a person can set.
 
-    `flags` are its names on the command line; the first is the one shown. Without flags the option is set from
-    YAML and from Python only. Of an option that bears on `learning` a resumed run says where it has changed.
-    `switch` holds the words that true and false mean, as YAML reads `off` and a flag without a value says true.
+    `flags` are its names on the command line; the first is the one shown. A resumed run reports which `learning`
+    options have changed. `switch` holds the words that true and false mean, as YAML reads `off` and a flag without a
+    value says true. `metavar` names the value of a text option in the help.
     """
-    metadata = {"help": help, "flags": flags, "check": check, "learning": learning, "switch": switch}
+    metadata = {
+        "help": help, "flags": flags, "check": check, "learning": learning, "switch": switch, "metavar": metavar
+    }  # fmt: skip
     return dataclasses.field(default=default, metadata=metadata)
 
 
 def shown_name(spec: dataclasses.Field[Any]) -> str:
-    """How an option is called to the person: its flag, else its field name."""
-    flags = spec.metadata["flags"]
-    return flags[0] if flags else spec.name
+    """Return an option's name in messages: its flag, or the name of a field that has none."""
+    return spec.metadata["flags"][0] if spec.metadata["flags"] else spec.name
 
 
 def choices(hint: Any) -> tuple[str, ...]:

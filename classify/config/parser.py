@@ -11,12 +11,13 @@ import argparse
 import dataclasses
 import difflib
 import os
+import typing
 from collections.abc import Sequence
 from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
-from classify.config import sagemaker
+from classify.config import hf_arguments, sagemaker
 from classify.config.devices import DeviceConfig
 from classify.config.fields import as_switch, choices
 from classify.config.output import OutputConfig
@@ -33,25 +34,16 @@ GROUPS = {
     "Hardware": DeviceConfig,
     "Result": OutputConfig,
 }
-# Names of Hugging Face's scripts that are no flags here, and what stands in their place.
-_ALWAYS = "every run trains, evaluates and tests; drop it"
-_EACH_EPOCH = "a run evaluates and saves after each epoch; drop it, or give --save-steps to save more often"
-_BEST = "the last weights are kept unless earlier ones were clearly better; --keep best takes those that scored best"
-_UNPADDED = "texts are packed, not padded; drop it"
-ELSEWHERE = {
-    **dict.fromkeys(("do_train", "do_eval", "do_predict"), _ALWAYS),
-    **dict.fromkeys(("task_name", "dataset_name", "dataset_config_name"), "give a table with --data"),
-    **dict.fromkeys(("eval_strategy", "evaluation_strategy", "save_strategy"), _EACH_EPOCH),
-    **dict.fromkeys(("load_best_model_at_end", "greater_is_better"), _BEST),
-    **dict.fromkeys(("pad_to_max_length", "group_by_length", "train_sampling_strategy"), _UNPADDED),
-    "per_device_eval_batch_size": "the size of evaluation's batches is chosen for the device; drop it",
-    "dataloader_num_workers": "no worker processes are needed; drop it",
-    "warmup_ratio": "write 'warmup_steps: 0.1' in a YAML file (below 1 it is a share) and give --config FILE",
-    "deepspeed": "--strategy fsdp shards weights, gradients and optimizer state over the processes; drop it",
-    "optim": "the optimizer is AdamW; drop it",
-    "push_to_hub": "drop it, and upload the output folder with 'hf upload'",
-    "hub_model_id": "drop it, and upload the output folder with 'hf upload'",
-}
+# What --help lists; --help-all lists every option.
+COMMON = (
+    "data", "eval_data", "test_data", "text_column", "label_column", "max_length", "max_train_samples", "model",
+    "preset", "num_train_epochs", "batch_size", "learning_rate", "max_minutes", "seed", "precision", "use_cpu",
+    "nproc", "strategy", "output_dir", "overwrite_output_dir", "resume_from_checkpoint",
+)  # fmt: skip
+# Similarity, by difflib, above which a flag is taken for a misspelt one.
+_ALIKE = 0.74
+# Arguments of other scripts stand in the namespace under their names with this in front.
+_FOREIGN = "foreign:"
 
 
 class Parser(argparse.ArgumentParser):
@@ -81,26 +73,49 @@ def spellings(flag: str) -> list[str]:
     return list(dict.fromkeys([flag, "--" + flag[2:].replace("-", "_")]))
 
 
-def training_parser(program: str) -> Parser:
-    """The parser of a training run; values stay strings, absent flags leave nothing behind."""
+def training_parser(program: str, *, full_help: bool = True) -> Parser:
+    """Return the parser of a training run; values stay strings, absent flags leave nothing behind.
+
+    Its help lists all options, or those that people use most.
+    """
     parser = Parser(
         prog=program,
         usage=f"{program} --data FILE [flags]",
         description="Fine-tune a BERT classifier on your own table of texts and labels.",
-        epilog="Names of Hugging Face's scripts (--train-file, --num-train-epochs, --no-cuda, ...) mean the same "
-        "thing; - and _ are the same in all flags.",
+        epilog=("" if full_help else "--help-all lists every flag. ")
+        + "The flags of run_glue.py, run_classification.py and TrainingArguments mean what they mean there; - and _ "
+        "are the same in all flags.",
         argument_default=argparse.SUPPRESS,
     )
     for title, kind in GROUPS.items():
         group = parser.add_argument_group(title)
         for name in _own_flags(kind):
-            _add(group, name)
+            _add(group, name, shown=full_help or name in COMMON)
         if title == "Result":
-            group.add_argument("--config", metavar="FILE", help="YAML with any of these options; flags win over it")
+            file = "YAML with any of these options, or the JSON of TrainingArguments; flags win over it"
+            group.add_argument("--config", metavar="FILE", help=file)
             plan = "show what was understood of the table and which rank would compute where, and stop"
             group.add_argument("--plan", action="store_true", help=plan)
             group.add_argument("--debug", action="store_true", help="show the traceback of an error")
+            group.add_argument("--help-all", action="store_true", help="list every flag and exit")
+            group.add_argument("--help_all", action="store_true", help=argparse.SUPPRESS)
+    for name in hf_arguments.NAMES:
+        flags = {f"--{name}", f"--no_{name}"} if name in hf_arguments.NO_EFFECT else {f"--{name}"}
+        silent = [spelling for flag in flags for spelling in (flag, "--" + flag[2:].replace("_", "-"))]
+        taken = parser._option_string_actions
+        silent = [flag for flag in dict.fromkeys(silent) if flag not in taken]
+        if silent:
+            parser.add_argument(*silent, dest=_FOREIGN + name, nargs="*", help=argparse.SUPPRESS)
     return parser
+
+
+def print_help(words: Sequence[str], program: str) -> bool:
+    """Print the help of a training run if the words ask for it, and return whether they do."""
+    full = "--help-all" in words or "--help_all" in words
+    if not full and "-h" not in words and "--help" not in words:
+        return False
+    training_parser(program, full_help=full).print_help()
+    return True
 
 
 def _own_flags(kind: type[Any]) -> list[str]:
@@ -109,28 +124,29 @@ def _own_flags(kind: type[Any]) -> list[str]:
     return [spec.name for spec in fields(kind) if spec.metadata["flags"] and spec.name not in inherited]
 
 
-def _add(group: argparse._ArgumentGroup, name: str) -> None:
-    """Add a field's flags; the first is shown in the help, its aliases are taken silently."""
+def _add(group: argparse._ArgumentGroup, name: str, *, shown: bool) -> None:
+    """Add a field's flags; the help shows the first, if any."""
     spec = FIELDS[name][1]
     hint = HINTS[name]
     flags = spec.metadata["flags"]
     arguments: dict[str, Any] = {"dest": name}
     if hint is bool:  # SageMaker and others pass "--bf16 True"
         arguments |= {"nargs": "?", "const": True, "metavar": ""}
-    elif name == "resume_from_checkpoint":
-        arguments |= {"nargs": "?", "const": True, "metavar": "FOLDER"}
     else:
-        arguments["metavar"] = "{" + ",".join(choices(hint)) + "}" if choices(hint) else _metavar(hint)
-        if spec.metadata["switch"]:
+        arguments["metavar"] = "{" + ",".join(choices(hint)) + "}" if choices(hint) else _metavar(spec, hint)
+        if spec.metadata["switch"] or name == "resume_from_checkpoint":
             arguments |= {"nargs": "?", "const": True}
-    group.add_argument(flags[0], help=_help(spec), **arguments)
+        elif name == "report_to":  # the scripts take several words
+            arguments["nargs"] = "+"
+    group.add_argument(flags[0], help=_help(spec) if shown else argparse.SUPPRESS, **arguments)
     silent = [spelling for flag in flags for spelling in spellings(flag) if spelling != flags[0]]
     if silent:
         group.add_argument(*silent, help=argparse.SUPPRESS, **arguments)
 
 
-def _metavar(hint: Any) -> str:
-    return "N" if "int" in str(hint) or "float" in str(hint) else "X"
+def _metavar(spec: Field[Any], hint: Any) -> str:
+    kinds = typing.get_args(hint) or (hint,)
+    return "INT" if int in kinds else "FLOAT" if float in kinds else spec.metadata["metavar"]
 
 
 def _help(spec: Field[Any]) -> str:
@@ -145,27 +161,53 @@ def parse_training(argv: Sequence[str], program: str) -> RunConfig:
     Raises InputError with every fault.
     """
     parser = training_parser(program)
-    namespace, unknown = parser.parse_known_args(list(argv))
+    words = list(argv)
+    if len(words) == 1 and words[0].endswith(".json"):  # as HfArgumentParser takes it
+        words = ["--config", *words]
+    namespace, unknown = parser.parse_known_args(words)
     given: dict[str, Any] = vars(namespace)
     debug, plan = bool(given.pop("debug", False)), bool(given.pop("plan", False))
     faults = unknown_words(unknown, parser)
+    foreign = {name: given.pop(_FOREIGN + name) for name in hf_arguments.NAMES if _FOREIGN + name in given}
+    ignored = _translate({name: " ".join(raw) if raw else True for name, raw in foreign.items()}, given, faults)
+    if "do_train" not in foreign and foreign.keys() & {"do_eval", "do_predict"}:
+        faults.append(hf_arguments.NO_TRAINING)
     values: dict[str, Any] = {}
     names: dict[str, str] = {}
     config_file = given.pop("config", None)
     if config_file is not None:
-        values, names = _yaml_values(config_file, faults)
+        values, names = _yaml_values(config_file, faults, ignored)
     values = _over(given, values)
     assumed = _from_container(values, faults)
     names = {name: text for name, text in names.items() if name not in given}
     stored, file = _from_run(values, faults)
+    values = {name: hf_arguments.to_value(name, raw) for name, raw in values.items()}
     merged = _over(values, stored)
     taken = {name: file for name in stored if name in merged and name not in values}
     assumed |= taken
     names |= {name: f"{file}: {name}" for name in taken}
     values = merged
     config = RunConfig.from_values(values, names, faults)
-    config.debug, config.plan, config.assumed = debug, plan, assumed
+    config.debug, config.plan, config.assumed, config.ignored = debug, plan, assumed, tuple(ignored)
     return config
+
+
+def _translate(foreign: dict[str, Any], given: dict[str, Any], faults: list[str], where: str = "--") -> list[str]:
+    """Set in `given` what arguments of other scripts mean here, and return those that have no effect.
+
+    `where` is what stands before their names in messages.
+    """
+    ignored = []
+    for name, raw in foreign.items():
+        typed = f"{where}{name}" + ("" if raw is True else f" {raw}")
+        if hf_arguments.has_no_effect(name, raw):
+            ignored.append(typed)
+        elif name in hf_arguments.TRANSLATED:
+            field, value = hf_arguments.TRANSLATED[name](raw)
+            given.setdefault(field, value)
+        else:
+            faults.append(f"{typed}: {hf_arguments.REFUSED[name]}.")
+    return ignored
 
 
 def _from_container(values: dict[str, Any], faults: list[str]) -> dict[str, str]:
@@ -213,8 +255,8 @@ def _from_run(values: dict[str, Any], faults: list[str]) -> tuple[dict[str, Any]
     return stored, str(run_folder(folder) / FILE)
 
 
-def _yaml_values(path: str, faults: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Fields set in a YAML file, and how to name each in a message; its faults are added to `faults`."""
+def _yaml_values(path: str, faults: list[str], ignored: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the fields set in a file, and the name of each in messages; adds to its `faults` and `ignored` keys."""
     import yaml
 
     try:
@@ -240,15 +282,25 @@ def _yaml_values(path: str, faults: list[str]) -> tuple[dict[str, Any], dict[str
     values: dict[str, Any] = {}
     names: dict[str, str] = {}
     known = yaml_keys()
+    foreign: dict[str, Any] = {}
     for key, value in content.items():
         name = known.get(str(key).replace("-", "_"))
-        if name is None:
+        if value is None:  # what is not set
+            continue
+        if name is None and (other := str(key).replace("-", "_")) in hf_arguments.NAMES:
+            foreign[other] = value
+        elif name is None:
             faults.append(f"{path}: " + unknown_name(str(key), list(known)))
+        elif name in values and values[name] == value:
+            continue
         elif name in values:
             faults.append(f"{path}: {key} and {names[name].split(': ')[-1]} set the same thing; keep one of them.")
         else:
             values[name] = value
             names[name] = f"{path}: {key}"
+    ignored += _translate(
+        {name: raw for name, raw in foreign.items() if not hf_arguments.is_unset(raw)}, values, faults, f"{path}: "
+    )
     return values, names
 
 
@@ -262,8 +314,9 @@ def yaml_keys() -> dict[str, str]:
 
 
 def known_flags(parser: argparse.ArgumentParser) -> list[str]:
-    """The parser's flags, each in the form with hyphens."""
-    flags = (flag for action in parser._actions for flag in action.option_strings)
+    """Return the parser's own flags, each in the form with hyphens."""
+    own = (action for action in parser._actions if not action.dest.startswith(_FOREIGN))
+    flags = (flag for action in own for flag in action.option_strings)
     return [flag for flag in flags if flag.startswith("--") and "_" not in flag]
 
 
@@ -278,41 +331,6 @@ def unknown_words(words: Sequence[str], parser: argparse.ArgumentParser) -> list
 def unknown_name(word: str, known: Sequence[str]) -> str:
     """The one line for a flag or key that does not exist, with the nearest one that does."""
     flag = word.split("=")[0]
-    field = flag.removeprefix("--").replace("-", "_")
-    if flag.startswith("--") and field in FIELDS:
-        return f"unknown flag {flag}. It is a key of a YAML file: write '{field}: ...' there and give --config FILE."
-    if field in ELSEWHERE:
-        return f"unknown {'flag' if flag.startswith('--') else 'key'} {flag}: {ELSEWHERE[field]}."
-    near = _nearest(flag, known)
-    hint = f"Did you mean {near}?" if near else "See --help."
+    near = difflib.get_close_matches(flag, known, n=1, cutoff=_ALIKE)
+    hint = f"Did you mean {near[0]}?" if near else "See --help-all."
     return f"unknown {'flag' if flag.startswith('--') else 'key'} {flag}. {hint}"
-
-
-def _nearest(name: str, known: Sequence[str]) -> str | None:
-    """The known name that this one most likely stands for; None rather than one that is merely not far away."""
-    words = _words(name)
-    near = [other for other in known if _same_words(words, _words(other))]
-    return max(near, key=lambda other: _likeness("-".join(words), "-".join(_words(other))), default=None)
-
-
-def _words(name: str) -> list[str]:
-    return name.removeprefix("--").replace("_", "-").split("-")
-
-
-def _same_words(words: Sequence[str], others: Sequence[str]) -> bool:
-    """Whether two names have the same words in order, but for typing errors, endings, and up to half left out."""
-    letters, other_letters = "".join(words), "".join(others)
-    if _likeness(letters, other_letters) >= 0.88:  # a hyphen missing, say
-        return True
-    half = 2 * len(words) >= len(others) or 2 * len(letters) >= len(other_letters)
-    rest = iter(others)
-    return half and all(any(_same_word(word, other) for other in rest) for word in words)
-
-
-def _same_word(word: str, other: str) -> bool:
-    short, long = sorted((word, other), key=len)
-    return (len(short) > 2 and long.startswith(short)) or _likeness(word, other) >= 0.75
-
-
-def _likeness(one: str, other: str) -> float:
-    return difflib.SequenceMatcher(None, one, other).ratio()

@@ -33,29 +33,43 @@ class DataConfig:
         "the table to learn from: CSV and its kin, JSON, JSON Lines, Parquet, Arrow, Excel; also compressed",
         "--data",
         "--train-file",
+        metavar="FILE",
     )
     eval_data: str | None = option(
         None,
         "a table to choose the best epoch by; split off --data otherwise",
         "--eval-data",
         "--validation-file",
+        metavar="FILE",
     )
     test_data: str | None = option(
         None,
         "a table for the final score; split off --data if no other table is given",
         "--test-data",
         "--test-file",
+        metavar="FILE",
     )
     labels: str | None = option(
-        None, "a file with the label of each line of --data, where that is a file of texts alone", "--labels"
+        None,
+        "a file with the label of each line of --data, where that is a file of texts alone",
+        "--labels",
+        metavar="FILE",
     )
-    eval_labels: str | None = option(None, "the same for --eval-data", "--eval-labels")
-    test_labels: str | None = option(None, "the same for --test-data", "--test-labels")
+    eval_labels: str | None = option(None, "the same for --eval-data", "--eval-labels", metavar="FILE")
+    test_labels: str | None = option(None, "the same for --test-data", "--test-labels", metavar="FILE")
     text_column: str | None = option(
-        None, "name of the column that holds the text; found if not given", "--text-column"
+        None,
+        "column of the text; auto-detected if not given",
+        "--text-column",
+        "--text-column-names",
+        metavar="COLUMN",
     )
     label_column: str | None = option(
-        None, "name of the column that holds the label; found if not given", "--label-column"
+        None,
+        "column of the label; auto-detected if not given",
+        "--label-column",
+        "--label-column-name",
+        metavar="COLUMN",
     )
     task: Literal["auto", "single"] = option(
         "auto",
@@ -68,18 +82,25 @@ class DataConfig:
         False, "the first row of the tables is data; their columns are column_1, column_2, ...", "--no-header"
     )
     group_column: str | None = option(
-        None, "column whose equal values stay in one part when --data is divided, e.g. a customer", "--group-column"
+        None,
+        "column whose equal values stay in one part when --data is divided, e.g. a customer",
+        "--group-column",
+        metavar="COLUMN",
     )
     split_column: str | None = option(
         None,
         "column that says which part a row is in: train, validation, test; found if not given, none: there is none",
         "--split-column",
+        metavar="COLUMN",
     )
     split_by_time: str | None = option(
-        None, "column with dates: the newest rows are tested, those before them evaluated", "--split-by-time"
+        None,
+        "column with dates: the newest rows are tested, those before them evaluated",
+        "--split-by-time",
+        metavar="COLUMN",
     )
     split_like: str | None = option(
-        None, "output folder of a run: rows that it knows stay in the part they were in", "--split-like"
+        None, "output folder of a run: rows that it knows stay in the part they were in", "--split-like", metavar="DIR"
     )
     near_duplicates: bool = option(
         False, "texts that are nearly the same stay in one part when --data is divided", "--near-duplicates"
@@ -95,7 +116,9 @@ class DataConfig:
     unlabelled_value: str | None = option(
         None, "label of rows without one, e.g. -1, besides an empty cell", "--unlabelled-value"
     )
-    label_names: str | None = option(None, "other names for labels: 0=negative,1=positive", "--label-names")
+    label_names: str | None = option(
+        None, "other names for labels: 0=negative,1=positive", "--label-names", metavar="A=B"
+    )
     normalize_labels: Literal["auto", "none"] = option(
         "auto",
         "auto: labels that differ in case, spaces or Unicode form are one class; none: they are several",
@@ -145,18 +168,25 @@ class ModelConfig:
         "auto",
         "what the classifier reads: the first token, or the mean of a text's tokens by one more layer; auto: the mean "
         "where the model was trained with it",
+        "--pooling",
     )
     packing: Literal["auto", "packed", "padded"] = option(
-        "auto", "pack texts end to end, or pad them; auto packs wherever packed and padded logits agree", learning=True
+        "auto",
+        "pack texts end to end, or pad them; auto packs wherever packed and padded logits agree",
+        "--packing",
+        learning=True,
     )
     kernels: Literal["auto", "off"] = option(
         "auto",
-        "off: torch's own operations alone, in the place of this program's faster forms",
+        "off: torch's own operations instead of this program's faster kernels",
+        "--kernels",
         learning=True,
         switch=("auto", "off"),
     )
     compact_vocabulary: bool = option(
-        True, "train an embedding table of the tokens that occur; the others come back unchanged when it is saved"
+        True,
+        "train only the embeddings of tokens that occur; the others stay unchanged",
+        "--compact-vocabulary",
     )
     freeze_embeddings: bool = option(False, "leave the embeddings as they are", "--freeze-embeddings")
     freeze_layers: int = option(
@@ -171,10 +201,10 @@ class ModelConfig:
         "is ten times as high",
         "--lora",
     )
-    lora_rank: int = option(16, "rank of LoRA's matrices", check=at_least(1))
-    lora_alpha: int = option(32, "LoRA's product is scaled by this over the rank", check=above(0))
+    lora_rank: int = option(16, "rank of LoRA's matrices", "--lora-rank", check=at_least(1))
+    lora_alpha: int = option(32, "LoRA's product is scaled by this over the rank", "--lora-alpha", check=above(0))
     dropout: float | None = option(
-        None, "dropout everywhere; the model's own if not given", check=between(0, 1), learning=True
+        None, "dropout everywhere; the model's own if not given", "--dropout", check=between(0, 1), learning=True
     )
 
     @property
@@ -239,6 +269,7 @@ class TrainingConfig(OutputConfig, DeviceConfig):
         False,
         "keep less for the backward pass and compute it again: less memory, slower",
         "--gradient-checkpointing",
+        "--activation-checkpointing",
         learning=True,
     )
     learning_rate: float | None = option(
@@ -265,11 +296,11 @@ class TrainingConfig(OutputConfig, DeviceConfig):
         learning=True,
     )
     weight_decay: float = option(
-        0.01, "AdamW's weight decay; none on biases and norms", check=between(0, 1), learning=True
+        0.01, "AdamW's weight decay; none on biases and norms", "--weight-decay", check=between(0, 1), learning=True
     )
-    adam_beta1: float = option(0.9, "AdamW's beta 1", check=between(0, 1), learning=True)
-    adam_beta2: float = option(0.999, "AdamW's beta 2", check=between(0, 1), learning=True)
-    adam_epsilon: float = option(1e-8, "AdamW's epsilon", check=above(0), learning=True)
+    adam_beta1: float = option(0.9, "AdamW's beta 1", "--adam-beta1", check=between(0, 1), learning=True)
+    adam_beta2: float = option(0.999, "AdamW's beta 2", "--adam-beta2", check=between(0, 1), learning=True)
+    adam_epsilon: float = option(1e-8, "AdamW's epsilon", "--adam-epsilon", check=above(0), learning=True)
     layerwise_lr_decay: float = option(
         1.0,
         "learning rate of a layer: that of the layer above times this",
@@ -303,9 +334,15 @@ class TrainingConfig(OutputConfig, DeviceConfig):
         "--metric-for-best-model",
         learning=True,
     )
-    max_grad_norm: float = option(1.0, "gradients are clipped to this norm; 0: never", check=at_least(0), learning=True)
+    max_grad_norm: float = option(
+        1.0, "gradients are clipped to this norm; 0: never", "--max-grad-norm", check=at_least(0), learning=True
+    )
     warmup_steps: float = option(
-        0.1, "steps over which the learning rate rises; below 1: share of all steps", check=at_least(0), learning=True
+        0.1,
+        "steps over which the learning rate rises; below 1: share of all steps",
+        "--warmup-steps",
+        check=at_least(0),
+        learning=True,
     )
     seed: int = option(42, "seed of the split, the shuffle, the head and dropout", "--seed", check=between(0, 2**31))
 
@@ -348,6 +385,8 @@ class RunConfig:
     plan: bool = False
     # Who said what was not given: {field: a variable of SageMaker's container, or the run.json of the run to resume}.
     assumed: dict[str, str] = field(default_factory=dict)
+    # Arguments of other scripts that were given and have no effect here.
+    ignored: tuple[str, ...] = ()
     _from_recipe: dict[str, float] = field(default_factory=dict)
 
     @classmethod

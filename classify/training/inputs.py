@@ -86,6 +86,8 @@ def check_inputs(config: RunConfig) -> Checked:
     width = memory_estimate.width_of(model.config)
     chosen = config.settle(len(corpus.train), width)
     notes = _check_disk(config, corpus, model, destination) if launcher.looks_at_folders() else ()
+    if config.ignored:
+        notes = (f"no effect here: {', '.join(config.ignored)}", *notes)
     guesses = (*_guesses(config, corpus, model), *_recipe(config, chosen, corpus, width))
     return Checked(config, task, corpus, model, destination, trackers, guesses, notes)
 

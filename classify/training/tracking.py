@@ -35,6 +35,8 @@ def choose_trackers(report_to: str) -> tuple[str, ...]:
         return ()
     if report_to == "auto":
         return ("tensorboard",) if _installed("tensorboard") else ()
+    if report_to == "all":
+        return tuple(name for name in PACKAGES if _installed(name))
     names = tuple(dict.fromkeys(name.strip() for name in report_to.split(",")))
     for name in names:
         if name not in PACKAGES:

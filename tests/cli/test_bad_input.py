@@ -58,7 +58,7 @@ def test_bad_files(person: Person, name: str) -> None:
             "the model has 6 layers; give that or less",
         ),
         (["--data", "my.csv", "--freeze-layers", "7", "--plan"], "--freeze-layers 7: the model has 6 layers"),
-        (["--data", "my.csv", "--weight_decay", "0.1"], "It is a key of a YAML file: write 'weight_decay: ...'"),
+        (["--data", "my.csv", "--weight_decay", "2"], "--weight-decay must be a number from 0 to below 1"),
     ],
 )
 def test_bad_flags(person: Person, words: list[str], part: str) -> None:
@@ -146,15 +146,16 @@ def test_bad_commands(person: Person, words: list[str], part: str) -> None:
     assert person.report.read_text() == ""
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--data", "x", "-h"]])
+@pytest.mark.parametrize("words", [["--help"], ["--data", "x", "-h"], ["--help-all"]])
 def test_help_is_light_and_whole(person: Person, words: list[str]) -> None:
     done = person.types(*words)
     assert done.returncode == 0
     assert done.stderr == ""
     assert person.report.read_text() == ""
     text = " ".join(done.stdout.split())
-    for flag in ("--data", "--learning-rate", "--nproc", "(default: linear)", "Hardware"):
+    for flag in ("--data", "--learning-rate", "--nproc", "(default: default)", "Hardware"):
         assert flag in text
+    assert ("(default: linear)" in text) == (words == ["--help-all"])
 
 
 def test_help_and_version_of_the_console_command(person: Person) -> None:

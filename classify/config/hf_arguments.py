@@ -1,0 +1,154 @@
+"""Arguments of TrainingArguments, `run_glue.py` and `run_classification.py` that are no settings of this program.
+
+An argument that is a setting here has its name among that setting's flags. Of the others, one either has the same
+meaning under another name (`TRANSLATED`), or no effect (`NO_EFFECT`), or asks for something else and is refused with
+the way to it (`REFUSED`). Names are written with underscores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from classify.config.fields import as_switch
+
+# With any value: the results are the same without it.
+NO_EFFECT = frozenset(
+    """
+    do_train do_eval do_predict
+    eval_on_start greater_is_better include_for_metrics include_inputs_for_metrics batch_eval_metrics
+    prediction_loss_only per_device_eval_batch_size eval_accumulation_steps eval_do_concat_batches
+    eval_use_gather_object bf16_full_eval fp16_full_eval
+    save_only_model save_safetensors enable_jit_checkpoint ignore_data_skip restore_callback_states_from_checkpoint
+    logging_strategy logging_first_step logging_nan_inf_filter log_on_each_node log_level log_level_replica
+    disable_tqdm include_num_input_tokens_seen include_tokens_per_second skip_memory_metrics
+    average_tokens_across_devices auto_find_batch_size torch_empty_cache_steps use_cache
+    gradient_checkpointing_kwargs activation_checkpointing_kwargs
+    torch_compile torch_compile_backend torch_compile_mode torchdynamo use_liger_kernel liger_kernel_config
+    half_precision_backend fp16_backend jit_mode_eval use_ipex
+    dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor
+    dataloader_multiprocessing_context dataloader_in_order dispatch_batches split_batches
+    preprocessing_num_workers remove_unused_columns remove_columns overwrite_cache use_fast_tokenizer
+    pad_to_max_length group_by_length train_sampling_strategy length_column_name
+    shuffle_train_dataset shuffle_seed ignore_mismatched_sizes
+    accelerator_config ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph fsdp_config
+    hub_token hub_private_repo hub_strategy hub_always_push hub_revision
+    use_legacy_prediction_loop past_index mp_parameters ray_scope text_column_delimiter
+    """.split()  # noqa: SIM905
+)
+
+# Values, besides false and none, that ask for what a run does anyway.
+_USUAL: dict[str, tuple[str, ...]] = {
+    "eval_strategy": ("epoch",),
+    "evaluation_strategy": ("epoch",),
+    "save_strategy": ("epoch", "steps"),
+    "eval_delay": ("0", "0.0"),
+    "optim": ("adamw_torch", "adamw_torch_fused", "adamw_hf"),
+    "metric_name": ("accuracy", "f1", "precision", "recall", "glue"),
+    "model_revision": ("main",),
+    "project": ("huggingface",),
+}
+
+_UPLOAD = "train first, then upload the output folder: hf upload NAME OUTPUT_DIR"
+_EVALUATES = "a run evaluates after each epoch; --save-steps adds checkpoints between"
+_TABLES = "give tables of this machine: --data, --eval-data, --test-data"
+_ADAMW = "the optimizer is AdamW; drop it"
+_SPLITS = "name the column that says the split of each row: --split-column"
+_FSDP = "--strategy fsdp shards weights, gradients and optimizer state over the processes"
+_NAME = "a run is named after its folder; give --output-dir"
+_TRACKER = "trackers read their own environment variables; set it there"
+_LAYOUT = "give --strategy and --sync-batch-norm for how devices work together"
+REFUSED: dict[str, str] = {
+    "adafactor": _ADAMW,
+    "cache_dir": "set HF_HUB_CACHE to the folder for downloaded models",
+    "config_name": "a model's folder holds its config; give that folder with --model",
+    "data_seed": "--seed draws the order of the rows, too",
+    "dataloader_drop_last": "each row is trained on once an epoch, in a smaller last batch; drop it",
+    "dataset_config_name": _TABLES,
+    "debug": "a key of this program is none; give the flag --debug",
+    "dataset_name": _TABLES,
+    "deepspeed": _FSDP,
+    "do_regression": "labels are classes here; drop it",
+    "eval_delay": _EVALUATES,
+    "eval_steps": _EVALUATES,
+    "eval_strategy": _EVALUATES,
+    "evaluation_strategy": _EVALUATES,
+    "fsdp": _FSDP,
+    "full_determinism": "the same command on the same CPUs gives the same bits; drop it",
+    "hub_model_id": _UPLOAD,
+    "logging_dir": "TensorBoard's files lie in the output folder, under tensorboard; drop it",
+    "lr_scheduler_kwargs": "the schedules take no arguments; give --lr-scheduler-type and --warmup-steps",
+    "max_eval_samples": "every row of a table is scored; give fewer with --eval-data",
+    "max_predict_samples": "every row of a table is scored; give fewer with --test-data",
+    "metric_name": "the scores are accuracy, macro F1 and F1 of each class; drop it",
+    "model_revision": "download it (hf download NAME --revision REVISION --local-dir DIR) and give --model DIR",
+    "neftune_noise_alpha": "no noise is added to embeddings; give --dropout",
+    "optim": _ADAMW,
+    "optim_args": _ADAMW,
+    "optim_target_modules": _ADAMW,
+    "parallelism_config": _LAYOUT,
+    "project": _TRACKER,
+    "push_to_hub": _UPLOAD,
+    "remove_splits": _SPLITS,
+    "run_name": _NAME,
+    "save_strategy": "--keep best keeps the best weights; checkpoints are written at each epoch's end",
+    "sharded_ddp": _FSDP,
+    "task_name": _TABLES,
+    "test_split_name": _SPLITS,
+    "token": "set HF_TOKEN, or run hf auth login",
+    "tokenizer_name": "a model's folder holds its tokenizer; give that folder with --model",
+    "tpu_num_cores": "start one process per core: torchrun --nproc-per-node N",
+    "trackio_bucket_id": _TRACKER,
+    "trackio_space_id": _TRACKER,
+    "trackio_static_space_id": _TRACKER,
+    "train_split_name": _SPLITS,
+    "trust_remote_code": "code of a model's repository is never run; take a model that transformers implements",
+    "use_auth_token": "set HF_TOKEN, or run hf auth login",
+    "use_mps_device": "an Apple GPU is used where there is one; drop it",
+    "validation_split_name": _SPLITS,
+}
+
+
+NO_TRAINING = (
+    "--do_eval or --do_predict without --do_train scores a model that exists: classify predict --model DIR --data FILE."
+)
+
+
+def _warmup(raw: Any) -> tuple[str, Any]:
+    """A ratio of 1 is all steps, while `warmup_steps` of 1 is one step."""
+    try:
+        return "warmup_steps", min(float(raw), 1 - 1e-9)
+    except (TypeError, ValueError):
+        return "warmup_steps", raw
+
+
+# Arguments with another name here: a function from the value to (field, value).
+TRANSLATED: dict[str, Callable[[Any], tuple[str, Any]]] = {
+    "load_best_model_at_end": lambda _: ("keep", "best"),
+    "tf32": lambda _: ("precision", "tf32"),
+    "warmup_ratio": _warmup,
+    "per_gpu_train_batch_size": lambda raw: ("per_device_train_batch_size", raw),
+}
+# Every name of the three lists.
+NAMES = tuple(sorted(NO_EFFECT | REFUSED.keys() | TRANSLATED.keys()))
+
+
+def is_unset(raw: Any) -> bool:
+    """Return whether a value says what the scripts do when the argument is absent."""
+    return raw is None or as_switch(raw) is False or raw in ("", "no", "none", "None", [], {}, 0)
+
+
+def has_no_effect(name: str, raw: Any) -> bool:
+    """Return whether a run is the same with this argument and without it."""
+    if name in NO_EFFECT:
+        return True
+    return name != "warmup_ratio" and (is_unset(raw) or str(raw).lower() in _USUAL.get(name, ()))
+
+
+def to_value(field: str, raw: Any) -> Any:
+    """Return the value of a field as this program writes it."""
+    if isinstance(raw, list) and field == "report_to":
+        return ",".join(map(str, raw)) or "none"
+    if isinstance(raw, str) and field == "metric_for_best_model":
+        return raw.removeprefix("eval_")
+    return raw

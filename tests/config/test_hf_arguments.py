@@ -1,0 +1,123 @@
+"""Commands and files written for transformers' scripts: each argument means the same, has no effect, or is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from classify.config.hf_arguments import NAMES
+from classify.config.parser import COMMON, parse_training, training_parser, yaml_keys
+from classify.config.schema import FIELDS
+from classify.errors import InputError
+from tests.config.test_parser import faults, parse
+
+# Arguments of run_glue.py and run_classification.py (transformers, examples/pytorch/text-classification), besides
+# those of TrainingArguments.
+SCRIPTS = """
+task_name dataset_name dataset_config_name max_seq_length overwrite_cache pad_to_max_length max_train_samples
+max_eval_samples max_predict_samples train_file validation_file test_file do_regression text_column_names
+text_column_delimiter train_split_name validation_split_name test_split_name remove_splits remove_columns
+label_column_name preprocessing_num_workers shuffle_train_dataset shuffle_seed metric_name model_name_or_path
+config_name tokenizer_name cache_dir use_fast_tokenizer model_revision token use_auth_token trust_remote_code
+ignore_mismatched_sizes
+""".split()  # noqa: SIM905
+# Names that older versions of TrainingArguments had.
+OLDER = """
+overwrite_output_dir evaluation_strategy warmup_ratio logging_dir no_cuda per_gpu_train_batch_size fp16_opt_level
+fp16_backend half_precision_backend group_by_length save_safetensors adafactor sharded_ddp use_mps_device tpu_num_cores
+jit_mode_eval use_ipex torchdynamo ray_scope dispatch_batches split_batches include_inputs_for_metrics
+include_tokens_per_second past_index mp_parameters use_legacy_prediction_loop
+""".split()  # noqa: SIM905
+
+
+COMMAND = """
+--train_file a.csv --validation_file b.csv --do_train --do_eval --evaluation_strategy epoch --save_strategy
+epoch --load_best_model_at_end --metric_for_best_model eval_loss --logging_steps 50 --weight_decay 0.1
+--warmup_ratio 0.06 --save_total_limit 1 --overwrite_cache --max_seq_length 64 --text_column_names body
+--label_column_name topic --metric_name accuracy --optim adamw_torch --dataloader_num_workers 4 --tf32 True
+--disable_tqdm False --no_remove_unused_columns --torch_compile --ddp_find_unused_parameters False --report_to
+tensorboard mlflow --seed 7 --per_device_train_batch_size 16 --num_train_epochs 2 --push_to_hub False
+--fp16_full_eval
+"""
+
+
+def test_every_argument_is_known() -> None:
+    import dataclasses
+
+    from transformers import TrainingArguments
+
+    names = {field.name for field in dataclasses.fields(TrainingArguments)} | {*SCRIPTS, *OLDER}
+    assert names - yaml_keys().keys() - set(NAMES) == set()
+    assert not yaml_keys().keys() & set(NAMES), "a name is a setting of its own or one of the others"
+
+
+def test_a_command_of_run_classification() -> None:
+    config = parse(*COMMAND.split())
+    data, training = config.data, config.training
+    assert (data.data, data.eval_data, data.text_column, data.label_column) == ("a.csv", "b.csv", "body", "topic")
+    assert (training.keep, training.metric_for_best_model, training.precision) == ("best", "loss", "tf32")
+    assert (training.warmup_steps, training.weight_decay, training.logging_steps) == (0.06, 0.1, 50)
+    assert (training.save_total_limit, training.report_to, training.seed) == (1, "tensorboard,mlflow", 7)
+    assert set(config.ignored) == {
+        "--do_train", "--do_eval", "--evaluation_strategy epoch", "--save_strategy epoch", "--overwrite_cache",
+        "--metric_name accuracy", "--optim adamw_torch", "--dataloader_num_workers 4", "--disable_tqdm False",
+        "--remove_unused_columns", "--torch_compile", "--ddp_find_unused_parameters False", "--push_to_hub False",
+        "--fp16_full_eval",
+    }  # fmt: skip
+
+
+def test_a_flag_of_ours_wins_over_its_translation() -> None:
+    assert parse("--data", "x", "--tf32", "True", "--precision", "fp32").training.precision == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("--push_to_hub", "--push_to_hub: train first, then upload"),
+        ("--deepspeed ds.json", "--deepspeed ds.json: --strategy fsdp shards"),
+        ("--trust-remote-code True", "--trust_remote_code True: code of a model's repository is never run"),
+        ("--optim sgd", "--optim sgd: the optimizer is AdamW"),
+        ("--eval_strategy steps", "--eval_strategy steps: a run evaluates after each epoch"),
+        ("--max_eval_samples 9", "--max_eval_samples 9: every row of a table is scored"),
+        ("--task_name sst2", "--task_name sst2: give tables of this machine"),
+        ("--warmup_ratio much", "--warmup-steps must be a number of at least 0. Got 'much' instead."),
+        ("--do_eval", "--do_eval or --do_predict without --do_train scores a model that exists: classify predict"),
+    ],
+)
+def test_what_asks_for_something_else_is_refused_with_the_way_to_it(words: str, line: str) -> None:
+    (fault,) = faults("--data", "x", *words.split())
+    assert fault.startswith(line)
+
+
+def test_the_json_of_training_arguments(tmp_path: Path) -> None:
+    """As `to_json_string` writes it, with every field: also those that nobody has set."""
+    from transformers import TrainingArguments
+
+    wanted = TrainingArguments(str(tmp_path / "out"), learning_rate=1e-4, save_total_limit=3, report_to=["tensorboard"])
+    file = tmp_path / "arguments.json"
+    file.write_text(json.dumps({**json.loads(wanted.to_json_string()), "train_file": "a.csv"}))
+    for words in ([str(file)], ["--config", str(file)]):
+        config = parse_training(words, "run_classify.py")
+        training = config.training
+        assert (config.data.data, training.output_dir) == ("a.csv", str(tmp_path / "out"))
+        assert (training.learning_rate, training.save_total_limit, training.report_to) == (1e-4, 3, "tensorboard")
+        assert (training.per_device_train_batch_size, training.warmup_steps) == (8, 0)
+
+
+def test_what_a_file_asks_for_and_cannot_have_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "arguments.json"
+    file.write_text('{"data": "x", "optim": "sgd", "push_to_hub": true, "do_train": true}')
+    with pytest.raises(InputError) as caught:
+        parse_training(["--config", str(file)], "run_classify.py")
+    assert [fault.split(": ")[1] for fault in caught.value.faults] == ["optim sgd", "push_to_hub"]
+
+
+def test_the_help_lists_the_common_flags_and_help_all_every_one() -> None:
+    short, full = training_parser("x", full_help=False).format_help(), training_parser("x").format_help()
+    for name, (_, spec) in FIELDS.items():
+        flag = f"\n  {spec.metadata['flags'][0]} "
+        assert flag in full.replace("\n  --debug\n", "\n  --debug \n") or flag.rstrip() + "\n" in full, name
+        assert (flag in short or flag.rstrip() + "\n" in short) == (name in COMMON), name
+    assert len(COMMON) <= 22
