@@ -22,7 +22,6 @@ _ROWS_FOR_EPOCHS = 250
 PRESETS: dict[str, dict[str, float]] = {
     "fast": {"num_train_epochs": 0, "contrastive_steps": 0},
     "default": {},
-    "best": {"average_seeds": 3},
 }
 
 
@@ -34,7 +33,6 @@ class Recipe:
     num_train_epochs: float = _EPOCHS
     learning_rate: float = 5e-5
     contrastive_steps: int = 0
-    average_seeds: int = 1
 
 
 def choose(rows: int, width: int, *, pairs: bool = True, preset: str = "default", lora: bool = False) -> Recipe:

@@ -217,10 +217,9 @@ class ModelConfig:
 class TrainingConfig(OutputConfig, DeviceConfig):
     """How to train and on what; TrainingArguments-like. `batch_size` is the global batch, on all devices together."""
 
-    preset: Literal["fast", "default", "best"] = option(
+    preset: Literal["fast", "default"] = option(
         "default",
-        "default: the recipe for the table; fast: a logistic regression on the frozen model's output, no more; "
-        "best: the average of three trainings",
+        "default: the recipe for the table's size; fast: only a logistic regression on the frozen encoder",
         "--preset",
     )
     num_train_epochs: float | None = option(
@@ -288,13 +287,6 @@ class TrainingConfig(OutputConfig, DeviceConfig):
         "--contrastive-steps",
         check=at_least(0),
     )
-    average_seeds: int | None = option(
-        None,
-        "train so many times from the same start, in other orders, and keep the average of the weights; 1 if not given",
-        "--average-seeds",
-        check=above(0),
-        learning=True,
-    )
     weight_decay: float = option(
         0.01, "AdamW's weight decay; none on biases and norms", "--weight-decay", check=between(0, 1), learning=True
     )
@@ -357,11 +349,6 @@ class TrainingConfig(OutputConfig, DeviceConfig):
     def epochs(self) -> float:
         """Times each row is seen."""
         return Recipe.num_train_epochs if self.num_train_epochs is None else self.num_train_epochs
-
-    @property
-    def cycles(self) -> int:
-        """Trainings that the run consists of; the average of their weights is what it keeps. One where none is done."""
-        return self.average_seeds or Recipe.average_seeds if self.epochs else 1
 
     @property
     def weights_kept(self) -> str:
@@ -496,33 +483,10 @@ class RunConfig:
             faults.append(
                 f"--lora leaves little that --strategy {training.strategy} could cut over processes; drop one of them."
             )
-        self._combine_seeds(faults)
         if training.patience is not None and training.keep == "last":
             faults.append("--patience keeps the best weights, --keep last the last ones; drop one of them.")
         if training.resume_from_checkpoint and training.overwrite_output_dir:
             faults.append("--resume goes on from a folder that --overwrite-output-dir would empty; give one of them.")
-
-    def _combine_seeds(self, faults: list[str]) -> None:
-        """Faults of several trainings in one run beside other options."""
-        training = self.training
-        asked = training.average_seeds
-        if (asked or PRESETS[training.preset].get("average_seeds", 1)) == 1:
-            return
-        flag = f"--average-seeds {asked}" if asked else f"--preset {training.preset}"
-        epochs = training.num_train_epochs
-        faults.extend(
-            f"{flag} trains whole courses and averages their ends, and {other} does not go with that; drop one of them."
-            for other, given in (
-                (f"--epochs {epochs}", epochs is not None and (epochs == 0 or epochs % 1 > 0)),
-                (f"--max-steps {training.max_steps}", training.max_steps > 0),
-                (f"--max-minutes {training.max_minutes}", training.max_minutes is not None),
-                (f"--patience {training.patience}", training.patience is not None),
-                ("--keep best", training.keep == "best"),
-                ("--lora", self.model.lora),
-                (f"--opt-level {training.opt_level}", training.opt_level in HALF_WEIGHT_LEVELS),
-            )
-            if given
-        )
 
     def _combine_level(self, level: str, faults: list[str]) -> None:
         """Faults of --opt-level beside other options."""

@@ -21,6 +21,8 @@ _PATHS = (*_TABLES, "model")
 # What a new command says anew: where it goes on, and which process of a launcher it is.
 _OF_A_COMMAND = ("resume_from_checkpoint", "overwrite_output_dir", "output_dir", "local_rank")
 _NEWEST = 3
+# Values that switched a removed option off, besides none and false.
+_OFF = {"average_seeds": 1}
 
 
 def run_folder(name: str) -> Path:
@@ -58,8 +60,8 @@ def stored_values(folder: Path) -> dict[str, Any]:
             f"{error}); give --data and the other flags of the run."
         ) from None
     stored = {str(name): value for part in parts for name, value in part.items()}
-    # An option that is gone since means nothing where it was off.
-    gone = [name for name, value in stored.items() if name not in FIELDS and value not in (None, False)]
+    # An option that was removed has no effect where it was off.
+    gone = [name for name, value in stored.items() if name not in FIELDS and value not in (None, False, _OFF.get(name))]
     unknown = ", ".join(map(repr, gone))
     if unknown:
         raise InputError(

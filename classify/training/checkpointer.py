@@ -28,7 +28,6 @@ class Checkpointer(Callback):
             # Steps beyond this one belong to a course that was left by going back to an older checkpoint.
             steps = [step for step in steps if step <= progress.step]
             best = {int(progress.best["step"])} if progress.best is not None else set()
-            best |= {0} if training.cycles > 1 else set()
             newest = set(steps[-limit:])
             return newest if best <= newest else best | set(steps[-max(1, limit - 1) :])
 

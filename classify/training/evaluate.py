@@ -33,8 +33,8 @@ class Evaluate(Callback):
     def score_epoch(self, trainer: Trainer) -> None:
         """Score, say and log; remember the best, where these weights compete for being kept."""
         run, progress, training = self.run, trainer.progress, self.run.config.training
-        score, better = self._score(trainer, competes=training.cycles == 1)
-        planned = training.epochs * training.cycles
+        score, better = self._score(trainer)
+        planned = training.epochs
         if training.max_minutes is not None and progress.end is not None:
             planned = progress.end / trainer.batches.rows
         planned = max(planned, trainer.epoch)  # --max-steps, where the recipe has no epochs
@@ -47,22 +47,14 @@ class Evaluate(Callback):
         )
         self.log.write_score(trainer, score)
 
-    def score_average(self, trainer: Trainer) -> None:
-        """Score, say and log the average of several trainings, whose weights the model has now."""
-        score, _ = self._score(trainer)
-        self.run.output.say(f"the average of {trainer.config.cycles} trainings: {_words(score)}")
-        self.log.write_score(trainer, score)
-
     def score_of(self, step: int, *, as_scored: bool) -> Score:
         """The score of the weights of `step`, which the model has; computed again unless they are bit for bit so."""
         score = self.scores.get(step)
         return score if score is not None and as_scored else self.run.predict(self.run.corpus.eval)[1]
 
-    def _score(self, trainer: Trainer, competes: bool = True) -> tuple[Score, bool]:
+    def _score(self, trainer: Trainer) -> tuple[Score, bool]:
         """The score of the weights as they are, and whether it is the best so far."""
         _, score = self.run.predict(self.run.corpus.eval)
-        if not competes:
-            return score, False
         self.scores[trainer.progress.step] = score
         metric = self.run.config.training.metric_for_best_model
         return score, trainer.progress.add_score(score.summary, trainer.epoch, metric)

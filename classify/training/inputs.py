@@ -153,7 +153,7 @@ def _check_disk(config: RunConfig, corpus: Corpus, model: ModelFolder, wanted: D
     destination = begun_before(wanted) or wanted
     folder = destination.folder or Path("runs")
     training, part = config.training, corpus.test or corpus.eval
-    epochs = math.ceil(training.epochs) * training.cycles
+    epochs = math.ceil(training.epochs)
     early = (training.max_steps > 0, training.max_minutes is not None, training.patience is not None)
     is_frozen = memory_estimate.frozen_names(config.model.freeze_embeddings, config.model.freeze_layers)
     need = memory_estimate.disk_need(
@@ -213,8 +213,7 @@ def _pooling(asked: str, model: ModelFolder) -> Guess:
 def _recipe(config: RunConfig, chosen: tuple[str, ...], corpus: Corpus, width: int) -> tuple[Guess, ...]:
     """The line on what the recipe chose; none where everything was given."""
     training = config.training
-    silent = {"contrastive_steps": training.contrastive_steps == 0, "average_seeds": training.cycles == 1}
-    chosen = tuple(name for name in chosen if not silent.get(name))
+    chosen = tuple(name for name in chosen if name != "contrastive_steps" or training.contrastive_steps)
     if not chosen:
         return ()
     words = {
@@ -222,7 +221,6 @@ def _recipe(config: RunConfig, chosen: tuple[str, ...], corpus: Corpus, width: i
         "num_train_epochs": f"{training.epochs:g} epochs" if training.epochs else "no epochs",
         "learning_rate": f"learning rate {training.peak_learning_rate:g}",
         "contrastive_steps": f"{training.contrastive_steps} steps on pairs of rows before",
-        "average_seeds": f"the average of {training.cycles} trainings",
     }
     why = f"for {len(corpus.train):,} training rows and an encoder {width} wide"
     return (Guess("recipe", ", ".join(words[name] for name in chosen), why, ", ".join(map(_flag, chosen))),)

@@ -87,7 +87,7 @@ def _speed(checked: Checked, tokenizer: object, tokens: Tokens) -> dict[str, Any
     return {
         "rows_per_second": rate,
         "seconds_per_epoch": len(part) / rate,
-        "epochs": training.cycles * training.epochs,
+        "epochs": training.epochs,
         "seconds_by_part": seconds,
         "seconds": sum(seconds.values()),
         "memory_bytes": float(need.total),
@@ -100,7 +100,7 @@ def _seconds(checked: Checked, model: LoadedModel, data: TrainingSet, world: Wor
     The steps on pairs change the model, which nobody needs any more.
     """
     config, corpus, task = checked.config.training, checked.corpus, checked.task
-    epochs = config.cycles * config.epochs
+    epochs = config.epochs
     times = [time.perf_counter()]
     steps = min(config.contrastive_steps or 0, _PAIR_STEPS)
     contrastive.pull_together(model, data, world, config, steps, lambda: times.append(time.perf_counter()))

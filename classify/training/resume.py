@@ -129,9 +129,7 @@ def is_finished(output: Output, config: RunConfig, saved: Checkpoint | None, end
         )
     elif finished and saved is not None and saved.state["progress"]["position"] >= end:
         more = "More --epochs would extend it."
-        if config.training.cycles > 1:
-            more = "An average cannot be extended."
-        elif Progress(**saved.state["progress"]).waited_long(config.training.patience):
+        if Progress(**saved.state["progress"]).waited_long(config.training.patience):
             more = "A longer --patience would extend it."
         output.say(f"{output.folder}: this run is finished; nothing to do. {more}")
     elif saved is None:

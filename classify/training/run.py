@@ -22,7 +22,6 @@ from classify.launch import launcher, restarts
 from classify.modeling.classifier import quiet_libraries
 from classify.training import contrastive, dry_run, linear_probe, resume
 from classify.training.checkpointer import Checkpointer
-from classify.training.cycles import AverageCycles
 from classify.training.evaluate import Evaluate
 from classify.training.finish import finish
 from classify.training.inputs import Checked, check
@@ -123,10 +122,10 @@ def _run(run: Run) -> Path:
         if saved is None:
             _start(run, trainer, evaluate, is_final=end == 0)
         end = _dry_run(run, trainer, record, end)
-        if saved is None and (trainer.progress.best is not None or training.cycles > 1):
+        if saved is None and trainer.progress.best is not None:
             checkpointer.save(trainer)
         start_seconds = run.elapsed
-        _fit(run, trainer, end, [log, evaluate, AverageCycles(output, evaluate, training.cycles, end), checkpointer])
+        _fit(run, trainer, end, [log, evaluate, checkpointer])
         # Stopped within an epoch, or by a version that did not keep this score, and nothing was left to train.
         if trainer.progress.scored != trainer.progress.step or trainer.progress.latest is None:
             evaluate.score_epoch(trainer)
@@ -159,7 +158,7 @@ def _fit(run: Run, trainer: Trainer, end: int, callbacks: list[Callback]) -> Non
 def _planned_end(run: Run, batches: BatchSampler) -> int:
     """Rows after which training ends, as far as that is known before it begins."""
     training = run.config.training
-    end = batches.end_of(training.cycles * training.epochs, training.max_steps)
+    end = batches.end_of(training.epochs, training.max_steps)
     if run.checkpoint is None:
         return end
     progress = Progress(**run.checkpoint.state["progress"])

@@ -107,7 +107,6 @@ class Run:
             "seed": training.seed,
             "precision": self.model.classifier.precision.name,
             "pooling": "mean" if self.checked.model.pooling == "mean" else None,
-            "average": [training.cycles, training.epochs] if training.cycles > 1 else None,
             "lora": [model.lora_rank, model.lora_alpha] if model.lora else None,
             "freeze_embeddings": model.freeze_embeddings,
             "freeze_layers": model.freeze_layers,

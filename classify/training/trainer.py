@@ -27,7 +27,6 @@ from classify.modeling.kernels.dropout import seed_draws
 from classify.modeling.transfer import send
 from classify.modeling.vocabulary import Vocabulary
 from classify.tasks.base import Loss
-from classify.training.averaging import WeightAverage
 from classify.training.checkpoint import Checkpoint
 from classify.training.micro_batches import micro_batches
 from classify.training.optimizer import learning_rate_factor, set_learning_rate
@@ -97,7 +96,6 @@ class Trainer:
         self.loss = loss
         self.config, self.world = strategy.config, strategy.world
         self.progress = Progress()
-        self.average = WeightAverage()
         self.head_start: dict[str, float] | None = None
         self.parts = self.config.gradient_accumulation_steps
         self.micros = 1
@@ -122,15 +120,12 @@ class Trainer:
     def state_dict(self, keep: bool) -> TrainerState:
         """All that a checkpoint holds of this training, its tensors on ranks that `keep` them. A collective."""
         weights, moments = self.strategy.weights(keep=keep), self.strategy.moments(keep=keep)
-        if keep:
-            weights |= self.average.for_checkpoint()
-            if self._vocabulary is not None:
-                weights[VOCABULARY] = self._vocabulary.as_tensor()
+        if keep and self._vocabulary is not None:
+            weights[VOCABULARY] = self._vocabulary.as_tensor()
         values = {
             "progress": dataclasses.asdict(self.progress),
             "scaler": self.strategy.scaler.state_dict(),
             "probe": self.head_start,
-            "averaged": self.average.count,
         }
         return TrainerState(weights, moments, values)
 
@@ -144,8 +139,6 @@ class Trainer:
         if self._vocabulary is not None:
             _check_vocabulary(saved, weights.get(VOCABULARY), self._vocabulary.as_tensor())
         self.strategy.load_weights(weights)
-        if keep:
-            self.average.restore(weights, saved.state.get("averaged", 0))
         self.begin(saved.state["probe"])
         tensors = self.world.broadcast_tensors(saved.optimizer_tensors() if is_main else None)
         self.strategy.load_optimizer(tensors, saved.state["scaler"])
@@ -154,7 +147,7 @@ class Trainer:
 
     def end_of_run(self) -> int:
         """Rows consumed at the end of training, as the configuration says."""
-        return self.batches.end_of(self.config.cycles * self.config.epochs, self.config.max_steps)
+        return self.batches.end_of(self.config.epochs, self.config.max_steps)
 
     def stop(self) -> None:
         """Leave `fit` behind this step. Every rank calls it at the same one."""
@@ -190,13 +183,13 @@ class Trainer:
         """
         config, world, progress = self.config, self.world, self.progress
         end = end if end is not None else self.end_of_run()
-        total_steps = self.batches.steps_until(end) // config.cycles
+        total_steps = self.batches.steps_until(end)
         recent = _RecentLoss()
         parts = self.parts
         for step in self.batches.steps(progress.position, end):
             begin = time.perf_counter()
             rate = config.peak_learning_rate * learning_rate_factor(
-                progress.step % total_steps, total_steps, config.warmup_steps, config.lr_scheduler_type
+                progress.step, total_steps, config.warmup_steps, config.lr_scheduler_type
             )
             set_learning_rate(self.strategy.optimizer, rate)
             if step.position % self.batches.rows == 0:

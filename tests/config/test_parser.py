@@ -22,7 +22,7 @@ CONTRACT = """--data --eval-data --test-data --text-column --label-column --mode
 --gradient-accumulation-steps --gradient-checkpointing --lr-scheduler-type --layerwise-lr-decay
 --label-smoothing-factor --class-weights --freeze-embeddings --freeze-layers --lora --max-minutes --opt-level
 --sync-batch-norm --device-memory --sync-bn --fp16-opt-level --keep
---contrastive-steps --patience --preset --average-seeds --metric-for-best-model --encoding --sheet
+--contrastive-steps --patience --preset --metric-for-best-model --encoding --sheet
 --on-bad-rows --group-column --label-names --normalize-labels --labels --eval-labels --test-labels --split-column
 --split-by-time --split-like --near-duplicates --excel-safe --drop-unlabelled --predict-unlabelled
 --unlabelled-value --no-header --task --help-all --text-column-names --label-column-name --pooling --packing --kernels

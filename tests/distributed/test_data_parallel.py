@@ -151,3 +151,9 @@ def test_a_whole_run_says_that_ddp_is_faster(
 def test_a_plan_with_one_device_is_no_data_parallel() -> None:
     plan: DevicePlan = plan_devices(use_cpu=False, local_rank=-1, environment={}, hardware=Hardware("cuda", 1))
     assert World(dataclasses.replace(plan), torch.device("cpu")).replicas == 1
+
+
+def test_rows_per_device_are_counted_for_each_of_them(two_devices: World) -> None:
+    config = TrainingConfig(per_device_train_batch_size=8)
+    config.world = two_devices
+    assert config.train_batch_size == 16

@@ -61,9 +61,7 @@ def test_confidence_is_the_largest_number() -> None:
     assert fields == ["b", "0.99999", "1e-05", "0.99999"]
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, {"lora": True}, {"opt_level": "O2"}, {"opt_level": "O3"}, {"average_seeds": 2}]
-)
+@pytest.mark.parametrize("settings", [{}, {"lora": True}, {"opt_level": "O2"}, {"opt_level": "O3"}])
 def test_scores_are_those_of_the_saved_weights(
     settings: dict[str, Any], model_folder: Path, table: Path, tmp_path: Path
 ) -> None:

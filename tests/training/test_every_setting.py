@@ -197,7 +197,6 @@ CASES: dict[str, Case] = {
     "learning_rate": Case({"learning_rate": 2e-3}),
     "lr_scheduler_type": Case({"lr_scheduler_type": "constant"}),
     "contrastive_steps": Case({"contrastive_steps": 2}),
-    "average_seeds": Case({"average_seeds": 2}),
     "weight_decay": Case({"weight_decay": 0.5}),
     "adam_beta1": Case({"adam_beta1": 0.5}),
     "adam_beta2": Case({"adam_beta2": 0.5}),

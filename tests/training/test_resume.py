@@ -180,7 +180,7 @@ def test_a_changed_setting_is_told_and_no_command_forgotten(
         patch.setattr(sys, "orig_argv", ["second"])
         run.train(whole_config(model_folder, table, tmp_path / "out", resume_from_checkpoint=True, **changes))
     assert (
-        f"note: --learning-rate was 0.001 and is 0.0001; weight_decay was 0.01 and is 0.1 from step {stopped} on\n"
+        f"note: --learning-rate was 0.001 and is 0.0001; --weight-decay was 0.01 and is 0.1 from step {stopped} on\n"
         in capsys.readouterr().out
     )
     found = read_json(tmp_path / "out" / "run.json")

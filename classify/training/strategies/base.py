@@ -56,10 +56,6 @@ class Strategy:
         if self.config.sync_batch_norm and self.world.distributed:
             self._synchronised_norms = batch_norm.synchronise(self.model.classifier)
         self.module = self.wrap(self.model.classifier)
-        self.restart()
-
-    def restart(self) -> None:
-        """Forget all that the optimizer and the scaler have learned; the weights stay as they are."""
         self.optimizer = make_optimizer(self.module, self.config, self.world.device, self.masters)
         self.scaler = self.model.classifier.precision.scaler()
 
