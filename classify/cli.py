@@ -113,7 +113,7 @@ def _train(arguments: list[str], program: str) -> int:
     from classify.training.inputs import check_inputs, check_start
 
     check_start(config.training)
-    with launcher.telling_other_machines(lambda: config.training.world, _say_first):
+    with launcher.telling_other_machines(config.training.start, _say_first):
         checked = check_inputs(config)
     if config.training.nproc is not None and not launcher.started_here():
         count = device_plan.one_per_device() if config.training.nproc == "gpu" else config.training.nproc
@@ -122,7 +122,7 @@ def _train(arguments: list[str], program: str) -> int:
         from classify.launch import describe
         from classify.training import memory_forecast
 
-        world = config.training.world
+        world = checked.config.training.start()
         try:
             world.share_faults(None)
             memory = memory_forecast.memory(checked, world)
@@ -130,8 +130,9 @@ def _train(arguments: list[str], program: str) -> int:
                 for line in checked.lines():
                     print(printable(line))
                 print()
-                each = config.training.save_on_each_node
-                describe.show(world.topology, world.plan, config.training.train_batch_size, os.environ, each)
+                training = checked.config.training
+                batch, each = training.train_batch_size, training.save_on_each_node
+                describe.show(world.topology, world.plan, batch, os.environ, each)
                 print(f"\n{memory}")
         finally:
             world.close()
@@ -270,7 +271,7 @@ def _devices(arguments: list[str], program: str) -> int:
             )
         topology, plan = describe.planned_cluster(per_machine, "cpu" if options.cpu else options.device)
     else:
-        world = TrainingConfig(use_cpu=options.cpu).world
+        world = TrainingConfig(use_cpu=options.cpu).start()
         topology, plan = world.topology, world.plan
         world.close()
     if plan.launch.is_main:

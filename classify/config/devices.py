@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     import torch
 
     from classify.distributed.world import World
-    from classify.launch.device_plan import ParallelMode
+    from classify.launch.device_plan import DevicePlan, ParallelMode
 
 
-@dataclass
+@dataclass(frozen=True)
 class DeviceConfig:
     """Devices, processes, how they work together, precision; the properties are those of TrainingArguments."""
 
@@ -25,8 +25,6 @@ class DeviceConfig:
         "arithmetic of the model; auto: bf16 on GPUs that have it and to train on CPUs that have it, else fp32",
         "--precision",
     )
-    fp16: bool = option(False, "same as --precision fp16", "--fp16")
-    bf16: bool = option(False, "same as --precision bf16", "--bf16")
     opt_level: Literal["O0", "O1", "O2", "O3"] | None = option(
         None,
         "Apex's names: O0 fp32, O1 autocast, O2 half weights with fp32 masters and norms, O3 half throughout; half is "
@@ -73,27 +71,24 @@ class DeviceConfig:
     )
 
     @functools.cached_property
-    def world(self) -> World:
-        """This process's place among the others, with the process group started. Import of torch happens here."""
+    def device_plan(self) -> DevicePlan:
+        """Device, parallel mode and strategy of this process, decided once. Imports torch."""
+        from classify.launch.device_plan import plan_here
+
+        return plan_here(self.use_cpu, self.local_rank, self.strategy, self.ddp_backend)
+
+    def start(self) -> World:
+        """Start the process group, and return this process's place in it."""
         from classify.distributed import process_group
 
-        return process_group.start(
-            use_cpu=self.use_cpu,
-            local_rank=self.local_rank,
-            strategy=self.strategy,
-            backend=self.ddp_backend,
-            timeout_seconds=self.ddp_timeout,
-        )
+        return process_group.start(self.device_plan, self.ddp_timeout)
 
-    @property
+    @functools.cached_property
     def _setup_devices(self) -> torch.device:
-        """Decide device and parallel mode once, as `transformers.TrainingArguments._setup_devices` does."""
-        return self.world.device
+        """The device of this process, as `transformers.TrainingArguments._setup_devices` decides it."""
+        import torch
 
-    def renew_world(self) -> None:
-        """Forget a process group that a training has closed: the next question about devices starts one anew."""
-        if "world" in vars(self) and self.world.closed:
-            del self.world
+        return torch.device(self.device_plan.device)
 
     @property
     def device(self) -> torch.device:
@@ -103,27 +98,27 @@ class DeviceConfig:
     @property
     def n_gpu(self) -> int:
         """Accelerators this process drives: 0 on CPU, 1 when launched, all of them under DataParallel."""
-        return self.world.plan.n_gpu
+        return self.device_plan.n_gpu
 
     @property
     def parallel_mode(self) -> ParallelMode:
         """One device, several in one process (DataParallel), or one process a device (DDP)."""
-        return self.world.plan.parallel_mode
+        return self.device_plan.parallel_mode
 
     @property
     def world_size(self) -> int:
         """Processes that train together."""
-        return self.world.world_size
+        return self.device_plan.launch.world_size
 
     @property
     def process_index(self) -> int:
         """Global rank of this process."""
-        return self.world.rank
+        return self.device_plan.launch.rank
 
     @property
     def local_process_index(self) -> int:
         """Rank of this process on its machine; 0 where nothing was launched (`local_rank` is -1 then)."""
-        return max(self.world.local_rank, 0)
+        return max(self.device_plan.launch.local_rank, 0)
 
     @property
     def strategy_spec(self) -> StrategySpec:
@@ -131,6 +126,11 @@ class DeviceConfig:
         return STRATEGIES.get(str(self.strategy), STRATEGIES["none"])
 
     @property
-    def asked_precision(self) -> str:
-        """What --precision or its short forms say."""
-        return "fp16" if self.fp16 else "bf16" if self.bf16 else self.precision
+    def fp16(self) -> bool:
+        """Whether fp16 was given."""
+        return self.precision == "fp16"
+
+    @property
+    def bf16(self) -> bool:
+        """Whether bf16 was given."""
+        return self.precision == "bf16"

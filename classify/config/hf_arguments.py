@@ -125,6 +125,8 @@ def _warmup(raw: Any) -> tuple[str, Any]:
 # Arguments with another name here: a function from the value to (field, value).
 TRANSLATED: dict[str, Callable[[Any], tuple[str, Any]]] = {
     "load_best_model_at_end": lambda _: ("keep", "best"),
+    "bf16": lambda _: ("precision", "bf16"),
+    "fp16": lambda _: ("precision", "fp16"),
     "tf32": lambda _: ("precision", "tf32"),
     "warmup_ratio": _warmup,
     "per_gpu_train_batch_size": lambda raw: ("per_device_train_batch_size", raw),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from classify.config.fields import above, at_least, option
 
 
-@dataclass
+@dataclass(frozen=True)
 class OutputConfig:
     """Part of `TrainingConfig`; field names are those of `transformers.TrainingArguments` wherever it has the field."""
 

@@ -19,9 +19,9 @@ from typing import Any, NoReturn
 
 from classify.config import hf_arguments, sagemaker
 from classify.config.devices import DeviceConfig
-from classify.config.fields import as_switch, choices
+from classify.config.fields import as_switch, choices, shown_name
 from classify.config.output import OutputConfig
-from classify.config.schema import FIELDS, HINTS, DataConfig, ModelConfig, RunConfig, TrainingConfig
+from classify.config.schema import FIELDS, HINTS, DataConfig, ModelConfig, RunConfig, Source, TrainingConfig
 from classify.config.stored_run import FILE, newest_runs, run_folder, stored_values
 from classify.errors import InputError
 from classify.launch import launcher
@@ -41,7 +41,7 @@ COMMON = (
     "nproc", "strategy", "output_dir", "overwrite_output_dir", "resume_from_checkpoint",
 )  # fmt: skip
 # Similarity, by difflib, above which a flag is taken for a misspelt one.
-_ALIKE = 0.74
+_ALIKE = 0.7
 # Arguments of other scripts stand in the namespace under their names with this in front.
 _FOREIGN = "foreign:"
 
@@ -177,19 +177,19 @@ def parse_training(argv: Sequence[str], program: str) -> RunConfig:
     config_file = given.pop("config", None)
     if config_file is not None:
         values, names = _yaml_values(config_file, faults, ignored)
+    sources = {name: Source("file", typed) for name, typed in names.items() if name not in given}
+    sources |= {name: Source("flag") for name in given}
     values = _over(given, values)
-    assumed = _from_container(values, faults)
+    sources |= _from_container(values, faults)
     names = {name: text for name, text in names.items() if name not in given}
-    stored, file = _from_run(values, faults)
     values = {name: hf_arguments.to_value(name, raw) for name, raw in values.items()}
+    stored, file = _from_run(values, faults)
     merged = _over(values, stored)
-    taken = {name: file for name in stored if name in merged and name not in values}
-    assumed |= taken
+    taken = [name for name in stored if name in merged and name not in values]
+    sources |= {name: Source("earlier run", file) for name in taken}
     names |= {name: f"{file}: {name}" for name in taken}
-    values = merged
-    config = RunConfig.from_values(values, names, faults)
-    config.debug, config.plan, config.assumed, config.ignored = debug, plan, assumed, tuple(ignored)
-    return config
+    sources = {name: source for name, source in sources.items() if name in merged}
+    return RunConfig.from_values(merged, names, faults, debug=debug, plan=plan, sources=sources, ignored=tuple(ignored))
 
 
 def _translate(foreign: dict[str, Any], given: dict[str, Any], faults: list[str], where: str = "--") -> list[str]:
@@ -204,30 +204,30 @@ def _translate(foreign: dict[str, Any], given: dict[str, Any], faults: list[str]
             ignored.append(typed)
         elif name in hf_arguments.TRANSLATED:
             field, value = hf_arguments.TRANSLATED[name](raw)
-            given.setdefault(field, value)
+            if given.setdefault(field, value) != value:
+                flag = shown_name(FIELDS[field][1])
+                faults.append(f"{typed} means {flag} {value}, and {flag} is {given[field]}; give one of them.")
         else:
             faults.append(f"{typed}: {hf_arguments.REFUSED[name]}.")
     return ignored
 
 
-def _from_container(values: dict[str, Any], faults: list[str]) -> dict[str, str]:
-    """Set what SageMaker's container says and the person does not; returns {field: variable} of those."""
+def _from_container(values: dict[str, Any], faults: list[str]) -> dict[str, Source]:
+    """Set what SageMaker's container gives and the command does not; return the sources of those fields."""
     try:
         container = sagemaker.container_values(os.environ, values)
     except InputError as error:
         faults.extend(error.faults)
         return {}
     values.update({name: value for name, (value, _) in container.items()})
-    return {name: variable for name, (_, variable) in container.items()}
+    return {name: Source("container", variable) for name, (_, variable) in container.items()}
 
 
 def _over(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """Values of which the first win, also where the two use different words for the same thing."""
-    second = dict(second)
-    for alike in (("batch_size", "per_device_train_batch_size"), ("precision", "fp16", "bf16")):
-        if any(name in first for name in alike):
-            for name in alike:
-                second.pop(name, None)
+    """Merge values, of which the first win; either way to give the batch size wins over the other."""
+    alike = ("batch_size", "per_device_train_batch_size")
+    if any(name in first for name in alike):
+        second = {name: value for name, value in second.items() if name not in alike}
     return {**second, **first}
 
 

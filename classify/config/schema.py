@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -24,7 +25,7 @@ HALF_WEIGHT_LEVELS = ("O2", "O3")
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
 
-@dataclass
+@dataclass(frozen=True)
 class DataConfig:
     """The table: where it lies, which columns matter, how much of a text is read."""
 
@@ -149,7 +150,7 @@ class DataConfig:
         return [*tables, self.labels, self.eval_labels, self.test_labels, self.split_like]
 
 
-@dataclass
+@dataclass(frozen=True)
 class ModelConfig:
     """The model to start from and the head put on it."""
 
@@ -213,7 +214,7 @@ class ModelConfig:
         return self.model or DEFAULT_MODEL
 
 
-@dataclass
+@dataclass(frozen=True)
 class TrainingConfig(OutputConfig, DeviceConfig):
     """How to train and on what; TrainingArguments-like. `batch_size` is the global batch, on all devices together."""
 
@@ -343,7 +344,7 @@ class TrainingConfig(OutputConfig, DeviceConfig):
         """Rows of an optimizer step on all devices together."""
         if self.per_device_train_batch_size is None:
             return self.batch_size or Recipe.batch_size
-        return self.per_device_train_batch_size * self.world_size * self.world.replicas
+        return self.per_device_train_batch_size * self.world_size * self.device_plan.replicas
 
     @property
     def epochs(self) -> float:
@@ -361,31 +362,47 @@ class TrainingConfig(OutputConfig, DeviceConfig):
         return self.learning_rate or Recipe.learning_rate
 
 
-@dataclass
+@dataclass(frozen=True)
+class Source:
+    """Who set a value: a flag, a file's key, a variable of the container, the run to resume, or the recipe."""
+
+    kind: Literal["flag", "file", "container", "earlier run", "recipe"]
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}".rstrip()
+
+
+@dataclass(frozen=True)
 class RunConfig:
-    """All that a training run is told."""
+    """Settings of a run, and the source of each that is not a default.
+
+    As parsed, they are what was given; `resolve` returns what a run uses.
+    """
 
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     debug: bool = False
     plan: bool = False
-    # Who said what was not given: {field: a variable of SageMaker's container, or the run.json of the run to resume}.
-    assumed: dict[str, str] = field(default_factory=dict)
+    sources: Mapping[str, Source] = field(default_factory=dict)
     # Arguments of other scripts that were given and have no effect here.
     ignored: tuple[str, ...] = ()
-    _from_recipe: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def from_values(
-        cls, values: dict[str, Any], names: dict[str, str] | None = None, faults: list[str] | None = None
+        cls,
+        values: Mapping[str, Any],
+        names: Mapping[str, str] | None = None,
+        faults: Sequence[str] = (),
+        **others: Any,
     ) -> RunConfig:
         """Build from {field name: raw value}; strings are converted. Raises InputError with every fault.
 
-        `names` maps a field to what the person typed for it, for messages; `faults` are those found before.
+        `names` maps a field to what was typed for it, for messages; `faults` are those of parsing; `others` are fields
+        of RunConfig.
         """
-        names = names or {}
-        faults = list(faults or [])
+        names, faults = names or {}, list(faults)
         parts: dict[str, dict[str, Any]] = {"data": {}, "model": {}, "training": {}}
         for name, raw in values.items():
             part, spec = FIELDS[name]
@@ -393,58 +410,52 @@ class RunConfig:
                 parts[part][name] = convert(spec, HINTS[name], raw, names.get(name, shown_name(spec)))
             except InputError as error:
                 faults.extend(error.faults)
-        config = cls(DataConfig(**parts["data"]), ModelConfig(**parts["model"]), TrainingConfig(**parts["training"]))
+        kinds = {"data": DataConfig, "model": ModelConfig, "training": TrainingConfig}
+        config = cls(**{part: kind(**parts[part]) for part, kind in kinds.items()}, **others)
         config._combine(faults)
         if faults:
             raise InputError(*faults)
         return config
 
-    def settle(self, rows: int, width: int) -> tuple[str, ...]:
-        """Take from the recipe (see `recipe.choose`) what nobody gave, and return the names of those fields.
+    def validated(self) -> RunConfig:
+        """Return the settings with each value converted to its field's type: a Path to text, "3" to a number.
 
-        What an earlier recipe gave, on another table, is forgotten.
+        Raises one InputError that lists the faults of all fields and of their combinations.
+        """
+        others = {name: getattr(self, name) for name in ("debug", "plan", "sources", "ignored")}
+        values = {name: getattr(getattr(self, part), name) for name, (part, _) in FIELDS.items()}
+        return RunConfig.from_values(values, **others)
+
+    def replace(self, **values: Any) -> RunConfig:
+        """Return a copy with other values, by field name."""
+        parts: dict[str, dict[str, Any]] = {"data": {}, "model": {}, "training": {}}
+        for name, value in values.items():
+            parts[FIELDS[name][0]][name] = value
+        return dataclasses.replace(
+            self, **{part: dataclasses.replace(getattr(self, part), **parts[part]) for part in parts}
+        )
+
+    def resolve(self, rows: int, width: int) -> RunConfig:
+        """Return the settings with the recipe's values where none was given.
+
+        `rows` are the training rows, `width` is the encoder's hidden size; see `recipe.choose`.
         """
         training = self.training
-        self._forget_recipe()
-        # Of few rows the start is kept behind pairs, and a random head is none to keep. Steps on pairs take the whole
-        # model and its optimizer on each device.
+        # Contrastive training keeps the start of few rows and needs a head from the probe, and the whole model with its
+        # optimizer on each device.
         whole = training.strategy_spec.whole_model and training.opt_level not in HALF_WEIGHT_LEVELS
         pairs = self.model.head == "probe" and training.contrastive_steps != 0 and whole
-        recipe = choose(rows, width, pairs=pairs, preset=training.preset, lora=self.model.lora)
-        by_device = training.per_device_train_batch_size is not None
-        names = [spec.name for spec in dataclasses.fields(recipe) if not (by_device and spec.name == "batch_size")]
-        self._from_recipe = {name: getattr(recipe, name) for name in names if getattr(training, name) is None}
-        for name, value in self._from_recipe.items():
-            setattr(training, name, value)
-        return tuple(self._from_recipe)
+        recipe = dataclasses.asdict(choose(rows, width, pairs=pairs, preset=training.preset, lora=self.model.lora))
+        if training.per_device_train_batch_size is not None:
+            del recipe["batch_size"]
+        chosen = {name: value for name, value in recipe.items() if getattr(training, name) is None}
+        sources = {**self.sources, **dict.fromkeys(chosen, Source("recipe"))}
+        return dataclasses.replace(self.replace(**chosen), sources=sources)
 
     @property
     def from_recipe(self) -> list[str]:
-        """Names of the fields that `settle` has set."""
-        return sorted(self._from_recipe)
-
-    def _forget_recipe(self) -> None:
-        for name, value in self._from_recipe.items():
-            if getattr(self.training, name) == value:
-                setattr(self.training, name, None)
-        self._from_recipe = {}
-
-    def validate(self) -> None:
-        """Check every field and their combinations; raises one InputError that lists all faults.
-
-        Values are turned into their field's type on the way: a Path into text, "3" into a number.
-        """
-        faults: list[str] = []
-        self._forget_recipe()
-        for name, (part, spec) in FIELDS.items():
-            try:
-                value = convert(spec, HINTS[name], getattr(getattr(self, part), name), shown_name(spec))
-                setattr(getattr(self, part), name, value)
-            except InputError as error:
-                faults.extend(error.faults)
-        self._combine(faults)
-        if faults:
-            raise InputError(*faults)
+        """Names of the fields that the recipe has set."""
+        return [name for name, source in self.sources.items() if source.kind == "recipe"]
 
     def _combine(self, faults: list[str]) -> None:
         """Faults that take two fields to see."""
@@ -456,16 +467,8 @@ class RunConfig:
                 f"--batch-size {training.batch_size} and --per-device-train-batch-size "
                 f"{training.per_device_train_batch_size} both set the rows of a step; give one of them."
             )
-        if training.fp16 and training.bf16:
-            faults.append("--fp16 and --bf16 exclude each other; give one of them.")
-        for flag in ("fp16", "bf16"):
-            if getattr(training, flag) and training.precision not in ("auto", flag):
-                faults.append(f"--{flag} and --precision {training.precision} contradict each other; give one of them.")
-        if training.use_cpu and (training.fp16 or training.precision in ("fp16", "tf32")):
-            asked = "fp16" if training.fp16 else training.precision
-            faults.append(
-                f"--precision {asked} needs a GPU, which --cpu leaves alone; take bf16 or fp32, or drop --cpu."
-            )
+        if training.use_cpu and training.precision in ("fp16", "tf32"):
+            faults.append(f"--precision {training.precision} needs a GPU; take bf16 or fp32, or drop --cpu.")
         if training.opt_level is not None:
             self._combine_level(training.opt_level, faults)
         epochs, flag = training.num_train_epochs, "--epochs 0"
@@ -490,7 +493,7 @@ class RunConfig:
 
     def _combine_level(self, level: str, faults: list[str]) -> None:
         """Faults of --opt-level beside other options."""
-        asked = self.training.asked_precision
+        asked = self.training.precision
         if asked not in (("auto", "fp32") if level == "O0" else ("auto", "bf16", "fp16")):
             faults.append(
                 f"--opt-level {level} and --precision {asked} contradict each other; give one of them"

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from classify.config.schema import FIELDS
+from classify.config.schema import FIELDS, Source
 from classify.errors import InputError
 
 CHECKPOINTS = "checkpoints"
@@ -53,13 +53,16 @@ def stored_values(folder: Path) -> dict[str, Any]:
         content = json.loads(file.read_text(encoding="utf-8"))
         parts = [dict(content["config"][part]) for part in ("data", "model", "training")]
         base = Path(content.get("cwd") or ".")
-        recipe = frozenset(content.get("recipe", ()))
+        recipe = {name for name, source in content.get("sources", {}).items() if source == str(Source("recipe"))}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(
             f"{file}: expected the settings of a run under 'config'. Got something else ({type(error).__name__}: "
             f"{error}); give --data and the other flags of the run."
         ) from None
     stored = {str(name): value for part in parts for name, value in part.items()}
+    for name in ("fp16", "bf16"):  # options of earlier versions
+        if stored.pop(name, False):
+            stored["precision"] = name
     # An option that was removed has no effect where it was off.
     gone = [name for name, value in stored.items() if name not in FIELDS and value not in (None, False, _OFF.get(name))]
     unknown = ", ".join(map(repr, gone))

@@ -21,12 +21,9 @@ from classify.errors import ClassifyError, DeviceError
 from classify.launch import accelerators, process_settings
 from classify.launch.device_plan import (
     DevicePlan,
-    Hardware,
     ParallelMode,
     check_own_device,
-    detect_hardware,
     device_identity,
-    plan_devices,
 )
 from classify.launch.launcher import Launch, export, hosts_the_store, several_machines, take_listener
 from classify.launch.restarts import restarts
@@ -38,19 +35,8 @@ _formed = 0
 _OUTSIDE = "192.0.2.1"
 
 
-def start(
-    *, use_cpu: bool, local_rank: int, strategy: str = "auto", backend: str | None = None, timeout_seconds: int = 1800
-) -> World:
-    """Plan, start the process group where there are several processes, take the device, set the threads."""
-    hardware = Hardware() if use_cpu else detect_hardware()
-    plan = plan_devices(
-        use_cpu=use_cpu,
-        local_rank=local_rank,
-        environment=os.environ,
-        hardware=hardware,
-        strategy=strategy,
-        backend=backend,
-    )
+def start(plan: DevicePlan, timeout_seconds: int = 1800) -> World:
+    """Start the process group where there are several processes, take the device, set the thread count."""
     if plan.parallel_mode is ParallelMode.DISTRIBUTED:
         export(plan.launch)  # before the device is touched: some vendors' software finds its own there
     threads = process_settings.share_cores(plan.launch)

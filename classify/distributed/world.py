@@ -65,7 +65,7 @@ class World:
     @property
     def replicas(self) -> int:
         """Devices this process drives at once: more than one only under DataParallel."""
-        return self.plan.n_gpu if self.plan.parallel_mode is ParallelMode.NOT_DISTRIBUTED else 1
+        return self.plan.replicas
 
     @property
     def accelerator(self) -> Accelerator:

@@ -58,6 +58,26 @@ class DevicePlan:
         """What the strategy needs and can do."""
         return STRATEGIES[self.strategy]
 
+    @property
+    def replicas(self) -> int:
+        """Devices this process drives at once: more than one only under DataParallel."""
+        return self.n_gpu if self.parallel_mode is ParallelMode.NOT_DISTRIBUTED else 1
+
+
+def plan_here(use_cpu: bool, local_rank: int, strategy: str = "auto", backend: str | None = None) -> DevicePlan:
+    """Decide for this process, from its environment variables and the accelerators torch can use. Imports torch.
+
+    Raises DeviceError where arguments, environment and hardware contradict each other.
+    """
+    return plan_devices(
+        use_cpu=use_cpu,
+        local_rank=local_rank,
+        environment=os.environ,
+        hardware=Hardware() if use_cpu else detect_hardware(),
+        strategy=strategy,
+        backend=backend,
+    )
+
 
 def plan_devices(
     *,

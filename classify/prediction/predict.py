@@ -21,6 +21,7 @@ from classify.distributed.world import World
 from classify.evaluation.inference import logits_of
 from classify.evaluation.predictions_file import write_predictions
 from classify.launch import launcher
+from classify.launch.device_plan import plan_here
 from classify.modeling.classifier import LoadedModel, decide_packing, load_trained, quiet_libraries
 from classify.modeling.precision import for_prediction
 from classify.modeling.result_folder import fingerprint, labels_of, read_settings
@@ -101,7 +102,7 @@ def _as_texts(texts: Iterable[str]) -> list[str]:
 
 def start_world(use_cpu: bool) -> World:
     """The device of this process; behind a launcher the processes share the work, and meet here."""
-    return start(use_cpu=use_cpu, local_rank=-1, strategy="auto" if launcher.is_launched() else "none")
+    return start(plan_here(use_cpu, local_rank=-1, strategy="auto" if launcher.is_launched() else "none"))
 
 
 def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "auto") -> Classifier:

@@ -54,7 +54,7 @@ class Checked:
 
 def check(config: RunConfig) -> Checked:
     """Validate arguments, environment, tables, model name and output folder. Raises InputError with the faults."""
-    config.validate()
+    config = config.validated()
     check_start(config.training)
     return check_inputs(config)
 
@@ -84,11 +84,11 @@ def check_inputs(config: RunConfig) -> Checked:
             _check_frozen(config, model)
     faults.raise_if_any()
     width = memory_estimate.width_of(model.config)
-    chosen = config.settle(len(corpus.train), width)
+    config = config.resolve(len(corpus.train), width)
     notes = _check_disk(config, corpus, model, destination) if launcher.looks_at_folders() else ()
     if config.ignored:
         notes = (f"no effect here: {', '.join(config.ignored)}", *notes)
-    guesses = (*_guesses(config, corpus, model), *_recipe(config, chosen, corpus, width))
+    guesses = (*_guesses(config, corpus, model), *_recipe(config, corpus, width))
     return Checked(config, task, corpus, model, destination, trackers, guesses, notes)
 
 
@@ -192,8 +192,9 @@ def _guesses(config: RunConfig, corpus: Corpus, model: ModelFolder) -> tuple[Gue
     values = config.flat()
     return (
         *(
-            Guess(name.replace("_", " "), str(values[name]), f"{where} says so", _flag(name))
-            for name, where in config.assumed.items()
+            Guess(name.replace("_", " "), str(values[name]), f"from {source.name}", _flag(name))
+            for name, source in config.sources.items()
+            if source.kind in ("container", "earlier run")
         ),
         Guess("table", f"{table.path}, {len(table)} rows", table.content.form, table.content.flag),
         *corpus.guesses,
@@ -210,10 +211,10 @@ def _pooling(asked: str, model: ModelFolder) -> Guess:
     return Guess("pooling", value, why if asked == "auto" else "asked for", "pooling in --config")
 
 
-def _recipe(config: RunConfig, chosen: tuple[str, ...], corpus: Corpus, width: int) -> tuple[Guess, ...]:
+def _recipe(config: RunConfig, corpus: Corpus, width: int) -> tuple[Guess, ...]:
     """The line on what the recipe chose; none where everything was given."""
     training = config.training
-    chosen = tuple(name for name in chosen if name != "contrastive_steps" or training.contrastive_steps)
+    chosen = [name for name in config.from_recipe if name != "contrastive_steps" or training.contrastive_steps]
     if not chosen:
         return ()
     words = {

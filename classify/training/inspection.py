@@ -70,8 +70,8 @@ def _speed(checked: Checked, tokenizer: object, tokens: Tokens) -> dict[str, Any
     """Return rows a second of steps that change nothing, the seconds that a run would take, and bytes a device."""
     config, part = checked.config, checked.corpus.train
     training = config.training
-    with training.world as world, tempfile.TemporaryDirectory() as folder:
-        precision = choose_precision(training.asked_precision, world.device, training.opt_level)
+    with training.start() as world, tempfile.TemporaryDirectory() as folder:
+        precision = choose_precision(training.precision, world.device, training.opt_level)
         loaded = load(checked, tokenizer, {part.table.path: tokens}, world.device)
         strategy = make_strategy(loaded.model, training, world)
         strategy.place(Path(folder))

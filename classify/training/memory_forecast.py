@@ -31,7 +31,7 @@ def need(checked: Checked, world: World, length: float) -> memory_estimate.Need:
     training, model = config.training, config.model
     devices = world.world_size * max(1, plan.n_gpu if plan.spec.processes == "one" else 1)
     rows = training.train_batch_size / training.gradient_accumulation_steps
-    half = choose_precision(training.asked_precision, world.device, training.opt_level).half is not None
+    half = choose_precision(training.precision, world.device, training.opt_level).half is not None
     each = rows if plan.spec.spreads_layers else rows / devices
     if plan.spec.cuts_steps and world.device.type == "cpu" and training.opt_level in (None, "O0", "O1"):
         at_once = memory_estimate.tokens_at_once(memory_estimate.width_of(checked.model.config))

@@ -82,15 +82,14 @@ def train(
 
 def _train(config: RunConfig, checked: Checked | None, begun: float) -> Path:
     """Check, tokenize, form the process group, run."""
-    config.training.renew_world()
     quiet_libraries()
-    with launcher.telling_other_machines(lambda: config.training.world):
+    with launcher.telling_other_machines(config.training.start):
         checked = checked or check(config)
         if launcher.decides_alone():  # at once: a long table takes its time to tokenise
             for line in checked.choices():
                 say(line)
         tokenized = tokenize_tables(checked)
-    with config.training.world as world:
+    with checked.config.training.start() as world:
         world.share_faults(None)
         try:
             with prepared(checked, tokenized, world, begun) as run:

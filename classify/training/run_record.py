@@ -85,7 +85,7 @@ class RunRecord:
                 ],
                 "cwd": os.getcwd(),
                 "config": self.config.to_dict(),
-                "recipe": self.config.from_recipe,
+                "sources": {name: str(source) for name, source in self.config.sources.items()},
                 "guesses": [vars(guess) for guess in self.guesses],
                 "versions": versions(),
                 "data": {

@@ -152,7 +152,7 @@ def prepared(checked: Checked, tokenized: Tokenized, world: World, begun: float)
     training = checked.config.training
     require_same(checked, world)
     require_enough(checked, world)
-    precision = choose_precision(training.asked_precision, world.device, training.opt_level)
+    precision = choose_precision(training.precision, world.device, training.opt_level)
     loaded = load(checked, tokenized.tokenizer, tokenized.tokens, world.device)
     strategy = make_strategy(loaded.model, training, world)
     train = checked.corpus.train

@@ -52,7 +52,7 @@ def test_bad_files(person: Person, name: str) -> None:
         (["--data", "my.csv", "--nproc", "5000"], "each process loads the model"),
         (["--data", "my.csv", "--strategy", "ddp"], "--strategy ddp needs one process per device"),
         (["--data", "my.csv", "--cpu", "--strategy", "dp"], "needs several GPUs"),
-        (["--data", "my.csv", "--cpu", "--fp16"], "needs a GPU, which --cpu leaves alone"),
+        (["--data", "my.csv", "--cpu", "--fp16"], "--precision fp16 needs a GPU; take bf16"),
         (
             ["--data", "my.csv", "--freeze-layers", "99"],
             "the model has 6 layers; give that or less",

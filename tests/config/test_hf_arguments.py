@@ -68,8 +68,12 @@ def test_a_command_of_run_classification() -> None:
     }  # fmt: skip
 
 
-def test_a_flag_of_ours_wins_over_its_translation() -> None:
-    assert parse("--data", "x", "--tf32", "True", "--precision", "fp32").training.precision == "fp32"
+@pytest.mark.parametrize(("flag", "value"), [("--fp16", "fp16"), ("--bf16", "bf16"), ("--tf32", "tf32")])
+def test_short_forms_of_precision(flag: str, value: str) -> None:
+    assert parse("--data", "x", flag).training.precision == value
+    assert parse("--data", "x", flag, "True", "--precision", value).training.precision == value
+    line = f"{flag} means --precision {value}, and --precision is fp32; give one of them."
+    assert faults("--data", "x", flag, "--precision", "fp32") == (line,)
 
 
 @pytest.mark.parametrize(

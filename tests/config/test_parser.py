@@ -18,7 +18,7 @@ CONTRACT = """--data --eval-data --test-data --text-column --label-column --mode
 --max-length --output-dir --overwrite-output-dir --seed --config --resume --precision --cpu --nproc --strategy
 --save-steps --max-train-samples --max-steps --head --report-to --debug --train-file --validation-file --test-file
 --model-name-or-path --num-train-epochs --max-seq-length --no-cuda --use-cpu --per-device-train-batch-size
---resume-from-checkpoint --fp16 --bf16 --local-rank --plan --ddp-backend --save-on-each-node
+--resume-from-checkpoint --local-rank --plan --ddp-backend --save-on-each-node
 --gradient-accumulation-steps --gradient-checkpointing --lr-scheduler-type --layerwise-lr-decay
 --label-smoothing-factor --class-weights --freeze-embeddings --freeze-layers --lora --max-minutes --opt-level
 --sync-batch-norm --device-memory --sync-bn --fp16-opt-level --keep
@@ -227,7 +227,7 @@ def test_every_recipe_validates_and_is_headed_by_its_command(path: Path) -> None
     assert f"--config configs/{path.name}" in command
     words = command.split("run_classify.py", 1)[1].split()
     words[words.index("--config") + 1] = str(path)
-    parse(*words).validate()
+    parse(*words).validated()
     assert set(yaml.safe_load(text)) <= set(yaml_keys()) | {key.replace("_", "-") for key in yaml_keys()}
 
 
@@ -245,7 +245,7 @@ def test_names_are_those_of_training_arguments() -> None:
     assert names >= {
         "output_dir", "num_train_epochs", "max_steps", "per_device_train_batch_size", "gradient_accumulation_steps",
         "learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "warmup_steps",
-        "seed", "fp16", "bf16", "use_cpu", "local_rank", "ddp_backend", "ddp_timeout", "save_steps", "save_total_limit",
+        "seed", "use_cpu", "local_rank", "ddp_backend", "ddp_timeout", "save_steps", "save_total_limit",
         "logging_steps", "report_to", "resume_from_checkpoint",
     }  # fmt: skip
     assert TrainingConfig().local_rank == -1
@@ -265,7 +265,7 @@ class Frame:
 
 def test_a_python_object_in_place_of_a_value_is_told_in_a_line() -> None:
     with pytest.raises(InputError) as caught:
-        RunConfig(DataConfig(data=Frame(), max_length=Frame()), training=TrainingConfig(strategy=Frame())).validate()  # type: ignore[arg-type]
+        RunConfig(DataConfig(data=Frame(), max_length=Frame()), training=TrainingConfig(strategy=Frame())).validated()  # type: ignore[arg-type]
     assert list(caught.value.faults) == [
         "--data must be a name. Got a Frame instead.",
         "--max-length must be a whole number of at least 4. Got a Frame instead.",

@@ -8,6 +8,7 @@ import pytest
 
 from classify.config.parser import parse_training
 from classify.config.sagemaker import container_values
+from classify.config.schema import RunConfig
 from classify.errors import InputError
 from classify.launch.device_plan import Hardware, plan_devices
 from classify.launch.launcher import read_launch
@@ -28,6 +29,11 @@ def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]
     return variables
 
 
+def given_by_container(config: RunConfig) -> dict[str, str]:
+    """The settings that the container has given, and the variable of each."""
+    return {name: source.name for name, source in config.sources.items() if source.kind == "container"}
+
+
 def test_channels_and_the_model_folder(container: dict[str, str]) -> None:
     config = parse_training(["--epochs", "2", "--bf16", "True", "--lora", "false"], "run_classify.py")
     assert Path(config.data.data or "").name == "train.csv"
@@ -36,7 +42,7 @@ def test_channels_and_the_model_folder(container: dict[str, str]) -> None:
     assert config.training.output_dir == container["SM_MODEL_DIR"]
     assert config.training.bf16
     assert not config.model.lora
-    assert config.assumed == {
+    assert given_by_container(config) == {
         "data": "SM_CHANNEL_TRAIN",
         "eval_data": "SM_CHANNEL_VALIDATION",
         "test_data": "SM_CHANNEL_TEST",
@@ -47,7 +53,7 @@ def test_channels_and_the_model_folder(container: dict[str, str]) -> None:
 def test_what_the_person_names_wins(container: dict[str, str]) -> None:
     config = parse_training(["--data", "mine.csv", "--output-dir", "out"], "run_classify.py")
     assert (config.data.data, config.data.test_data, config.training.output_dir) == ("mine.csv", None, "out")
-    assert config.assumed == {}
+    assert given_by_container(config) == {}
 
 
 def test_a_channel_with_several_tables(container: dict[str, str]) -> None:

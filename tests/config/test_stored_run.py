@@ -41,8 +41,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
             num_train_epochs=5.0, batch_size=16, precision="bf16", use_cpu=True, nproc=2, save_total_limit=4
         ),
     )
-    config.training.overwrite_output_dir = True
-    config.training.output_dir = "elsewhere"
+    config = config.replace(overwrite_output_dir=True)
+    config = config.replace(output_dir="elsewhere")
     store(of(config))
     return config
 
@@ -66,9 +66,10 @@ def test_all_settings_are_the_runs(run: RunConfig, words: tuple[str, ...]) -> No
         expected.pop(name)
         got.pop(name)
     assert got == expected
-    assert set(found.assumed.values()) == {f"{FOLDER}/run.json"}
-    assert "num_train_epochs" in found.assumed
-    assert "learning_rate" not in found.assumed
+    stored = {name: source for name, source in found.sources.items() if source.kind == "earlier run"}
+    assert {source.name for source in stored.values()} == {f"{FOLDER}/run.json"}
+    assert "num_train_epochs" in stored
+    assert "learning_rate" not in stored
 
 
 def test_what_is_given_beside_it_wins(run: RunConfig, tmp_path: Path) -> None:
@@ -79,9 +80,9 @@ def test_what_is_given_beside_it_wins(run: RunConfig, tmp_path: Path) -> None:
     training = found.training
     assert (training.num_train_epochs, training.save_total_limit) == (7, 1)
     assert (training.batch_size, training.per_device_train_batch_size) == (None, 4)
-    assert (training.precision, training.bf16) == ("auto", True)
+    assert (training.precision, training.bf16) == ("bf16", True)
     assert found.data.data == "my.csv"
-    assert "num_train_epochs" not in found.assumed
+    assert found.sources["num_train_epochs"].kind == "flag"
 
 
 def test_a_run_of_a_version_without_recipe_goes_on_as_it_began(run: RunConfig) -> None:

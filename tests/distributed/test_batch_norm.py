@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -37,17 +38,17 @@ def train_with_batch_norm(model_folder: Path, results: Path, way: str) -> None:
     settings = {"use_cpu": True, "seed": SEED, "learning_rate": 1e-3, "adam_epsilon": 1e-3}
     config = TrainingConfig(sync_batch_norm=way == "synchronised", **settings)
     several = config.world_size > 1 and not config.sync_batch_norm
+    world = config.start()
     for batch_size, steps in ((8, 1),) if several else ((8, 1), (4, 1), (3, 6)):
         data, model = data_and_model(model_folder)
         with_batch_norm(model).use_packing(True)
-        config.max_steps = steps
-        trainer = make_trainer(model, data, config, config.world, batch_size)
+        trainer = make_trainer(model, data, dataclasses.replace(config, max_steps=steps), world, batch_size)
         list(trainer.steps())
-        logits = logits_of(model, data.tokens, data.rows, config.world)
-        if config.world.is_main:
+        logits = logits_of(model, data.tokens, data.rows, world)
+        if world.is_main:
             tensors = {name: tensor.numpy() for name, tensor in model.stock.state_dict().items()}
-            np.savez(results / f"{way}-{config.world.world_size}-{batch_size}.npz", logits=logits, **tensors)
-    config.world.close()
+            np.savez(results / f"{way}-{world.world_size}-{batch_size}.npz", logits=logits, **tensors)
+    world.close()
 
 
 @pytest.fixture(scope="module")

@@ -97,7 +97,7 @@ class _Encoder(nn.Module):
 @pytest.mark.parametrize("norm", [False, True])
 def test_buffers_are_broadcast_for_a_batch_norm_alone(norm: bool, group: None) -> None:
     """DistributedDataParallel would send position numbers, which no step changes, before every forward pass."""
-    world = TrainingConfig(use_cpu=True).world
+    world = TrainingConfig(use_cpu=True).start()
     plan = dataclasses.replace(world.plan, parallel_mode=ParallelMode.DISTRIBUTED, strategy="ddp", backend="gloo")
     model: Any = None
     strategy = make_strategy(model, TrainingConfig(), dataclasses.replace(world, plan=plan))

@@ -99,7 +99,7 @@ def train(model_folder: Path, world: World, packed: bool, micro: int) -> tuple[S
 def test_the_same_weights_as_one_device(two_devices: World, model_folder: Path, packed: bool, micro: int) -> None:
     """The loss is weighted by rows: a mean of the replicas' means would differ where they hold unequal numbers."""
     strategy, data, told = train(model_folder, two_devices, packed, micro)
-    other, _, alone = train(model_folder, TrainingConfig(use_cpu=True).world, packed, micro)
+    other, _, alone = train(model_folder, TrainingConfig(use_cpu=True).start(), packed, micro)
     two, one = strategy.model, other.model
     a, b = (
         torch.cat([p.detach().flatten() for n, p in model.stock.named_parameters() if not n.endswith("key.bias")])
@@ -134,11 +134,16 @@ def test_logits_come_back_in_the_order_of_the_batches(two_devices: World, model_
 
 
 def test_a_whole_run_says_that_ddp_is_faster(
-    two_devices: World, table: Path, model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    two_devices: World,
+    table: Path,
+    model_folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Once, and the folder tells what was done."""
     training = TrainingConfig(output_dir=str(tmp_path / "out"), max_steps=3, batch_size=32, report_to="none")
-    training.__dict__["world"] = two_devices
+    monkeypatch.setattr(TrainingConfig, "start", lambda _: two_devices)
     folder = classify.train(RunConfig(DataConfig(data=str(table)), ModelConfig(model=str(model_folder)), training))
     said = capsys.readouterr().out
     assert said.count("--nproc 2 (or torchrun) is faster") == 1
@@ -155,5 +160,5 @@ def test_a_plan_with_one_device_is_no_data_parallel() -> None:
 
 def test_rows_per_device_are_counted_for_each_of_them(two_devices: World) -> None:
     config = TrainingConfig(per_device_train_batch_size=8)
-    config.world = two_devices
+    vars(config)["device_plan"] = two_devices.plan
     assert config.train_batch_size == 16

@@ -65,7 +65,7 @@ def _digest(model: LoadedModel) -> str:
 def train_every_case(model_folder: Path, results: Path, strategy: Any = "auto") -> None:
     """Train 20 steps in every case of this world size, in one process group, and store weights, logits and losses."""
     first = TrainingConfig(use_cpu=True, strategy=strategy)
-    world = first.world
+    world = first.start()
     where = "apart-" if world.plan.launch.spans_machines else ""
     place = (first.parallel_mode.value, first.world_size, first.process_index, first.local_process_index, first.n_gpu)
     (results / f"place-{where}{world.world_size}-{world.rank}.txt").write_text(repr(place))

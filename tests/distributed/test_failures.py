@@ -333,7 +333,7 @@ def test_an_error_on_one_of_two_gpus_ends_both(tmp_path: Path) -> None:
     script.write_text(
         "import torch\n"
         "from classify.config.schema import TrainingConfig\n"
-        "world = TrainingConfig().world\n"
+        "world = TrainingConfig().start()\n"
         "numbers = torch.ones(1 << 20, device=world.device)\n"
         "torch.distributed.all_reduce(numbers)\n"
         "try:\n"

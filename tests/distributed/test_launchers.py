@@ -151,8 +151,7 @@ def test_a_script_that_trains_twice(
         f"model = ModelConfig(model={str(model_folder)!r}, head='random')\n"
         f"config = RunConfig(DataConfig(data={str(table)!r}), model, training)\n"
         "for seed in (1, 2):\n"
-        "    training.seed = seed\n"
-        "    folder = classify.train(config)\n"
+        "    folder = classify.train(config.replace(seed=seed))\n"
         "    assert json.loads((folder / 'run.json').read_text())['status'] == 'finished', 'not yet written'\n"
         "for _ in range(2):\n"
         "    with classify.load_classifier('runs/my-1', use_cpu=True) as classifier:\n"
@@ -191,9 +190,8 @@ def train_twice(folder: Path, table: Path, model: Path) -> None:
     assert training.device.type == "cpu"
     assert training.world_size == 2
     config = RunConfig(DataConfig(data=str(table)), ModelConfig(model=str(model), head="random"), training)
-    for _ in range(2):
-        classify.train(config)
-        training.overwrite_output_dir = True
+    classify.train(config)
+    classify.train(config.replace(overwrite_output_dir=True))
 
 
 def test_a_device_asked_for_before_training(table: Path, model_folder: Path, tmp_path: Path) -> None:

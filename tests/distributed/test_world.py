@@ -35,8 +35,8 @@ def test_a_single_process_on_the_cpu() -> None:
     assert config.n_gpu == 0
     assert config.parallel_mode is ParallelMode.NOT_PARALLEL
     assert (config.world_size, config.process_index, config.local_process_index) == (1, 0, 0)
-    assert config.world.local_rank == -1
-    assert config.world.is_main
+    assert config.start().local_rank == -1
+    assert config.start().is_main
 
 
 def test_values_are_those_of_transformers() -> None:
@@ -55,7 +55,7 @@ def test_values_are_those_of_transformers() -> None:
 
 
 def test_one_process_answers_without_a_group() -> None:
-    world = TrainingConfig(use_cpu=True).world
+    world = TrainingConfig(use_cpu=True).start()
     world.barrier()
     assert world.sum([1.0, 2.0]) == [1.0, 2.0]
     assert world.any(True)
@@ -93,7 +93,7 @@ def test_an_error_of_one_rank_does_not_wait_for_the_others(
 
     monkeypatch.setattr(torch.distributed.distributed_c10d, "_abort_process_group", abort)
     monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: taken.append("destroy"))
-    world = TrainingConfig(use_cpu=True).world
+    world = TrainingConfig(use_cpu=True).start()
     plan = replace(world.plan, parallel_mode=ParallelMode.DISTRIBUTED, strategy="ddp", backend=backend)
     try:
         world = replace(world, plan=plan)
@@ -186,7 +186,7 @@ def test_padded_steps_are_cut_by_tokens_and_on_a_cpu_alone(model_folder: Path) -
 def test_processes_of_a_machine_share_its_caches(
     strategy: str, processes: int, alone: int | None, wanted: int | None
 ) -> None:
-    world = TrainingConfig(use_cpu=True).world
+    world = TrainingConfig(use_cpu=True).start()
     launch = replace(world.plan.launch, world_size=processes, local_world_size=processes)
     there = replace(world, plan=replace(world.plan, launch=launch, strategy=strategy))
     model: Any = SimpleNamespace(tokens_at_once=alone)
@@ -221,8 +221,8 @@ def test_a_cut_step_changes_no_weight(
         start = torch.cat([p.detach().flatten() for p in model.stock.parameters()])
         # A larger epsilon, or gradients that are rounding alone would move a weight as far as any other.
         config = TrainingConfig(use_cpu=True, max_steps=3, learning_rate=1e-3, adam_epsilon=1e-3, **settings)
-        model.compute_in(choose_precision(config.asked_precision, torch.device("cpu"), config.opt_level))
-        trainer = make_trainer(model, data, config, config.world, 16)
+        model.compute_in(choose_precision(config.precision, torch.device("cpu"), config.opt_level))
+        trainer = make_trainer(model, data, config, config.start(), 16)
         list(trainer.steps())
         micros.append(trainer.micros)
         ends.append(torch.cat([p.detach().float().flatten() for p in model.stock.parameters()]))
@@ -241,7 +241,7 @@ def test_data_parallel_on_two_gpus(model_folder: Path) -> None:
     model = load_model(resolve_model(str(model_folder)), ["a", "b"], seed=0, pad_token_id=0, dropout=0.0)
     model.use_packing(True)
     model.classifier.to(config.device)
-    strategy = make_strategy(model, config, config.world)
+    strategy = make_strategy(model, config, config.start())
     strategy.begin()
     batches = [model.batch(tokens, np.arange(0, 6)), model.batch(tokens, np.arange(6, 11))]
     got = strategy.forward(batches)

@@ -44,7 +44,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def decide(model: LoadedModel, tokens: Tokens, rows: Any, wish: str = "auto", training: bool = True) -> str:
     """`decide_packing` in a single process on the CPU."""
-    return decide_packing(model, tokens, rows, TrainingConfig(use_cpu=True).world, wish, training=training)
+    return decide_packing(model, tokens, rows, TrainingConfig(use_cpu=True).start(), wish, training=training)
 
 
 def load(folder: Path, device: str = "cpu") -> tuple[LoadedModel, Tokens]:

@@ -49,7 +49,7 @@ def test_features_are_the_true_mean(tmp_path: Path, kind: str, packed: bool) -> 
     model = load_model(resolve_model(str(path)), ["a", "b", "c"], seed=1, pad_token_id=0)
     model.use_packing(packed)
     found = features_of(
-        model, tokenize(tokenizer, TEXTS, 60), np.arange(len(TEXTS)), TrainingConfig(use_cpu=True).world
+        model, tokenize(tokenizer, TEXTS, 60), np.arange(len(TEXTS)), TrainingConfig(use_cpu=True).start()
     )
     encoder = transformers.AutoModel.from_pretrained(path).eval()
     for features, text in zip(found, TEXTS, strict=True):

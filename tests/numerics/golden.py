@@ -57,7 +57,7 @@ def losses(folder: Path) -> list[float]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        trainer = make_trainer(model, data, config, config.world, 16)
+        trainer = make_trainer(model, data, config, config.start(), 16)
         events = trainer.steps()
         return [event.loss for event in events if event.loss is not None]
     finally:

@@ -353,7 +353,7 @@ def run_distributed_test(
 ) -> None:
     """Call a module-level function in `world_size` processes, with what a launcher would set in their environment.
 
-    It forms its group itself (`TrainingConfig.world`), and asserts in place: an error of any rank is this test's.
+    It forms its group itself (`TrainingConfig.start`), and asserts in place: an error of any rank is this test's.
     One process is one that no launcher started.
     """
     places = rank_environments(*[world_size // machines] * machines) if world_size > 1 else [{}]

@@ -50,8 +50,8 @@ def spread(folder: Path, steps: int) -> tuple[float, Any]:
     model.use_packing(True)
     config = TrainingConfig(use_cpu=True, learning_rate=1e-3, seed=1)
     if steps:
-        contrastive.pull_together(model, data, config.world, config, steps)
-    features = features_of(model, data.tokens, data.rows, config.world)
+        contrastive.pull_together(model, data, config.start(), config, steps)
+    features = features_of(model, data.tokens, data.rows, config.start())
     unit = features / np.linalg.norm(features, axis=1, keepdims=True)
     same = data.labels[:, None] == data.labels[None, :]
     cosines, apart = unit @ unit.T, ~np.eye(len(unit), dtype=bool)
@@ -80,11 +80,11 @@ def test_steps_hold_fewer_rows_where_memory_runs_out(model_folder: Path, monkeyp
         return features(self, rows)
 
     monkeypatch.setattr(contrastive._Pairs, "_features", short_of_memory)
-    contrastive.pull_together(model, data, config.world, config, 3)
+    contrastive.pull_together(model, data, config.start(), config, 3)
     assert [count > room for count in taken] == [True, True, False, False, False]
     room = 3
     with pytest.raises(ClassifyError, match=r"out of memory with the pairs .*take .* --contrastive-steps 0"):
-        contrastive.pull_together(model, data, config.world, config, 3)
+        contrastive.pull_together(model, data, config.start(), config, 3)
 
 
 def test_the_start_does_not_depend_on_the_number_of_ranks(model_folder: Path, tmp_path: Path) -> None:

@@ -18,9 +18,7 @@ from tests.support.runs import make_config, read_json, stop_at
 
 def lora_config(model: Path, table: Path, out: Path, **changes: Any) -> Any:
     config = make_config(model, table, out, learning_rate=1e-3, **changes)
-    config.model.lora, config.model.lora_rank = True, 2
-    config.model.head = "random"
-    return config
+    return config.replace(lora=True, lora_rank=2, head="random")
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +80,7 @@ def test_a_resumed_run_ends_with_the_same_bits(
 
 def test_another_rank_is_not_resumed(model_folder: Path, table: Path, finished: Path) -> None:
     config = lora_config(model_folder, table, finished, resume_from_checkpoint=True, num_train_epochs=9.0)
-    config.model.lora_rank = 4
+    config = config.replace(lora_rank=4)
     with pytest.raises(InputError, match="lora was"):
         train(config)
 
@@ -97,7 +95,7 @@ def test_without_peft_one_line_says_so(
 
 def test_what_contradicts_lora_is_refused(model_folder: Path, table: Path, tmp_path: Path) -> None:
     config = lora_config(model_folder, table, tmp_path / "out", strategy="fsdp")
-    config.model.freeze_layers = 1
+    config = config.replace(freeze_layers=1)
     with pytest.raises(InputError) as caught:
-        config.validate()
+        config.validated()
     assert len(caught.value.faults) == 2

@@ -53,7 +53,7 @@ def train_with(folder: Path, megabytes: int | None, rows_per_step: int = ROWS) -
     model.use_packing(True)
     data = TrainingSet(tokens, np.arange(ROWS), np.array([labels.index(label) for _, label in rows]))
     config = TrainingConfig(use_cpu=True, max_steps=2, learning_rate=1e-3, logging_steps=1)
-    world = config.world
+    world = config.start()
     trainer = make_trainer(model, data, config, world, rows_per_step)
     with trainer.strategy.without_exchange():  # threads and libraries are there now
         trainer.backward(BatchSampler(ROWS, 8, config.seed).step_at(0))
@@ -106,7 +106,7 @@ def test_ranks_agree_before_the_first_step(wide_model: Path, unlimited: list[flo
 def test_a_single_text_that_does_not_fit_ends_the_run(model_folder: Path) -> None:
     data, model = data_and_model(model_folder)
     config = TrainingConfig(use_cpu=True)
-    trainer = make_trainer(model, data, config, config.world, 8)
+    trainer = make_trainer(model, data, config, config.start(), 8)
     trainer.make_room(3, "no room")
     trainer.make_room(3, "no room")
     with pytest.raises(
@@ -133,11 +133,11 @@ def test_of_several_processes_the_rank_that_has_no_room_says_so(
     """The others cannot know; an error that is none of memory goes its way."""
     data, model = data_and_model(model_folder)
     config = TrainingConfig(use_cpu=True)
-    trainer = make_trainer(model, data, config, config.world, 8)
+    trainer = make_trainer(model, data, config, config.start(), 8)
     step = BatchSampler(len(data.rows), 8, 0).step_at(0)
     faults = [MemoryError("no room\nat all"), RuntimeError("shapes do not match")]
     monkeypatch.setattr(trainer.strategy.optimizer, "step", lambda *_, **__: (_ for _ in ()).throw(faults.pop(0)))
-    monkeypatch.setattr(type(config.world), "distributed", True)
+    monkeypatch.setattr(type(config.start()), "distributed", True)
     with pytest.raises(RankError, match=r"^step 1: rank 0 is out of memory in the optimizer's step \(no room\), which"):
         trainer.train_step(step)
     with pytest.raises(RuntimeError, match="shapes do not match"):
@@ -196,7 +196,7 @@ def test_a_step_that_is_tried_again_counts_once_for_batch_norm(
         torch.manual_seed(0)
         model.stock.classifier = torch.nn.Sequential(torch.nn.BatchNorm1d(model.hidden_size), model.stock.classifier)
         config = TrainingConfig(use_cpu=True, max_steps=1, gradient_accumulation_steps=parts)
-        trainer = make_trainer(model, data, config, config.world, 8)
+        trainer = make_trainer(model, data, config, config.start(), 8)
         if parts == 1:
             monkeypatch.setattr(Strategy, "backward", short_of_memory)
         (event,) = trainer.steps()

@@ -41,8 +41,8 @@ def trained(folder: Path, device: torch.device = CPU, **settings: Any) -> tuple[
     steps = {"max_steps": STEPS, "logging_steps": 1, "learning_rate": 1e-3, "seed": 3}
     config = TrainingConfig(use_cpu=device == CPU, strategy="none", **steps, **settings)
     model.classifier.to(device)
-    model.compute_in(choose_precision(config.asked_precision, device, config.opt_level))
-    trainer = make_trainer(model, data, config, config.world, 19)
+    model.compute_in(choose_precision(config.precision, device, config.opt_level))
+    trainer = make_trainer(model, data, config, config.start(), 19)
     return [float(event.loss or 0) for event in trainer.steps()], trainer
 
 

@@ -74,6 +74,7 @@ def test_what_is_given_stands(
     checked = check(RunConfig(DataConfig(data=str(table)), ModelConfig(model=str(model_folder)), training))
     lines = [guess.line() for guess in checked.guesses if guess.what == "recipe"]
     assert lines == ([] if chosen is None else [f"recipe: {chosen} - {WHY} ({flags} to change)"])
+    training = checked.config.training
     for name, value in given.items():
         assert getattr(training, name) == value
     assert (training.batch_size is None) is ("per_device_train_batch_size" in given)
@@ -98,26 +99,24 @@ def test_few_rows_are_trained_on_in_pairs_alone(
     head = given.pop("head", "probe")
     training = TrainingConfig(output_dir=str(tmp_path / "out"), **given)
     checked = check(RunConfig(DataConfig(data=str(few)), ModelConfig(model=str(model_folder), head=head), training))
+    training = checked.config.training
     assert (training.epochs, training.contrastive_steps) == (epochs, steps)
     (line,) = (guess.line() for guess in checked.guesses if guess.what == "recipe")
     assert ("100 steps on pairs of rows before" in line) is (steps > 0)
 
 
 def test_another_table_gets_another_recipe(model_folder: Path, table: Path, tmp_path: Path) -> None:
-    """From the same configuration, unless somebody has changed a number in between."""
+    """From the same settings; what was given stays."""
     long = tiny.write_table(tmp_path / "long.csv", tiny.table_rows(6_000))
     config = RunConfig(
         DataConfig(data=str(table)),
         ModelConfig(model=str(model_folder)),
         TrainingConfig(output_dir=str(tmp_path / "o")),
     )
-    check(config)
-    assert config.training.num_train_epochs == 0
-    config.training.learning_rate = 1e-3
-    config.data.data = str(long)
-    check(config)
-    assert (config.training.num_train_epochs, config.training.batch_size) == (3, 16)
-    assert config.training.learning_rate == 1e-3
+    assert check(config).config.training.num_train_epochs == 0
+    config = config.replace(learning_rate=1e-3, data=str(long))
+    used = check(config).config.training
+    assert (used.num_train_epochs, used.batch_size, used.learning_rate) == (3, 16, 1e-3)
 
 
 def test_the_fast_preset_keeps_a_head_that_has_seen_all_rows(

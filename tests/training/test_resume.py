@@ -120,7 +120,7 @@ def test_more_epochs_extend_a_finished_run(
 ) -> None:
     shutil.copytree(uninterrupted, tmp_path / "out")
     config = whole_config(model_folder, table, tmp_path / "out", resume_from_checkpoint=True)
-    config.training.num_train_epochs = 4.0
+    config = config.replace(num_train_epochs=4.0)
     run.train(config)
     found = read_json(tmp_path / "out" / "metrics.json")
     assert found["train"]["steps"] == 12
@@ -247,8 +247,8 @@ def test_a_named_checkpoint(uninterrupted: Path, model_folder: Path, table: Path
     shutil.copytree(uninterrupted, tmp_path / "out")
     (tmp_path / "out" / "run.json").unlink()
     config = whole_config(model_folder, table, tmp_path / "out")
-    config.training.output_dir = None
-    config.training.resume_from_checkpoint = str(tmp_path / "out" / "checkpoints" / "step-00000003")
+    config = config.replace(output_dir=None)
+    config = config.replace(resume_from_checkpoint=str(tmp_path / "out" / "checkpoints" / "step-00000003"))
     out = run.train(config)
     assert out.resolve() == (tmp_path / "out").resolve()
     assert (out / "model.safetensors").read_bytes() == (uninterrupted / "model.safetensors").read_bytes()
@@ -258,7 +258,7 @@ def test_the_run_to_resume_lies_on_the_first_machine_only(
     model_folder: Path, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = make_config(model_folder, table, Path("x"), resume_from_checkpoint="nowhere")
-    config.training.output_dir = None
+    config = config.replace(output_dir=None)
     place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "x", "MASTER_PORT": "1"}
     for name, value in place.items():
         monkeypatch.setenv(name, value)
@@ -308,9 +308,9 @@ def test_going_back_leaves_the_later_course_behind(
     shutil.copytree(uninterrupted, tmp_path / "out")
     (tmp_path / "out" / "run.json").unlink()
     config = whole_config(model_folder, table, tmp_path / "out", save_steps=1)
-    config.training.num_train_epochs = 4 / 3
-    config.training.output_dir = None
-    config.training.resume_from_checkpoint = str(tmp_path / "out" / "checkpoints" / "step-00000003")
+    config = config.replace(num_train_epochs=4 / 3)
+    config = config.replace(output_dir=None)
+    config = config.replace(resume_from_checkpoint=str(tmp_path / "out" / "checkpoints" / "step-00000003"))
     run.train(config)
     found, _ = newest(tmp_path / "out" / "checkpoints")
     assert found is not None
@@ -326,7 +326,7 @@ def test_nothing_left_to_train_is_still_finished(
         with pytest.raises(Interrupted):
             run.train(whole_config(model_folder, table, tmp_path / "out"))
     config = whole_config(model_folder, table, tmp_path / "out", resume_from_checkpoint=True)
-    config.training.max_steps = 1
+    config = config.replace(max_steps=1)
     out = run.train(config)
     assert read_json(out / "run.json")["status"] == "finished"
     assert read_json(out / "metrics.json")["train"]["steps"] == 3
@@ -367,7 +367,7 @@ def test_a_lost_best_epoch_is_sought_anew(
     record = read_json(tmp_path / "killed" / "run.json")
     (tmp_path / "killed" / "run.json").write_text(json.dumps({**record, "status": "interrupted"}))
     last = config(EPOCHS)
-    last.training.output_dir, last.training.resume_from_checkpoint = str(tmp_path / "killed"), True
+    last = last.replace(output_dir=str(tmp_path / "killed"), resume_from_checkpoint=True)
     run.train(last)
     assert read_json(tmp_path / "killed" / "metrics.json")["best_epoch"] == EPOCHS
     check_weights_of_the_last_epoch(tmp_path / "killed")
@@ -405,11 +405,11 @@ def test_the_gradient_scaler_goes_on_where_it_was(model_folder: Path) -> None:
     """Its scale and how many steps it has grown for, else fp16 loses the first steps after a resume."""
     data, model = data_and_model(model_folder)
     config = TrainingConfig(use_cpu=True)
-    trainer = make_trainer(model, data, config, config.world, 8)
+    trainer = make_trainer(model, data, config, config.start(), 8)
     trainer.strategy.scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=7)
     trainer.fit(3 * 8)
     state = trainer.state_dict(keep=True)
-    again = make_trainer(model, data, config, config.world, 8)
+    again = make_trainer(model, data, config, config.start(), 8)
     again.strategy.scaler = torch.amp.GradScaler("cpu")
     again.strategy.load_optimizer(state.moments, state.values["scaler"])
     assert again.strategy.scaler.state_dict() == trainer.strategy.scaler.state_dict()

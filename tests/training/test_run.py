@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import math
 import re
@@ -240,9 +241,8 @@ def test_a_random_head_is_not_that_of_the_folder(finished: Path) -> None:
 def test_what_is_for_the_command_line_is_refused(model_folder: Path, table: Path, tmp_path: Path) -> None:
     for values, name in (({"nproc": 2}, "nproc"), ({}, "plan")):
         config = make_config(model_folder, table, tmp_path / "out", **values)
-        config.plan = name == "plan"
         with pytest.raises(InputError, match=f"{name} is for the command line"):
-            train(config)
+            train(dataclasses.replace(config, plan=name == "plan"))
     assert not (tmp_path / "out").exists()
 
 
@@ -259,9 +259,9 @@ def test_predictions_as_tsv_can_be_read(
 
 def test_values_become_what_their_field_holds(model_folder: Path, table: Path, tmp_path: Path) -> None:
     config = make_config(model_folder, table, tmp_path / "out")
-    config.data.data = Path(table)  # type: ignore[assignment]
-    config.training.num_train_epochs = "1"  # type: ignore[assignment]
-    config.validate()
+    config = config.replace(data=Path(table))
+    config = config.replace(num_train_epochs="1")
+    config = config.validated()
     assert (config.data.data, config.training.num_train_epochs) == (str(table), 1.0)
 
 
@@ -277,7 +277,7 @@ def test_free_folders_are_numbered(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "my-7").mkdir(parents=True)
     config = make_config(model_folder, table, Path("x"), num_train_epochs=1.0)
-    config.training.output_dir = None
+    config = config.replace(output_dir=None)
     assert train(config) == Path("runs/my-8")
 
 

@@ -39,7 +39,7 @@ def after_one_step(folder: Path, **settings: Any) -> tuple[dict[str, torch.Tenso
     prepare(model)
     data = dataclasses.replace(data, labels=settings.pop("labels", data.labels))
     config = TrainingConfig(use_cpu=True, max_steps=1, seed=SEED, logging_steps=1, max_grad_norm=0.0, **settings)
-    trainer = make_trainer(model, data, config, config.world, BATCH, SingleLabel("abc").loss(config, data.labels))
+    trainer = make_trainer(model, data, config, config.start(), BATCH, SingleLabel("abc").loss(config, data.labels))
     caught: dict[str, torch.Tensor] = {}
 
     def note(*_: Any) -> None:
@@ -142,7 +142,7 @@ def test_layerwise_decay_of_the_learning_rate(model_folder: Path) -> None:
         lr_scheduler_type="constant",
     )  # fmt: skip
     before = {name: p.detach().clone() for name, p in model.stock.named_parameters()}
-    trainer = make_trainer(model, data, config, config.world, BATCH)
+    trainer = make_trainer(model, data, config, config.start(), BATCH)
     list(trainer.steps())
     depth = depths(model.stock)
     for name, parameter in model.stock.named_parameters():
@@ -198,7 +198,7 @@ def test_schedules_move_the_weights_as_a_plain_loop_does(model_folder: Path, sch
         use_cpu=True, max_steps=8, seed=SEED, learning_rate=1e-3, weight_decay=0.0, max_grad_norm=0.0, warmup_steps=2.0,
         lr_scheduler_type=schedule,
     )  # fmt: skip
-    trainer = make_trainer(model, data, config, config.world, BATCH)
+    trainer = make_trainer(model, data, config, config.start(), BATCH)
     list(trainer.steps())
 
     other, stock = data_and_model(model_folder)

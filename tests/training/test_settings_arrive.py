@@ -46,7 +46,7 @@ def test_loras_rank_and_alpha(model_folder: Path) -> None:
 def weights_after_pairs(folder: Path, **changes: Any) -> list[torch.Tensor]:
     data, model = data_and_model(folder)
     config = TrainingConfig(use_cpu=True, learning_rate=1e-3, **changes)
-    contrastive.pull_together(model, data, config.world, config, 2)
+    contrastive.pull_together(model, data, config.start(), config, 2)
     return [parameter.detach().clone() for parameter in model.stock.parameters()]
 
 
@@ -61,7 +61,7 @@ def test_the_rate_of_steps_on_pairs_rises_and_falls(model_folder: Path, monkeypa
     monkeypatch.setattr(contrastive, "set_learning_rate", lambda _, rate: rates.append(rate))
     data, model = data_and_model(model_folder)
     config = TrainingConfig(use_cpu=True, learning_rate=1e-3)
-    contrastive.pull_together(model, data, config.world, config, 20)
+    contrastive.pull_together(model, data, config.start(), config, 20)
     highest = rates.index(max(rates))
     assert 0 < highest < 5
     assert max(rates) <= 1e-3
@@ -73,7 +73,7 @@ def test_the_rate_of_steps_on_pairs_rises_and_falls(model_folder: Path, monkeypa
 def test_a_dry_run_leaves_no_gradient(model_folder: Path) -> None:
     data, model = data_and_model(model_folder)
     config = TrainingConfig(use_cpu=True)
-    trainer = make_trainer(model, data, config, config.world, 8)
+    trainer = make_trainer(model, data, config, config.start(), 8)
     dry_run.measure(trainer)
     gradients = [parameter.grad for parameter in model.stock.parameters() if parameter.grad is not None]
     assert all(not gradient.any() for gradient in gradients)

@@ -73,7 +73,7 @@ def test_a_rate_that_was_too_good_ends_at_the_limit(
     out = train(config)
     assert 1 < steps_of(out) <= 11
     files = {path: path.read_bytes() for path in out.glob("*.json")}
-    config.training.resume_from_checkpoint = True
+    config = config.replace(resume_from_checkpoint=True)
     assert train(config) == out
     assert files == {path: path.read_bytes() for path in out.glob("*.json")}, "finished; nothing is trained"
     assert read_json(out / "run.json")["status"] == "finished"

@@ -152,7 +152,7 @@ def test_a_restarted_job_waits_for_the_attempt_before_it(tmp_path: Path) -> None
 def test_a_failed_run_gives_its_folder_back(model_folder: Path, table: Path, tmp_path: Path) -> None:
     """Also one that fails while it is prepared, in a process that goes on."""
     config = make_config(model_folder, table, tmp_path / "out", packing="packed", device_memory=0.001)
-    config.training.strategy = "model"
+    config = config.replace(strategy="model")
     with pytest.raises(InputError):
         run.train(config)
     config = make_config(model_folder, table, tmp_path / "out", learning_rate=1e30, max_grad_norm=0.0)
@@ -198,5 +198,5 @@ def test_a_lock_alone_is_an_empty_folder(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / LOCK).write_text("")
     config = RunConfig(DataConfig(data="my.csv"))
-    config.training.output_dir = str(tmp_path / "out")
+    config = config.replace(output_dir=str(tmp_path / "out"))
     assert check_destination(config).folder == tmp_path / "out"

@@ -72,9 +72,9 @@ def test_nothing_is_compiled_once_the_shapes_are_known(model_folder: Path) -> No
     config = TrainingConfig(max_steps=24, learning_rate=1e-3, seed=3, logging_steps=100)
     assert config.device.type == "xla"
     data, model = data_and_model(model_folder)
-    model.pad_for(config.world.accelerator)
+    model.pad_for(config.start().accelerator)
     model.classifier.to(config.device)
-    trainer = make_trainer(model, data, config, config.world, 19)
+    trainer = make_trainer(model, data, config, config.start(), 19)
     seen = [compilations() for _ in trainer.steps()]
     # 57 rows of up to 27 tokens: batches of 16 or 32 tokens, of 8, 16 or 32 rows.
     print(json.dumps(seen))
