@@ -41,7 +41,7 @@ COMMON = (
     "nproc", "strategy", "output_dir", "overwrite_output_dir", "resume_from_checkpoint",
 )  # fmt: skip
 # Similarity, by difflib, above which a flag is taken for a misspelt one.
-_ALIKE = 0.7
+_ALIKE = 0.74
 # Arguments of other scripts stand in the namespace under their names with this in front.
 _FOREIGN = "foreign:"
 

@@ -102,7 +102,7 @@ def test_a_planned_cluster_needs_no_torch(person: Person) -> None:
         (["--nnodes", "two"], "--nnodes must be a whole number above 0. Got 'two'"),
         (["--nproc-per-node", "2,1", "--nnodes", "3"], "names 2 machines, --nnodes 3"),
         (["--nproc-per-node", "2", "--device", "abacus"], "--device must be one of cuda"),
-        (["--nprocs", "2"], "unknown flag --nprocs. Did you mean"),
+        (["--nproc-pernode", "2"], "unknown flag --nproc-pernode. Did you mean --nproc-per-node?"),
     ],
 )
 def test_wrong_flags_of_devices(person: Person, flags: list[str], part: str) -> None:
