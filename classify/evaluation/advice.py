@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from classify.evaluation.baseline import Majority
-from classify.evaluation.metrics import Score
+from classify.evaluation.baseline import Baseline, MajorityBaseline
+from classify.evaluation.metrics import Scores, display_name, format_metrics
 
 # A 95 % interval of accuracy that is wider says little.
 _WIDE = 0.2
@@ -29,33 +29,41 @@ class TrainingLoss:
 
 
 def notes(
-    score: Score, part: str, *, majority: Majority, baseline_f1: float | None, loss: TrainingLoss, balanced: bool
+    score: Scores,
+    part: str,
+    *,
+    majority: MajorityBaseline,
+    baseline: Baseline | None,
+    metric: str,
+    loss: TrainingLoss,
+    balanced: bool,
 ) -> list[str]:
     """All that is to be said of the `score` of a part ("test" or "evaluation"); most runs have nothing.
 
-    `baseline_f1` is the baseline's macro F1 on the same rows, `balanced` whether classes were weighted already. A
+    `metric` is the one to compare with the baseline by, `balanced` whether classes were weighted already. A
     model with one answer for all rows misses the other classes and is no better than the majority: said once.
     """
     lines: list[str] = []
-    if baseline_f1 is not None and baseline_f1 > score.macro_f1:
+    if baseline is not None and baseline.metrics[metric] > score[metric]:
         lines.append("the baseline is the better one here; try more --epochs, another --model or more rows")
     lines += one_answer(score, part) or [*beside_majority(score, majority), *missed_classes(score, balanced=balanced)]
     lines += loss_not_falling(loss.first, loss.last, classes=len(score.per_class), epochs=loss.epochs)
     return lines + too_few_rows(score, part)
 
 
-def too_few_rows(score: Score, part: str) -> list[str]:
-    """A line where the interval of accuracy is too wide to choose by."""
-    low, high = score.accuracy_interval
+def too_few_rows(score: Scores, part: str) -> list[str]:
+    """A line where the interval of the first metric is too wide to choose by."""
+    name, interval = next(iter(score.intervals.items()), ("", None))
+    low, high = interval or (0.0, 0.0)
     if high - low <= _WIDE:
         return []
     return [
-        f"{score.rows} {part} rows say little: accuracy may lie anywhere from {low:.3f} to {high:.3f}; "
+        f"{score.rows} {part} rows say little: {display_name(name)} may lie anywhere from {low:.3f} to {high:.3f}; "
         "give more rows or --test-data"
     ]
 
 
-def missed_classes(score: Score, *, balanced: bool = False) -> list[str]:
+def missed_classes(score: Scores, *, balanced: bool = False) -> list[str]:
     """A line that names the classes of which almost no row is predicted right, those with most rows first."""
     missed = sorted(
         (
@@ -75,23 +83,24 @@ def missed_classes(score: Score, *, balanced: bool = False) -> list[str]:
     ]
 
 
-def beside_majority(score: Score, majority: Majority) -> list[str]:
+def beside_majority(score: Scores, majority: MajorityBaseline) -> list[str]:
     """A line where always giving the largest class is as good, as far as the rows can tell."""
-    if score.accuracy_interval[0] > majority.accuracy:
+    name, interval = next(iter(score.intervals.items()), ("", None))
+    if interval is None or interval[0] > majority.metrics[name]:
         return []
     return [
-        f"always saying {majority.label!r} would score {majority.accuracy:.3f} (macro F1 {majority.macro_f1:.3f}), and "
+        f"always saying {majority.label!r} would score {format_metrics(majority.metrics)}, and "
         "the model is not clearly better; try more --epochs, another --model or more rows"
     ]
 
 
-def one_answer(score: Score, part: str) -> list[str]:
+def one_answer(score: Scores, part: str) -> list[str]:
     """A line where all rows, of several classes, are predicted as the same one."""
     answers = [name for name, count in score.predicted.items() if count]
     if len(answers) != 1 or sum(values["support"] > 0 for values in score.per_class.values()) < 2:
         return []
     return [
-        f"all {score.rows} {part} rows are predicted as {answers[0]!r}, which is right for {score.accuracy:.3f} of "
+        f"all {score.rows} {part} rows are predicted as {answers[0]!r}, which is right for {score['accuracy']:.3f} of "
         f"them; try {_CALMER}, more --epochs or --class-weights balanced"
     ]
 

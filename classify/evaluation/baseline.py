@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.data.split import cap_rows
-from classify.evaluation.metrics import macro_f1
 
 NAME = "tfidf-logreg"
 MAX_ROWS = 20_000
@@ -24,58 +23,42 @@ _BLOCK = 10_000
 
 
 @dataclass(frozen=True)
-class BaselineResult:
-    """Scores on the same rows as the model's, and the number of rows it was fitted on."""
+class Baseline:
+    """Metrics on the same rows as the model's, the number of rows it was fitted on, and the seconds both took."""
 
-    accuracy: float
-    macro_f1: float
-    seconds: float
+    metrics: dict[str, float]
     rows: int
+    seconds: float
 
     def as_json(self) -> dict[str, Any]:
-        """Its form in metrics.json."""
-        return {
-            "name": NAME,
-            "accuracy": self.accuracy,
-            "macro_f1": self.macro_f1,
-            "seconds": self.seconds,
-            "rows": self.rows,
-        }
+        """Return its form in metrics.json."""
+        return {"name": NAME, **self.metrics, "seconds": self.seconds, "rows": self.rows}
 
 
 @dataclass(frozen=True)
-class Majority:
-    """Scores of always giving one class, the largest of the training part."""
+class MajorityBaseline:
+    """Metrics of the same answer for all rows: the most frequent one of training."""
 
     label: str
-    accuracy: float
-    macro_f1: float
+    metrics: dict[str, float]
 
     def as_json(self) -> dict[str, Any]:
-        """Its form in metrics.json."""
-        return vars(self).copy()
+        """Return its form in metrics.json."""
+        return {"label": self.label, **self.metrics}
 
 
-def always_largest(
-    train_labels: npt.NDArray[np.int64], truth: npt.NDArray[np.int64], labels: Sequence[str]
-) -> Majority:
-    """The score of the training part's largest class (of equals the first) on rows of the classes `truth` (n,)."""
-    largest = int(np.bincount(train_labels, minlength=len(labels)).argmax())
-    predicted = np.full_like(truth, largest)
-    return Majority(labels[largest], float(np.mean(truth == largest)), macro_f1(truth, predicted))
-
-
-def fit_and_score(
+def fit_baseline(
     texts: Sequence[str],
-    labels: npt.NDArray[np.int64],
+    targets: npt.NDArray[np.int64],
     held_out_texts: Sequence[str],
-    held_out_labels: npt.NDArray[np.int64],
+    held_out_targets: npt.NDArray[np.int64],
     seed: int,
-) -> BaselineResult:
-    """Fit on the training texts and score on held-out ones.
+    metrics: Callable[[Any, Any], dict[str, float]],
+) -> Baseline:
+    """Fit on training texts, and compute `metrics` of predictions and targets on held-out ones.
 
-    On more than 20,000 rows or 100 classes it is fitted on a stratified 20,000 rows; `rows` says how many it was. Of
-    more features than memory should hold, the most frequent are taken.
+    More than 20,000 rows or 100 classes: it is fitted on 20,000 rows, stratified. Of more features than memory should
+    hold, the most frequent are taken. Raises ValueError where the texts have no words.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
@@ -83,9 +66,9 @@ def fit_and_score(
 
     begin = time.perf_counter()
     rows = np.arange(len(texts))
-    if len(rows) > MAX_ROWS or len(np.unique(labels)) > MAX_CLASSES:
-        rows = cap_rows(labels, rows, MAX_ROWS, seed=seed)
-    most = MAX_WEIGHTS // (2 * len(np.unique(labels)))
+    if len(rows) > MAX_ROWS or len(np.unique(targets)) > MAX_CLASSES:
+        rows = cap_rows(targets, rows, MAX_ROWS, seed=seed)
+    most = MAX_WEIGHTS // (2 * len(np.unique(targets)))
     features = make_union(
         TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, dtype=np.float32, max_features=most),
         TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True, dtype=np.float32, max_features=most),
@@ -93,12 +76,7 @@ def fit_and_score(
     model = make_pipeline(features, LogisticRegression(C=10))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # not converged, many classes: nothing the person can act on
-        model.fit([texts[row] for row in rows.tolist()], labels[rows])
+        model.fit([texts[row] for row in rows.tolist()], targets[rows])
     blocks = [held_out_texts[start : start + _BLOCK] for start in range(0, len(held_out_texts), _BLOCK)]
     predicted = np.concatenate([model.predict(block) for block in blocks])
-    return BaselineResult(
-        accuracy=float(np.mean(predicted == held_out_labels)),
-        macro_f1=macro_f1(held_out_labels, predicted),
-        seconds=time.perf_counter() - begin,
-        rows=len(rows),
-    )
+    return Baseline(metrics(predicted, held_out_targets), len(rows), time.perf_counter() - begin)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,39 +13,37 @@ Array = npt.NDArray[Any]
 
 _RESAMPLES = 1000
 
-# The scores that choose between weights, and what a line calls them.
-NAMES = {"macro_f1": "macro F1", "accuracy": "accuracy", "loss": "loss"}
-
 
 @dataclass(frozen=True)
-class Score:
-    """Scores of one part; `as_json` is its form in metrics.json. `predicted` counts the rows given each class."""
+class Scores:
+    """Metrics of one split by name, 95 % intervals of some of them, and numbers of each class where there are classes.
 
-    accuracy: float
-    macro_f1: float
-    loss: float
+    `predicted` counts the rows predicted as each class.
+    """
+
+    metrics: dict[str, float]
     rows: int
-    per_class: dict[str, dict[str, float]]
-    accuracy_interval: tuple[float, float]
-    macro_f1_interval: tuple[float, float] | None
-    predicted: dict[str, int]
+    intervals: dict[str, tuple[float, float] | None] = field(default_factory=dict)
+    per_class: dict[str, dict[str, float]] = field(default_factory=dict)
+    predicted: dict[str, int] = field(default_factory=dict)
 
-    @property
-    def summary(self) -> dict[str, float]:
-        """The numbers of the whole part."""
-        return {name: getattr(self, name) for name in NAMES}
+    def __getitem__(self, name: str) -> float:
+        return self.metrics[name]
 
     def as_json(self) -> dict[str, Any]:
-        """Nested plain values, numbers unrounded."""
-        return {
-            "accuracy": self.accuracy,
-            "macro_f1": self.macro_f1,
-            "loss": self.loss,
-            "rows": self.rows,
-            "accuracy_interval": list(self.accuracy_interval),
-            "macro_f1_interval": None if self.macro_f1_interval is None else list(self.macro_f1_interval),
-            "per_class": self.per_class,
-        }
+        """Return nested plain values for metrics.json, numbers unrounded."""
+        intervals = {f"{name}_interval": pair and list(pair) for name, pair in self.intervals.items()}
+        return {**self.metrics, "rows": self.rows, **intervals, "per_class": self.per_class}
+
+
+def display_name(name: str) -> str:
+    """Return a metric's name as people write it."""
+    return name.replace("_", " ").replace("f1", "F1")
+
+
+def format_metrics(metrics: Mapping[str, float]) -> str:
+    """Return a line of metrics, four digits each, without the loss."""
+    return ", ".join(f"{display_name(name)} {value:.4f}" for name, value in metrics.items() if name != "loss")
 
 
 def softmax(logits: Array) -> Array:
@@ -64,34 +62,31 @@ def cross_entropy(logits: Array, truth: Array) -> float:
     return float(np.mean(log_total - shifted[np.arange(len(truth)), truth]))
 
 
-def score(logits: Array, truth: Array, labels: Sequence[str], seed: int) -> Score:
-    """Score logits (n, classes) against class numbers (n,)."""
+def score_classes(logits: Array, targets: Array, labels: Sequence[str], seed: int) -> Scores:
+    """Score logits (rows, classes) against class numbers (rows,); `seed` is that of macro F1's interval."""
     from sklearn.metrics import precision_recall_fscore_support
 
     predicted = logits.argmax(axis=1)
-    precision, recall, f1, support = precision_recall_fscore_support(
-        truth, predicted, labels=np.arange(len(labels)), zero_division=0.0
-    )
+    columns = precision_recall_fscore_support(targets, predicted, labels=np.arange(len(labels)), zero_division=0.0)
     per_class = {
-        name: {
-            "precision": float(precision[i]),
-            "recall": float(recall[i]),
-            "f1": float(f1[i]),
-            "support": int(support[i]),
-        }
-        for i, name in enumerate(labels)
+        label: {"precision": float(precision), "recall": float(recall), "f1": float(f1), "support": int(support)}
+        for label, precision, recall, f1, support in zip(labels, *columns, strict=True)
     }
-    right = predicted == truth
-    return Score(
-        accuracy=float(np.mean(right)),
-        macro_f1=macro_f1(truth, predicted),
-        loss=cross_entropy(logits, truth),
-        rows=len(truth),
-        per_class=per_class,
-        accuracy_interval=accuracy_interval(int(right.sum()), len(truth)),
-        macro_f1_interval=macro_f1_interval(truth, predicted, seed),
-        predicted=dict(zip(labels, np.bincount(predicted, minlength=len(labels)).tolist(), strict=True)),
+    return Scores(
+        {**classification_metrics(predicted, targets), "loss": cross_entropy(logits, targets)},
+        len(targets),
+        {
+            "accuracy": accuracy_interval(int((predicted == targets).sum()), len(targets)),
+            "macro_f1": macro_f1_interval(targets, predicted, seed),
+        },
+        per_class,
+        dict(zip(labels, np.bincount(predicted, minlength=len(labels)).tolist(), strict=True)),
     )
+
+
+def classification_metrics(predicted: Array, targets: Array) -> dict[str, float]:
+    """Return accuracy and macro F1 of class numbers (rows,)."""
+    return {"accuracy": float(np.mean(predicted == targets)), "macro_f1": macro_f1(targets, predicted)}
 
 
 def macro_f1(truth: Array, predicted: Array) -> float:
@@ -138,21 +133,17 @@ def macro_f1_interval(truth: Array, predicted: Array, seed: int) -> tuple[float,
     return (float(low), float(high)) if low < high else None
 
 
-def table(result: Score, width: int = 28) -> str:
-    """The per-class table as text, most frequent class first, then accuracy and macro F1 with their intervals."""
-    name_width = min(width, max(8, *(len(name) for name in result.per_class)))
+def table(scores: Scores, width: int = 28) -> str:
+    """Return the per-class table as text, most frequent class first, then the metrics that have an interval."""
+    name_width = min(width, max(8, *(len(name) for name in scores.per_class)))
     lines = [f"{'':{name_width}}  precision  recall      f1   rows"]
-    by_support = sorted(result.per_class.items(), key=lambda item: -item[1]["support"])
-    for name, values in by_support:
+    for name, values in sorted(scores.per_class.items(), key=lambda item: -item[1]["support"]):
         shown = name if len(name) <= name_width else name[: name_width - 1] + "…"
         lines.append(
             f"{shown:{name_width}}  {values['precision']:9.3f} {values['recall']:7.3f} "
             f"{values['f1']:7.3f} {values['support']:6d}"
         )
-    for title, value, interval in (
-        ("accuracy", result.accuracy, result.accuracy_interval),
-        ("macro F1", result.macro_f1, result.macro_f1_interval),
-    ):
-        between = f"  (95 % interval {interval[0]:.3f} to {interval[1]:.3f})" if interval is not None else ""
-        lines.append(f"{title:{name_width}}  {value:9.3f}{between}")
+    for name, interval in scores.intervals.items():
+        between = "" if interval is None else f"  (95 % CI {interval[0]:.3f} to {interval[1]:.3f})"
+        lines.append(f"{display_name(name):{name_width}}  {scores[name]:9.3f}{between}")
     return "\n".join(lines)

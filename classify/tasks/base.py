@@ -13,8 +13,8 @@ from classify.config.schema import TrainingConfig
 from classify.data.columns import Guess
 from classify.data.corpus import Tables
 from classify.data.table import Table
-from classify.evaluation.baseline import BaselineResult, Majority
-from classify.evaluation.metrics import Score
+from classify.evaluation.baseline import Baseline, MajorityBaseline
+from classify.evaluation.metrics import Scores
 
 if TYPE_CHECKING:
     import torch
@@ -46,6 +46,8 @@ class Task(ABC):
 
     name: ClassVar[str]
     problem_type: ClassVar[str]  # transformers' word, in config.json
+    primary: ClassVar[str]  # the metric that runs are compared by
+    share: ClassVar[str | None] = None  # the metric, if any, that is a share of the rows: it has a standard error
 
     def __init__(self, labels: Sequence[str]):
         self.labels = list(labels)
@@ -80,18 +82,22 @@ class Task(ABC):
         """What is predicted, in the form of `encode`."""
 
     @abstractmethod
-    def score(self, logits: Array, truth: Array, seed: int) -> Score:
-        """Scores of logits (rows, outputs); `seed` is that of intervals."""
+    def metrics(self, predicted: Array, truth: Array) -> dict[str, float]:
+        """Metrics of predictions in the form of `encode`, the first one for the head's start and the baselines."""
 
     @abstractmethod
-    def majority(self, train_truth: Array, truth: Array) -> Majority:
-        """Scores of the same answer for all rows, the most frequent one of training."""
+    def score(self, logits: Array, truth: Array, seed: int) -> Scores:
+        """The same metrics of logits (rows, outputs), their loss and intervals; `seed` is that of intervals."""
+
+    @abstractmethod
+    def majority(self, train_truth: Array, truth: Array) -> MajorityBaseline:
+        """Metrics of the same answer for all rows, the most frequent one of training."""
 
     @abstractmethod
     def baseline(
         self, train_texts: Sequence[str], train_truth: Array, texts: Sequence[str], truth: Array, seed: int
-    ) -> BaselineResult:
-        """Scores of a linear model on words, fitted on training texts. Raises ValueError where they have no words."""
+    ) -> Baseline:
+        """Metrics of a linear model on words, fitted on training texts. Raises ValueError where they have no words."""
 
     @abstractmethod
     def strata(self, truth: Array) -> npt.NDArray[np.int64]:

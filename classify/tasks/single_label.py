@@ -1,9 +1,11 @@
-"""One label a row: the classes exclude each other."""
+"""One label per row: the classes exclude each other. The task, its loss, and the start of its head."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
-from typing import Self
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +15,19 @@ from classify.data.columns import Guess
 from classify.data.corpus import Tables
 from classify.data.labels import ClassNames, find_labels, label_ids
 from classify.data.table import Table
-from classify.evaluation import baseline, metrics
-from classify.evaluation.baseline import BaselineResult, Majority
-from classify.evaluation.metrics import Score, softmax
+from classify.evaluation.baseline import Baseline, MajorityBaseline, fit_baseline
+from classify.evaluation.metrics import Scores, classification_metrics, score_classes, softmax
 from classify.tasks.base import Array, Loss, Task
-from classify.tasks.logistic_head import fit
+
+if TYPE_CHECKING:
+    import torch
+
+# The class number of a padding row; torch's cross-entropy leaves it out.
+_NO_LABEL = -100
+_FOLDS = 3
+# Inverse regularisation on standardised features: noisy labels want the first ones, many classes the last.
+_STRENGTHS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+_LEAST_PROBABILITY = 1e-9
 
 
 class SingleLabel(Task):
@@ -25,6 +35,8 @@ class SingleLabel(Task):
 
     name = "single_label"
     problem_type = "single_label_classification"
+    primary = "macro_f1"
+    share = "accuracy"
 
     def __init__(self, labels: Sequence[str], classes: ClassNames | None = None):
         super().__init__(labels)
@@ -46,14 +58,12 @@ class SingleLabel(Task):
 
     def loss(self, config: TrainingConfig, truth: Array) -> Loss:
         """Cross-entropy as --label-smoothing-factor and --class-weights say."""
-        from classify.tasks.cross_entropy import CrossEntropy, balanced_weights
-
         weights = balanced_weights(truth, len(self.labels)) if config.class_weights == "balanced" else None
         return CrossEntropy(config.label_smoothing_factor, weights)
 
     def fit_head(self, features: npt.NDArray[np.float32], truth: Array) -> tuple[Array, Array]:
         """A multinomial logistic regression."""
-        return fit(features, truth, len(self.labels))
+        return fit_logistic_head(features, truth, len(self.labels))
 
     def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
         """Softmax: they add up to 1."""
@@ -63,19 +73,24 @@ class SingleLabel(Task):
         """The most probable class; of equals the first."""
         return probabilities.argmax(axis=1)
 
-    def score(self, logits: Array, truth: Array, seed: int) -> Score:
-        """Accuracy, macro F1, loss, and scores of each class."""
-        return metrics.score(logits, truth, self.labels, seed)
+    def metrics(self, predicted: Array, truth: Array) -> dict[str, float]:
+        """Accuracy and macro F1."""
+        return classification_metrics(predicted, truth)
 
-    def majority(self, train_truth: Array, truth: Array) -> Majority:
-        """Always the largest class."""
-        return baseline.always_largest(train_truth, truth, self.labels)
+    def score(self, logits: Array, truth: Array, seed: int) -> Scores:
+        """Accuracy, macro F1, loss, and scores of each class."""
+        return score_classes(logits, truth, self.labels, seed)
+
+    def majority(self, train_truth: Array, truth: Array) -> MajorityBaseline:
+        """Always the largest class of training; of equals the first."""
+        largest = int(np.bincount(train_truth, minlength=len(self.labels)).argmax())
+        return MajorityBaseline(self.labels[largest], self.metrics(np.full_like(truth, largest), truth))
 
     def baseline(
         self, train_texts: Sequence[str], train_truth: Array, texts: Sequence[str], truth: Array, seed: int
-    ) -> BaselineResult:
+    ) -> Baseline:
         """TF-IDF into a logistic regression."""
-        return baseline.fit_and_score(train_texts, train_truth, texts, truth, seed)
+        return fit_baseline(train_texts, train_truth, texts, truth, seed, self.metrics)
 
     def strata(self, truth: Array) -> npt.NDArray[np.int64]:
         """The class numbers."""
@@ -90,3 +105,121 @@ class SingleLabel(Task):
         for row, best in zip(probabilities, self.decide(probabilities).tolist(), strict=True):
             numbers = [f"{p:.8g}" for p in row]
             yield [self.labels[best], numbers[best], *numbers]
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Cross-entropy, with smoothed labels (Szegedy et al., 2016, section 7) and weights of classes where asked for.
+
+    The loss of a batch is the weighted mean: the sum over rows of weight times loss, divided by the sum of weights.
+    Both sums are over all ranks and micro-batches of a step, so dividing a batch otherwise changes nothing.
+    """
+
+    label_smoothing: float = 0.0
+    class_weights: npt.NDArray[np.float32] | None = None
+    _sent: dict[torch.device, torch.Tensor] = field(default_factory=dict, compare=False, repr=False)
+
+    def loss_sum(self, logits: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+        """Sum over rows of weight times loss; logits (n, classes), truth (n,) class numbers."""
+        from torch.nn.functional import cross_entropy
+
+        return cross_entropy(
+            logits.float(),
+            truth,
+            weight=self._weights_on(logits.device),
+            label_smoothing=self.label_smoothing,
+            reduction="sum",
+        )
+
+    def weight_sum(self, truth: npt.NDArray[np.int64]) -> float:
+        """Sum of the rows' weights: their number where classes weigh the same."""
+        return float(len(truth)) if self.class_weights is None else float(self.class_weights[truth].sum())
+
+    def filled(self, truth: npt.NDArray[np.int64], rows: int) -> npt.NDArray[np.int64]:
+        """The truth of a batch that is filled up to `rows` with rows that count for nothing."""
+        return np.concatenate([truth, np.full(rows - len(truth), _NO_LABEL)])
+
+    def _weights_on(self, device: torch.device) -> torch.Tensor | None:
+        """The classes' weights, sent there once."""
+        import torch
+
+        from classify.modeling.transfer import send
+
+        if self.class_weights is not None and device not in self._sent:
+            self._sent[device] = send(torch.from_numpy(self.class_weights), device)
+        return self._sent.get(device)
+
+
+def balanced_weights(labels: npt.NDArray[np.int64], classes: int) -> npt.NDArray[np.float32]:
+    """Weights (classes,) inversely proportional to how often a class occurs among `labels`, 1 on average over rows.
+
+    King and Zeng, 2001; the rule of scikit-learn. A class without a row weighs 1; it cannot matter.
+    """
+    counts = np.bincount(labels, minlength=classes)
+    present = max(1, int((counts > 0).sum()))
+    weights = np.where(counts > 0, len(labels) / (present * np.maximum(counts, 1)), 1.0)
+    return weights.astype(np.float32)
+
+
+def fit_logistic_head(
+    features: npt.NDArray[np.float32], labels: npt.NDArray[np.int64], classes: int
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Weights (classes, width) and biases (classes,) of a logistic regression on (rows, width) features.
+
+    Features are standardised for the solver, and the scaling is folded back into the weights. Two classes have one
+    direction w: it becomes -w/2 and +w/2, whose softmax is the same sigmoid. A class without a row in `labels`
+    (all of it lies in the evaluation part) keeps weight zero and the bias of the rarest class less one.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    mean = features.mean(axis=0, dtype=np.float64)
+    scale = features.std(axis=0, dtype=np.float64) + 1e-6
+    standard = ((features - mean) / scale).astype(np.float32)
+    weight = np.zeros((classes, features.shape[1]))
+    bias = np.zeros(classes)
+    present = np.unique(labels)
+    if len(present) > 1:
+        solver = LogisticRegression(C=choose_strength(standard, labels), max_iter=200, tol=1e-3)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # not converged, many classes: nothing the person can act on
+            solver.fit(standard, labels)
+        if len(present) == 2:
+            half, offset = solver.coef_[0] / 2, float(solver.intercept_[0]) / 2
+            weight[present], bias[present] = np.stack([-half, half]), [-offset, offset]
+        else:
+            weight[present], bias[present] = solver.coef_, solver.intercept_
+    absent = np.setdiff1d(np.arange(classes), present)
+    bias[absent] = bias[present].min() - 1.0
+    weight = weight / scale
+    bias = bias - weight @ mean
+    return weight.astype(np.float32), bias.astype(np.float32)
+
+
+def choose_strength(features: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]) -> float:
+    """The C with the lowest log loss in cross-validation, on standardised features (rows, width).
+
+    Each fold goes from strong to weak regularisation and starts where it ended before, so all of it costs little more
+    than one fit from zero.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    fold = np.empty(len(labels), dtype=np.int64)
+    by_class = np.argsort(labels, kind="stable")  # rows of a class go to the folds in turn, so each has its share
+    fold[by_class] = np.arange(len(labels)) % _FOLDS
+    losses = np.zeros(len(_STRENGTHS))
+    for number in range(_FOLDS):
+        held_out = fold == number
+        if not held_out.any() or len(np.unique(labels[~held_out])) < 2:
+            continue
+        solver = LogisticRegression(max_iter=100, tol=1e-2, warm_start=True)
+        for place, strength in enumerate(_STRENGTHS):
+            solver.C = strength
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                solver.fit(features[~held_out], labels[~held_out])
+            probabilities = solver.predict_proba(features[held_out])
+            column = np.searchsorted(solver.classes_, labels[held_out]).clip(max=len(solver.classes_) - 1)
+            of_label = probabilities[np.arange(len(column)), column]
+            of_label[solver.classes_[column] != labels[held_out]] = 0.0  # a class with no row outside this fold
+            losses[place] -= np.log(of_label.clip(min=_LEAST_PROBABILITY)).sum()
+    return _STRENGTHS[int(losses.argmin())]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from classify.evaluation import metrics
-from classify.evaluation.metrics import Score
+from classify.evaluation.metrics import Scores, display_name, format_metrics
 from classify.training.setup import Run
 from classify.training.train_log import Log
 from classify.training.trainer import Callback, StepEnd, Trainer
@@ -14,10 +13,10 @@ class Evaluate(Callback):
 
     def __init__(self, run: Run, log: Log):
         self.run, self.log = run, log
-        self.scores: dict[int, Score] = {}
+        self.scores: dict[int, Scores] = {}
 
     def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
-        """Score where an epoch has ended; stop where --patience is at its end."""
+        """Scores where an epoch has ended; stop where --patience is at its end."""
         if step.epoch_ended or step.last:
             self.score_epoch(trainer)
         patience = self.run.config.training.patience
@@ -26,12 +25,12 @@ class Evaluate(Callback):
             self._say_patience(trainer)
             trainer.stop()
 
-    def score_start(self, trainer: Trainer) -> Score:
-        """Score the weights that training starts from: the first candidate for the best. It stands in no log."""
+    def score_start(self, trainer: Trainer) -> Scores:
+        """Scores the weights that training starts from: the first candidate for the best. It stands in no log."""
         return self._score(trainer)[0]
 
     def score_epoch(self, trainer: Trainer) -> None:
-        """Score, say and log; remember the best, where these weights compete for being kept."""
+        """Scores, say and log; remember the best, where these weights compete for being kept."""
         run, progress, training = self.run, trainer.progress, self.run.config.training
         score, better = self._score(trainer)
         planned = training.epochs
@@ -47,24 +46,24 @@ class Evaluate(Callback):
         )
         self.log.write_score(trainer, score)
 
-    def score_of(self, step: int, *, as_scored: bool) -> Score:
+    def score_of(self, step: int, *, as_scored: bool) -> Scores:
         """The score of the weights of `step`, which the model has; computed again unless they are bit for bit so."""
         score = self.scores.get(step)
         return score if score is not None and as_scored else self.run.predict(self.run.corpus.eval)[1]
 
-    def _score(self, trainer: Trainer) -> tuple[Score, bool]:
+    def _score(self, trainer: Trainer) -> tuple[Scores, bool]:
         """The score of the weights as they are, and whether it is the best so far."""
         _, score = self.run.predict(self.run.corpus.eval)
         self.scores[trainer.progress.step] = score
         metric = self.run.config.training.metric_for_best_model
-        return score, trainer.progress.add_score(score.summary, trainer.epoch, metric)
+        return score, trainer.progress.add_score(score.metrics, trainer.epoch, metric)
 
     def _say_patience(self, trainer: Trainer) -> None:
         best = trainer.progress.best
         assert best is not None, "scores were waited for"
-        name = metrics.NAMES[self.run.config.training.metric_for_best_model]
+        name = display_name(self.run.config.training.metric_for_best_model)
         self.run.output.say(f"stopped: no better {name} since epoch {best['epoch']:g} (--patience to change)")
 
 
-def _words(score: Score) -> str:
-    return f"evaluation loss {score.loss:.4f}, accuracy {score.accuracy:.4f}, macro F1 {score.macro_f1:.4f}"
+def _words(score: Scores) -> str:
+    return f"evaluation loss {score['loss']:.4f}, {format_metrics(score.metrics)}"

@@ -17,7 +17,7 @@ from classify.data import split_record
 from classify.data.corpus import Corpus, Part
 from classify.data.files import write_json
 from classify.evaluation import advice, metrics
-from classify.evaluation.baseline import BaselineResult
+from classify.evaluation.baseline import Baseline
 from classify.evaluation.inference import logits_of
 from classify.evaluation.predictions_file import write_predictions
 from classify.modeling.lora import merge_adapters
@@ -35,7 +35,7 @@ def finish(run: Run, trainer: Trainer, evaluate: Evaluate, log: Log, record: Run
     """Go back to the weights that are kept, score the test part, write every file, say where they lie."""
     progress, corpus = trainer.progress, run.corpus
     metric = run.config.training.metric_for_best_model
-    kept = progress.kept(run.config.training.weights_kept, metric, len(corpus.eval))
+    kept = progress.kept(run.config.training.weights_kept, metric, run.checked.task.share, len(corpus.eval))
     best_epoch, step = kept["epoch"], int(kept["step"])
     run.strategy.end_training()  # what is scored is what will be saved
     if step != progress.step:
@@ -70,7 +70,7 @@ def finish(run: Run, trainer: Trainer, evaluate: Evaluate, log: Log, record: Run
             _write(run, trainer, record, outcome, training)
 
 
-def _unseen(run: Run, logits: npt.NDArray[np.float32]) -> metrics.Score | None:
+def _unseen(run: Run, logits: npt.NDArray[np.float32]) -> metrics.Scores | None:
     """The score of the test rows whose text is not in the training part, where some are and some are not."""
     corpus = run.corpus
     if corpus.test is None or not 0 < len(corpus.seen["test"]) < len(corpus.test):
@@ -93,9 +93,10 @@ def _kept(epoch: float, step: int) -> str:
 def _last(best: dict[str, float], last: dict[str, float], metric: str, rows: int) -> str:
     """The line on weights that are kept though earlier ones scored higher."""
     what = f"epoch {best['epoch']:g}" if best["step"] else "the start"
+    name = metrics.display_name(metric)
     return (
-        f"note: the last weights are kept: {metrics.NAMES[metric]} {last[metric]:.3f} of {rows} evaluation rows, and "
-        f"{what} had {best[metric]:.3f}, which may be chance (--keep to change)"
+        f"note: the last weights are kept: {name} {last[metric]:.3f} on {rows} validation rows, "
+        f"and {what} had {best[metric]:.3f}, which may be chance (--keep to change)"
     )
 
 
@@ -106,9 +107,9 @@ class _Outcome:
     weights: dict[str, Any]
     logits: npt.NDArray[np.float32]
     unlabelled: dict[str, npt.NDArray[np.float32]]
-    eval: metrics.Score
-    score: metrics.Score
-    unseen: metrics.Score | None
+    eval: metrics.Scores
+    score: metrics.Scores
+    unseen: metrics.Scores | None
 
 
 def _write(run: Run, trainer: Trainer, record: RunRecord, outcome: _Outcome, training: dict[str, float]) -> None:
@@ -155,15 +156,16 @@ def _write(run: Run, trainer: Trainer, record: RunRecord, outcome: _Outcome, tra
         score,
         name,
         majority=majority,
-        baseline_f1=None if rival is None else rival.macro_f1,
+        baseline=rival,
+        metric=task.primary,
         loss=_training_loss(run, progress),
         balanced=run.config.training.class_weights == "balanced",
     )
     if outcome.unseen is not None:
         unseen = outcome.unseen
         notes.append(
-            f"without the {len(corpus.seen['test'])} test texts that are also in the training part: accuracy "
-            f"{unseen.accuracy:.4f}, macro F1 {unseen.macro_f1:.4f}"
+            f"without the {len(corpus.seen['test'])} test texts that are also in the training split: "
+            f"{metrics.format_metrics(unseen.metrics)}"
         )
     _summary(run, score, rival, name, notes)
 
@@ -176,7 +178,7 @@ def _test_metrics(corpus: Corpus, outcome: _Outcome) -> dict[str, Any] | None:
     return {**outcome.score.as_json(), **unseen}
 
 
-def _baseline(run: Run, part: Part) -> BaselineResult | None:
+def _baseline(run: Run, part: Part) -> Baseline | None:
     """The baseline's score on the same rows, or None with the reason said: some tables have no words to count."""
     corpus = run.corpus
     try:
@@ -220,15 +222,14 @@ def _training_loss(run: Run, progress: Progress) -> advice.TrainingLoss:
     return advice.TrainingLoss(last if progress.first_loss is None else progress.first_loss, last, epochs)
 
 
-def _summary(run: Run, score: metrics.Score, rival: BaselineResult | None, part: str, notes: list[str]) -> None:
+def _summary(run: Run, score: metrics.Scores, rival: Baseline | None, part: str, notes: list[str]) -> None:
     run.output.say("")
     run.output.say(metrics.table(score))
-    line = f"{part}: accuracy {score.accuracy:.4f}, macro F1 {score.macro_f1:.4f}"
+    line = f"{part}: {metrics.format_metrics(score.metrics)}"
     if rival is not None:
         fitted = len(run.corpus.train)
         on = f", fitted on {rival.rows} of {fitted} rows" if rival.rows < fitted else ""
-        line += f"; TF-IDF baseline: accuracy {rival.accuracy:.4f}, macro F1 {rival.macro_f1:.4f}"
-        line += f" ({rival.seconds:.1f} s{on})"
+        line += f"; TF-IDF baseline: {metrics.format_metrics(rival.metrics)} ({rival.seconds:.1f} s{on})"
     run.output.say(line)
     for note in notes:
         run.output.say(f"note: {note}")

@@ -59,8 +59,10 @@ class Progress:
         """Whether as many scores as `patience` says were no better than the best one."""
         return patience is not None and self.waited >= patience
 
-    def kept(self, rule: str, metric: str, rows: int) -> dict[str, float]:
-        """Return the scored step whose weights a run keeps, by `--keep`; `rows` are those of the evaluation part.
+    def kept(self, rule: str, metric: str, share: str | None, rows: int) -> dict[str, float]:
+        """Return the scored step whose weights a run keeps, by `--keep`.
+
+        `share` is the metric, if any, that is a share of the evaluation split's `rows`.
 
         The best of several scores on few rows is the luckiest: "auto" takes the last weights unless the accuracy of the
         best is ahead of theirs by two standard errors (Breiman et al., 1984, "Classification and Regression Trees",
@@ -69,12 +71,14 @@ class Progress:
         """
         assert self.best is not None, "the last step is always scored"
         assert self.latest is not None
-        if rule == "best" or (rule == "auto" and metric == "loss"):
+        if rule == "last":
+            return self.latest
+        if rule == "best" or metric == "loss" or share is None:
             return self.best
-        accuracy = self.latest["accuracy"]
+        accuracy = self.latest[share]
         margin = _STANDARD_ERRORS * math.sqrt(accuracy * (1 - accuracy) / rows)
-        ahead = self.best["accuracy"] - accuracy
-        return self.best if rule == "auto" and ahead > margin else self.latest
+        ahead = self.best[share] - accuracy
+        return self.best if ahead > margin else self.latest
 
 
 def _rank(scores: dict[str, float], metric: str) -> tuple[float, float]:

@@ -18,6 +18,7 @@ from classify.config.stored_run import earlier_commands
 from classify.data.columns import Guess
 from classify.data.sampler import BatchSampler, divide, end_in_time, token_cost
 from classify.errors import InputError, Interrupted
+from classify.evaluation.metrics import format_metrics
 from classify.launch import launcher, restarts
 from classify.modeling.classifier import quiet_libraries
 from classify.training import contrastive, dry_run, linear_probe, resume
@@ -221,13 +222,14 @@ def _start(run: Run, trainer: Trainer, evaluate: Evaluate, *, is_final: bool) ->
         )
         score = evaluate.score_start(trainer)
         head_start = {
-            "accuracy": score.accuracy,
+            **{name: value for name, value in score.metrics.items() if name != "loss"},
             "seconds": start.seconds,
             "contrastive_seconds": pairs_seconds,
         }
         run.output.say(
-            f"head: starts from a logistic regression on the model's output of {start.rows} rows - evaluation accuracy "
-            f"{score.accuracy:.3f} before fine-tuning, {time.perf_counter() - begin:.1f} s (--head to change)"
+            f"head: starts from a logistic regression on the model's output of {start.rows} rows - evaluation "
+            f"{format_metrics(score.metrics)} before fine-tuning, "
+            f"{time.perf_counter() - begin:.1f} s (--head to change)"
         )
     trainer.begin(head_start)
 

@@ -27,7 +27,7 @@ from classify.data.tokenize import (
 from classify.distributed.batch_norm import synchronisation_note
 from classify.distributed.world import World
 from classify.evaluation.inference import logits_of
-from classify.evaluation.metrics import Score
+from classify.evaluation.metrics import Scores
 from classify.launch import describe, launcher
 from classify.modeling.classifier import LoadedModel
 from classify.modeling.precision import choose_precision
@@ -113,7 +113,7 @@ class Run:
             "compact_vocabulary": vocabulary is not None and vocabulary.compacted,
         }
 
-    def predict(self, part: Part) -> tuple[npt.NDArray[np.float32], Score]:
+    def predict(self, part: Part) -> tuple[npt.NDArray[np.float32], Scores]:
         """Logits of a part in file order, and its score, as the model stands. A collective."""
         logits = logits_of(self.model, self.loaded.tokens[part.table.path], part.rows, self.world)
         return logits, self.checked.task.score(logits, part.truth, self.config.training.seed)

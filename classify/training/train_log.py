@@ -12,7 +12,7 @@ from typing import IO, Any, Self
 from tqdm import tqdm
 
 from classify.data.files import whole_file
-from classify.evaluation.metrics import Score
+from classify.evaluation.metrics import Scores
 from classify.training.output import Output
 from classify.training.setup import Run
 from classify.training.tracking import Tracker
@@ -52,11 +52,11 @@ class Log(Callback):
             numbers = {name: value for name, value in values.items() if value is not None}
             self._tracker.log("train", step.step, numbers)
 
-    def write_score(self, trainer: Trainer, score: Score) -> None:
+    def write_score(self, trainer: Trainer, score: Scores) -> None:
         """Write the score of the evaluation part at the step that training stands at."""
         with self.output.writing("the training log"):
-            self._write({"step": trainer.progress.step, "epoch": trainer.epoch, "eval": score.summary})
-            self._tracker.log("eval", trainer.progress.step, score.summary)
+            self._write({"step": trainer.progress.step, "epoch": trainer.epoch, "eval": score.metrics})
+            self._tracker.log("eval", trainer.progress.step, score.metrics)
 
     def close_trackers(self) -> None:
         """Flush the trackers, so that their files are whole when the run says so. A collective."""

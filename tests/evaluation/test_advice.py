@@ -9,14 +9,16 @@ import sys
 import numpy as np
 import pytest
 
-from classify.evaluation import advice, baseline, metrics
+from classify.evaluation import advice, metrics
+from classify.evaluation.baseline import Baseline
+from classify.tasks.single_label import SingleLabel
 from tests.support.processes import ROOT
 
 LABELS = ["a", "b", "c", "d"]
 
 
-def scored(truth: list[int], predicted: list[int], labels: list[str] = LABELS) -> metrics.Score:
-    return metrics.score(np.eye(len(labels))[predicted], np.array(truth), labels, seed=0)
+def scored(truth: list[int], predicted: list[int], labels: list[str] = LABELS) -> metrics.Scores:
+    return metrics.score_classes(np.eye(len(labels))[predicted], np.array(truth), labels, seed=0)
 
 
 def test_few_rows_say_little() -> None:
@@ -50,17 +52,18 @@ def test_at_most_three_missed_classes_are_named() -> None:
 
 def test_the_largest_class_of_the_training_part_is_the_score_to_beat() -> None:
     train = np.array([1] * 60 + [0] * 40)
-    other = baseline.always_largest(train, np.array([1] * 31 + [0] * 69), LABELS)
-    assert (other.label, other.accuracy) == ("b", 0.31), "though another class is the largest of the scored rows"
+    other = SingleLabel(LABELS).majority(train, np.array([1] * 31 + [0] * 69))
+    assert (other.label, other.metrics["accuracy"]) == ("b", 0.31), (
+        "though another class is the largest of the scored rows"
+    )
     truth = np.array([1] * 69 + [0] * 31)
-    majority = baseline.always_largest(train, truth, LABELS)
+    majority = SingleLabel(LABELS).majority(train, truth)
     assert majority.label == "b"
-    assert majority.accuracy == 0.69
-    assert majority.macro_f1 == pytest.approx((2 * 69 / 169 + 0) / 2)
-    assert majority.as_json() == {"label": "b", "accuracy": 0.69, "macro_f1": majority.macro_f1}
+    assert majority.metrics["macro_f1"] == pytest.approx((2 * 69 / 169 + 0) / 2)
+    assert majority.as_json() == {"label": "b", "accuracy": 0.69, "macro_f1": majority.metrics["macro_f1"]}
     close = scored(truth.tolist(), [1] * 69 + [0] * 5 + [1] * 26)
     (line,) = advice.beside_majority(close, majority)
-    assert line.startswith("always saying 'b' would score 0.690 (macro F1 0.408)")
+    assert line.startswith("always saying 'b' would score accuracy 0.6900, macro F1 0.4083, and")
     assert advice.beside_majority(scored(truth.tolist(), truth.tolist()), majority) == []
 
 
@@ -95,10 +98,13 @@ def test_a_loss_that_does_not_fall(first: float, last: float, epochs: float, par
     assert "warmup_steps" in lines[0]
 
 
-def summary(result: metrics.Score, truth: list[int], rival: float | None = None, last: float = 0.1) -> list[str]:
-    majority = baseline.always_largest(np.array(truth), np.array(truth), LABELS)
+def summary(result: metrics.Scores, truth: list[int], rival: float | None = None, last: float = 0.1) -> list[str]:
+    majority = SingleLabel(LABELS).majority(np.array(truth), np.array(truth))
     loss = advice.TrainingLoss(first=0.9, last=last, epochs=3.0)
-    return advice.notes(result, "test", majority=majority, baseline_f1=rival, loss=loss, balanced=False)
+    baseline = None if rival is None else Baseline({"macro_f1": rival}, 1, 1.0)
+    return advice.notes(
+        result, "test", majority=majority, baseline=baseline, metric="macro_f1", loss=loss, balanced=False
+    )
 
 
 def test_a_good_run_has_no_notes() -> None:

@@ -10,6 +10,7 @@ import pytest
 from sklearn.pipeline import Pipeline
 
 from classify.evaluation import baseline
+from classify.evaluation.metrics import classification_metrics
 from tests.support import tiny
 
 
@@ -17,8 +18,8 @@ def test_held_out_texts_are_scored_a_block_at_a_time(monkeypatch: pytest.MonkeyP
     """The features of a million texts would take gigabytes."""
     rows = tiny.table_rows(90)
     texts, labels = [text for text, _ in rows], np.unique([label for _, label in rows], return_inverse=True)[1]
-    fit = (texts[:60], labels[:60], texts[60:], labels[60:], 0)
-    whole = baseline.fit_and_score(*fit)
+    fit = (texts[:60], labels[:60], texts[60:], labels[60:], 0, classification_metrics)
+    whole = baseline.fit_baseline(*fit)
     sizes: list[int] = []
     predict = Pipeline.predict
 
@@ -28,6 +29,6 @@ def test_held_out_texts_are_scored_a_block_at_a_time(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(baseline, "_BLOCK", 7)
     monkeypatch.setattr(Pipeline, "predict", predict_block)
-    in_blocks = baseline.fit_and_score(*fit)
-    assert (in_blocks.accuracy, in_blocks.macro_f1) == (whole.accuracy, whole.macro_f1)
+    in_blocks = baseline.fit_baseline(*fit)
+    assert in_blocks.metrics == whole.metrics
     assert (sum(sizes), max(sizes)) == (30, 7)

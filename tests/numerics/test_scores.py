@@ -12,7 +12,7 @@ from sklearn.metrics import accuracy_score, f1_score, log_loss
 from sklearn.model_selection import PredefinedSplit, cross_val_score
 
 from classify.evaluation import baseline, metrics
-from classify.tasks import logistic_head
+from classify.tasks import single_label
 from classify.training.progress import Progress
 from classify.training.trainer import learning_rate_factor
 
@@ -28,11 +28,11 @@ def truth() -> np.ndarray:
 
 
 def test_scores_are_scikit_learns(logits: np.ndarray, truth: np.ndarray) -> None:
-    result = metrics.score(logits, truth, ["a", "b", "c", "d"], seed=0)
+    result = metrics.score_classes(logits, truth, ["a", "b", "c", "d"], seed=0)
     predicted = logits.argmax(axis=1)
-    assert result.accuracy == accuracy_score(truth, predicted)
-    assert result.macro_f1 == f1_score(truth, predicted, average="macro")
-    assert result.loss == pytest.approx(log_loss(truth, metrics.softmax(logits)))
+    assert result["accuracy"] == accuracy_score(truth, predicted)
+    assert result["macro_f1"] == f1_score(truth, predicted, average="macro")
+    assert result["loss"] == pytest.approx(log_loss(truth, metrics.softmax(logits)))
     assert sum(values["support"] for values in result.per_class.values()) == 200
 
 
@@ -44,7 +44,7 @@ def test_the_interval_of_accuracy_is_wilsons(right: int, rows: int) -> None:
     half = z * math.sqrt(share * (1 - share) / rows + z * z / (4 * rows * rows)) / (1 + z * z / rows)
     truth = np.zeros(rows, dtype=np.int64)
     logits = np.where(np.arange(rows)[:, None] < right, [[1.0, 0.0]], [[0.0, 1.0]])
-    low, high = metrics.score(logits, truth, ["a", "b"], seed=0).accuracy_interval
+    low, high = metrics.score_classes(logits, truth, ["a", "b"], seed=0).intervals["accuracy"] or (0, 0)
     assert (low, high) == (pytest.approx(centre - half, abs=1e-9), pytest.approx(centre + half, abs=1e-9))
     assert high - low > 0.03
 
@@ -52,18 +52,18 @@ def test_the_interval_of_accuracy_is_wilsons(right: int, rows: int) -> None:
 @pytest.mark.parametrize("right", [True, False])
 def test_resamples_that_are_all_alike_give_no_interval_of_macro_f1(right: bool) -> None:
     truth = np.arange(20) % 2
-    result = metrics.score(np.eye(2)[truth if right else 1 - truth], truth, ["a", "b"], seed=0)
-    assert result.macro_f1 == float(right)
+    result = metrics.score_classes(np.eye(2)[truth if right else 1 - truth], truth, ["a", "b"], seed=0)
+    assert result["macro_f1"] == float(right)
     assert result.as_json()["macro_f1_interval"] is None
     accuracy, f1 = metrics.table(result).splitlines()[-2:]
-    assert "95 % interval" in accuracy
-    assert "interval" not in f1
+    assert "95 % CI" in accuracy
+    assert "CI" not in f1
 
 
 def test_an_absent_class_does_not_break_a_score() -> None:
-    result = metrics.score(np.eye(3, dtype=np.float32)[[0, 1, 0]], np.array([0, 1, 1]), ["a", "b", "c"], seed=0)
+    result = metrics.score_classes(np.eye(3, dtype=np.float32)[[0, 1, 0]], np.array([0, 1, 1]), ["a", "b", "c"], seed=0)
     assert result.per_class["c"] == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 0}
-    assert result.accuracy == pytest.approx(2 / 3)
+    assert result["accuracy"] == pytest.approx(2 / 3)
 
 
 def test_softmax_and_loss_stand_large_logits() -> None:
@@ -79,11 +79,11 @@ def test_the_folded_probe_has_the_regressions_probabilities(classes: int) -> Non
     draw = np.random.default_rng(classes)
     labels = draw.integers(0, classes, 300)
     features = (draw.normal(size=(300, 8)) * draw.uniform(0.01, 20, 8) + 5 + labels[:, None]).astype(np.float32)
-    weight, bias = logistic_head.fit(features, labels, classes)
+    weight, bias = single_label.fit_logistic_head(features, labels, classes)
     assert weight.shape == (classes, 8)
     mean, scale = features.mean(axis=0, dtype=np.float64), features.std(axis=0, dtype=np.float64) + 1e-6
     standard = ((features - mean) / scale).astype(np.float32)
-    own = LogisticRegression(C=logistic_head.strength_for(standard, labels), max_iter=200, tol=1e-3).fit(
+    own = LogisticRegression(C=single_label.choose_strength(standard, labels), max_iter=200, tol=1e-3).fit(
         standard, labels
     )
     got = metrics.softmax(features.astype(np.float64) @ weight.T + bias)
@@ -112,7 +112,7 @@ def test_weights_before_the_last_are_kept_where_they_are_clearly_better(
         for name, value in {"best": best, "last": last}.items()
     }
     progress = Progress(best=scores["best"], latest=scores["last"])
-    assert progress.kept(rule, metric, rows) is scores[kept]
+    assert progress.kept(rule, metric, "accuracy", rows) is scores[kept]
 
 
 @pytest.mark.parametrize(("metric", "best"), [("macro_f1", 3), ("accuracy", 1), ("loss", 2)])
@@ -153,48 +153,52 @@ def test_the_probes_strength_is_the_best_of_cross_validation(noise: float) -> No
             LogisticRegression(C=strength, max_iter=1_000), features, labels, cv=PredefinedSplit(fold),
             scoring="neg_log_loss",
         ).mean()
-        for strength in logistic_head._STRENGTHS
+        for strength in single_label._STRENGTHS
     ]  # fmt: skip
-    chosen = logistic_head.strength_for(features, labels)
-    assert chosen == logistic_head._STRENGTHS[int(np.argmin(losses))]
+    chosen = single_label.choose_strength(features, labels)
+    assert chosen == single_label._STRENGTHS[int(np.argmin(losses))]
     if noise == 1.0:
-        assert chosen == min(logistic_head._STRENGTHS)
+        assert chosen == min(single_label._STRENGTHS)
     if noise == 0.0:
-        assert chosen == max(logistic_head._STRENGTHS)
+        assert chosen == max(single_label._STRENGTHS)
 
 
 def test_cross_validation_with_classes_of_one_row() -> None:
     """A class with no row outside a fold has probability zero there; that ends nothing."""
     features = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
-    assert logistic_head.strength_for(features, np.array([0, 0, 0, 0, 0, 0, 0, 1, 2])) in logistic_head._STRENGTHS
-    assert logistic_head.strength_for(features[:2], np.array([0, 1])) in logistic_head._STRENGTHS
+    assert single_label.choose_strength(features, np.array([0, 0, 0, 0, 0, 0, 0, 1, 2])) in single_label._STRENGTHS
+    assert single_label.choose_strength(features[:2], np.array([0, 1])) in single_label._STRENGTHS
 
 
 def test_a_class_the_training_part_lacks_is_not_predicted() -> None:
     draw = np.random.default_rng(0)
     labels = draw.choice([0, 2], 100)
     features = (draw.normal(size=(100, 4)) + labels[:, None]).astype(np.float32)
-    weight, bias = logistic_head.fit(features, labels, 3)
+    weight, bias = single_label.fit_logistic_head(features, labels, 3)
     assert not ((features @ weight.T + bias).argmax(axis=1) == 1).any()
 
 
 def test_one_class_in_the_training_part_is_predicted_always() -> None:
     features = np.random.default_rng(0).normal(size=(10, 4)).astype(np.float32)
-    weight, bias = logistic_head.fit(features, np.ones(10, dtype=np.int64), 3)
+    weight, bias = single_label.fit_logistic_head(features, np.ones(10, dtype=np.int64), 3)
     assert set((features @ weight.T + bias).argmax(axis=1)) == {1}
 
 
 def test_the_baseline_learns_and_says_how_many_rows() -> None:
     texts = [f"the {word} is here {i}" for i in range(30) for word in ("card", "bank")]
     labels = np.array([0, 1] * 30)
-    result = baseline.fit_and_score(texts, labels, ["my card", "a bank"], np.array([0, 1]), seed=0)
-    assert (result.accuracy, result.macro_f1, result.rows) == (1.0, 1.0, 60)
+    result = baseline.fit_baseline(
+        texts, labels, ["my card", "a bank"], np.array([0, 1]), 0, metrics.classification_metrics
+    )
+    assert (result.metrics, result.rows) == ({"accuracy": 1.0, "macro_f1": 1.0}, 60)
 
 
 def test_a_large_baseline_is_fitted_on_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(baseline, "MAX_ROWS", 40)
     texts = [f"the {word} is here {i}" for i in range(30) for word in ("card", "bank")]
-    result = baseline.fit_and_score(texts, np.array([0, 1] * 30), ["my card"], np.array([0]), seed=0)
+    result = baseline.fit_baseline(
+        texts, np.array([0, 1] * 30), ["my card"], np.array([0]), 0, metrics.classification_metrics
+    )
     assert result.rows == 40
 
 

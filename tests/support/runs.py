@@ -19,7 +19,7 @@ from classify.distributed.world import World
 from classify.modeling.classifier import LoadedModel, load_model
 from classify.modeling.hub import resolve_model
 from classify.tasks.base import Loss
-from classify.tasks.cross_entropy import CrossEntropy
+from classify.tasks.single_label import CrossEntropy
 from classify.training.strategies.base import make_strategy
 from classify.training.train_log import Log
 from classify.training.trainer import StepEnd, Trainer

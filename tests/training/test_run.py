@@ -68,7 +68,7 @@ def test_metrics_are_whole_and_unrounded(finished: Path) -> None:
     assert set(found["baseline"]) >= {"name", "accuracy", "macro_f1", "seconds"}
     assert found["baseline"]["name"] == "tfidf-logreg"
     assert found["majority"] == {"label": "app", "accuracy": pytest.approx(1 / 3), "macro_f1": pytest.approx(1 / 6)}
-    assert set(found["probe"]) == {"accuracy", "seconds", "contrastive_seconds"}
+    assert set(found["probe"]) == {"accuracy", "macro_f1", "seconds", "contrastive_seconds"}
     assert found["wall_seconds"] > found["start_seconds"] + found["train"]["seconds"]
 
 
@@ -356,7 +356,7 @@ def test_a_better_epoch_that_may_be_chance_is_not_kept(
     log = [json.loads(line) for line in (out / "train_log.jsonl").read_text().splitlines()]
     scores = [line["eval"]["macro_f1"] for line in log if "eval" in line]
     assert found["eval"]["macro_f1"] == pytest.approx(scores[-1])
-    line = f"macro F1 {scores[-1]:.3f} of 30 evaluation rows, and epoch {scores.index(max(scores)) + 1} had"
+    line = f"macro F1 {scores[-1]:.3f} on 30 validation rows, and epoch {scores.index(max(scores)) + 1} had"
     assert f"the last weights are kept: {line} {max(scores):.3f}, which may be chance" in capsys.readouterr().out
 
 

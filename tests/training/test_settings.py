@@ -17,8 +17,7 @@ from classify.config.schema import TrainingConfig
 from classify.data.sampler import BatchSampler
 from classify.errors import InputError
 from classify.modeling.classifier import LoadedModel, checkpoint_activations, depths, freeze
-from classify.tasks.cross_entropy import balanced_weights
-from classify.tasks.single_label import SingleLabel
+from classify.tasks.single_label import SingleLabel, balanced_weights
 from classify.training.optimizer import learning_rate_factor, make_optimizer
 from tests.support.runs import data_and_model, make_trainer
 
