@@ -23,9 +23,8 @@ from classify.data.tokenize import Tokens
 from classify.modeling.first_tokens import keep_first_tokens, looks_from_first_tokens, packed_batch
 from classify.modeling.kernels.base import Asked, AttentionKernel
 from classify.modeling.kernels.registry import ATTENTION
-from classify.modeling.layout import Boundaries
+from classify.modeling.layout import Boundaries, send
 from classify.modeling.precision import FP32, Masters, make_whole
-from classify.modeling.transfer import send
 
 # Attention of packed texts: by kernels where one applies, and by torch's own alone.
 _BY_KERNELS, _BY_TORCH = "classify_packed", "classify_packed_torch"

@@ -143,7 +143,7 @@ class CrossEntropy:
         """The classes' weights, sent there once."""
         import torch
 
-        from classify.modeling.transfer import send
+        from classify.modeling.layout import send
 
         if self.class_weights is not None and device not in self._sent:
             self._sent[device] = send(torch.from_numpy(self.class_weights), device)

@@ -22,7 +22,7 @@ from classify.evaluation.inference import logits_of
 from classify.evaluation.predictions_file import write_predictions
 from classify.modeling.lora import merge_adapters
 from classify.modeling.result_folder import FORMAT, save_model
-from classify.training.evaluate import Evaluate
+from classify.training.callbacks import Evaluate
 from classify.training.progress import Progress
 from classify.training.resume import take_weights
 from classify.training.run_record import RunRecord

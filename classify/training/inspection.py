@@ -30,7 +30,7 @@ from classify.modeling.precision import choose_precision
 from classify.tasks.base import Task
 from classify.training import contrastive, dry_run, linear_probe, memory_forecast
 from classify.training.inputs import Checked, check
-from classify.training.loading import load, settle_arithmetic
+from classify.training.setup import load, settle_arithmetic
 from classify.training.strategies.base import make_strategy
 from classify.training.trainer import Trainer
 

@@ -22,8 +22,7 @@ from classify.evaluation.metrics import format_metrics
 from classify.launch import launcher, restarts
 from classify.modeling.classifier import quiet_libraries
 from classify.training import contrastive, dry_run, linear_probe, resume
-from classify.training.checkpointer import Checkpointer
-from classify.training.evaluate import Evaluate
+from classify.training.callbacks import Checkpointer, Evaluate
 from classify.training.finish import finish
 from classify.training.inputs import Checked, check
 from classify.training.interrupts import stop_signals

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from classify.data import sampler
@@ -24,15 +25,13 @@ from classify.distributed.memory import attempt, release_cache
 from classify.errors import CheckpointError, ClassifyError, RankError
 from classify.modeling.classifier import LoadedModel
 from classify.modeling.kernels.dropout import seed_draws
-from classify.modeling.transfer import send
+from classify.modeling.layout import send
 from classify.modeling.vocabulary import Vocabulary
 from classify.tasks.base import Loss
 from classify.training.checkpoint import Checkpoint
-from classify.training.micro_batches import micro_batches
 from classify.training.optimizer import learning_rate_factor, set_learning_rate
 from classify.training.progress import Progress
-from classify.training.state_dict import Tensors
-from classify.training.strategies.base import Strategy
+from classify.training.strategies.base import Strategy, Tensors
 
 # At least so often, in steps, the ranks of a run on devices ask each other whether to stop.
 _ASK_STEPS = 10
@@ -366,3 +365,44 @@ def _check_vocabulary(saved: Checkpoint, before: torch.Tensor | None, now: torch
             f"{saved.path}: its embedding table is of other tokens than these tables hold; start afresh with "
             "--overwrite-output-dir."
         )
+
+
+Rows = npt.NDArray[np.int64]
+
+
+def micro_batches(
+    model: LoadedModel,
+    lengths: Rows,
+    rank: int,
+    world_size: int,
+    parts: int,
+    replicas: int,
+    tokens_at_once: int | None = None,
+) -> list[list[Rows]]:
+    """The micro-batches of one rank: each holds, for up to `replicas` devices, indices into the step's rows.
+
+    Ranks share the step by token cost, largest first; a rank's share is cut again into `parts` micro-batches, or into
+    as many as it takes to hold about `tokens_at_once`, padding too. Texts of like length share a padded one. With fewer
+    rows than ranks, some ranks have none.
+    """
+    costs = sampler.token_cost(lengths, model.hidden_size)
+    share = sampler.divide(costs, world_size)[rank]
+    if not len(share):
+        return []
+    if model.packed:
+        if tokens_at_once is not None:
+            parts = max(parts, math.ceil(lengths[share].sum() / tokens_at_once))
+        cuts = [share[part] for part in sampler.divide(costs[share], parts)]
+        return [
+            [cut[piece] for piece in sampler.divide(costs[cut], replicas) if len(piece)] for cut in cuts if len(cut)
+        ]
+    if model.few_shapes:
+        sizes = np.array([model.padded_length(length) for length in lengths[share].tolist()])
+        alike = [share[sizes == size] for size in np.unique(sizes)]
+        return [[cut] for group in alike for cut in np.array_split(group, parts) if len(cut)]
+    pieces = sampler.divide_by_length(lengths[share], parts)
+    if tokens_at_once is not None:
+        within = sampler.chunks(lengths[share], tokens_at_once, padded=True)
+        pieces = max(pieces, within, key=len)
+    cuts = [share[piece] for piece in pieces]
+    return [[cut[piece] for piece in sampler.divide_by_length(lengths[cut], replicas)] for cut in cuts]

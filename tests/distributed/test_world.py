@@ -20,9 +20,9 @@ from classify.launch.device_plan import ParallelMode
 from classify.modeling.classifier import load_model
 from classify.modeling.hub import resolve_model
 from classify.modeling.precision import FP32, Precision
-from classify.training.micro_batches import micro_batches
 from classify.training.strategies.base import make_strategy
 from classify.training.strategies.data_parallel import BatchDataParallel
+from classify.training.trainer import micro_batches
 from tests.support import tiny
 from tests.support.processes import free_port
 from tests.support.runs import data_and_model, make_config, make_trainer

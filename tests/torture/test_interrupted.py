@@ -119,7 +119,7 @@ def test_outside_of_the_training_loop(words: list[str], tmp_path: Path, where: s
 
 def test_twice_a_second_apart_in_the_training_loop(words: list[str], tmp_path: Path) -> None:
     done = interrupted(
-        tmp_path, "classify.training.evaluate.Evaluate.score_epoch", [*words, "--output-dir", "out"], "twice"
+        tmp_path, "classify.training.callbacks.Evaluate.score_epoch", [*words, "--output-dir", "out"], "twice"
     )
     assert (done.returncode, done.stderr) == (130, LINE)
     assert temporaries(tmp_path) == []

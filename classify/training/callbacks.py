@@ -1,8 +1,9 @@
-"""Scores of the evaluation part: when they are taken, which weights scored best, when to stop for want of better."""
+"""What happens between steps: evaluation with early stopping, and checkpoints."""
 
 from __future__ import annotations
 
 from classify.evaluation.metrics import Scores, display_name, format_metrics
+from classify.training import checkpoint
 from classify.training.setup import Run
 from classify.training.train_log import Log
 from classify.training.trainer import Callback, StepEnd, Trainer
@@ -16,7 +17,7 @@ class Evaluate(Callback):
         self.scores: dict[int, Scores] = {}
 
     def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
-        """Scores where an epoch has ended; stop where --patience is at its end."""
+        """Score where an epoch has ended; stop where --patience is at its end."""
         if step.epoch_ended or step.last:
             self.score_epoch(trainer)
         patience = self.run.config.training.patience
@@ -26,11 +27,11 @@ class Evaluate(Callback):
             trainer.stop()
 
     def score_start(self, trainer: Trainer) -> Scores:
-        """Scores the weights that training starts from: the first candidate for the best. It stands in no log."""
+        """Score the weights that training starts from: the first candidate for the best. It stands in no log."""
         return self._score(trainer)[0]
 
     def score_epoch(self, trainer: Trainer) -> None:
-        """Scores, say and log; remember the best, where these weights compete for being kept."""
+        """Score, print and log; remember the best, where these weights compete for being kept."""
         run, progress, training = self.run, trainer.progress, self.run.config.training
         score, better = self._score(trainer)
         planned = training.epochs
@@ -67,3 +68,45 @@ class Evaluate(Callback):
 
 def _words(score: Scores) -> str:
     return f"evaluation loss {score['loss']:.4f}, {format_metrics(score.metrics)}"
+
+
+class Checkpointer(Callback):
+    """Saves at each epoch's end, every --save-steps, at the last step, and where a signal stops the run."""
+
+    def __init__(self, run: Run):
+        self.run = run
+
+    def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
+        """Save where it is due."""
+        if step.epoch_ended or step.last or step.save_due or step.stopped:
+            self.save(trainer)
+
+    def save(self, trainer: Trainer) -> None:
+        """Write a checkpoint; those who do not write wait, so that nobody runs ahead of a failing disk."""
+        run, output, progress = self.run, self.run.output, trainer.progress
+        training = run.config.training
+        limit = training.save_total_limit
+
+        def keep(steps: list[int]) -> set[int]:
+            # Steps beyond this one belong to a course that was left by going back to an older checkpoint.
+            steps = [step for step in steps if step <= progress.step]
+            best = {int(progress.best["step"])} if progress.best is not None else set()
+            newest = set(steps[-limit:])
+            return newest if best <= newest else best | set(steps[-max(1, limit - 1) :])
+
+        state = trainer.state_dict(keep=output.writes)
+        with output.world.awaited(), output.writing(f"checkpoint {checkpoint.name_of(progress.step)}"):
+            if output.writes:
+                started_with = {
+                    "identity": run.identity,
+                    "model_folder": str(run.checked.model.path.resolve()),
+                    "settings": run.config.flat(),
+                }
+                checkpoint.save(
+                    output.checkpoints,
+                    progress.step,
+                    state.weights,
+                    state.moments,
+                    {**state.values, **started_with},
+                    keep=keep,
+                )
