@@ -40,6 +40,16 @@ def test_a_header_that_comes_again_is_one_of_joined_files() -> None:
     assert not has_header([["hello", "a"], ["there", "b"], ["hello", "a"]], USUAL), "a row that is there twice"
 
 
+def test_rows_that_repeat_the_header_are_dropped_and_counted(tmp_path: Path) -> None:
+    """Files joined by cat; lines behind the second header keep their numbers."""
+    joined = f"text;label\n{lines()}text;label\n{lines()}"
+    table = read(tmp_path, joined)
+    assert len(table) == 2 * len(ROWS)
+    assert "text" not in table.column("text")
+    assert f"rows that repeat the header dropped (line {len(ROWS) + 2})" in table.content.form
+    assert table.where([len(ROWS)]).endswith(f"a.csv line {len(ROWS) + 3}")
+
+
 @pytest.mark.parametrize("separator", ["sep=;", '"sep=;"', "SEP=;"])
 def test_the_line_in_which_excel_names_the_delimiter(tmp_path: Path, separator: str) -> None:
     table = read(tmp_path, f"{separator}\r\ntext;label\r\n{lines()}")

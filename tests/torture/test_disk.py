@@ -21,9 +21,10 @@ from torch import nn
 from classify.cli import main
 from classify.errors import DiskError, InputError
 from classify.modeling import memory_estimate
-from classify.training import checkpoint, state_dict
+from classify.training import checkpoint
 from classify.training import finish as finishing
 from classify.training.run import train
+from classify.training.strategies import base
 from classify.training.train_log import Log
 from tests.support import tiny
 from tests.support.processes import ROOT, Process, finish, not_here, rank_environments, unlaunched
@@ -41,8 +42,8 @@ def small() -> tuple[nn.Module, torch.optim.Optimizer]:
 
 def save(folder: Path, step: int, keep: int = 1) -> Path:
     model, optimizer = small()
-    weights = state_dict.weights_of(model, {}, keep=True, elsewhere={})
-    moments = state_dict.moments_of(model, optimizer, {}, keep=True)
+    weights = base.weights_of(model, {}, keep=True, elsewhere={})
+    moments = base.moments_of(model, optimizer, {}, keep=True)
     return checkpoint.save(folder, step, weights, moments, {"x": step}, keep=lambda steps: set(steps[-keep:]))
 
 
@@ -53,8 +54,8 @@ def test_a_checkpoint_restores_model_and_optimizer(tmp_path: Path) -> None:
     assert found is not None
     fresh = nn.Linear(4, 3)
     again = torch.optim.AdamW(fresh.parameters())
-    state_dict.load_weights(fresh, found.model_tensors())
-    state_dict.load_moments(fresh, again, {}, found.optimizer_tensors())
+    base.load_weights(fresh, found.model_tensors())
+    base.load_moments(fresh, again, {}, found.optimizer_tensors())
     assert torch.equal(fresh.weight, model.weight)
     for mine, other in zip(again.state.values(), optimizer.state.values(), strict=True):
         assert mine.keys() == other.keys()

@@ -95,7 +95,7 @@ def temporaries(folder: Path) -> list[Path]:
         ("classify.training.setup.load", None),
         ("classify.training.run._record", set()),
         ("classify.training.run.linear_probe.start_head", {"run.json", "train_log.jsonl"}),
-        ("classify.tasks.single_label.baseline.fit_and_score", FILES - {"tensorboard", "metrics.json"}),
+        ("classify.tasks.single_label.fit_baseline", FILES - {"tensorboard", "metrics.json"}),
     ],
     ids=["tokenizer", "tokens", "model", "folder", "probe", "baseline"],
 )

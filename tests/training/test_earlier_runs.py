@@ -7,6 +7,7 @@ predicted for the whole table.
 from __future__ import annotations
 
 import csv
+import json
 import shutil
 from pathlib import Path
 
@@ -44,8 +45,14 @@ def test_predicts_what_the_earlier_version_predicted(folder: Path) -> None:
 
 
 def test_goes_on_from_the_earlier_checkpoint(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first epoch's steps stay in the log as they were, and the second one learns on from its weights."""
+    log = folder / "run" / "train_log.jsonl"
+    before = log.read_text(encoding="utf-8").splitlines()
     assert main(["train", "--resume", "run", "--epochs", "2"]) == 0
-    assert f"step {STEPS_PER_EPOCH}" in capsys.readouterr().out
+    assert f"resuming from step-{STEPS_PER_EPOCH:08}" in capsys.readouterr().out
+    after = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    assert after[: len(before)] == list(map(json.loads, before))
+    assert [line["step"] for line in after[len(before) :] if "loss" in line][-1] == 2 * STEPS_PER_EPOCH
     metrics = read_json(folder / "run" / "metrics.json")
     assert metrics["train"]["steps"] == 2 * STEPS_PER_EPOCH
 

@@ -19,6 +19,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from classify.data.dialect import Dialect, candidates, find_table, has_header, is_table, rows_of, skip_lines
 from classify.data.encoding import Encoding, detect_encoding
 from classify.data.formats.base import Content, Format, ReadOptions, unique_names
@@ -55,6 +57,9 @@ class Delimited(Format):
 
     def read(self, source: Source, options: ReadOptions) -> Content:
         """All rows, each as wide as the header. Raises InputError with the lines of rows that are not."""
+        return _drop_repeated_header(source, self._read(source, options))
+
+    def _read(self, source: Source, options: ReadOptions) -> Content:
         encoding = detect_encoding(source, options.encoding)
         with encoding.text(source) as stream:
             sample = stream.read(_SAMPLE)
@@ -324,6 +329,31 @@ def _read(text: _Text, dialect: Dialect, options: ReadOptions) -> tuple[Content,
         return [lines[row + header] for row in rows]
 
     return Content(arrow, form, encoding.flag, places, has_names=header), len(arrow) + header
+
+
+def _drop_repeated_header(source: Source, content: Content) -> Content:
+    """Drop rows that repeat the header, as in files joined by `cat`. Raises InputError where no other row is left."""
+    import pyarrow.compute as pc
+
+    arrow = content.arrow
+    if not content.has_names or arrow.num_columns < 2:
+        return content
+    names = arrow.column_names
+    # Comparing with a Python string would have pyarrow import pandas.
+    likely = np.from_dlpack(pc.indices_nonzero(pc.starts_with(arrow[names[0]], names[0]))).tolist()
+    dropped = [row for row in likely if all(arrow[name][row].as_py() == name for name in names)]
+    if not dropped:
+        return content
+    kept = np.delete(np.arange(len(arrow)), dropped)
+    if not len(kept):
+        raise InputError(f"{source.path}: there is a header but no row below it. Expected one row per text.")
+    lines = ", ".join(map(str, content.places(dropped[:_SHOWN]))) + (", ..." if len(dropped) > _SHOWN else "")
+    return replace(
+        content,
+        arrow=arrow.take(kept),
+        form=f"{content.form}; rows that repeat the header dropped (line{'s' * (len(dropped) > 1)} {lines})",
+        places=lambda rows: content.places([int(kept[row]) for row in rows]),
+    )
 
 
 def _read_good(text: _Text, dialect: Dialect, options: ReadOptions) -> Content:
