@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -70,13 +71,19 @@ def test_the_rate_of_steps_on_pairs_rises_and_falls(model_folder: Path, monkeypa
     assert rates[-1] < 1e-4
 
 
-def test_a_dry_run_leaves_no_gradient(model_folder: Path) -> None:
+@pytest.mark.parametrize("steps", [0, 3], ids=["before the first step", "after a resume"])
+def test_a_dry_run_changes_nothing(model_folder: Path, steps: int) -> None:
+    """Neither weights nor gradients nor the optimizer's state; its step is in the time that is measured."""
     data, model = data_and_model(model_folder)
     config = TrainingConfig(use_cpu=True)
     trainer = make_trainer(model, data, config, config.start(), 8)
+    trainer.fit(steps * 8)
+    before = copy.deepcopy((model.stock.state_dict(), trainer.strategy.optimizer.state_dict()))
     dry_run.measure(trainer)
     gradients = [parameter.grad for parameter in model.stock.parameters() if parameter.grad is not None]
     assert all(not gradient.any() for gradient in gradients)
+    after = model.stock.state_dict(), trainer.strategy.optimizer.state_dict()
+    torch.testing.assert_close(after, before, rtol=0, atol=0)
 
 
 def test_the_seed_chooses_the_rows_of_a_cap_and_the_resamples() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +116,27 @@ class Strategy:
         give_weights(self.masters)
         self.clear_gradients()
         return norm
+
+    @contextlib.contextmanager
+    def dry_updates(self) -> Iterator[None]:
+        """Inside, `optimizer_step` takes its time and changes nothing: rates are 0, the optimizer's state is restored."""
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        scale = self.scaler.state_dict()
+        state = {
+            parameter: {key: value.clone() for key, value in values.items()}
+            for parameter, values in self.optimizer.state.items()
+        }
+        for group in self.optimizer.param_groups:
+            group["lr"] = 0.0
+        try:
+            yield
+        finally:
+            for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate
+            self.optimizer.state.clear()
+            self.optimizer.state.update(state)
+            if self.scaler.is_enabled():
+                self.scaler.load_state_dict(scale)
 
     def clear_gradients(self) -> None:
         """Forget the gradients of the optimizer's weights, and of the half ones whose masters they are."""
