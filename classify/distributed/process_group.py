@@ -25,8 +25,14 @@ from classify.launch.device_plan import (
     check_own_device,
     device_identity,
 )
-from classify.launch.launcher import Launch, export, hosts_the_store, several_machines, take_listener
-from classify.launch.restarts import restarts
+from classify.launch.launcher import (
+    Launch,
+    export,
+    hosts_the_store,
+    restart_count,
+    several_machines,
+    take_listener,
+)
 
 _PATIENCE_SECONDS = 20.0
 # Process groups that this process has formed: a script may train, or load a classifier, more than once.
@@ -141,7 +147,7 @@ def _meet(launch: Launch, timeout: datetime.timedelta) -> torch.distributed.Stor
         )
     else:
         store, _, _ = next(torch.distributed.rendezvous("env://", timeout=timeout))
-    attempt = 0 if several_machines() else restarts()
+    attempt = 0 if several_machines() else restart_count()
     # _formed is the same number in all processes: forming a group is a collective.
     return torch.distributed.PrefixStore(f"classify/attempt-{attempt}/group-{_formed}", store)
 

@@ -358,6 +358,11 @@ def looks_at_folders() -> bool:
     return decides_alone() or not several_machines()
 
 
+def restart_count() -> int:
+    """How often the launcher has started this job anew (`torchrun --max-restarts`)."""
+    return whole_number(os.environ, "TORCHELASTIC_RESTART_COUNT", 0)
+
+
 def started_here() -> bool:
     """Whether `--nproc` of this program started this process."""
     return STARTED_HERE in os.environ

@@ -23,7 +23,7 @@ from classify.modeling import memory_estimate
 from classify.modeling.hub import ModelFolder, resolve_model
 from classify.tasks.base import Task
 from classify.tasks.registry import recognise
-from classify.training.output_dir import Destination, begun_before, check_destination, nearest_existing
+from classify.training.output_dir import Destination, check_destination, nearest_existing
 from classify.training.tracking import choose_trackers
 
 # Of a number in predictions.csv, with the comma behind it.
@@ -145,12 +145,11 @@ def _check_frozen(config: RunConfig, model: ModelFolder) -> None:
         raise InputError(f"--freeze-layers {wanted}: the model has {layers} layers; give that or less.")
 
 
-def _check_disk(config: RunConfig, corpus: Corpus, model: ModelFolder, wanted: Destination) -> tuple[str, ...]:
+def _check_disk(config: RunConfig, corpus: Corpus, model: ModelFolder, destination: Destination) -> tuple[str, ...]:
     """Raise InputError where the disk has no room for what the run surely writes; a note where it may have too little.
 
     What lies in a folder that the run goes on in, or empties, is counted as room; a resumed run is never refused.
     """
-    destination = begun_before(wanted) or wanted
     folder = destination.folder or Path("runs")
     training, part = config.training, corpus.test or corpus.eval
     epochs = math.ceil(training.epochs)

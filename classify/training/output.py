@@ -8,7 +8,7 @@ import shlex
 import sys
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tqdm import tqdm
@@ -18,7 +18,7 @@ from classify.data.files import TEMPORARY
 from classify.distributed.world import World
 from classify.errors import DiskError, InputError, disk_refusal, printable
 from classify.training import checkpoint
-from classify.training.output_dir import Destination, begun_before, claim_folder
+from classify.training.output_dir import Destination, claim_folder
 
 
 @dataclass(frozen=True)
@@ -96,15 +96,12 @@ def _claim(wanted: Destination, world: World, held: contextlib.ExitStack) -> Des
     answer = None
     with world.awaited():
         if world.is_main:
-            before = begun_before(wanted)
-            chosen = before or wanted
-            folder, lock = claim_folder(chosen, restarted=before is not None)
+            folder, lock = claim_folder(wanted)
             held.callback(lock.release)
             if not lock.held:
                 say(f"note: the disk of {folder} knows no locks; nothing keeps another run out of the folder")
-            answer = [str(folder), str(chosen.checkpoint or ""), chosen.overwrite, chosen.resume]
-    name, named, overwrite, resume = world.broadcast(answer)
-    return Destination(Path(name), wanted.stem, Path(named) if named else None, overwrite, resume)
+            answer = str(folder)
+    return replace(wanted, folder=Path(world.broadcast(answer)))
 
 
 def _writes(destination: Destination, world: World, held: contextlib.ExitStack) -> bool:
@@ -126,7 +123,7 @@ def _writes(destination: Destination, world: World, held: contextlib.ExitStack) 
             folder.mkdir(parents=True, exist_ok=True)  # asks the server: a network disk's cache may lack the folder
             writes = sign.name not in os.listdir(folder)
             if writes:
-                _, lock = claim_folder(destination, restarted=begun_before(destination) is not None)
+                _, lock = claim_folder(destination)
                 held.callback(lock.release)
         except (InputError, OSError) as error:
             fault = str(error)

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import shutil
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from classify.config.schema import RunConfig
 from classify.config.stored_run import CHECKPOINTS, run_folder
 from classify.data.files import TEMPORARY, refusal, remove_temporaries
 from classify.data.source import Source
 from classify.errors import InputError
-from classify.launch import launcher, restarts
+from classify.launch import launcher
 
 # The lock lies in the folder itself, since the folder above may not be writable. It counts as nothing there.
 LOCK = ".lock"
@@ -53,8 +51,6 @@ def check_destination(config: RunConfig) -> Destination:
     checkpoint = None
     if isinstance(resume, str):
         wanted = Path(resume)
-        if wanted.parent.name == CHECKPOINTS and is_of_this_job(wanted.parent.parent):
-            wanted = wanted.parent.parent  # an attempt before this one went on from there, and further
         if launcher.looks_at_folders() and not wanted.is_dir():
             raise InputError(f"--resume {resume}: no such folder. Expected a run's folder, or a checkpoint in it.")
         checkpoint = wanted if wanted.parent.name == CHECKPOINTS else None
@@ -69,7 +65,7 @@ def check_destination(config: RunConfig) -> Destination:
     if named is None:
         if launcher.looks_at_folders():
             _check_usable(Path("runs"), may_hold_files=True)
-    elif launcher.looks_at_folders() and begun_before(destination) is None:
+    elif launcher.looks_at_folders():
         data = config.data
         check_folder(destination, named, [*data.paths, config.model.name])
     return destination
@@ -89,31 +85,6 @@ def _check_contents(destination: Destination, folder: Path, inputs: Sequence[str
         _check_disposable(folder, inputs)
     elif destination.resume:
         _check_is_run(folder)
-
-
-def begun_before(destination: Destination) -> Destination | None:
-    """Where an earlier attempt of this job began, to go on from its newest checkpoint; None where none did.
-
-    A launcher that starts a job anew gives the same command: --output-dir is not empty any more, and without it the
-    next free folder would be taken.
-    """
-    folders = (
-        [destination.folder] if destination.folder else [path for _, path in reversed(_numbered(destination.stem))]
-    )
-    begun = next((folder for folder in folders if is_of_this_job(folder)), None)
-    return None if begun is None else Destination(begun, destination.stem, resume=True)
-
-
-def is_of_this_job(folder: Path) -> bool:
-    """Whether the run in a folder was begun by this job of the launcher."""
-    job = restarts.job_name()
-    if job is None:
-        return False
-    try:
-        record: dict[str, Any] = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        return job in record["job"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
 
 
 def _check_usable(folder: Path, *, may_hold_files: bool) -> None:
@@ -243,21 +214,20 @@ class FolderLock:
         self.release()
 
 
-def claim_folder(destination: Destination, *, restarted: bool) -> tuple[Path, FolderLock]:
+def claim_folder(destination: Destination) -> tuple[Path, FolderLock]:
     """Create the output folder on the process that is to write it, and lock it, for the caller to release.
 
     Raises InputError where another run holds it, or has used it since it was checked. A job that its launcher has
-    `restarted` waits for the processes of the attempt before it to end.
+    restarted waits for the processes of the previous attempt to end.
     """
     folder = destination.folder
     if folder is None:
         folder = _make_numbered(destination.stem)
     else:
         folder.mkdir(parents=True, exist_ok=True)
-    lock = FolderLock(folder, _RESTART_SECONDS if restarted else _LOCK_SECONDS)
+    lock = FolderLock(folder, _RESTART_SECONDS if launcher.restart_count() else _LOCK_SECONDS)
     try:
-        if not restarted:
-            _check_contents(destination, folder)
+        _check_contents(destination, folder)
         remove_temporaries(folder)
         remove_temporaries(folder / CHECKPOINTS)
         if destination.overwrite:

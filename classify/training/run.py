@@ -19,7 +19,7 @@ from classify.data.columns import Guess
 from classify.data.sampler import BatchSampler, divide, end_in_time, token_cost
 from classify.errors import InputError, Interrupted
 from classify.evaluation.metrics import format_metrics
-from classify.launch import launcher, restarts
+from classify.launch import launcher
 from classify.modeling.classifier import quiet_libraries
 from classify.training import contrastive, dry_run, linear_probe, resume
 from classify.training.callbacks import Checkpointer, Evaluate
@@ -91,11 +91,8 @@ def _train(config: RunConfig, checked: Checked | None, begun: float) -> Path:
         tokenized = tokenize_tables(checked)
     with checked.config.training.start() as world:
         world.share_faults(None)
-        try:
-            with prepared(checked, tokenized, world, begun) as run:
-                return _run(run)
-        finally:
-            restarts.end_training()
+        with prepared(checked, tokenized, world, begun) as run:
+            return _run(run)
 
 
 def _run(run: Run) -> Path:
@@ -194,9 +191,6 @@ def _record(run: Run, batches: BatchSampler) -> RunRecord:
             "kernels": [kernel.name for kernel in run.model.kernels],
             "max_length": run.tokenized.max_length,
             "batch_size": batches.batch_size,
-            # What the launcher's agents call this job, by which a restarted one knows its folder: rank 0 may be
-            # elsewhere then.
-            "job": sorted({name for name in world.gather_texts(restarts.job_name() or "") if name}),
         },
         earlier=earlier_commands(run.output.folder),
         from_step=run.checkpoint.step if run.checkpoint is not None else 0,

@@ -193,8 +193,8 @@ def _describe(run: Run, guesses: list[Guess]) -> None:
     for guess in guesses:
         output.say(guess.line())
     output.say(f"ranks: {describe.line(world.topology, os.environ)}")
-    if output.resumes and not run.checked.destination.resume:
-        output.say(f"note: an earlier attempt of this job began {output.folder}; the launcher started it anew")
+    if launcher.restart_count() and not output.resumes:
+        output.say("note: the launcher restarted this job; with --output-dir and --resume it would go on")
     for warning in (*run.corpus.warnings, *run.checked.notes):
         output.say(f"note: {warning}")
     if run.model.note is not None:

@@ -55,7 +55,7 @@ TRAINED: dict[str, tuple[str, list[tuple[int, int, int]]]] = {
 }
 # Those of which each process prints how it reads its launch.
 READ = [
-    "torchrun --standalone --nproc-per-node 2 --max-restarts 3 run_classify.py --data my.csv",
+    "torchrun --standalone --nproc-per-node 2 --max-restarts 3 run_classify.py --data my.csv --output-dir out --resume",
     "torchrun --nnodes 1:1 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:29511 run_classify.py "
     "--data my.csv",
     "python -m torch.distributed.launch --nproc-per-node 2 run_classify.py --data my.csv",

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from classify.cli import main
-from classify.errors import DiskError, InputError
+from classify.errors import CheckpointError, DiskError, InputError
 from classify.modeling import memory_estimate
 from classify.training import checkpoint
 from classify.training import finish as finishing
@@ -60,6 +60,18 @@ def test_a_checkpoint_restores_model_and_optimizer(tmp_path: Path) -> None:
     for mine, other in zip(again.state.values(), optimizer.state.values(), strict=True):
         assert mine.keys() == other.keys()
         assert all(torch.equal(mine[key], other[key]) for key in mine)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
+def test_every_file_of_a_checkpoint_is_verified(tmp_path: Path, name: str) -> None:
+    """One byte of it changed, so that it can still be read."""
+    path = save(tmp_path, 1)
+    data = bytearray((path / name).read_bytes())
+    place = data.rindex(b"1") if name == "state.json" else len(data) - 1
+    data[place] ^= 2
+    (path / name).write_bytes(bytes(data))
+    with pytest.raises(CheckpointError, match=f"{name} has changed since it was written"):
+        checkpoint.newest(tmp_path)
 
 
 @pytest.mark.parametrize("failing", ["model.safetensors", "optimizer.safetensors", "manifest.json", "rename"])

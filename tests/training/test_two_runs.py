@@ -85,7 +85,7 @@ def test_two_that_are_given_no_folder_get_one_each(tmp_path: Path, monkeypatch: 
 
     def claim() -> None:
         together.wait()
-        folder, lock = claim_folder(Destination(None, "my"), restarted=False)
+        folder, lock = claim_folder(Destination(None, "my"))
         folders.append(folder)
         lock.release()
 
@@ -101,7 +101,7 @@ HOLDER = """
 import sys
 from pathlib import Path
 from classify.training.output_dir import Destination, claim_folder
-held = claim_folder(Destination(Path(sys.argv[1]), "my", resume=True), restarted=False)
+held = claim_folder(Destination(Path(sys.argv[1]), "my", resume=True))
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -135,13 +135,14 @@ def test_a_killed_run_leaves_the_folder_free(model_folder: Path, table: Path, tm
     assert {path.name for path in run.train(config).iterdir()} == FILES
 
 
-def test_a_restarted_job_waits_for_the_attempt_before_it(tmp_path: Path) -> None:
-    """Its processes have been told to stop, and may still be at it."""
+def test_a_restarted_job_waits_for_the_attempt_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes of the previous attempt were sent a signal, and may still run."""
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     process = holder(tmp_path / "out")
     timer = threading.Timer(3.0, process.kill)
     timer.start()
     try:
-        _, lock = claim_folder(Destination(tmp_path / "out", "my", resume=True), restarted=True)
+        _, lock = claim_folder(Destination(tmp_path / "out", "my", resume=True))
         process.wait(timeout=1)  # no longer: it has ended before the folder was taken
     finally:
         timer.join()
@@ -159,7 +160,7 @@ def test_a_failed_run_gives_its_folder_back(model_folder: Path, table: Path, tmp
     with pytest.raises(Exception, match="diverged"):
         run.train(config)
     assert not (tmp_path / "out" / LOCK).exists()
-    _, lock = claim_folder(Destination(tmp_path / "out", "my", resume=True), restarted=False)
+    _, lock = claim_folder(Destination(tmp_path / "out", "my", resume=True))
     lock.release()
 
 

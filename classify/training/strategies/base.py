@@ -119,7 +119,7 @@ class Strategy:
 
     @contextlib.contextmanager
     def dry_updates(self) -> Iterator[None]:
-        """Inside, `optimizer_step` takes its time and changes nothing: rates are 0, the optimizer's state is restored."""
+        """Inside, `optimizer_step` changes nothing: learning rates are 0, and the optimizer's state is restored."""
         rates = [group["lr"] for group in self.optimizer.param_groups]
         scale = self.scaler.state_dict()
         state = {
