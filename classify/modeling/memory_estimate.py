@@ -86,59 +86,13 @@ def count_weights(
     return counts[False], counts[True]
 
 
-@dataclass(frozen=True)
-class DiskNeed:
-    """Bytes that a run's folder takes at its largest: `least` surely, `most` if all its vocabulary occurs."""
+def disk_need(folder: Path, checkpoints: int, added_layers: int = 0) -> tuple[int, int]:
+    """Bytes that a run from the model in `folder` writes: the saved model alone, and with `checkpoints` beside it.
 
-    least: int
-    most: int
-
-
-def disk_need(
-    folder: Path,
-    config: Mapping[str, Any],
-    *,
-    is_frozen: Callable[[str], bool],
-    level: str | None,
-    lora_rank: int,
-    compacts: bool,
-    start: bool,
-    saves: tuple[int, int],
-    limit: int,
-    predictions: int,
-    added_layers: int = 0,
-) -> DiskNeed:
-    """What a run writes that begins from the model in `folder`, by the headers of its files.
-
-    A checkpoint holds the weights and the two moments of those that are trained. While one is made, `limit` others
-    stand beside it, and one more where the best is older; in the end the model is written beside those that are kept.
-    Where the vocabulary is cut to what occurs (`compacts`), a checkpoint holds a part of the word embeddings, which is
-    nothing in `least` and all in `most`. `lora_rank` is 0 without LoRA, which puts two matrices beside each matrix of
-    a layer. `saves` are the checkpoints written behind steps, at least and at most;
-    `start` says that the weights before training are kept, too, as long as they are the best.
+    A checkpoint holds the weights and AdamW's two moments, in fp32; the model is saved in fp32, too.
     """
-    own, moments = (2, 4) if level == "O3" else (4, 8)  # under O2 the masters are kept in the place of the weights
-    weights, model = [0, 0], 0
-    trained = [0, 0]
-    for name, shape in weight_shapes(folder, added_layers):
-        count = math.prod(shape)
-        model += 4 * count
-        is_table = compacts and len(shape) == 2 and shape[0] == config.get("vocab_size")
-        added = lora_rank * sum(shape) if len(shape) == 2 and _layer_of(name) is not None else 0
-        for case in (1,) if is_table else (0, 1):
-            weights[case] += own * (count + added)
-            trained[case] += moments * (added if is_frozen(name) else added + count)
-    rest = predictions + sum(path.stat().st_size for path in folder.glob("*") if path.suffix in (".json", ".txt"))
-    bounds = []
-    for case, (number, kept) in enumerate(zip(saves, (limit, max(limit, 2)), strict=True)):
-        whole, first = weights[case] + trained[case], weights[case] if start else 0
-        if case == 0 and start:  # the start may stay the best: it takes the place of a whole one
-            making, end = first + min(limit, number) * whole, first + min(limit - 1, number) * whole
-        else:
-            making, end = min(kept + 1, number) * whole, min(kept, number) * whole
-            making, end = (max(size, first + min(kept, number) * whole) for size in (making, end))
-        bounds.append(max(making, end + model) + rest)
-    return DiskNeed(*bounds)
+    model = 4 * sum(count_weights(folder, added_layers=added_layers))
+    return model, model + 3 * model * checkpoints
 
 
 def size_words(size: float) -> str:

@@ -146,42 +146,34 @@ def _check_frozen(config: RunConfig, model: ModelFolder) -> None:
 
 
 def _check_disk(config: RunConfig, corpus: Corpus, model: ModelFolder, destination: Destination) -> tuple[str, ...]:
-    """Raise InputError where the disk has no room for what the run surely writes; a note where it may have too little.
+    """Raise InputError where the disk has no room for the model; a note where the checkpoints may not fit.
 
-    What lies in a folder that the run goes on in, or empties, is counted as room; a resumed run is never refused.
+    Files in a folder that the run resumes, or empties, count as room; a resumed run is never refused.
     """
     folder = destination.folder or Path("runs")
     training, part = config.training, corpus.test or corpus.eval
-    epochs = math.ceil(training.epochs)
-    early = (training.max_steps > 0, training.max_minutes is not None, training.patience is not None)
-    is_frozen = memory_estimate.frozen_names(config.model.freeze_embeddings, config.model.freeze_layers)
-    need = memory_estimate.disk_need(
-        model.path,
-        model.config,
-        is_frozen=(lambda _: True) if config.model.lora else is_frozen,
-        level=training.opt_level,
-        lora_rank=config.model.lora_rank if config.model.lora else 0,
-        compacts=config.model.compact_vocabulary,
-        start=config.model.head == "probe",
-        saves=(1 if any(early) else epochs, epochs if training.save_steps is None else training.save_total_limit + 2),
-        limit=training.save_total_limit,
-        predictions=part.table.arrow.nbytes * len(part) // len(part.table)
-        + len(part) * (len(corpus.labels) + 2) * _BYTES_A_SCORE,
-        added_layers=model.added_layers,
+    saves = 1 + (math.ceil(training.epochs) if training.save_steps is None else training.save_total_limit)
+    model_bytes, most = memory_estimate.disk_need(
+        model.path, min(saves, max(2, training.save_total_limit) + 1), model.added_layers
     )
+    predictions = part.table.arrow.nbytes * len(part) // len(part.table)
+    predictions += len(part) * (len(corpus.labels) + 2) * _BYTES_A_SCORE
     above = nearest_existing(folder)
     room = free = shutil.disk_usage(above).free
     has = f"{folder}: the disk of {above} has {memory_estimate.size_words(free)} free"
     if destination.folder is not None and folder.is_dir() and any(folder.iterdir()):
         room += sum(path.lstat().st_size for path in folder.rglob("*"))
         has += f" beside {memory_estimate.size_words(room - free)} in the folder"
-    if need.least > room and not destination.resume:  # of which only a part may be left to do
+    if model_bytes + predictions > room and not destination.resume:  # of which only a part may be left to do
         raise InputError(
-            f"{has}, and this run writes at least {memory_estimate.size_words(need.least)}. Free some, give an "
-            "--output-dir on another disk, or keep fewer checkpoints (save_total_limit: 1 in --config)."
+            f"{has}, and the model takes {memory_estimate.size_words(model_bytes + predictions)}. Free some, or give "
+            "an --output-dir on another disk."
         )
-    if need.most > room:
-        return (f"{has}, and this run may write up to {memory_estimate.size_words(need.most)}",)
+    if most + predictions > room:
+        return (
+            f"{has}, and this run may write up to {memory_estimate.size_words(most + predictions)}; "
+            "--save-total-limit 1 keeps fewer checkpoints",
+        )
     return ()
 
 
