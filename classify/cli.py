@@ -18,8 +18,7 @@ from classify.config.parser import Parser, parse_training, print_help, unknown_w
 from classify.config.recipe import Recipe
 from classify.config.schema import TrainingConfig
 from classify.errors import ClassifyError, InputError, disk_refusal, printable
-from classify.launch import device_plan, launcher, process_settings, spawn
-from classify.training import interrupts
+from classify.launch import device_plan, interrupts, launcher, process_settings, spawn
 
 if TYPE_CHECKING:
     from classify.distributed.world import World
@@ -37,9 +36,6 @@ Fine-tune a BERT classifier on your own table of texts and labels, and use it.
   classify --version                                            the version"""
 
 
-_INTERRUPTED = "interrupted"
-
-
 def main(argv: Sequence[str] | None = None, program: str = "classify") -> int:
     """Run a command and return its exit code: 0, 1 our fault, 2 the person's input, 3 checkpoint, 130/143 signal."""
     if argv is not None:
@@ -48,7 +44,7 @@ def main(argv: Sequence[str] | None = None, program: str = "classify") -> int:
     # garbage time and again, and once more before leaving, takes a quarter of a short command's time.
     gc.set_threshold(100_000, 50, 100)
     process_settings.prepare_process()
-    interrupts.end_when_interrupted(_tell_interrupted)
+    interrupts.handle_sigint()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names in scripts that a terminal does not know end no run
     try:
@@ -63,7 +59,7 @@ def _run(arguments: list[str], program: str) -> int:
         return _dispatch(arguments) if program == "classify" else _train(arguments, program)
     except (Exception, KeyboardInterrupt) as error:
         if interrupts.was_interrupted(error):
-            return _fail(_INTERRUPTED, 128 + signal.SIGINT, debug)
+            return _fail("interrupted", 128 + signal.SIGINT, debug)
         return _tell(error, debug)
 
 
@@ -295,12 +291,6 @@ def _fail(message: str, code: int, debug: bool, everywhere: bool = True) -> int:
         print(f"error: {line}", file=sys.stderr)
     sys.stderr.flush()
     return code
-
-
-def _tell_interrupted() -> None:
-    """The line of a process that cannot wait for its own end."""
-    if launcher.speaks():
-        print(f"error: {_INTERRUPTED}", file=sys.stderr, flush=True)
 
 
 def _say_first(error: Exception) -> None:

@@ -90,6 +90,6 @@ def main_memory(own: Path = Path("/proc/self/cgroup"), groups: Path = _CONTROL_G
 
 def release_cache(device: torch.device) -> None:
     """Give back what a device's allocator keeps for later, so that another division of it can succeed."""
-    if accelerators.of(device.type).in_torch:
+    if accelerators.of(device.type).built_into_torch:
         # The device's own module: torch.accelerator.empty_cache() asks for an allocator that not every vendor has.
         getattr(torch.get_device_module(device), "empty_cache", lambda: None)()

@@ -17,8 +17,8 @@ import torch
 
 from classify.distributed.network import check_meeting_place, interface_towards
 from classify.distributed.world import World
-from classify.errors import ClassifyError, DeviceError
-from classify.launch import accelerators, process_settings
+from classify.errors import DeviceError
+from classify.launch import accelerators, interrupts, process_settings
 from classify.launch.device_plan import (
     DevicePlan,
     ParallelMode,
@@ -49,7 +49,7 @@ def start(plan: DevicePlan, timeout_seconds: int = 1800) -> World:
     if threads is not None:
         torch.set_num_threads(threads)
     device = torch.device(plan.device)
-    if accelerators.of(device.type).in_torch:
+    if accelerators.of(device.type).built_into_torch:
         torch.accelerator.set_device_index(device.index)
     if plan.parallel_mode is ParallelMode.DISTRIBUTED:
         _form_group(plan, datetime.timedelta(seconds=timeout_seconds))
@@ -59,13 +59,8 @@ def start(plan: DevicePlan, timeout_seconds: int = 1800) -> World:
 
 
 def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> None:
-    """Meet the other ranks; Accelerate knows how on every backend."""
+    """Meet the other ranks and form the default process group."""
     global _formed
-    process_settings.leave_devices_to_us()
-    # Accelerate keeps whatever group is up when it is first imported, with its store and port; so not later than this.
-    importlib.import_module("torch.distributed.nn.functional")
-    from accelerate.state import PartialState
-
     launch = plan.launch
     address, port = launch.address or "127.0.0.1", launch.port or 0
     check_meeting_place(address, port, listens=hosts_the_store(launch))
@@ -74,46 +69,41 @@ def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> None:
         interface = interface_towards(_OUTSIDE)  # the machine's own name often stands for loopback in /etc/hosts
     if interface is not None:
         process_settings.exchange_over(interface)
+    assert plan.backend is not None
+    _import_backend(plan)
     with _patience(f"rank {launch.rank} of {launch.world_size} waits for the others at {address}:{port}"):
-        backend: str | None = plan.backend
-        arguments: dict[str, Any] = {}
-        if backend == "smddp":
-            _start_smddp(timeout)  # before Accelerate, which then finds the group; it would look for CUDA devices
-            backend = None
-        else:
-            store = _meet(launch, timeout)
-            if backend != "gloo":  # with which ranks may share a device
-                check_own_device(plan, _exchange(store, launch, _identity(plan)))
-            arguments = {"store": store, "rank": launch.rank, "world_size": launch.world_size}
-        # Without cpu=True, a launched process on a machine without GPU would believe to be rank 0 of 1.
-        state = PartialState(cpu=plan.device == "cpu", backend=backend, timeout=timeout, **arguments)
-    _formed += 1
-    place = (state.process_index, state.num_processes)
-    if place != (launch.rank, launch.world_size):
-        raise ClassifyError(
-            f"the process group gives rank {place[0]} of {place[1]}, the launcher said rank {launch.rank} "
-            f"of {launch.world_size}; please report this with the command that started it."
+        store = _meet(launch, timeout)
+        if plan.n_gpu and plan.backend != "gloo":  # with which ranks may share a device
+            check_own_device(plan, _exchange(store, launch, _identity(plan)))
+        torch.distributed.init_process_group(
+            plan.backend, store=store, rank=launch.rank, world_size=launch.world_size, timeout=timeout
         )
+    _formed += 1
 
 
-def _start_smddp(timeout: datetime.timedelta) -> None:
-    """SageMaker's data parallel library: importing it makes its backend known to torch.
+def _import_backend(plan: DevicePlan) -> None:
+    """Import the package that registers a backend with torch, where torch does not load it by itself.
 
     https://docs.aws.amazon.com/sagemaker/latest/dg/data-parallel-modify-sdp-pt.html
+    https://docs.habana.ai/en/latest/PyTorch/PyTorch_Scaling_Guide/DDP_Based_Scaling.html
     """
+    module = accelerators.of(torch.device(plan.device).type).backend_module
+    if plan.backend == "smddp":
+        module = "smdistributed.dataparallel.torch.torch_smddp"
     try:
-        importlib.import_module("smdistributed.dataparallel.torch.torch_smddp")
+        if module is not None:
+            importlib.import_module(module)
     except ImportError as error:
-        raise DeviceError(
-            f"the job asks for SageMaker's data parallel library (SMDATAPARALLEL_USE_...), but it cannot be imported "
-            f"({error}); take an image that has it, or give --ddp-backend nccl."
-        ) from None
-    torch.distributed.init_process_group("smddp", timeout=timeout)
+        hint = "take an image that has it, or give --ddp-backend nccl" if plan.backend == "smddp" else "install it"
+        raise DeviceError(f"backend {plan.backend}: {module} cannot be imported ({error}); {hint}.") from None
 
 
 @contextlib.contextmanager
 def _patience(what: str) -> Iterator[None]:
-    """Say what is waited for when it takes long; a firewall, or a machine nobody started, looks like a hang."""
+    """Say what is waited for when it takes long; a firewall, or a machine nobody started, looks like a hang.
+
+    Ctrl-C ends the process at once meanwhile: torch looks for no signals.
+    """
 
     def say() -> None:
         print(f"note: {what}; are all started, and may they reach it?", file=sys.stderr, flush=True)
@@ -122,7 +112,8 @@ def _patience(what: str) -> Iterator[None]:
     timer.daemon = True
     timer.start()
     try:
-        yield
+        with interrupts.sigint_kills():
+            yield
     finally:
         timer.cancel()
 

@@ -264,10 +264,6 @@ class World:
                 # the interpreter ends aborts the process ("terminate called without an active exception").
                 time.sleep(_GLOO_SECONDS)
             torch.distributed.destroy_process_group()
-        if up:
-            from accelerate.state import PartialState
-
-            PartialState._reset_state()
 
     def describe(self) -> str:
         """One line: device, parallel mode and why."""

@@ -17,10 +17,6 @@ from classify.modeling.classifier import LoadedModel, output_layer
 
 Rows = npt.NDArray[np.int64]
 
-# Tokens of one evaluation batch: enough to fill the matrix units, small enough for a laptop's caches or a GPU.
-_TOKENS_CPU = 4096
-_TOKENS_DEVICE = 65536
-
 
 def logits_of(model: LoadedModel, tokens: Tokens, rows: Rows, world: World) -> npt.NDArray[np.float32]:
     """Logits (len(rows), classes) of the given rows, in their order, the same array on every rank.
@@ -51,8 +47,7 @@ def features_of(model: LoadedModel, tokens: Tokens, rows: Rows, world: World) ->
 def _forward(model: LoadedModel, tokens: Tokens, rows: Rows, world: World) -> Iterator[tuple[Rows, torch.Tensor]]:
     """This rank's share: (places within `rows`, logits) of one batch after the other, in evaluation mode."""
     lengths = tokens.lengths[rows]
-    budget = _TOKENS_CPU if world.device.type == "cpu" else _TOKENS_DEVICE
-    batches = sampler.chunks(lengths, budget, padded=not model.packed)
+    batches = sampler.chunks(lengths, world.accelerator.eval_tokens, padded=not model.packed)
     costs = sampler.token_cost(lengths, model.hidden_size)
     training = model.classifier.training
     model.classifier.eval()
@@ -92,7 +87,7 @@ def _gathered(
     with torch.no_grad():
         for batch_places, batch_values in passes:
             places.append(batch_places)
-            if world.accelerator.lazy:  # or all batches would be one program
+            if world.accelerator.lazy_execution:  # or all batches would be one program
                 batch_values = batch_values.cpu()
             values.append(batch_values[: len(batch_places)].float())
     own_values = torch.cat(values) if values else torch.zeros((0, width), device=world.device)

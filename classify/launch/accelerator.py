@@ -1,4 +1,4 @@
-"""A kind of device, and what it does otherwise than others."""
+"""A kind of device: how it differs from others, as properties that the rest of the program asks for."""
 
 from __future__ import annotations
 
@@ -8,51 +8,110 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Accelerator:
-    """`kind` is torch's name of the device type; the rest stands for a device of which nothing special is known.
+    """A kind of device; the defaults are those of a device of which nothing special is known."""
 
-    `backend` is how processes on such devices talk, `visible` the variable that chooses those a process sees. Of some a
-    process acquires one, which it calls the first (`one_a_process`). torch's DataParallel exists for those it
-    `replicates` on. gloo exchanges tensors of those that can be `shared`. `one_process` says that no group of processes
-    trains on them, `few_shapes` that a program is compiled for each shape, `lazy` that nothing runs before `flush`,
-    `in_torch` that torch.accelerator knows them.
-    """
-
+    # torch's name of the device type.
     kind: str
+    # Backend of its process groups, and the module that registers it where torch does not.
     backend: str = "gloo"
+    backend_module: str | None = None
+    # Environment variable that chooses the devices a process sees.
     visible: str | None = None
-    one_a_process: bool = False
+    # Each process acquires one device, which it calls the first.
+    single_device_per_process: bool = False
+    # torch's DataParallel works on such devices.
     replicates: bool = False
+    # gloo exchanges tensors of such devices.
     shared: bool = False
+    # Training runs in one process, never in a group.
     one_process: bool = False
-    few_shapes: bool = False
-    lazy: bool = False
-    in_torch: bool = True
+    # A program is compiled for each shape; nothing runs before `flush`.
+    static_shapes: bool = False
+    lazy_execution: bool = False
+    # torch.accelerator knows such devices.
+    built_into_torch: bool = True
+    # The host waits for each operation: asking other ranks in each step costs little.
+    synchronous: bool = False
+    # Steps are faster in micro-batches whose activations fit the caches.
+    cuts_steps: bool = False
+    # Tokens of an evaluation batch: enough for the matrix units, and what caches or memory hold.
+    eval_tokens: int = 65_536
+    # Host memory should be pinned before it is copied to the device.
+    pins_memory: bool = False
+    # AdamW has a fused implementation.
+    fused_adamw: bool = False
+    # Products in fp16 are fast; TF32 exists.
+    has_fp16: bool = True
+    has_tf32: bool = False
 
     @property
     def name(self) -> str:
-        """What a sentence calls such devices."""
+        """Name in messages."""
         return self.kind
 
-    def is_wanted(self, environment: Mapping[str, str]) -> bool:
-        """Whether the person asks for such devices by variables, whatever else there is."""
+    def is_available(self, environment: Mapping[str, str]) -> bool:
+        """Return whether variables ask for such devices, whatever else there is."""
         return False
 
     def count(self) -> int:
-        """Devices that this process can use."""
+        """Count the devices that this process can use."""
         import torch
 
         return int(torch.accelerator.device_count())
 
+    def prefers_bf16(self) -> bool:
+        """Return whether bf16 is the default precision of such devices on this machine."""
+        return False
+
     def flush(self) -> None:
-        """Have recorded operations run; others have run already."""
+        """Run recorded operations; other devices have run them already."""
 
     def seed(self, value: int) -> None:
         """Seed random numbers that `torch.manual_seed` does not reach."""
 
     def padded_length(self, tokens: int) -> int:
-        """The length that texts of up to so many tokens are padded to."""
+        """Return the length that texts of up to `tokens` tokens are padded to."""
         return tokens
 
     def padded_rows(self, rows: int) -> int:
-        """The rows that a batch of so many is filled up to."""
+        """Return the number of rows that a batch of `rows` is padded to."""
         return rows
+
+
+@dataclass(frozen=True)
+class CPU(Accelerator):
+    """The machine's own processor."""
+
+    kind: str = "cpu"
+    shared: bool = True
+    built_into_torch: bool = False
+    synchronous: bool = True
+    cuts_steps: bool = True
+    eval_tokens: int = 4096
+    fused_adamw: bool = True
+    has_fp16: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name in messages."""
+        return "CPU"
+
+
+@dataclass(frozen=True)
+class CUDA(Accelerator):
+    """NVIDIA's GPUs, and AMD's under ROCm."""
+
+    kind: str = "cuda"
+    backend: str = "nccl"
+    visible: str | None = "CUDA_VISIBLE_DEVICES"
+    replicates: bool = True
+    shared: bool = True
+    pins_memory: bool = True
+    fused_adamw: bool = True
+    has_tf32: bool = True
+
+    def prefers_bf16(self) -> bool:
+        """Return whether the GPU computes in bfloat16."""
+        import torch
+
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))

@@ -105,7 +105,7 @@ def plan_devices(
     if strategy == "model" and accelerator.one_process:
         raise InputError(f"--strategy model does not work on {accelerator.name} devices; drop it.")
     if strategy == "model":
-        count = min(count, 1) if accelerator.one_a_process else count
+        count = min(count, 1) if accelerator.single_device_per_process else count
         where = f"{count} {kind} device{'s' * (count > 1)}" if count else "main memory and disk"
         reason = f"local_rank is -1; the layers of one model are spread over {where}"
         return DevicePlan(
@@ -201,7 +201,7 @@ def _plan_launched(launch: Launch, kind: str, count: int, strategy: str, backend
             "exchange the parts; drop --ddp-backend gloo, or take --strategy ddp."
         )
     index, reason = launch.local_rank, f"{place}; local rank {launch.local_rank} chooses the device"
-    if count == 1 and index > 0 and not accelerator.one_a_process:
+    if count == 1 and index > 0 and not accelerator.single_device_per_process:
         # A scheduler may show each task one device of its own; that no two have the same is checked when they meet.
         index, reason = 0, f"{place}; it is the one {kind} device that this process sees"
     elif index >= count and backend == "gloo":
@@ -212,7 +212,7 @@ def _plan_launched(launch: Launch, kind: str, count: int, strategy: str, backend
             f"LOCAL_RANK={index} asks for device {kind}:{index}, but this machine has {count} (counted from 0), and "
             f"{backend} refuses two processes on one device; start at most {count} here, {_otherwise(accelerator)}."
         )
-    own = 0 if accelerator.one_a_process else index
+    own = 0 if accelerator.single_device_per_process else index
     return DevicePlan(f"{kind}:{own}", ParallelMode.DISTRIBUTED, strategy, 1, backend, launch, reason)
 
 
@@ -233,7 +233,7 @@ def device_identity(plan: DevicePlan, environment: Mapping[str, str], properties
         address = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
         return json.dumps([machine, str(uuid), address])
     kind, _, index = plan.device.partition(":")
-    number = launch.local_rank if accelerators.of(kind).one_a_process else int(index)
+    number = launch.local_rank if accelerators.of(kind).single_device_per_process else int(index)
     signs = ("VISIBLE_DEVICES", "VISIBLE_MODULES", "AFFINITY_MASK")
     choice = {name: environment[name] for name in sorted(environment) if name.endswith(signs)}
     return json.dumps([machine, kind, number, choice])

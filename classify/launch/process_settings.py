@@ -81,12 +81,6 @@ def tokenize_in_threads() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
 
-def leave_devices_to_us() -> None:
-    """Have Accelerate choose neither devices nor strategies by itself."""
-    os.environ["USE_TORCH_XLA"] = "0"  # where torch_xla is installed it would take it, wanted or not
-    os.environ["ACCELERATE_USE_DEEPSPEED"] = "false"  # which `accelerate launch` may set
-
-
 def exchange_over(interface: str) -> None:
     """Have gloo talk over a network interface; it would take the one that the machine's own name resolves to."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)

@@ -24,16 +24,16 @@ class XLA(Accelerator):
 
     kind: str = "xla"
     one_process: bool = True
-    few_shapes: bool = True
-    lazy: bool = True
-    in_torch: bool = False
+    static_shapes: bool = True
+    lazy_execution: bool = True
+    built_into_torch: bool = False
 
     @property
     def name(self) -> str:
         """The compiler's name."""
         return "XLA"
 
-    def is_wanted(self, environment: Mapping[str, str]) -> bool:
+    def is_available(self, environment: Mapping[str, str]) -> bool:
         """Whether PJRT_DEVICE is set, and torch_xla is there."""
         return "PJRT_DEVICE" in environment and importlib.util.find_spec("torch_xla") is not None
 

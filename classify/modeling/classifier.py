@@ -91,7 +91,7 @@ class LoadedModel:
             bounds = packed.boundaries
             filling = -bounds.tokens % self.token_multiple
             return fill_up(packed, bounds.tokens + filling, max(bounds.longest, filling)) if filling else packed
-        if self.few_shapes:
+        if self.static_shapes:
             longest = int(tokens.lengths_of(rows).max())
             return pad(tokens, rows, self.pad_token_id, self.filled(len(rows)), self.padded_length(longest))
         return pad(tokens, rows, self.pad_token_id)
@@ -105,9 +105,9 @@ class LoadedModel:
         return self._padded_for.padded_length(tokens)
 
     @property
-    def few_shapes(self) -> bool:
+    def static_shapes(self) -> bool:
         """Whether padded batches come in few shapes."""
-        return self._padded_for.few_shapes
+        return self._padded_for.static_shapes
 
     def pad_for(self, accelerator: Accelerator) -> None:
         """Pad batches as a kind of device wants them."""
@@ -121,7 +121,7 @@ class LoadedModel:
         are not added up more often than need be.
         """
         self.classifier.precision = precision
-        on_cpu = precision.device_type == "cpu" and batch_norm.count(self.stock) == 0
+        on_cpu = accelerators.of(precision.device_type).cuts_steps and batch_norm.count(self.stock) == 0
         by_onednn = precision.half is not None or multiplies_by_onednn(self.stock)
         self.token_multiple = _MULTIPLE if on_cpu and by_onednn else 1
         self._cuts_steps = on_cpu and precision.level == 1
@@ -291,7 +291,7 @@ def decide_packing(
     kernels of forward and backward pass, and those that scores are computed with. Dropout is off. A collective. Raises
     InputError where packing was asked for and cannot be had.
     """
-    if world.accelerator.few_shapes and wish != "packed":
+    if world.accelerator.static_shapes and wish != "packed":
         model.pad_for(world.accelerator)
         return "to powers of two, so that nothing has to be compiled anew in each step"
     if wish == "padded":

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from classify.launch import accelerators
+
 # Seconds of a bucket's calls, of an entry (a text's token, filling too, for a head) and of a score, forward and
 # backward together (2-core CPU with AVX512; the ratios matter, and they are not critical).
 _CALLS = 2.2e-4
@@ -308,6 +310,6 @@ def _sweeps(buckets: Sequence[Bucket]) -> Iterator[Sweep]:
 
 def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """The tensor on `device`; to a GPU from pinned memory, so that the host need not wait for the copy."""
-    if device.type == "cuda" and tensor.device.type == "cpu":
+    if accelerators.of(device.type).pins_memory and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)

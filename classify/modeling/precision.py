@@ -18,6 +18,8 @@ import torch
 from torch import nn
 
 from classify.errors import InputError
+from classify.launch import accelerators
+from classify.launch.accelerator import Accelerator
 from classify.modeling.kernels.linear import capabilities
 
 # Width of hidden states from which a CPU's bf16 products save more than rounding to bf16 takes.
@@ -162,23 +164,23 @@ def choose_precision(name: str, device: torch.device, opt_level: str | None = No
     A CPU may train in another one, see `faster_on_cpu`, which wants to know the model.
     Raises InputError where the device cannot do what was asked. Sets torch's float32 matmul mode for tf32.
     """
-    kind = device.type
+    kind, accelerator = device.type, accelerators.of(device.type)
     if opt_level == "O0":
         return Precision("fp32", None, "--opt-level O0: everything in full precision", kind)
-    if name == "fp16" and kind == "cpu":
+    if name == "fp16" and not accelerator.has_fp16:
         raise InputError(
             "--precision fp16 needs a GPU: a CPU has no fast half-precision arithmetic, and small gradients "
             "would vanish; use bf16 or fp32."
         )
     if opt_level is not None:
-        return _of_level(opt_level, name, kind)
+        return _of_level(opt_level, name, accelerator)
     if name == "auto":
-        if kind == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
+        if accelerator.prefers_bf16():
             why = "this GPU computes in bfloat16; scores are computed in fp32"
             return Precision("bf16", torch.bfloat16, why, kind, automatic=True)
         return Precision("fp32", None, f"full precision, the safe choice on {kind}", kind, automatic=True)
     if name == "tf32":
-        if kind != "cuda":
+        if not accelerator.has_tf32:
             raise InputError(
                 f"--precision tf32 exists on NVIDIA GPUs only. Got device {kind} instead; use fp32 or bf16."
             )
@@ -203,9 +205,9 @@ def faster_on_cpu(width: int) -> Precision:
     return for_training("fp32", "full precision, as fast in a model this narrow")
 
 
-def _of_level(opt_level: str, name: str, kind: str) -> Precision:
+def _of_level(opt_level: str, name: str, accelerator: Accelerator) -> Precision:
     """Apex's O1, O2 or O3; its half precision is fp16, which becomes bf16 on CPUs and where that was asked for."""
-    short = name if name in HALF else "bf16" if kind == "cpu" else "fp16"
+    short = name if name in HALF else "fp16" if accelerator.has_fp16 else "bf16"
     why = "" if short == "fp16" else ", bf16 was asked for" if name == "bf16" else ", a CPU has no fast fp16"
     scaler = " with a gradient scaler" if short == "fp16" else ""
     names = {
@@ -214,4 +216,4 @@ def _of_level(opt_level: str, name: str, kind: str) -> Precision:
         "O3": (f"{short} throughout", "the fastest and the least exact"),
     }
     full, words = names[opt_level]
-    return Precision(full, HALF[short], f"--opt-level {opt_level}: {words}{why}", kind, int(opt_level[1]))
+    return Precision(full, HALF[short], f"--opt-level {opt_level}: {words}{why}", accelerator.kind, int(opt_level[1]))

@@ -33,7 +33,7 @@ def need(checked: Checked, world: World, length: float) -> memory_estimate.Need:
     rows = training.train_batch_size / training.gradient_accumulation_steps
     half = choose_precision(training.precision, world.device, training.opt_level).half is not None
     each = rows if plan.spec.spreads_layers else rows / devices
-    if plan.spec.cuts_steps and world.device.type == "cpu" and training.opt_level in (None, "O0", "O1"):
+    if plan.spec.cuts_steps and world.accelerator.cuts_steps and training.opt_level in (None, "O0", "O1"):
         at_once = memory_estimate.tokens_at_once(memory_estimate.width_of(checked.model.config))
         each = min(each, at_once // world.cache_sharers / length)
     lora = (lambda _: True) if model.lora else None  # what LoRA adds is small beside the rest

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from classify.config.schema import TrainingConfig
+from classify.launch import accelerators
 from classify.modeling.classifier import depths
 from classify.modeling.precision import Masters
 
@@ -41,7 +42,7 @@ def make_optimizer(
         lr=config.peak_learning_rate,
         betas=(config.adam_beta1, config.adam_beta2),
         eps=config.adam_epsilon,
-        fused=device.type in ("cpu", "cuda", "xpu"),
+        fused=accelerators.of(device.type).fused_adamw,
     )
 
 

@@ -20,12 +20,12 @@ from classify.data.sampler import BatchSampler, divide, end_in_time, token_cost
 from classify.errors import InputError, Interrupted
 from classify.evaluation.metrics import format_metrics
 from classify.launch import launcher
+from classify.launch.interrupts import stop_signals
 from classify.modeling.classifier import quiet_libraries
 from classify.training import contrastive, dry_run, linear_probe, resume
 from classify.training.callbacks import Checkpointer, Evaluate
 from classify.training.finish import finish
 from classify.training.inputs import Checked, check
-from classify.training.interrupts import stop_signals
 from classify.training.output import say
 from classify.training.progress import Progress
 from classify.training.run_record import RunRecord
@@ -249,7 +249,7 @@ def _dry_run(run: Run, trainer: Trainer, record: RunRecord, end: int) -> int:
     """Steps that change nothing, where memory or time has to be known beforehand. Returns the end that fits."""
     training, world, progress, batches = run.config.training, run.world, trainer.progress, trainer.batches
     start = progress.position
-    unsure = training.max_minutes is not None or (world.distributed and world.device.type != "cpu")
+    unsure = training.max_minutes is not None or (world.distributed and not world.accelerator.synchronous)
     if unsure and not run.strategy.forward_is_collective and start < end:
         parts = trainer.parts
         dry_run.find_micro_batches(trainer, list(batches.steps(start, min(end, start + batches.rows))))

@@ -289,7 +289,7 @@ def choices(loaded: Loaded, packing: str, world: World, batch_size: int) -> list
     """What was chosen for the model and the machine, each with the way to change it."""
     model, vocabulary = loaded.model, loaded.vocabulary
     precision = model.classifier.precision
-    way = "packed end to end" if model.packed else "padded" if model.few_shapes else "padded by length"
+    way = "packed end to end" if model.packed else "padded" if model.static_shapes else "padded by length"
     guesses = [
         Guess("texts", way, packing, "packing in --config"),
         Guess("device", world.describe(), f"{batch_size} rows a step", "--cpu, --nproc"),

@@ -201,7 +201,7 @@ class Trainer:
 
             epoch_ended = step.end % self.batches.rows == 0
             # Asking all ranks costs a small exchange; on devices it would also make the host wait, so it is done less.
-            often = not world.distributed or world.device.type == "cpu"
+            often = not world.distributed or world.accelerator.synchronous
             ask = often or progress.step % min(config.logging_steps, _ASK_STEPS) == 0
             votes = world.sum([float(interrupted()), float(late())]) if ask else [0.0, 0.0]
             stopped = votes[0] > 0
@@ -396,7 +396,7 @@ def micro_batches(
         return [
             [cut[piece] for piece in sampler.divide(costs[cut], replicas) if len(piece)] for cut in cuts if len(cut)
         ]
-    if model.few_shapes:
+    if model.static_shapes:
         sizes = np.array([model.padded_length(length) for length in lengths[share].tolist()])
         alike = [share[sizes == size] for size in np.unique(sizes)]
         return [[cut] for group in alike for cut in np.array_split(group, parts) if len(cut)]

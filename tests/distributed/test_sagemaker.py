@@ -39,11 +39,11 @@ def test_one_machine_finds_its_table_and_its_folder(
     done = run(tmp_path, "run_classify.py", *words, **container)
     assert done.returncode == 0, done.stderr
     assert "data: " in done.stdout
-    assert "tickets.csv - SM_CHANNEL_TRAIN says so (--data to change)" in done.stdout
+    assert "tickets.csv - from SM_CHANNEL_TRAIN (--data to change)" in done.stdout
     model = Path(container["SM_MODEL_DIR"])
     assert (model / "model.safetensors").exists()
     assert read_json(model / "run.json")["status"] == "finished"
-    assert "SM_MODEL_DIR says so" in json.dumps(read_json(model / "run.json")["guesses"])
+    assert "from SM_MODEL_DIR" in json.dumps(read_json(model / "run.json")["guesses"])
 
 
 def test_two_processes_of_the_data_parallel_library(
@@ -83,5 +83,5 @@ def test_without_the_library_the_job_says_what_is_missing(
         **container, **variables, SMDATAPARALLEL_USE_SINGLENODE="1",
     )  # fmt: skip
     assert done.returncode == 2
-    assert "SageMaker's data parallel library" in done.stderr
+    assert "backend smddp: smdistributed" in done.stderr
     assert "or give --ddp-backend nccl" in done.stderr

@@ -7,7 +7,7 @@ import sys
 # A step notes SIGTERM; before it ends, an error ends the run.
 NOTED = """
 import os, signal
-from classify.training import interrupts
+from classify.launch import interrupts
 try:
     with interrupts.stop_signals():
         os.kill(os.getpid(), signal.SIGTERM)

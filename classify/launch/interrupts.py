@@ -1,0 +1,80 @@
+"""Ctrl-C ends a command wherever it is; in training SIGINT and SIGTERM do so at the next step, after saving."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from types import FrameType
+
+# Signals of the same second count once: a launcher forwards what its workers have received already.
+_ONE_SECONDS = 1.0
+
+_interrupted: list[float] = []
+_noted: set[int] = set()
+
+
+def handle_sigint() -> None:
+    """Raise KeyboardInterrupt on SIGINT from here on, once a second, and remember it for `was_interrupted`."""
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # of a job in the background
+    if not ignored and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, _interrupt)
+
+
+def was_interrupted(error: BaseException) -> bool:
+    """Return whether a command ends with this error because of Ctrl-C, which is ignored from here on."""
+    if _interrupted:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return bool(_interrupted) or isinstance(error, KeyboardInterrupt)
+
+
+def end_if_terminated() -> None:
+    """End as SIGTERM asks where it came within `stop_signals` and an error was faster than the next step."""
+    if signal.SIGTERM in _noted:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def _interrupt(_: int, __: FrameType | None) -> None:
+    _interrupted.append(time.monotonic())
+    if len(_interrupted) == 1 or _interrupted[-1] - _interrupted[0] > _ONE_SECONDS:
+        raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def sigint_kills() -> Iterator[None]:
+    """Have SIGINT end the process at once inside: torch looks for no signals while it waits for other ranks."""
+    if signal.getsignal(signal.SIGINT) is not _interrupt:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, _interrupt)
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[list[int]]:
+    """Collect SIGINT and SIGTERM instead of ending; a second Ctrl-C, a second later or more, ends at once."""
+    received: list[int] = []
+    times: list[float] = []
+
+    def note(number: int, _: FrameType | None) -> None:
+        if number == signal.SIGINT and times and time.monotonic() - times[0] > _ONE_SECONDS:
+            raise KeyboardInterrupt
+        received.append(number)
+        _noted.add(number)
+        times.append(time.monotonic())
+
+    if threading.current_thread() is not threading.main_thread():  # the caller handles signals
+        yield received
+        return
+    numbers = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, note) for number in numbers}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
