@@ -21,7 +21,7 @@ from classify.data.division import divide
 from classify.data.reading import read_tables
 from classify.data.sampler import BatchSampler
 from classify.data.tokenize import TrainingSet, load_tokenizer, padding_id, tokenize
-from classify.modeling.classifier import decide_packing, load_model
+from classify.modeling.classifier import load_model, verify_packing
 from classify.modeling.hub import resolve_model
 from classify.modeling.kernels.registry import KERNELS
 from classify.modeling.precision import choose_precision
@@ -79,9 +79,9 @@ def steps(options: argparse.Namespace, off: list[str]) -> Iterator[object]:
     model.install_kernels(config.device, off)
     strategy = make_strategy(model, config, config.start())
     model.classifier.to(config.device)
-    model.compute_in(choose_precision(options.precision, config.device, None))
+    model.set_precision(choose_precision(options.precision, config.device, None))
     rows = np.arange(len(texts))
-    decide_packing(model, tokens, rows, config.start())
+    verify_packing(model, tokens, rows, config.start())
     batches = BatchSampler(len(texts), options.batch_size, config.seed)
     loss = task.loss(config, corpus.train.truth)
     trainer = Trainer(strategy, TrainingSet(tokens, rows, corpus.train.truth), batches, loss)

@@ -45,7 +45,7 @@ def padded_cost(lengths: Lengths) -> float:
 def ours(step: Lengths, ranks: int) -> list[float]:
     """Cost a rank: packed texts, divided largest first."""
     costs = sampler.token_cost(step, HIDDEN)
-    return [float(costs[part].sum()) for part in sampler.divide(costs, ranks)]
+    return [float(costs[part].sum()) for part in sampler.balance_by_cost(costs, ranks)]
 
 
 def distributed_sampler(step: Lengths, ranks: int) -> list[float]:
@@ -87,7 +87,7 @@ def planning_seconds(rows: int, ranks: int) -> float:
     costs = sampler.token_cost(lengths, HIDDEN)
     steps = sampler.BatchSampler(rows, ROWS_A_RANK * ranks, 42)
     for step in steps.steps(0, rows):
-        sampler.divide(costs[step.rows], ranks)
+        sampler.balance_by_cost(costs[step.rows], ranks)
     return time.perf_counter() - begin
 
 

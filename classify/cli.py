@@ -66,7 +66,7 @@ def _run(arguments: list[str], program: str) -> int:
 def _tell(error: BaseException, debug: bool) -> int:
     """Print the line of an error, and return its exit code."""
     if isinstance(error, ClassifyError):
-        if error.was_said:
+        if error.reported:
             if debug:
                 traceback.print_exc()
             return error.exit_code
@@ -109,7 +109,7 @@ def _train(arguments: list[str], program: str) -> int:
     from classify.training.inputs import check_inputs, check_start
 
     check_start(config.training)
-    with launcher.telling_other_machines(config.training.start, _say_first):
+    with launcher.forward_errors(config.training.start, print_error_early):
         checked = check_inputs(config)
     if config.training.nproc is not None and not launcher.started_here():
         count = device_plan.one_per_device() if config.training.nproc == "gpu" else config.training.nproc
@@ -120,7 +120,7 @@ def _train(arguments: list[str], program: str) -> int:
 
         world = checked.config.training.start()
         try:
-            world.share_faults(None)
+            world.raise_if_any_rank_failed(None)
             memory = memory_forecast.memory(checked, world)
             if world.is_main:
                 for line in checked.lines():
@@ -173,7 +173,7 @@ def _predict(arguments: list[str], program: str) -> int:
 
         return start_world(options.cpu)
 
-    with launcher.telling_other_machines(start_world, _say_first):
+    with launcher.forward_errors(start_world, print_error_early):
         reading = ReadOptions(options.encoding, options.sheet, no_header=options.no_header)
         table, column = check_prediction(options.model, options.data, options.out, options.text_column, reading)
     from classify.prediction.predict import load_classifier, predict_table
@@ -283,7 +283,7 @@ def _fail(message: str, code: int, debug: bool, everywhere: bool = True) -> int:
     """
     if debug:
         traceback.print_exc()
-    if everywhere and not launcher.speaks():
+    if everywhere and not launcher.should_print_errors():
         time.sleep(1.0)
         return code
     sys.stdout.flush()
@@ -293,11 +293,11 @@ def _fail(message: str, code: int, debug: bool, everywhere: bool = True) -> int:
     return code
 
 
-def _say_first(error: Exception) -> None:
+def print_error_early(error: Exception) -> None:
     """Print the line of an error before the other machines hear of it, which may take long."""
     _tell(error, debug=False)
     if isinstance(error, ClassifyError):
-        error.was_said = True
+        error.reported = True
 
 
 def _let_first_error_speak(error: BaseException) -> None:

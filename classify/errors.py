@@ -31,13 +31,13 @@ class ClassifyError(Exception):
     """Base of all errors with a message for the person. `exit_code` 1: our fault.
 
     `everywhere` says whether every rank of a distributed run meets the same error by itself. Then one process of each
-    machine prints it; an error that only one rank can know is printed by that rank. `was_said` is set where the line
+    machine prints it; an error that only one rank can know is printed by that rank. `reported` is set where the line
     stands there already.
     """
 
     exit_code = 1
     everywhere = True
-    was_said = False
+    reported = False
 
 
 class InputError(ClassifyError):
@@ -51,11 +51,11 @@ class InputError(ClassifyError):
         self.faults = faults
 
 
-class Faults(list[str]):
+class ErrorList(list[str]):
     """Faults found so far, to be raised together."""
 
     @contextlib.contextmanager
-    def collecting(self) -> Iterator[None]:
+    def collect(self) -> Iterator[None]:
         """Note the faults of an InputError raised in this block, and go on behind it."""
         try:
             yield

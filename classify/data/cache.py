@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from classify.data.files import TEMPORARY, whole
+from classify.data.files import TEMPORARY, atomic_path
 from classify.launch.environment import cache_home
 
 MOST_BYTES = 4 << 30
@@ -84,7 +84,7 @@ def cached(key: str, write: Callable[[Path], None], read: Callable[[Path], T | N
                     return found
                 shutil.rmtree(folder, ignore_errors=True)
             _remove_leftovers(folder.parent)
-            with whole(folder) as temporary:
+            with atomic_path(folder) as temporary:
                 temporary.mkdir(mode=0o700)
                 write(temporary)
             _make_room(folder)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from classify.data.content import ColumnStats, binary_columns, column_stats
-from classify.data.copies import EMPTY
 from classify.data.names import GROUP_NAMES, LABEL_NAMES, PAIRED_NAMES, TEXT_NAMES
 from classify.data.table import Table
+from classify.data.text_hashes import EMPTY
 from classify.errors import InputError
 
 # Candidates and columns that a refusal names, and how much longer the texts of another column must be to count.
@@ -20,7 +20,7 @@ _LONGER = 1.5
 
 
 @dataclass(frozen=True)
-class Guess:
+class Decision:
     """One thing the program decided by itself, and the flag that overrides it."""
 
     what: str
@@ -40,7 +40,7 @@ class Columns:
 
     text: str
     label: str
-    guesses: tuple[Guess, ...]
+    decisions: tuple[Decision, ...]
 
 
 def find_columns(table: Table, text_column: str | None, label_column: str | None) -> Columns:
@@ -62,12 +62,12 @@ def find_columns(table: Table, text_column: str | None, label_column: str | None
     if faults:
         raise InputError(*faults)
     search = _Search(table, {name: column_stats(table, name) for name in table.columns})
-    guesses: list[Guess] = []
+    decisions: list[Decision] = []
     for names in PAIRED_NAMES:
         if text is None and label is None and set(names) <= set(table.columns):
             text, label = names
-            guesses += [
-                Guess(f"{what} column", name, "matched by both column names", f"--{what}-column")
+            decisions += [
+                Decision(f"{what} column", name, "matched by both column names", f"--{what}-column")
                 for what, name in (("text", text), ("label", label))
             ]
     doubts: list[_Doubt] = []
@@ -78,7 +78,7 @@ def find_columns(table: Table, text_column: str | None, label_column: str | None
         if isinstance(found, _Doubt):
             doubts.append(found)
             continue
-        guesses.append(Guess(f"{what} column", found.column, found.why, f"--{what}-column"))
+        decisions.append(Decision(f"{what} column", found.column, found.why, f"--{what}-column"))
         if what == "text":
             text = found.column
         else:
@@ -92,7 +92,7 @@ def find_columns(table: Table, text_column: str | None, label_column: str | None
         )
     assert text is not None
     assert label is not None
-    return Columns(text, label, tuple(guesses))
+    return Columns(text, label, tuple(decisions))
 
 
 @dataclass(frozen=True)
@@ -264,7 +264,7 @@ def require_asked_column(table: Table, name: str | None, flag: str) -> None:
 
 def empty_texts(table: Table, text_column: str) -> str | None:
     """The lines on which the text is empty, in words; None where there is none."""
-    empty = np.flatnonzero(table.copies(text_column) == EMPTY).tolist()
+    empty = np.flatnonzero(table.text_hashes(text_column) == EMPTY).tolist()
     return f"{table.where(empty)}: the text is empty" if empty else None
 
 

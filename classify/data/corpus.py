@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from classify.data.columns import Columns, Guess
+from classify.data.columns import Columns, Decision
 from classify.data.labels import ClassNames
 from classify.data.table import Table
 
@@ -54,7 +54,7 @@ class Corpus:
     train: Part
     eval: Part
     test: Part | None
-    guesses: tuple[Guess, ...]
+    decisions: tuple[Decision, ...]
     warnings: tuple[str, ...] = field(default=())
     unlabelled: Mapping[str, Part] = field(default_factory=dict)
     seen: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class LabelEncoder(Protocol):
 
     labels: list[str]
 
-    def guess(self) -> Guess:
+    def guess(self) -> Decision:
         """What the labels were taken for."""
         ...
 

@@ -10,14 +10,14 @@ import numpy.typing as npt
 
 from classify.config.schema import DataConfig
 from classify.data import split_record
-from classify.data.columns import Guess, empty_texts
-from classify.data.copies import overlap, plain
+from classify.data.columns import Decision, empty_texts
 from classify.data.corpus import Corpus, LabelEncoder, Part, Rows, Tables
-from classify.data.labels import ClassNames, near_twins
+from classify.data.labels import ClassNames, case_variants
 from classify.data.names import PARTS, part_called
 from classify.data.near_duplicates import near_duplicates
 from classify.data.split import cap_rows, split_rows
 from classify.data.table import Table
+from classify.data.text_hashes import find_overlap, normalize_text
 from classify.data.times import read_times
 from classify.errors import InputError
 
@@ -61,7 +61,7 @@ def divide(tables: Tables, encoder: LabelEncoder, config: DataConfig, seed: int)
     scored = {"evaluation": eval_part} | ({} if test is None else {"test": test})
     if config.max_train_samples is not None:
         train = replace(train, rows=cap_rows(encoder.strata(truth), train.rows, config.max_train_samples, seed=seed))
-    shared = overlap(*(part.table.copies(columns.text)[part.rows] for part in (train, *scored.values())))
+    shared = find_overlap(*(part.table.text_hashes(columns.text)[part.rows] for part in (train, *scored.values())))
     seen = dict(zip(scored, map(tuple, shared), strict=True))
     unlabelled = _unlabelled(tables)
     # A test table without any label is there to be predicted.
@@ -78,9 +78,14 @@ def divide(tables: Tables, encoder: LabelEncoder, config: DataConfig, seed: int)
     notes += [*_missing_words(tables.classes), *division.notes]
     sizes = f"train {len(train)}, validation {len(eval_part)}, test {len(test) if test else 0}"
     flag = division.flag if tables.eval is None else ""
-    guesses = (*columns.guesses, encoder.guess(), *_merged(tables.classes), Guess("split", sizes, division.how, flag))
+    decisions = (
+        *columns.decisions,
+        encoder.guess(),
+        *_merged(tables.classes),
+        Decision("split", sizes, division.how, flag),
+    )
     return Corpus(
-        columns.text, columns.label, encoder.labels, train, eval_part, test, guesses, tuple(notes),
+        columns.text, columns.label, encoder.labels, train, eval_part, test, decisions, tuple(notes),
         predicted, seen, _assignment(division, len(table)),
     )  # fmt: skip
 
@@ -113,7 +118,7 @@ def _by_seed(
         owners.append(table.values(config.group_column)[1][rows])
     if config.near_duplicates:
         owners.append(near_duplicates(table.take(text, rows)))
-    copies = table.copies(text)[rows]
+    copies = table.text_hashes(text)[rows]
     earlier = None if config.split_like is None else split_record.parts_of(copies, config.split_like)
     split = split_rows(
         copies, strata[rows], seed=seed, eval_share=_SHARE, test_share=test_share, owners=owners, earlier=earlier
@@ -222,7 +227,7 @@ def _too_few(tables: Tables, eval_part: Part, split_by_time: str | None, group_c
             f"{table.path}: too few groups to divide: column {group_column!r} has {groups}, and train keeps a row of "
             "every class. Expected classes with rows in several groups; leave --group-column out, or give --eval-data."
         )
-    different = len(np.unique(table.copies(tables.columns.text)))
+    different = len(np.unique(table.text_hashes(tables.columns.text)))
     return f"{table.path}: too few different texts to divide: {len(table)} rows hold {different}."
 
 
@@ -232,14 +237,14 @@ def _left_out(file: str, part: Part, *, predicted: bool) -> str:
     return f"{part.table.path}: {rows} without a label {what}"
 
 
-def _merged(classes: ClassNames) -> tuple[Guess, ...]:
+def _merged(classes: ClassNames) -> tuple[Decision, ...]:
     """Name the labels that are one class but for how they are written."""
     merged = classes.merged(normalized=True)
     if not merged:
         return ()
     shown = ", ".join(merged[:_SHOWN]) + (f" and {len(merged) - _SHOWN} more" if len(merged) > _SHOWN else "")
     why = "labels that differ in case, spaces or Unicode form are one class, with these rows each"
-    return (Guess("labels", shown, why, "--normalize-labels none"),)
+    return (Decision("labels", shown, why, "--normalize-labels none"),)
 
 
 def _missing_words(classes: ClassNames) -> list[str]:
@@ -247,7 +252,7 @@ def _missing_words(classes: ClassNames) -> list[str]:
     return [
         f"{rows} rows have the label {label!r}; where it means that there is none, give --unlabelled-value {label}"
         for label, rows in classes.rows.items()
-        if rows and plain(label) in _MISSING
+        if rows and normalize_text(label) in _MISSING
     ]
 
 
@@ -257,7 +262,7 @@ def _warnings(
     """What a person should know of their data before they trust a score."""
     notes = [
         f"the labels {a!r} and {b!r} differ only in case, spaces or Unicode form; they are two classes"
-        for a, b in near_twins(encoder.labels)
+        for a, b in case_variants(encoder.labels)
     ]
     empty = empty_texts(train.table, column)
     if empty is not None:

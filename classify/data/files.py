@@ -18,7 +18,7 @@ TEMPORARY = ".making-"
 
 
 @contextmanager
-def whole(path: Path, before_replacing: Callable[[], object] = lambda: None) -> Iterator[Path]:
+def atomic_path(path: Path, before_replacing: Callable[[], object] = lambda: None) -> Iterator[Path]:
     """Where to write a file or a folder, which gets its name when the block ends and all of it is on the disk.
 
     A file of that name is replaced; a folder is not, so `before_replacing` may take away one that is there. Where the
@@ -42,7 +42,7 @@ def whole(path: Path, before_replacing: Callable[[], object] = lambda: None) -> 
 
 
 @contextmanager
-def whole_files(folder: Path) -> Iterator[Path]:
+def atomic_dir(folder: Path) -> Iterator[Path]:
     """An empty folder whose files move into `folder` when the block ends, each replacing one of its name."""
     with tempfile.TemporaryDirectory(dir=folder, prefix=f"{TEMPORARY}files-") as made:
         temporary = Path(made)
@@ -55,9 +55,9 @@ def whole_files(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[IO[str]]:
+def atomic_write(path: Path) -> Iterator[IO[str]]:
     """A text file that appears under its name only when it is complete and on the disk."""
-    with whole(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         yield file
 
 
@@ -78,7 +78,7 @@ def flush_files(folder: Path) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write a value as indented JSON, whole or not at all."""
-    with whole_file(path) as file:
+    with atomic_write(path) as file:
         json.dump(value, file, indent=2, ensure_ascii=False)
         file.write("\n")
 
@@ -103,7 +103,7 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def refusal(folder: Path) -> str | None:
+def why_not_writable(folder: Path) -> str | None:
     """Why nothing can be made in a folder, in the system's words; None where it can. Nothing is left there.
 
     Found out by trying: permissions alone say yes in /proc, and to root nearly everywhere.

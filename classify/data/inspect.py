@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from classify.data.copies import EMPTY, first_rows, plain
 from classify.data.corpus import Corpus, Rows
 from classify.data.coverage import unknown_share
 from classify.data.near_duplicates import near_duplicates
+from classify.data.text_hashes import EMPTY, group_duplicates, normalize_text
 from classify.data.tokenize import Tokens, default_max_length
 
 # Texts that languages and near-duplicates are looked for in.
@@ -128,11 +128,11 @@ def inspect_corpus(corpus: Corpus, listed: int = _SHOWN) -> Report:
     """
     table, columns = corpus.train.table, {corpus.text_column: "text", corpus.label_column: "label"}
     truth = corpus.train.labels
-    why = {guess.value: guess.why for guess in corpus.guesses if guess.what in ("text column", "label column")}
+    why = {guess.value: guess.why for guess in corpus.decisions if guess.what in ("text column", "label column")}
     roles = dict.fromkeys(table.columns, "not used")
     roles |= {name: f"{what}: {why[name]}" if name in why else what for name, what in columns.items()}
-    copies = table.copies(corpus.text_column)
-    first, group_of = first_rows(copies)
+    copies = table.text_hashes(corpus.text_column)
+    first, group_of = group_duplicates(copies)
     filled = copies != EMPTY
     counts = np.bincount(truth[truth >= 0], minlength=len(corpus.labels))
     return Report(
@@ -156,10 +156,10 @@ def inspect_corpus(corpus: Corpus, listed: int = _SHOWN) -> Report:
 def look_at_sample(report: Report, corpus: Corpus, seed: int) -> None:
     """Fill in what is looked for in a sample of the different texts: languages, and texts that are nearly the same."""
     table = corpus.train.table
-    rows, _ = first_rows(table.copies(corpus.text_column))
+    rows, _ = group_duplicates(table.text_hashes(corpus.text_column))
     if len(rows) > _SAMPLE:
         rows = np.sort(np.random.default_rng(seed).choice(rows, _SAMPLE, replace=False))
-    texts = list(map(plain, table.take(corpus.text_column, rows)))
+    texts = list(map(normalize_text, table.take(corpus.text_column, rows)))
     clusters = near_duplicates(texts)
     report.near_duplicates = {"sampled": len(texts), "texts": len(texts) - len(set(clusters))}
     report.languages = _languages(texts)

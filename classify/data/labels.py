@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from classify.data.copies import plain
 from classify.data.table import Table
+from classify.data.text_hashes import normalize_text
 from classify.errors import InputError
 
 MIN_ROWS = 10
@@ -45,7 +45,7 @@ class ClassNames:
         return [
             " = ".join(f"{label!r} ({self.rows.get(label, 0)})" for label in sorted(same, key=self._most_rows_first))
             for same in ways.values()
-            if len(same) > 1 and normalized == (len(set(map(plain, same))) == 1)
+            if len(same) > 1 and normalized == (len(set(map(normalize_text, same))) == 1)
         ]
 
     def _most_rows_first(self, label: str) -> tuple[int, str]:
@@ -73,7 +73,7 @@ def name_classes(
     if normalize:
         ways: dict[str, list[str]] = {}
         for label in counts:
-            ways.setdefault(plain(chosen[label]), []).append(label)
+            ways.setdefault(normalize_text(chosen[label]), []).append(label)
         for same in ways.values():
             best = max(same, key=lambda label: (counts[label], label))
             chosen |= dict.fromkeys(same, chosen[best].strip())
@@ -174,12 +174,12 @@ def label_ids(
     return np.array([index[name] for name in named], dtype=np.int64)[numbers]
 
 
-def near_twins(labels: list[str]) -> list[tuple[str, str]]:
+def case_variants(labels: list[str]) -> list[tuple[str, str]]:
     """Return pairs of class names that differ in case, spaces or Unicode form alone, as typing mistakes do."""
     seen: dict[str, str] = {}
     pairs: list[tuple[str, str]] = []
     for name in labels:
-        key = plain(name)
+        key = normalize_text(name)
         if key in seen:
             pairs.append((seen[key], name))
         seen.setdefault(key, name)

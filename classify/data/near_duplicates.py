@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from classify.data.copies import plain
+from classify.data.text_hashes import normalize_text
 
 # Characters of a shingle, numbers of a signature, and the share of shingles in common from which on texts are nearly
 # the same: those that the study of near-duplicates in language models' data uses (Lee et al. 2022, appendix A), but
@@ -33,7 +33,7 @@ def near_duplicates(texts: Sequence[str]) -> npt.NDArray[np.int64]:
     signatures: dict[int, MinHash] = {}
     pairs: list[tuple[int, int]] = []
     for number, text in enumerate(texts):
-        key = plain(text)
+        key = normalize_text(text)
         copied = first.setdefault(key, number)
         pairs.append((number, copied))
         if copied == number:

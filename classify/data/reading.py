@@ -10,14 +10,14 @@ import pyarrow.compute as pc
 
 from classify.config.schema import DataConfig
 from classify.data.columns import Columns, find_columns, require_asked_column, require_column
-from classify.data.copies import plain
 from classify.data.corpus import Tables
 from classify.data.formats.base import ReadOptions
 from classify.data.formats.registry import find_layout
 from classify.data.labels import ClassNames, check_empty_labels, name_classes, value_counts
 from classify.data.names import PARTS, SPLIT_NAMES, part_called
 from classify.data.table import Table, read_table
-from classify.errors import Faults, InputError
+from classify.data.text_hashes import normalize_text
+from classify.errors import ErrorList, InputError
 
 # What data sets write where the labels of a part are kept from those who take part in a contest.
 _WITHHELD = frozenset({"-1", ""})
@@ -61,9 +61,9 @@ def _read(config: DataConfig) -> tuple[Table, Table | None, Table | None]:
     parts = {flag: laid.get(part) for part, flag in zip(PARTS, wanted, strict=True)}
     wanted |= {flag: path for flag, path in parts.items() if path and (flag == "--data" or wanted[flag] is None)}
     tables: dict[str, Table] = {}
-    faults = Faults()
+    faults = ErrorList()
     for flag, path in wanted.items():
-        with faults.collecting():
+        with faults.collect():
             if path is not None:
                 tables[flag] = read_table(path, flag, replace(options, labels=labels[flag]))
                 if flag == "--data" and tables[flag].content.has_names:
@@ -86,9 +86,9 @@ def _with_names(table: Table, headers: Iterable[Sequence[str]]) -> Table:
 
 def _require_columns(columns: Columns, table: Table | None, wanted: Iterable[str]) -> None:
     """Raise InputError with each wanted column, text or label, that a further table lacks."""
-    faults = Faults()
+    faults = ErrorList()
     for what in wanted:
-        with faults.collecting():
+        with faults.collect():
             if table is not None:
                 require_column(table, getattr(columns, what), f"--{what}-column")
     faults.raise_if_any()
@@ -113,9 +113,11 @@ def _name_classes(
             check_empty_labels(table, column)
     counts.update(dict.fromkeys(tested, 0))
     if config.unlabelled_value is not None:
-        key = plain(config.unlabelled_value)
+        key = normalize_text(config.unlabelled_value)
         unlabelled |= {
-            label for label in counts if label == config.unlabelled_value or (normalize and plain(label) == key)
+            label
+            for label in counts
+            if label == config.unlabelled_value or (normalize and normalize_text(label) == key)
         }
         if not unlabelled:
             raise InputError(f"--unlabelled-value {config.unlabelled_value}: no row has it as its label.")

@@ -116,7 +116,7 @@ def token_cost(lengths: npt.NDArray[np.int64], hidden_size: int) -> npt.NDArray[
     return lengths * (1.0 + lengths / (6.0 * hidden_size))
 
 
-def divide(costs: npt.NDArray[np.float64], parts: int) -> list[Rows]:
+def balance_by_cost(costs: npt.NDArray[np.float64], parts: int) -> list[Rows]:
     """Deal items into `parts` bins of nearly equal cost: largest first, each to the least loaded bin.
 
     Returns for each bin the indices into `costs`, largest cost first; with fewer items than parts some are empty.
@@ -135,13 +135,13 @@ def divide(costs: npt.NDArray[np.float64], parts: int) -> list[Rows]:
     return [np.array(items, dtype=np.int64) for items in bins]
 
 
-def divide_by_length(lengths: npt.NDArray[np.int64], parts: int) -> list[Rows]:
+def split_by_length(lengths: npt.NDArray[np.int64], parts: int) -> list[Rows]:
     """Cut items, longest first, into at most `parts` runs of equal count: like lengths share a padded batch."""
     order = np.argsort(-lengths, kind="stable").astype(np.int64)
     return [run for run in np.array_split(order, parts) if len(run)]
 
 
-def chunks(lengths: npt.NDArray[np.int64], token_budget: int, *, padded: bool = False) -> list[Rows]:
+def batch_by_tokens(lengths: npt.NDArray[np.int64], token_budget: int, *, padded: bool = False) -> list[Rows]:
     """Cut all rows into batches of like length for evaluation, each within `token_budget` tokens.
 
     What a batch holds depends on the lengths alone, not on how many processes share the batches, so a text meets
@@ -163,7 +163,7 @@ def chunks(lengths: npt.NDArray[np.int64], token_budget: int, *, padded: bool = 
     return cut
 
 
-def share(batches: Sequence[Rows], costs: npt.NDArray[np.float64], rank: int, world_size: int) -> list[Rows]:
+def shard_batches(batches: Sequence[Rows], costs: npt.NDArray[np.float64], rank: int, world_size: int) -> list[Rows]:
     """The evaluation batches that one rank computes; together the ranks compute each exactly once."""
     totals = np.array([costs[batch].sum() for batch in batches])
-    return [batches[i] for i in divide(totals, world_size)[rank]]
+    return [batches[i] for i in balance_by_cost(totals, world_size)[rank]]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from classify.data.copies import Copies, first_rows
+from classify.data.text_hashes import TextHashes, group_duplicates
 
 Rows = npt.NDArray[np.int64]
 _BLOCK = 1 << 16
@@ -25,7 +25,7 @@ class Split:
 
 
 def split_rows(
-    copies: Copies,
+    copies: TextHashes,
     labels: Rows,
     *,
     seed: int,
@@ -43,7 +43,7 @@ def split_rows(
     `earlier` is the part that each row was in before (0 train, 1 evaluation, 2 test, -1 new): there it stays, and new
     rows fill the parts up.
     """
-    first, group_of = first_rows(copies)
+    first, group_of = group_duplicates(copies)
     texts = len(first)
     if owners:
         first, group_of = _joined(first, group_of, owners)
@@ -184,7 +184,7 @@ def _joined(first: Rows, group_of: Rows, owners: Sequence[npt.NDArray[np.int64]]
     ones, others = (np.concatenate(ends) for ends in zip(*edges, strict=True))
     graph = coo_array((np.ones(len(ones), dtype=np.int8), (ones, others)), shape=(nodes, nodes))
     _, components = connected_components(graph, directed=False)
-    return first_rows(components[group_of].astype(np.uint64))
+    return group_duplicates(components[group_of].astype(np.uint64))
 
 
 def _class_counts(groups: Rows, group_of: Rows, labels: Rows) -> dict[int, Rows]:

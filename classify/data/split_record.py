@@ -7,26 +7,26 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from classify.data.copies import Copies
-from classify.data.files import whole
+from classify.data.files import atomic_path
 from classify.data.names import PARTS
+from classify.data.text_hashes import TextHashes
 from classify.errors import InputError
 
 FILE = "split.parquet"
 
 
-def write_record(folder: Path, copies: Copies, assignment: npt.NDArray[np.int8]) -> None:
+def write_record(folder: Path, copies: TextHashes, assignment: npt.NDArray[np.int8]) -> None:
     """Write a row a text: its number in `copies`, and its part; `assignment` holds a part's number, or -1, for each."""
     import pyarrow
     from pyarrow import parquet
 
     numbers, first = np.unique(copies[assignment >= 0], return_index=True)
     parts = pyarrow.DictionaryArray.from_arrays(assignment[assignment >= 0][first], list(PARTS))
-    with whole(folder / FILE) as temporary:
+    with atomic_path(folder / FILE) as temporary:
         parquet.write_table(pyarrow.table({"text_sha256": numbers, "part": parts}), temporary)
 
 
-def parts_of(copies: Copies, folder: str) -> npt.NDArray[np.int8]:
+def parts_of(copies: TextHashes, folder: str) -> npt.NDArray[np.int8]:
     """(texts,) the part that an earlier run had each text in, as an index into `PARTS`; -1 of texts it did not have.
 
     Raises InputError where the folder holds no record.

@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from classify.data.copies import Copies, copy_numbers
 from classify.data.formats.base import Content, ReadOptions
 from classify.data.formats.registry import SUFFIXES, find_format, find_layout
 from classify.data.source import find_source, matching
+from classify.data.text_hashes import TextHashes, text_hashes
 from classify.errors import InputError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Table:
     sha256: str
     content: Content
     options: ReadOptions = field(default_factory=ReadOptions)
-    _copies: dict[str, Copies] = field(default_factory=dict, compare=False, repr=False)
+    _copies: dict[str, TextHashes] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def arrow(self) -> pyarrow.Table:
@@ -68,12 +68,12 @@ class Table:
         numbers = np.concatenate([np.from_dlpack(chunk.indices) for chunk in encoded.chunks]).astype(np.int64)
         return encoded.chunk(0).dictionary.to_pylist(), numbers
 
-    def copies(self, name: str) -> Copies:
-        """(rows,) a number for each text of a column that its copies share, see `copy_numbers`."""
+    def text_hashes(self, name: str) -> TextHashes:
+        """(rows,) a number for each text of a column that its copies share, see `text_hashes`."""
         if name not in self._copies:
             column = self.arrow.column(name)
-            blocks = [copy_numbers(column.slice(at, _BLOCK).to_pylist()) for at in range(0, len(self), _BLOCK)]
-            self._copies[name] = np.concatenate([*blocks, copy_numbers([])])
+            blocks = [text_hashes(column.slice(at, _BLOCK).to_pylist()) for at in range(0, len(self), _BLOCK)]
+            self._copies[name] = np.concatenate([*blocks, text_hashes([])])
         return self._copies[name]
 
     def take(self, name: str, rows: npt.NDArray[np.int64]) -> list[str]:

@@ -86,9 +86,9 @@ class World:
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
-        self.any(False)
+        self.all_reduce_any(False)
 
-    def sum(self, values: list[float]) -> list[float]:
+    def all_reduce_sum(self, values: list[float]) -> list[float]:
         """Element-wise sum over all ranks, in double precision."""
         if not self.distributed:
             return values
@@ -100,9 +100,9 @@ class World:
         torch.distributed.all_reduce(total)
         return total.tolist()
 
-    def any(self, flag: bool) -> bool:
+    def all_reduce_any(self, flag: bool) -> bool:
         """Whether any rank says yes; all ranks get the same answer."""
-        return self.sum([float(flag)])[0] > 0
+        return self.all_reduce_sum([float(flag)])[0] > 0
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """Concatenate (n_i, ...) tensors of all ranks along dimension 0, in rank order; n_i may differ, also be 0."""
@@ -143,14 +143,14 @@ class World:
         joined = bytes(self.gather(own).tolist())
         return [joined[sum(sizes[:rank]) : sum(sizes[: rank + 1])].decode() for rank in range(len(sizes))]
 
-    def share_faults(self, fault: str | None) -> None:
+    def raise_if_any_rank_failed(self, fault: str | None) -> None:
         """Raise InputError where another rank cannot begin; its `fault` is told. A collective."""
         for rank, message in enumerate(self.gather_texts(fault or "")):
             if message and fault is None:
                 raise InputError(f"rank {rank} on machine {self.topology[rank]['machine']} stopped: {message}")
 
     @contextlib.contextmanager
-    def awaited(self) -> Iterator[None]:
+    def sync_errors(self) -> Iterator[None]:
         """Nobody goes on before all have done what is in this block, or have been told what stopped one. A collective.
 
         Raises InputError with what stopped another rank.
@@ -158,13 +158,13 @@ class World:
         try:
             yield
         except Exception as error:  # not Ctrl-C, which all get
-            self.share_faults(str(error) or type(error).__name__)
+            self.raise_if_any_rank_failed(str(error) or type(error).__name__)
             raise
-        self.share_faults(None)
+        self.raise_if_any_rank_failed(None)
 
     def leave(self, fault: str) -> None:
         """Tell the others, who are in `share_faults`, why this process cannot begin, and close. A collective."""
-        self.share_faults(fault)
+        self.raise_if_any_rank_failed(fault)
         self.close()
 
     def check_same(self, kinds: Mapping[str, str]) -> None:
@@ -213,7 +213,7 @@ class World:
         for parameter, part in zip(parameters, total.split([one.numel() for one in parameters]), strict=True):
             parameter.grad = part.view_as(parameter)
 
-    def largest(self, value: int) -> int:
+    def all_reduce_max(self, value: int) -> int:
         """The largest of all ranks' values. A collective."""
         return int(self.gather(torch.tensor([value], device=self.device)).max())
 

@@ -47,13 +47,13 @@ def features_of(model: LoadedModel, tokens: Tokens, rows: Rows, world: World) ->
 def _forward(model: LoadedModel, tokens: Tokens, rows: Rows, world: World) -> Iterator[tuple[Rows, torch.Tensor]]:
     """This rank's share: (places within `rows`, logits) of one batch after the other, in evaluation mode."""
     lengths = tokens.lengths[rows]
-    batches = sampler.chunks(lengths, world.accelerator.eval_tokens, padded=not model.packed)
+    batches = sampler.batch_by_tokens(lengths, world.accelerator.eval_tokens, padded=not model.packed)
     costs = sampler.token_cost(lengths, model.hidden_size)
     training = model.classifier.training
     model.classifier.eval()
     try:
-        own = sampler.share(batches, costs, world.rank, world.world_size)
-        idle = world.largest(len(own)) - len(own) if sharding.is_sharded(model.classifier) else 0
+        own = sampler.shard_batches(batches, costs, world.rank, world.world_size)
+        idle = world.all_reduce_max(len(own)) - len(own) if sharding.is_sharded(model.classifier) else 0
         for places in own:
             yield from _where_it_fits(model, tokens, rows, places, world)
         for _ in range(idle):  # for the ranks that still compute, not for its result

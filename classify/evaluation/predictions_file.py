@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.data.dialect import is_number
-from classify.data.files import whole_file
+from classify.data.files import atomic_write
 from classify.data.table import Table
 from classify.errors import InputError
 
@@ -45,7 +45,7 @@ def write_predictions(
     (https://owasp.org/www-community/attacks/CSV_Injection); numbers stay numbers.
     """
     predicted = iter(fields)
-    with whole_file(path) as file:
+    with atomic_write(path) as file:
         between = "\t" if path.suffix.lower() == ".tsv" else ","
         writer = csv.writer(file, delimiter=between, lineterminator="\n")
         # Python before 3.13 leaves a lone carriage return bare, which readers take for the end of the row.

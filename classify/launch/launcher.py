@@ -281,7 +281,7 @@ def _place() -> Launch | None:
         return None
 
 
-def speaks() -> bool:
+def should_print_errors() -> bool:
     """Whether this process tells of errors that all meet: one of each machine.
 
     Somebody on the second machine looks at the second machine's terminal.
@@ -302,7 +302,7 @@ def several_machines() -> bool:
 
 
 @contextlib.contextmanager
-def telling_other_machines(
+def forward_errors(
     start_world: Callable[[], _World], say: Callable[[Exception], object] = lambda error: None
 ) -> Iterator[None]:
     """While a process prepares by itself: what stops it ends the processes of other machines, which wait for it.

@@ -29,7 +29,7 @@ from classify.modeling.kernels.base import Kernel
 from classify.modeling.kernels.linear import multiplies_by_onednn
 from classify.modeling.kernels.registry import install
 from classify.modeling.mean_pooling import append_layer
-from classify.modeling.packing import Batch, TextClassifier, fill_up, pack, pad
+from classify.modeling.packing import Batch, TextClassifier, pack, pad, pad_to_multiple
 from classify.modeling.precision import Precision, full_precision
 
 # In fp32 packed and padded texts differ by rounding alone, below 1e-5 of what sets texts apart.
@@ -90,7 +90,7 @@ class LoadedModel:
             packed = pack(tokens, rows, self.first_position)
             bounds = packed.boundaries
             filling = -bounds.tokens % self.token_multiple
-            return fill_up(packed, bounds.tokens + filling, max(bounds.longest, filling)) if filling else packed
+            return pad_to_multiple(packed, bounds.tokens + filling, max(bounds.longest, filling)) if filling else packed
         if self.static_shapes:
             longest = int(tokens.lengths_of(rows).max())
             return pad(tokens, rows, self.pad_token_id, self.filled(len(rows)), self.padded_length(longest))
@@ -114,7 +114,7 @@ class LoadedModel:
         self.use_packing(False)
         self._padded_for = accelerator
 
-    def compute_in(self, precision: Precision) -> None:
+    def set_precision(self, precision: Precision) -> None:
         """Compute in this precision from here on, with packed batches filled up and steps cut where that is faster.
 
         A BatchNorm would count the filling, and take the rows of a micro-batch for all. Gradients in half precision
@@ -276,7 +276,7 @@ def load_trained(path: Path, *, pad_token_id: int) -> LoadedModel:
     return LoadedModel(TextClassifier(stock).eval(), pad_token_id, _first_position(stock))
 
 
-def decide_packing(
+def verify_packing(
     model: LoadedModel,
     tokens: Tokens,
     rows: npt.NDArray[np.int64],
@@ -309,7 +309,7 @@ def decide_packing(
         if shares:
             words = " and ".join(f"{what} differ by {share:.1e}" for what, share in shares.items())
             fault = f"packed and padded {words} for {kind}"
-        if world.any(fault is not None) and fault is None:
+        if world.all_reduce_any(fault is not None) and fault is None:
             fault = "another process finds that packed and padded texts differ"
     if wish == "packed" and fault is not None:
         raise InputError(f"packing: packed is not possible: {fault}; leave it at auto.")

@@ -2,7 +2,7 @@
 
 The classifier reads one token a text. Behind the last layer's attention nothing mixes tokens any more, so its queries,
 its output projection and its feed-forward part, an eighth of MiniLM's arithmetic, are computed for those tokens alone.
-The result is the same; `classify.modeling.classifier.decide_packing` checks it on real rows.
+The result is the same; `classify.modeling.classifier.verify_packing` checks it on real rows.
 """
 
 from __future__ import annotations
@@ -57,26 +57,26 @@ def encoder_of(model: Any) -> nn.Module | None:
     return None
 
 
-def keep_first_tokens(model: Any) -> None:
+def install_cls_hooks(model: Any) -> None:
     """Hook a stock classifier so that, of a packed row, its encoder gives one row a text, and computes little more."""
     encoder: Any = encoder_of(model)
     if encoder is None:
         return
     encoder.pool_mean = getattr(model.config, "classifier_pooling", "cls") == "mean"
-    encoder.register_forward_hook(_one_row_a_text)
+    encoder.register_forward_hook(select_cls)
     layers = repeated_layers(encoder)
     query, point = (_found(layers[-1], names) if layers else None for names in (_QUERIES, _BEHIND_ATTENTION))
     if query is not None and point is not None and not encoder.pool_mean:
         for module in layers[-1].modules():
-            module.looks_from_first_tokens = True  # type: ignore[assignment]
+            module.cls_only = True  # type: ignore[assignment]
         # Not on the layer: where it is computed again in the backward pass, only hooks inside it run again.
         layers[-1].get_submodule("attention").register_forward_pre_hook(_remember_boundaries, with_kwargs=True)
-        point.register_forward_pre_hook(_first_tokens)
-        query.register_forward_pre_hook(_first_tokens)
-        query.register_forward_hook(_back_in_place)
+        point.register_forward_pre_hook(select_first_tokens)
+        query.register_forward_pre_hook(select_first_tokens)
+        query.register_forward_hook(scatter_queries)
 
 
-def looks_from_first_tokens(module: nn.Module) -> bool:
+def cls_only(module: nn.Module) -> bool:
     """Whether the output of this attention module is needed at each text's first token only."""
     return bool(getattr(module, "looks_from_first_tokens", False))
 
@@ -95,13 +95,13 @@ def _remember_boundaries(attention: nn.Module, args: Any, kwargs: dict[str, Any]
     _forward_pass.last_layer = boundaries
 
 
-def _first_tokens(module: Any, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...] | None:
+def select_first_tokens(module: Any, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...] | None:
     """Hook: (1, T, H) inputs become (1, N, H)."""
     boundaries = _forward_pass.last_layer
     return None if boundaries is None else tuple(one.index_select(1, boundaries.starts) for one in args)
 
 
-def _back_in_place(module: Any, args: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
+def scatter_queries(module: Any, args: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
     """Hook: queries (1, N, H) at their tokens' places in (1, T, H); nobody looks from the others."""
     boundaries = _forward_pass.last_layer
     if boundaries is None:
@@ -110,7 +110,7 @@ def _back_in_place(module: Any, args: tuple[torch.Tensor, ...], output: torch.Te
     return whole.index_copy(1, boundaries.starts, output)
 
 
-def _one_row_a_text(module: Any, args: Any, output: Any) -> Any:
+def select_cls(module: Any, args: Any, output: Any) -> Any:
     """Hook behind the encoder: hidden states of a packed row, (1, T, H) or (1, N, H), become (N, 1, H)."""
     boundaries = _forward_pass.batch
     if boundaries is None:

@@ -95,7 +95,7 @@ def _held_in(buckets: Sequence[Bucket], dtype: torch.dtype) -> torch.dtype:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class BucketGroup:
     """Neighbouring buckets that are computed together. `entry` and `text` are its first entry and first text's head."""
 
     buckets: tuple[Bucket, ...]
@@ -159,7 +159,7 @@ class Layout:
     (N * heads,) are the rows of each text's first token: who asks, where the other tokens' outputs are not needed.
     """
 
-    sweeps: tuple[Sweep, ...]
+    sweeps: tuple[BucketGroup, ...]
     sources: torch.Tensor
     places: torch.Tensor
     real: torch.Tensor | None
@@ -293,19 +293,19 @@ def _layout(divided: Sequence[Sequence[tuple[int, int, int]]], heads: int) -> La
     )
 
 
-def _sweeps(buckets: Sequence[Bucket]) -> Iterator[Sweep]:
+def _sweeps(buckets: Sequence[Bucket]) -> Iterator[BucketGroup]:
     """Neighbouring buckets together, as many as have no more scores than a sweep may."""
     sweep: list[Bucket] = []
     scores = entry = text = 0
     for bucket in buckets:
         if sweep and scores + bucket.count_scores() > _CACHED:
-            yield Sweep(tuple(sweep), entry, text)
+            yield BucketGroup(tuple(sweep), entry, text)
             entry += sum(one.entries for one in sweep)
             text += sum(one.entries // one.shape[2] for one in sweep)
             sweep, scores = [], 0
         sweep.append(bucket)
         scores += bucket.count_scores()
-    yield Sweep(tuple(sweep), entry, text)
+    yield BucketGroup(tuple(sweep), entry, text)
 
 
 def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -20,11 +20,11 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from classify.data.tokenize import Tokens
-from classify.modeling.first_tokens import keep_first_tokens, looks_from_first_tokens, packed_batch
-from classify.modeling.kernels.base import Asked, AttentionKernel
+from classify.modeling.first_tokens import cls_only, install_cls_hooks, packed_batch
+from classify.modeling.kernels.base import AttentionArgs, AttentionKernel
 from classify.modeling.kernels.registry import ATTENTION
 from classify.modeling.layout import Boundaries, send
-from classify.modeling.precision import FP32, Masters, make_whole
+from classify.modeling.precision import FP32, Masters, restore_fp32
 
 # Attention of packed texts: by kernels where one applies, and by torch's own alone.
 _BY_KERNELS, _BY_TORCH = "classify_packed", "classify_packed_torch"
@@ -82,7 +82,7 @@ def pack(tokens: Tokens, rows: npt.NDArray[np.int64], first_position: int) -> Pa
     )
 
 
-def fill_up(batch: PackedBatch, tokens: int, longest: int) -> PackedBatch:
+def pad_to_multiple(batch: PackedBatch, tokens: int, longest: int) -> PackedBatch:
     """The batch with one more text at its end, of filling, so that it has so many tokens, the longest text `longest`.
 
     Its boundaries still name the real texts' first tokens alone, so there are as many logits as before; the others do
@@ -139,7 +139,7 @@ def packed_attention(
     assert attention_mask is None, "packed texts carry boundaries instead of a mask"
     q, k, v = (tensor.squeeze(0).transpose(0, 1) for tensor in (query, key, value))
     reach = -1 if sliding_window is None or sliding_window > boundaries.longest else sliding_window - 1
-    asked = Asked(scaling, dropout, reach, looks_from_first_tokens(module))
+    asked = AttentionArgs(scaling, dropout, reach, cls_only(module))
     for kernel in kernels:
         attended = kernel.attend(q, k, v, boundaries, asked)
         if attended is not None:
@@ -148,7 +148,7 @@ def packed_attention(
 
 
 def _text_by_text(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries, asked: Asked
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries, asked: AttentionArgs
 ) -> torch.Tensor:
     """torch's attention, one call for texts of equal length: (T, heads, d) each."""
     outputs = []
@@ -186,7 +186,7 @@ class TextClassifier(nn.Module):
         self.precision = FP32
         self.halved = False
         self.packed_attention = _BY_TORCH
-        keep_first_tokens(model)
+        install_cls_hooks(model)
 
     def attend_by_kernels(self) -> None:
         """Have packed attention ask the kernels before torch's own."""
@@ -200,15 +200,15 @@ class TextClassifier(nn.Module):
         with contextlib.nullcontext() if self.halved else self.precision.autocast(self.training):
             return self.logits(batch)
 
-    def halve(self) -> Masters:
-        """Compute with weights in half precision from here on, where the precision wants it; see `Precision.halve`."""
+    def cast_to_half(self) -> Masters:
+        """Compute with half weights from here on, where the precision says so; see `Precision.cast_to_half`."""
         self.halved = self.precision.level > 1
-        return self.precision.halve(self.model)
+        return self.precision.cast_to_half(self.model)
 
-    def make_whole(self, masters: Masters) -> None:
+    def restore_fp32(self, masters: Masters) -> None:
         """All weights in fp32 again; forward passes go through autocast then."""
         if self.halved:
-            make_whole(self.model, masters)
+            restore_fp32(self.model, masters)
         self.halved = False
 
     def logits(self, batch: Batch) -> torch.Tensor:

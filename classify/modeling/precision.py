@@ -71,7 +71,7 @@ class Precision:
         """The gradient scaler: at work where gradients are scaled, passing everything through otherwise."""
         return torch.amp.GradScaler(self.device_type, enabled=self.scales_gradients)
 
-    def halve(self, model: nn.Module) -> Masters:
+    def cast_to_half(self, model: nn.Module) -> Masters:
         """Turn a model's weights to half precision where this precision wants it; returns the masters, if any.
 
         At level 2 all weights have one, and the norms stay in fp32 and hand on what they get in half precision. At
@@ -111,8 +111,8 @@ def full_precision() -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def make_whole(model: nn.Module, masters: Masters) -> None:
-    """Undo `Precision.halve`: all weights in fp32 again, those with a master as exact as it is."""
+def restore_fp32(model: nn.Module, masters: Masters) -> None:
+    """Undo `Precision.cast_to_half`: all weights in fp32 again, those with a master as exact as it is."""
     for parameter in model.parameters():
         parameter.data = masters.get(parameter, parameter).data.to(parameter.device, torch.float32)
     for module in model.modules():
@@ -121,7 +121,7 @@ def make_whole(model: nn.Module, masters: Masters) -> None:
 
 
 @torch.no_grad()
-def take_gradients(masters: Masters) -> None:
+def copy_grads_to_masters(masters: Masters) -> None:
     """Add each weight's gradient to its master's, in fp32."""
     for weight, master in masters.items():
         if weight.grad is not None:
@@ -131,7 +131,7 @@ def take_gradients(masters: Masters) -> None:
 
 
 @torch.no_grad()
-def give_weights(masters: Masters) -> None:
+def copy_from_masters(masters: Masters) -> None:
     """Round the masters to the weights that the model computes with."""
     trained = {weight: master for weight, master in masters.items() if master.requires_grad}
     if trained:

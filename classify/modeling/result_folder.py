@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from classify.data.files import whole_files, write_json
+from classify.data.files import atomic_dir, write_json
 from classify.errors import InputError
 from classify.modeling import safetensors_file
 
@@ -20,7 +20,7 @@ def save_model(folder: Path, stock: Any, weights: dict[str, Any], tokenizer: Any
 
     `weights` is the state dict in full: a sharded model holds a part of it only.
     """
-    with whole_files(folder) as temporary:
+    with atomic_dir(folder) as temporary:
         tokenizer.model_max_length = settings["max_length"]
         tokenizer.save_pretrained(temporary)
         stock.save_pretrained(temporary, state_dict=weights)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from classify.data.columns import find_text_column
-from classify.data.files import refusal
+from classify.data.files import why_not_writable
 from classify.data.formats.base import ReadOptions
 from classify.data.table import Table, read_table
 from classify.errors import InputError
@@ -39,6 +39,6 @@ def _check_out(path: Path, out: str, data: str) -> None:
         raise InputError(f"--out {out}: this is the table itself; give another name.")
     if not path.absolute().parent.is_dir():
         raise InputError(f"--out {out}: the folder {path.parent} does not exist; make it first.")
-    reason = refusal(path.absolute().parent)
+    reason = why_not_writable(path.absolute().parent)
     if reason is not None:
         raise InputError(f"--out {out}: the folder {path.parent} is not writable ({reason}); name a file in another.")

@@ -22,7 +22,7 @@ from classify.evaluation.inference import logits_of
 from classify.evaluation.predictions_file import write_predictions
 from classify.launch import launcher
 from classify.launch.device_plan import plan_here
-from classify.modeling.classifier import LoadedModel, decide_packing, load_trained, quiet_libraries
+from classify.modeling.classifier import LoadedModel, load_trained, quiet_libraries, verify_packing
 from classify.modeling.precision import for_prediction
 from classify.modeling.result_folder import fingerprint, labels_of, read_settings
 from classify.tasks.base import Task
@@ -80,7 +80,7 @@ class Classifier:
         with self._preparing:  # threads share the classifier; the first call decides for all
             if not self._is_ready:
                 self.model.classifier.to(self.world.device)
-                decide_packing(self.model, tokens, rows, self.world, training=False)
+                verify_packing(self.model, tokens, rows, self.world, training=False)
                 self._is_ready = True
         logits = logits_of(self.model, tokens, rows, self.world)
         return self.task.probabilities(logits / self.settings["temperature"])
@@ -112,18 +112,18 @@ def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "aut
     and closes the classifier, or uses it as a context manager.
     """
     quiet_libraries()
-    with launcher.telling_other_machines(lambda: start_world(use_cpu)):
+    with launcher.forward_errors(lambda: start_world(use_cpu)):
         settings = read_settings(folder)
         task = trained_task(settings.get("task"), labels_of(folder))
         tokenizer = load_tokenizer(folder)
         model = load_trained(Path(folder), pad_token_id=padding_id(tokenizer))
     world = start_world(use_cpu)
     try:
-        world.share_faults(None)
+        world.raise_if_any_rank_failed(None)
         if world.distributed:  # or reading the model once more would serve nobody
             world.check_same({"model": fingerprint(folder), "precision": precision})
         model.install_kernels(world.device)
-        model.compute_in(for_prediction(precision, world.device))
+        model.set_precision(for_prediction(precision, world.device))
     except BaseException as error:
         world.close(error)
         raise

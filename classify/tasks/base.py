@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.config.schema import TrainingConfig
-from classify.data.columns import Guess
+from classify.data.columns import Decision
 from classify.data.corpus import Tables
 from classify.data.table import Table
 from classify.evaluation.baseline import Baseline, MajorityBaseline
@@ -58,7 +58,7 @@ class Task(ABC):
         """The task of these tables. Raises InputError where their labels do not fit it."""
 
     @abstractmethod
-    def guess(self) -> Guess:
+    def guess(self) -> Decision:
         """What the labels were taken for, for the person."""
 
     @abstractmethod

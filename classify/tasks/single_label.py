@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.config.schema import TrainingConfig
-from classify.data.columns import Guess
+from classify.data.columns import Decision
 from classify.data.corpus import Tables
 from classify.data.labels import ClassNames, find_labels, label_ids
 from classify.data.table import Table
@@ -48,9 +48,9 @@ class SingleLabel(Task):
         names = find_labels(tables.train, tables.columns.label, tables.eval, tables.classes)
         return cls(names, tables.classes)
 
-    def guess(self) -> Guess:
+    def guess(self) -> Decision:
         """One line on the classes."""
-        return Guess("task", f"one of {len(self.labels)} classes", "one label stands in each row", "--label-column")
+        return Decision("task", f"one of {len(self.labels)} classes", "one label stands in each row", "--label-column")
 
     def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.int64]:
         """The class number of each row."""

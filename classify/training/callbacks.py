@@ -22,7 +22,7 @@ class Evaluate(Callback):
             self.score_epoch(trainer)
         patience = self.run.config.training.patience
         # Scores that differ in the last bit may be ranked otherwise on another rank's processor.
-        if step.epoch_ended and not step.last and self.run.world.any(trainer.progress.waited_long(patience)):
+        if step.epoch_ended and not step.last and self.run.world.all_reduce_any(trainer.progress.waited_long(patience)):
             self._say_patience(trainer)
             trainer.stop()
 
@@ -94,9 +94,9 @@ class Checkpointer(Callback):
             newest = set(steps[-limit:])
             return newest if best <= newest else best | set(steps[-max(1, limit - 1) :])
 
-        state = trainer.state_dict(keep=output.writes)
-        with output.world.awaited(), output.writing(f"checkpoint {checkpoint.name_of(progress.step)}"):
-            if output.writes:
+        state = trainer.state_dict(keep=output.is_writer)
+        with output.world.sync_errors(), output.writing(f"checkpoint {checkpoint.name_of(progress.step)}"):
+            if output.is_writer:
                 started_with = {
                     "identity": run.identity,
                     "model_folder": str(run.checked.model.path.resolve()),

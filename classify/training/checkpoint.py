@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from classify.data.files import TEMPORARY, remove_temporaries, whole
+from classify.data.files import TEMPORARY, atomic_path, remove_temporaries
 from classify.errors import CheckpointError
 
 MANIFEST = "manifest.json"
@@ -77,7 +77,7 @@ def save(
         if final.exists():  # a run that went back to an older checkpoint and came here again
             _remove(final)
 
-    with whole(final, make_way) as temporary:
+    with atomic_path(final, make_way) as temporary:
         temporary.mkdir()
         save_file(weights, temporary / "model.safetensors")
         save_file(moments, temporary / "optimizer.safetensors")

@@ -18,7 +18,7 @@ import torch
 from torch.nn.functional import normalize
 
 from classify.config.schema import TrainingConfig
-from classify.data.sampler import divide, token_cost
+from classify.data.sampler import balance_by_cost, token_cost
 from classify.data.tokenize import TrainingSet
 from classify.distributed.memory import attempt, release_cache
 from classify.distributed.world import World
@@ -38,7 +38,7 @@ _EPOCH = 1 << 31
 T = TypeVar("T")
 
 
-def pull_together(
+def contrastive_warmup(
     model: LoadedModel,
     data: TrainingSet,
     world: World,
@@ -56,7 +56,7 @@ def pull_together(
     """
     begin = time.perf_counter()
     world.broadcast_parameters(model.stock)
-    pairs = _Pairs(model, data, world, config)
+    pairs = ContrastiveTrainer(model, data, world, config)
     draw = np.random.default_rng(config.seed)
     rows = int(np.clip(_TOKENS / data.tokens.lengths_of(data.rows).mean(), _FEWEST_ROWS, _ROWS))
     was_training = model.classifier.training
@@ -90,7 +90,7 @@ def pull_together(
     return steps
 
 
-class _Pairs:
+class ContrastiveTrainer:
     """What a step on pairs needs: an optimizer, and the features as they reach the output layer."""
 
     def __init__(self, model: LoadedModel, data: TrainingSet, world: World, config: TrainingConfig):
@@ -119,7 +119,7 @@ class _Pairs:
         # What NumPy's `choice` draws is not the same in all its versions (NEP 19), and ranks may have different ones.
         rows = self.data.rows[np.array(world.broadcast(chosen.tolist()))]
         costs = token_cost(self.data.tokens.lengths_of(rows), self.model.hidden_size)
-        shares = divide(costs, world.world_size)
+        shares = balance_by_cost(costs, world.world_size)
         own = self._on_all_ranks(lambda: self._features(rows[shares[world.rank]]))
         if own is None:
             return False
@@ -127,7 +127,7 @@ class _Pairs:
         before = sum(map(len, shares[: world.rank]))
         features = torch.cat([everyone[:before], own, everyone[before + len(own) :]])
         labels = torch.from_numpy(self.data.labels[rows[np.concatenate(shares)]])
-        loss = pair_loss(features, labels.to(features.device))
+        loss = contrastive_loss(features, labels.to(features.device))
         if not self._on_all_ranks(lambda: _backward(loss)):
             return False
         self.loss = loss.detach()
@@ -160,7 +160,7 @@ class _Pairs:
     def _on_all_ranks(self, compute: Callable[[], T]) -> T | None:
         """What a computation returns; None where memory ran out on any rank. A collective."""
         result, _ = attempt(compute, self.world.device)
-        if self.world.any(result is None):
+        if self.world.all_reduce_any(result is None):
             self.optimizer.zero_grad(set_to_none=True)
             release_cache(self.world.device)  # on all ranks: two may share a device
             return None
@@ -186,7 +186,7 @@ def draw_rows(labels: npt.NDArray[np.int64], count: int, draw: np.random.Generat
     return np.concatenate([draw.choice(of, min(each, len(of)), replace=False) for of in places])
 
 
-def pair_loss(features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def contrastive_loss(features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Mean squared error of the cosine of each two rows, whose aim is 1 within a class and 0 between two.
 
     features (n, width), labels (n,). Both kinds of pairs weigh the same; a kind that does not occur counts for nothing.

@@ -39,7 +39,7 @@ def find_micro_batches(trainer: Trainer, steps: Sequence[sampler.Step]) -> None:
         failed = result is None
         del result
         strategy.clear_gradients()
-        if not world.any(failed):
+        if not world.all_reduce_any(failed):
             return
         trainer.make_room(len(heaviest.rows), reason or "another rank")
 

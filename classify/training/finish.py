@@ -57,14 +57,14 @@ def finish(run: Run, trainer: Trainer, evaluate: Evaluate, log: Log, record: Run
         file: logits_of(run.model, run.loaded.tokens[part.table.path], part.rows, run.world)
         for file, part in corpus.unlabelled.items()
     }
-    weights = run.strategy.stock_weights(keep=run.output.writes)
+    weights = run.strategy.stock_weights(keep=run.output.is_writer)
     log.close_trackers()
     if run.config.training.save_on_each_node:
         run.world.close()  # while there is a group transformers saves on rank 0 alone
     # Nobody leaves before the files are written, so that a script that goes on to load the folder finds it. Where one
     # process of each machine writes, there is no group any more to wait in.
-    with contextlib.nullcontext() if run.world.closed else run.world.awaited():
-        if run.output.writes:
+    with contextlib.nullcontext() if run.world.closed else run.world.sync_errors():
+        if run.output.is_writer:
             training = {"best_epoch": best_epoch, "start_seconds": start_seconds}
             outcome = _Outcome(weights, logits, unlabelled, eval_score, score, _unseen(run, logits))
             _write(run, trainer, record, outcome, training)
@@ -129,7 +129,7 @@ def _write(run: Run, trainer: Trainer, record: RunRecord, outcome: _Outcome, tra
             columns = task.prediction_columns()
             write_predictions(run.output.folder / name, of.table, of.rows, columns, fields, guarded=guarded)
     if corpus.assignment is not None:
-        copies = corpus.train.table.copies(corpus.text_column)
+        copies = corpus.train.table.text_hashes(corpus.text_column)
         with run.output.writing(split_record.FILE):
             split_record.write_record(run.output.folder, copies, corpus.assignment)
     rival = _baseline(run, part)
@@ -144,7 +144,7 @@ def _write(run: Run, trainer: Trainer, record: RunRecord, outcome: _Outcome, tra
                 "test": _test_metrics(corpus, outcome),
                 "baseline": None if rival is None else rival.as_json(),
                 "majority": majority.as_json(),
-                "probe": trainer.head_start,
+                "probe": trainer.probe_metrics,
                 **training,
                 "wall_seconds": run.elapsed,
             },

@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from classify.config.schema import FIELDS, RunConfig, TrainingConfig
-from classify.data.columns import Guess
+from classify.data.columns import Decision
 from classify.data.corpus import Corpus
 from classify.data.division import divide
 from classify.data.inspect import inspect_corpus
 from classify.data.reading import read_tables
 from classify.data.source import STANDARD_INPUT
-from classify.errors import Faults, InputError
+from classify.errors import ErrorList, InputError
 from classify.evaluation.predictions_file import check_columns_free
 from classify.launch import device_plan, launcher
 from classify.modeling import memory_estimate
 from classify.modeling.hub import ModelFolder, resolve_model
 from classify.tasks.base import Task
 from classify.tasks.registry import recognise
-from classify.training.output_dir import Destination, check_destination, nearest_existing
+from classify.training.output_dir import OutputDirPlan, nearest_existing, plan_output_dir
 from classify.training.tracking import choose_trackers
 
 # Of a number in predictions.csv, with the comma behind it.
@@ -31,56 +31,56 @@ _BYTES_A_SCORE = 12
 
 
 @dataclass(frozen=True)
-class Checked:
+class RunInputs:
     """A run that can begin. `notes` are to be said."""
 
     config: RunConfig
     task: Task
     corpus: Corpus
     model: ModelFolder
-    destination: Destination
+    destination: OutputDirPlan
     trackers: tuple[str, ...]
-    guesses: tuple[Guess, ...]
+    decisions: tuple[Decision, ...]
     notes: tuple[str, ...] = ()
 
     def choices(self) -> list[str]:
         """What was understood of the table, and chosen for it."""
-        return [*(guess.line() for guess in self.guesses), *inspect_corpus(self.corpus).brief()]
+        return [*(guess.line() for guess in self.decisions), *inspect_corpus(self.corpus).brief()]
 
     def lines(self) -> list[str]:
         """The same, and what a person should know."""
         return [*self.choices(), *(f"note: {text}" for text in (*self.corpus.warnings, *self.notes))]
 
 
-def check(config: RunConfig) -> Checked:
+def check(config: RunConfig) -> RunInputs:
     """Validate arguments, environment, tables, model name and output folder. Raises InputError with the faults."""
     config = config.validated()
     check_start(config.training)
     return check_inputs(config)
 
 
-def check_inputs(config: RunConfig) -> Checked:
+def check_inputs(config: RunConfig) -> RunInputs:
     """The part of `check` that looks at this machine's files; on another machine it may come out otherwise."""
     training = config.training
-    faults = Faults()
-    with faults.collecting():
-        destination = check_destination(config)
-    with faults.collecting():
+    faults = ErrorList()
+    with faults.collect():
+        destination = plan_output_dir(config)
+    with faults.collect():
         trackers = choose_trackers(training.report_to)
-    with faults.collecting():
+    with faults.collect():
         _check_lora(config.model.lora)
-    with faults.collecting():
+    with faults.collect():
         _check_standard_input(config)
         tables = read_tables(config.data)
         task = recognise(tables)
         corpus = divide(tables, task, config.data, training.seed)
         for part in (corpus.test or corpus.eval, *corpus.unlabelled.values()):
             check_columns_free(part.table, task.prediction_columns())
-    with faults.collecting():
+    with faults.collect():
         model = resolve_model(config.model.name, download=not faults, pooling=config.model.pooling)
-        with faults.collecting():
+        with faults.collect():
             _check_length(config, model)
-        with faults.collecting():
+        with faults.collect():
             _check_frozen(config, model)
     faults.raise_if_any()
     width = memory_estimate.width_of(model.config)
@@ -88,8 +88,8 @@ def check_inputs(config: RunConfig) -> Checked:
     notes = _check_disk(config, corpus, model, destination) if launcher.looks_at_folders() else ()
     if config.ignored:
         notes = (f"no effect here: {', '.join(config.ignored)}", *notes)
-    guesses = (*_guesses(config, corpus, model), *_recipe(config, corpus, width))
-    return Checked(config, task, corpus, model, destination, trackers, guesses, notes)
+    decisions = (*_guesses(config, corpus, model), *_recipe(config, corpus, width))
+    return RunInputs(config, task, corpus, model, destination, trackers, decisions, notes)
 
 
 def check_start(training: TrainingConfig) -> None:
@@ -145,7 +145,7 @@ def _check_frozen(config: RunConfig, model: ModelFolder) -> None:
         raise InputError(f"--freeze-layers {wanted}: the model has {layers} layers; give that or less.")
 
 
-def _check_disk(config: RunConfig, corpus: Corpus, model: ModelFolder, destination: Destination) -> tuple[str, ...]:
+def _check_disk(config: RunConfig, corpus: Corpus, model: ModelFolder, destination: OutputDirPlan) -> tuple[str, ...]:
     """Raise InputError where the disk has no room for the model; a note where the checkpoints may not fit.
 
     Files in a folder that the run resumes, or empties, count as room; a resumed run is never refused.
@@ -177,32 +177,32 @@ def _check_disk(config: RunConfig, corpus: Corpus, model: ModelFolder, destinati
     return ()
 
 
-def _guesses(config: RunConfig, corpus: Corpus, model: ModelFolder) -> tuple[Guess, ...]:
+def _guesses(config: RunConfig, corpus: Corpus, model: ModelFolder) -> tuple[Decision, ...]:
     """What was chosen so far without being asked for."""
     table = corpus.tables[0]
     values = config.flat()
     return (
         *(
-            Guess(name.replace("_", " "), str(values[name]), f"from {source.name}", _flag(name))
+            Decision(name.replace("_", " "), str(values[name]), f"from {source.name}", _flag(name))
             for name, source in config.sources.items()
             if source.kind in ("container", "earlier run")
         ),
-        Guess("table", f"{table.path}, {len(table)} rows", table.content.form, table.content.flag),
-        *corpus.guesses,
-        Guess("model", config.model.name, model.found, "--model"),
+        Decision("table", f"{table.path}, {len(table)} rows", table.content.form, table.content.flag),
+        *corpus.decisions,
+        Decision("model", config.model.name, model.found, "--model"),
         _pooling(config.model.pooling, model),
     )
 
 
-def _pooling(asked: str, model: ModelFolder) -> Guess:
+def _pooling(asked: str, model: ModelFolder) -> Decision:
     """What the classifier reads of a text."""
     value = "the mean of a text's tokens" if model.pooling == "mean" else "a text's first token"
     why = "the model was trained with it" if model.pooling == "mean" else "no file of the model asks for the mean"
     value += ", by one more layer" if model.added_layers else ""
-    return Guess("pooling", value, why if asked == "auto" else "asked for", "pooling in --config")
+    return Decision("pooling", value, why if asked == "auto" else "asked for", "pooling in --config")
 
 
-def _recipe(config: RunConfig, corpus: Corpus, width: int) -> tuple[Guess, ...]:
+def _recipe(config: RunConfig, corpus: Corpus, width: int) -> tuple[Decision, ...]:
     """The line on what the recipe chose; none where everything was given."""
     training = config.training
     chosen = [name for name in config.from_recipe if name != "contrastive_steps" or training.contrastive_steps]
@@ -215,7 +215,7 @@ def _recipe(config: RunConfig, corpus: Corpus, width: int) -> tuple[Guess, ...]:
         "contrastive_steps": f"{training.contrastive_steps} steps on pairs of rows before",
     }
     why = f"for {len(corpus.train):,} training rows and an encoder {width} wide"
-    return (Guess("recipe", ", ".join(words[name] for name in chosen), why, ", ".join(map(_flag, chosen))),)
+    return (Decision("recipe", ", ".join(words[name] for name in chosen), why, ", ".join(map(_flag, chosen))),)
 
 
 def _flag(name: str) -> str:

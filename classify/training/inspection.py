@@ -29,8 +29,8 @@ from classify.modeling.classifier import LoadedModel, quiet_libraries
 from classify.modeling.precision import choose_precision
 from classify.tasks.base import Task
 from classify.training import contrastive, dry_run, linear_probe, memory_forecast
-from classify.training.inputs import Checked, check
-from classify.training.setup import load, settle_arithmetic
+from classify.training.inputs import RunInputs, check
+from classify.training.setup import configure_precision, load
 from classify.training.strategies.base import make_strategy
 from classify.training.trainer import Trainer
 
@@ -66,7 +66,7 @@ def inspect_run(config: RunConfig) -> Report:
     return report
 
 
-def _speed(checked: Checked, tokenizer: object, tokens: Tokens) -> dict[str, Any]:
+def _speed(checked: RunInputs, tokenizer: object, tokens: Tokens) -> dict[str, Any]:
     """Return rows a second of steps that change nothing, the seconds that a run would take, and bytes a device."""
     config, part = checked.config, checked.corpus.train
     training = config.training
@@ -75,7 +75,7 @@ def _speed(checked: Checked, tokenizer: object, tokens: Tokens) -> dict[str, Any
         loaded = load(checked, tokenizer, {part.table.path: tokens}, world.device)
         strategy = make_strategy(loaded.model, training, world)
         strategy.place(Path(folder))
-        settle_arithmetic(checked, loaded, world, precision)
+        configure_precision(checked, loaded, world, precision)
         data = TrainingSet(loaded.tokens[part.table.path], part.rows, part.labels)
         batches = BatchSampler(len(part), training.train_batch_size, training.seed)
         trainer = Trainer(strategy, data, batches, checked.task.loss(training, part.truth), loaded.vocabulary)
@@ -94,7 +94,7 @@ def _speed(checked: Checked, tokenizer: object, tokens: Tokens) -> dict[str, Any
     }
 
 
-def _seconds(checked: Checked, model: LoadedModel, data: TrainingSet, world: World, rate: float) -> dict[str, float]:
+def _seconds(checked: RunInputs, model: LoadedModel, data: TrainingSet, world: World, rate: float) -> dict[str, float]:
     """Estimate what each part of a run takes, from a few steps on pairs, forward passes and a small baseline.
 
     The steps on pairs change the model, which nobody needs any more.
@@ -103,7 +103,7 @@ def _seconds(checked: Checked, model: LoadedModel, data: TrainingSet, world: Wor
     epochs = config.epochs
     times = [time.perf_counter()]
     steps = min(config.contrastive_steps or 0, _PAIR_STEPS)
-    contrastive.pull_together(model, data, world, config, steps, lambda: times.append(time.perf_counter()))
+    contrastive.contrastive_warmup(model, data, world, config, steps, lambda: times.append(time.perf_counter()))
     pair_step = statistics.median(np.diff(times[1:])) if steps > 1 else 0.0
     sample = data.rows[:_SCORED_ROWS]
     begin = time.perf_counter()

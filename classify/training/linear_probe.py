@@ -33,7 +33,7 @@ class ProbeResult:
     seconds: float
 
 
-def start_head(
+def init_head_from_probe(
     model: LoadedModel, data: TrainingSet, task: Task, world: World, seed: int, *, is_final: bool = False
 ) -> ProbeResult:
     """Fit the probe on some of the training rows (50 a class, at least 1,000) and set the output layer to it.

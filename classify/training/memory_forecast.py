@@ -6,13 +6,13 @@ from classify.data.tokenize import DEFAULT_LIMIT
 from classify.distributed.world import World
 from classify.modeling import memory_estimate
 from classify.modeling.precision import choose_precision
-from classify.training.inputs import Checked
+from classify.training.inputs import RunInputs
 
 # A rule of thumb for BERT's vocabularies and European languages, good enough to estimate memory by.
 _CHARACTERS_A_TOKEN = 4
 
 
-def memory(checked: Checked, world: World) -> str:
+def memory(checked: RunInputs, world: World) -> str:
     """A line on what each device will hold, rather too much: a CPU may train in bf16 where nobody asks for it.
 
     Raises InputError where the device cannot compute as asked.
@@ -25,7 +25,7 @@ def memory(checked: Checked, world: World) -> str:
     return f"memory: {words}, for texts of about {length:.0f} tokens; a vocabulary cut to what occurs takes less"
 
 
-def need(checked: Checked, world: World, length: float) -> memory_estimate.Need:
+def need(checked: RunInputs, world: World, length: float) -> memory_estimate.Need:
     """What each device will hold, for texts of `length` tokens on the mean. Raises InputError as `memory` does."""
     config, plan = checked.config, world.plan
     training, model = config.training, config.model

@@ -18,20 +18,20 @@ from classify.data.files import TEMPORARY
 from classify.distributed.world import World
 from classify.errors import DiskError, InputError, disk_refusal, printable
 from classify.training import checkpoint
-from classify.training.output_dir import Destination, claim_folder
+from classify.training.output_dir import OutputDirPlan, acquire_folder
 
 
 @dataclass(frozen=True)
 class Output:
     """The output folder of a run that has begun, and what the main process says of it.
 
-    `writes` is true on the main process, and on one of each machine under --save-on-each-node.
+    `is_writer` is true on the main process, and on one of each machine under --save-on-each-node.
     """
 
     folder: Path
-    destination: Destination
+    destination: OutputDirPlan
     world: World
-    writes: bool
+    is_writer: bool
 
     @property
     def resumes(self) -> bool:
@@ -79,7 +79,7 @@ def say(text: str) -> None:
 
 
 @contextlib.contextmanager
-def claimed(wanted: Destination, world: World, *, each_node: bool) -> Iterator[Output]:
+def acquire_output_dir(wanted: OutputDirPlan, world: World, *, each_node: bool) -> Iterator[Output]:
     """The output folder, made and locked until the block ends. A collective.
 
     Raises InputError where it cannot be had; with `each_node` also where another machine's cannot.
@@ -91,12 +91,12 @@ def claimed(wanted: Destination, world: World, *, each_node: bool) -> Iterator[O
         yield Output(destination.folder, destination, world, writes)
 
 
-def _claim(wanted: Destination, world: World, held: contextlib.ExitStack) -> Destination:
+def _claim(wanted: OutputDirPlan, world: World, held: contextlib.ExitStack) -> OutputDirPlan:
     """Where this run goes, decided, made and locked by the main process; all ranks get its answer. A collective."""
     answer = None
-    with world.awaited():
+    with world.sync_errors():
         if world.is_main:
-            folder, lock = claim_folder(wanted)
+            folder, lock = acquire_folder(wanted)
             held.callback(lock.release)
             if not lock.held:
                 say(f"note: the disk of {folder} knows no locks; nothing keeps another run out of the folder")
@@ -104,7 +104,7 @@ def _claim(wanted: Destination, world: World, held: contextlib.ExitStack) -> Des
     return replace(wanted, folder=Path(world.broadcast(answer)))
 
 
-def _writes(destination: Destination, world: World, held: contextlib.ExitStack) -> bool:
+def _writes(destination: OutputDirPlan, world: World, held: contextlib.ExitStack) -> bool:
     """Whether this process is the one of its machine that writes, under --save-on-each-node.
 
     Machines that share the main process's disk after all are found by a file it leaves there for a moment: two
@@ -123,12 +123,12 @@ def _writes(destination: Destination, world: World, held: contextlib.ExitStack) 
             folder.mkdir(parents=True, exist_ok=True)  # asks the server: a network disk's cache may lack the folder
             writes = sign.name not in os.listdir(folder)
             if writes:
-                _, lock = claim_folder(destination)
+                _, lock = acquire_folder(destination)
                 held.callback(lock.release)
         except (InputError, OSError) as error:
             fault = str(error)
     try:
-        world.share_faults(fault)
+        world.raise_if_any_rank_failed(fault)
     finally:
         if world.is_main:
             sign.unlink(missing_ok=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from classify.config.schema import RunConfig
 from classify.config.stored_run import CHECKPOINTS, run_folder
-from classify.data.files import TEMPORARY, refusal, remove_temporaries
+from classify.data.files import TEMPORARY, remove_temporaries, why_not_writable
 from classify.data.source import Source
 from classify.errors import InputError
 from classify.launch import launcher
@@ -28,7 +28,7 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 @dataclass(frozen=True)
-class Destination:
+class OutputDirPlan:
     """Where a run goes: the folder (None: runs/<stem>-<n>, n above all there are), and a checkpoint to go on from.
 
     `overwrite` empties the folder first; `resume` goes on with the run in it.
@@ -41,7 +41,7 @@ class Destination:
     resume: bool = False
 
 
-def check_destination(config: RunConfig) -> Destination:
+def plan_output_dir(config: RunConfig) -> OutputDirPlan:
     """Settle the output folder as far as that goes without writing. Raises InputError where it cannot be used."""
     training = config.training
     assert config.data.data is not None
@@ -61,7 +61,7 @@ def check_destination(config: RunConfig) -> Destination:
     elif resume and named is None:
         earlier = [path for _, path in _numbered(stem)]
         named = earlier[-1] if earlier else None
-    destination = Destination(named, stem, checkpoint, training.overwrite_output_dir, bool(resume))
+    destination = OutputDirPlan(named, stem, checkpoint, training.overwrite_output_dir, bool(resume))
     if named is None:
         if launcher.looks_at_folders():
             _check_usable(Path("runs"), may_hold_files=True)
@@ -71,7 +71,7 @@ def check_destination(config: RunConfig) -> Destination:
     return destination
 
 
-def check_folder(destination: Destination, folder: Path, inputs: Sequence[str | None] = ()) -> None:
+def check_folder(destination: OutputDirPlan, folder: Path, inputs: Sequence[str | None] = ()) -> None:
     """Raise InputError where a run may not go into a folder of this machine: it holds files that are somebody's."""
     if (folder / LOCK).exists():
         with FolderLock(folder):
@@ -79,7 +79,7 @@ def check_folder(destination: Destination, folder: Path, inputs: Sequence[str | 
     _check_contents(destination, folder, inputs)
 
 
-def _check_contents(destination: Destination, folder: Path, inputs: Sequence[str | None] = ()) -> None:
+def _check_contents(destination: OutputDirPlan, folder: Path, inputs: Sequence[str | None] = ()) -> None:
     _check_usable(folder, may_hold_files=destination.resume or destination.overwrite)
     if destination.overwrite:
         _check_disposable(folder, inputs)
@@ -103,7 +103,7 @@ def _check_usable(folder: Path, *, may_hold_files: bool) -> None:
     above = nearest_existing(folder)
     if not above.is_dir():
         raise InputError(f"--output-dir {folder}: cannot be made, because {above} is a file.")
-    reason = refusal(above)
+    reason = why_not_writable(above)
     if reason is not None:
         raise InputError(f"--output-dir {folder}: cannot be made, because {above} is not writable ({reason}).")
 
@@ -214,7 +214,7 @@ class FolderLock:
         self.release()
 
 
-def claim_folder(destination: Destination) -> tuple[Path, FolderLock]:
+def acquire_folder(destination: OutputDirPlan) -> tuple[Path, FolderLock]:
     """Create the output folder on the process that is to write it, and lock it, for the caller to release.
 
     Raises InputError where another run holds it, or has used it since it was checked. A job that its launcher has

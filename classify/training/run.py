@@ -15,8 +15,8 @@ from pathlib import Path
 
 from classify.config.schema import RunConfig
 from classify.config.stored_run import earlier_commands
-from classify.data.columns import Guess
-from classify.data.sampler import BatchSampler, divide, end_in_time, token_cost
+from classify.data.columns import Decision
+from classify.data.sampler import BatchSampler, balance_by_cost, end_in_time, token_cost
 from classify.errors import InputError, Interrupted
 from classify.evaluation.metrics import format_metrics
 from classify.launch import launcher
@@ -25,7 +25,7 @@ from classify.modeling.classifier import quiet_libraries
 from classify.training import contrastive, dry_run, linear_probe, resume
 from classify.training.callbacks import Checkpointer, Evaluate
 from classify.training.finish import finish
-from classify.training.inputs import Checked, check
+from classify.training.inputs import RunInputs, check
 from classify.training.output import say
 from classify.training.progress import Progress
 from classify.training.run_record import RunRecord
@@ -43,7 +43,7 @@ _PAIRS_TIME = 0.5
 
 def train(
     config: RunConfig,
-    checked: Checked | None = None,
+    checked: RunInputs | None = None,
     *,
     rank: int | None = None,
     world_size: int | None = None,
@@ -80,17 +80,17 @@ def train(
         _TRAINING.release()
 
 
-def _train(config: RunConfig, checked: Checked | None, begun: float) -> Path:
+def _train(config: RunConfig, checked: RunInputs | None, begun: float) -> Path:
     """Check, tokenize, form the process group, run."""
     quiet_libraries()
-    with launcher.telling_other_machines(config.training.start):
+    with launcher.forward_errors(config.training.start):
         checked = checked or check(config)
         if launcher.decides_alone():  # at once: a long table takes its time to tokenise
             for line in checked.choices():
                 say(line)
         tokenized = tokenize_tables(checked)
     with checked.config.training.start() as world:
-        world.share_faults(None)
+        world.raise_if_any_rank_failed(None)
         with prepared(checked, tokenized, world, begun) as run:
             return _run(run)
 
@@ -112,7 +112,7 @@ def _run(run: Run) -> Path:
     first_step = saved.step if saved is not None else 0
     with _record(run, batches).kept(output) as record, contextlib.ExitStack() as opened:
         if saved is not None:  # before the log is cut to where it stands
-            trainer.load_state_dict(saved, keep=output.writes)
+            trainer.load_state_dict(saved, keep=output.is_writer)
         log = opened.enter_context(Log(run, first_step))
         evaluate, checkpointer = Evaluate(run, log), Checkpointer(run)
         if saved is None:
@@ -142,7 +142,7 @@ def _fit(run: Run, trainer: Trainer, end: int, callbacks: list[Callback]) -> Non
             late=lambda: minutes is not None and run.elapsed > 60 * minutes,
         )
         # All ranks have left the loop at the same step; a signal may have come since the last time they asked.
-        if run.world.any(bool(received)):
+        if run.world.all_reduce_any(bool(received)):
             number = run.world.broadcast(received[0] if received else int(signal.SIGTERM))
             raise Interrupted(
                 f"stopped by {signal.Signals(number).name} after step {progress.step}, which is saved; "
@@ -180,7 +180,7 @@ def _record(run: Run, batches: BatchSampler) -> RunRecord:
         run.output.folder,
         run.config,
         run.corpus,
-        list(run.guesses),
+        list(run.decisions),
         topology=topology,
         strategy=world.plan.strategy,
         launcher=world.plan.launch.launcher,
@@ -201,20 +201,20 @@ def _rows_per_step(run: Run, batches: BatchSampler) -> list[int]:
     """Rows of the first step that each rank computes: texts are shared by token cost, so counts may differ by a few."""
     data = run.training_set
     lengths = data.tokens.lengths_of(data.rows[batches.step_at(0).rows])
-    return [len(share) for share in divide(token_cost(lengths, run.model.hidden_size), run.world.world_size)]
+    return [len(share) for share in balance_by_cost(token_cost(lengths, run.model.hidden_size), run.world.world_size)]
 
 
 def _start(run: Run, trainer: Trainer, evaluate: Evaluate, *, is_final: bool) -> None:
     """A fresh start, which is the first candidate for the best unless the head is random."""
-    config, head_start = run.config, None
+    config, probe_metrics = run.config, None
     pairs_seconds = _train_on_pairs(run)
     if config.model.head == "probe":
         begin = time.perf_counter()
-        start = linear_probe.start_head(
+        start = linear_probe.init_head_from_probe(
             run.model, run.training_set, run.checked.task, run.world, config.training.seed, is_final=is_final
         )
         score = evaluate.score_start(trainer)
-        head_start = {
+        probe_metrics = {
             **{name: value for name, value in score.metrics.items() if name != "loss"},
             "seconds": start.seconds,
             "contrastive_seconds": pairs_seconds,
@@ -224,7 +224,7 @@ def _start(run: Run, trainer: Trainer, evaluate: Evaluate, *, is_final: bool) ->
             f"{format_metrics(score.metrics)} before fine-tuning, "
             f"{time.perf_counter() - begin:.1f} s (--head to change)"
         )
-    trainer.begin(head_start)
+    trainer.begin(probe_metrics)
 
 
 def _train_on_pairs(run: Run) -> float:
@@ -238,7 +238,9 @@ def _train_on_pairs(run: Run) -> float:
         limit = max(0.0, _PAIRS_TIME * _TIME_USED * (60 * training.max_minutes - run.elapsed))
     begin = time.perf_counter()
     with output.progress_bar(0, steps) as bar:
-        done = contrastive.pull_together(run.model, run.training_set, run.world, training, steps, bar.update, limit)
+        done = contrastive.contrastive_warmup(
+            run.model, run.training_set, run.world, training, steps, bar.update, limit
+        )
     seconds = time.perf_counter() - begin
     cut = f" of {steps}, which would take longer than --max-minutes leaves" if done < steps else ""
     output.say(f"pairs: {done} steps{cut} on pairs of rows, {seconds:.1f} s (--contrastive-steps to change)")
@@ -266,7 +268,7 @@ def _dry_run(run: Run, trainer: Trainer, record: RunRecord, end: int) -> int:
         progress.set_end(fitting, _limits(run))
         why = f"{training.max_minutes:g} minutes at the {rate:.0f} rows/s that were measured"
     assert progress.end is not None
-    guess = Guess("epochs", f"{progress.end / batches.rows:.3g}", why, "--max-minutes")
+    guess = Decision("epochs", f"{progress.end / batches.rows:.3g}", why, "--max-minutes")
     record.add(guess)
     run.output.say(guess.line())
     return progress.end

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from classify.config.schema import RunConfig
-from classify.data.columns import Guess
+from classify.data.columns import Decision
 from classify.data.corpus import Corpus
 from classify.data.files import write_json
 from classify.errors import Interrupted
@@ -43,7 +43,7 @@ class RunRecord:
     folder: Path
     config: RunConfig
     corpus: Corpus
-    guesses: list[Guess]
+    decisions: list[Decision]
     topology: list[dict[str, Any]] = field(default_factory=list)
     strategy: str = "none"
     launcher: str = "none"
@@ -52,22 +52,22 @@ class RunRecord:
     earlier: list[dict[str, Any]] = field(default_factory=list)
     from_step: int = 0
 
-    def add(self, guess: Guess) -> None:
+    def add(self, guess: Decision) -> None:
         """Add what was chosen after the run began."""
-        self.guesses.append(guess)
+        self.decisions.append(guess)
 
     @contextlib.contextmanager
     def kept(self, output: Output) -> Iterator[Self]:
         """Inside, run.json says "interrupted", since a killed process cannot; behind an error, "failed"."""
-        with output.world.awaited(), output.writing("run.json"):
-            if output.writes:
+        with output.world.sync_errors(), output.writing("run.json"):
+            if output.is_writer:
                 self.write("interrupted")
         try:
             yield self
         except (Interrupted, KeyboardInterrupt):
             raise
         except BaseException:
-            if output.writes:
+            if output.is_writer:
                 with contextlib.suppress(OSError):  # a full disk, say: what went wrong first is the error to report
                     self.write("failed")
             raise
@@ -86,7 +86,7 @@ class RunRecord:
                 "cwd": os.getcwd(),
                 "config": self.config.to_dict(),
                 "sources": {name: str(source) for name, source in self.config.sources.items()},
-                "guesses": [vars(guess) for guess in self.guesses],
+                "guesses": [vars(guess) for guess in self.decisions],
                 "versions": versions(),
                 "data": {
                     "path": table.path,

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from classify.config.schema import RunConfig
-from classify.data.columns import Guess
+from classify.data.columns import Decision
 from classify.data.corpus import Corpus, Part
 from classify.data.coverage import check_coverage, check_ids
 from classify.data.tokenize import (
@@ -36,29 +36,29 @@ from classify.launch import describe, launcher
 from classify.modeling.classifier import (
     LoadedModel,
     checkpoint_activations,
-    decide_packing,
     freeze,
     freeze_unused,
     load_model,
+    verify_packing,
 )
 from classify.modeling.lora import add_adapters
 from classify.modeling.precision import Precision, choose_precision, faster_on_cpu, for_training, multiplies_bf16
 from classify.modeling.vocabulary import Vocabulary, make_compact
 from classify.training import resume
 from classify.training.checkpoint import Checkpoint
-from classify.training.inputs import Checked
-from classify.training.output import Output, claimed, say
+from classify.training.inputs import RunInputs
+from classify.training.output import Output, acquire_output_dir, say
 from classify.training.strategies.base import Strategy, make_strategy
 
 
 @dataclass(frozen=True)
-class Tokenized:
+class TokenizedData:
     """The tables as token ids, by path; `cut` says how much of a text is read, and why."""
 
     tokenizer: Any
     tokens: dict[str, Tokens]
     max_length: int
-    cut: Guess
+    cut: Decision
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,13 @@ class Run:
     the token ids as the model counts them.
     """
 
-    checked: Checked
+    checked: RunInputs
     world: World
     output: Output
-    tokenized: Tokenized
-    loaded: Loaded
+    tokenized: TokenizedData
+    loaded: ModelBundle
     strategy: Strategy
-    guesses: tuple[Guess, ...]
+    decisions: tuple[Decision, ...]
     checkpoint: Checkpoint | None
     begun: float
 
@@ -130,7 +130,7 @@ class Run:
         return logits, self.checked.task.score(logits, part.truth, self.config.training.seed)
 
 
-def tokenize_tables(checked: Checked) -> Tokenized:
+def tokenize_tables(checked: RunInputs) -> TokenizedData:
     """Tokenise every table once; settle how much of a text is read. Before the process group, so nobody waits in it.
 
     Raises InputError where the default model knows few of the words.
@@ -146,13 +146,13 @@ def tokenize_tables(checked: Checked) -> Tokenized:
     lengths = whole[corpus.train.table.path].full_lengths[corpus.train.rows]
     max_length = wanted or default_max_length(lengths, cap)
     why = max_length_reason(lengths, max_length, cap, given=wanted is not None)
-    cut = Guess("max length", f"{max_length} tokens", why, "--max-length")
+    cut = Decision("max length", f"{max_length} tokens", why, "--max-length")
     tokens = {path: one.with_max_length(max_length) for path, one in whole.items()}
-    return Tokenized(tokenizer, tokens, max_length, cut)
+    return TokenizedData(tokenizer, tokens, max_length, cut)
 
 
 @contextlib.contextmanager
-def prepared(checked: Checked, tokenized: Tokenized, world: World, begun: float) -> Iterator[Run]:
+def prepared(checked: RunInputs, tokenized: TokenizedData, world: World, begun: float) -> Iterator[Run]:
     """Load and place the model, claim the output folder, settle precision and packing; says every choice.
 
     The folder is given back when the block ends. A collective.
@@ -168,29 +168,31 @@ def prepared(checked: Checked, tokenized: Tokenized, world: World, begun: float)
     strategy = make_strategy(loaded.model, training, world)
     train = checked.corpus.train
     strategy.check_room(float(loaded.tokens[train.table.path].lengths[train.rows].mean()))
-    with claimed(checked.destination, world, each_node=training.save_on_each_node) as output:
+    with acquire_output_dir(checked.destination, world, each_node=training.save_on_each_node) as output:
         checkpoint = resume.find(output) if output.resumes else None
         placed = strategy.place(output.folder)
         before = checkpoint.state["identity"].get("precision") if checkpoint is not None else None
-        packing = settle_arithmetic(checked, loaded, world, precision, before)
-        guesses = choices(loaded, packing, world, training.train_batch_size)
-        if loaded.vocabulary is not None and not output.writes:
+        packing = configure_precision(checked, loaded, world, precision, before)
+        decisions = choices(loaded, packing, world, training.train_batch_size)
+        if loaded.vocabulary is not None and not output.is_writer:
             loaded = replace(loaded, vocabulary=loaded.vocabulary.without_table())
         if placed is not None:
-            guesses.append(placed)
-        guesses.insert(0, tokenized.cut)
-        run = Run(checked, world, output, tokenized, loaded, strategy, (*checked.guesses, *guesses), checkpoint, begun)
-        _describe(run, guesses)
+            decisions.append(placed)
+        decisions.insert(0, tokenized.cut)
+        run = Run(
+            checked, world, output, tokenized, loaded, strategy, (*checked.decisions, *decisions), checkpoint, begun
+        )
+        _describe(run, decisions)
         if checkpoint is not None:
             folder = str(checked.model.path.resolve())
             resume.require_same_run(checkpoint, run.identity, checked.config, folder, output)
         yield run
 
 
-def _describe(run: Run, guesses: list[Guess]) -> None:
+def _describe(run: Run, decisions: list[Decision]) -> None:
     """Say every guess, where each rank sits, and what the person should know."""
     output, world = run.output, run.world
-    for guess in guesses:
+    for guess in decisions:
         output.say(guess.line())
     output.say(f"ranks: {describe.line(world.topology, os.environ)}")
     if launcher.restart_count() and not output.resumes:
@@ -208,7 +210,7 @@ def _describe(run: Run, guesses: list[Guess]) -> None:
         output.say(f"note: {world.plan.advice}")
 
 
-def require_enough(checked: Checked, world: World) -> None:
+def require_enough(checked: RunInputs, world: World) -> None:
     """Raise InputError where some device would never get a row."""
     part, devices = checked.corpus.train, world.world_size * world.replicas
     if len(part) < devices:
@@ -218,7 +220,7 @@ def require_enough(checked: Checked, world: World) -> None:
         )
 
 
-def require_same(checked: Checked, world: World) -> None:
+def require_same(checked: RunInputs, world: World) -> None:
     """Raise InputError where the ranks were started with different arguments or tables; they would train nonsense."""
     arguments = checked.config.to_dict()
     for own in ("local_rank", "nproc"):  # differ by nature
@@ -227,7 +229,7 @@ def require_same(checked: Checked, world: World) -> None:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class ModelBundle:
     """The model, and what was found out about it on these tables."""
 
     model: LoadedModel
@@ -237,7 +239,7 @@ class Loaded:
     adapted: Any
 
 
-def load(checked: Checked, tokenizer: Any, tokens: dict[str, Tokens], device: torch.device) -> Loaded:
+def load(checked: RunInputs, tokenizer: Any, tokens: dict[str, Tokens], device: torch.device) -> ModelBundle:
     """The model as the configuration wants it on a device, still on the CPU, and its batches still padded."""
     config, part = checked.config, checked.corpus.train
     model = load_model(
@@ -258,11 +260,11 @@ def load(checked: Checked, tokenizer: Any, tokens: dict[str, Tokens], device: to
     adapted = add_adapters(model, config.model.lora_rank, config.model.lora_alpha) if config.model.lora else None
     if config.training.gradient_checkpointing:
         checkpoint_activations(model)
-    return Loaded(model, tokens, vocabulary, unused, adapted)
+    return ModelBundle(model, tokens, vocabulary, unused, adapted)
 
 
-def settle_arithmetic(
-    checked: Checked, loaded: Loaded, world: World, precision: Precision, before: str | None = None
+def configure_precision(
+    checked: RunInputs, loaded: ModelBundle, world: World, precision: Precision, before: str | None = None
 ) -> str:
     """Settle the model's precision, and whether to pack, which is returned with its reason. A collective.
 
@@ -273,27 +275,27 @@ def settle_arithmetic(
     model, part = loaded.model, checked.corpus.train
     undecided = precision.automatic and world.device.type == "cpu"
     fastest = precision
-    if undecided and not world.any(not multiplies_bf16()):  # all processes compute alike
+    if undecided and not world.all_reduce_any(not multiplies_bf16()):  # all processes compute alike
         fastest = faster_on_cpu(model.hidden_size)
-    model.compute_in(fastest)
+    model.set_precision(fastest)
     tokens = loaded.tokens[part.table.path]
-    packing = decide_packing(model, tokens, part.rows, world, checked.config.model.packing)
+    packing = verify_packing(model, tokens, part.rows, world, checked.config.model.packing)
     if not model.packed:
-        model.compute_in(precision)
+        model.set_precision(precision)
     if undecided and before in ("bf16", "fp32") and before != model.classifier.precision.name:
-        model.compute_in(for_training(before, "the run began in it"))
+        model.set_precision(for_training(before, "the run began in it"))
     return packing
 
 
-def choices(loaded: Loaded, packing: str, world: World, batch_size: int) -> list[Guess]:
+def choices(loaded: ModelBundle, packing: str, world: World, batch_size: int) -> list[Decision]:
     """What was chosen for the model and the machine, each with the way to change it."""
     model, vocabulary = loaded.model, loaded.vocabulary
     precision = model.classifier.precision
     way = "packed end to end" if model.packed else "padded" if model.static_shapes else "padded by length"
-    guesses = [
-        Guess("texts", way, packing, "packing in --config"),
-        Guess("device", world.describe(), f"{batch_size} rows a step", "--cpu, --nproc"),
-        Guess("precision", precision.name, precision.why, "--precision"),
+    decisions = [
+        Decision("texts", way, packing, "packing in --config"),
+        Decision("device", world.describe(), f"{batch_size} rows a step", "--cpu, --nproc"),
+        Decision("precision", precision.name, precision.why, "--precision"),
     ]
     if loaded.adapted is not None:
         stock = model.stock
@@ -302,11 +304,13 @@ def choices(loaded: Loaded, packing: str, world: World, batch_size: int) -> list
             f"{trained:,} of {whole:,} weights are trained",
             "LoRA and the head; merged into the rest at the end",
         )
-        guesses.append(Guess("weights", share, why, "--lora"))
+        decisions.append(Decision("weights", share, why, "--lora"))
     if vocabulary is not None and vocabulary.compacted:
         share = f"{len(vocabulary.used)} of {len(vocabulary.full)} tokens occur"
         why = "the embeddings of the others stay as they are"
-        guesses.append(Guess("vocabulary", share, why, "compact_vocabulary in --config"))
+        decisions.append(Decision("vocabulary", share, why, "compact_vocabulary in --config"))
     if model.loses_attention_dropout(world.device):
-        guesses.append(Guess("attention dropout", "0", "the kernel for packed texts has none", "packing in --config"))
-    return guesses
+        decisions.append(
+            Decision("attention dropout", "0", "the kernel for packed texts has none", "packing in --config")
+        )
+    return decisions

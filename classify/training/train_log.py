@@ -11,7 +11,7 @@ from typing import IO, Any, Self
 
 from tqdm import tqdm
 
-from classify.data.files import whole_file
+from classify.data.files import atomic_write
 from classify.evaluation.metrics import Scores
 from classify.training.output import Output
 from classify.training.setup import Run
@@ -30,8 +30,8 @@ class Log(Callback):
         trackers = run.checked.trackers
         self._file = None
         self._tracker = Tracker()
-        with self._closed_on_error(), output.world.awaited(), output.writing("the training log"):
-            if output.writes:
+        with self._closed_on_error(), output.world.sync_errors(), output.writing("the training log"):
+            if output.is_writer:
                 self._file = _reopened(output.folder / "train_log.jsonl", after_step)
                 if not output.world.is_main:  # files lie on each machine, a server hears of one run
                     trackers = tuple(name for name in trackers if name == "tensorboard")
@@ -60,7 +60,7 @@ class Log(Callback):
 
     def close_trackers(self) -> None:
         """Flush the trackers, so that their files are whole when the run says so. A collective."""
-        with self.output.world.awaited(), self.output.writing("tensorboard"):
+        with self.output.world.sync_errors(), self.output.writing("tensorboard"):
             self._tracker.close()
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ def _reopened(path: Path, after_step: int) -> IO[str]:
     kept: list[str] = []
     if after_step and path.exists():
         kept = [line for line in _json_lines(path) if json.loads(line).get("step", 0) <= after_step]
-    with whole_file(path) as file:
+    with atomic_write(path) as file:
         file.writelines(kept)
     return path.open("a", encoding="utf-8")
 

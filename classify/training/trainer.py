@@ -80,7 +80,7 @@ class Trainer:
     """Trains a model by a strategy; owns the weights, the optimizer's state and where training stands.
 
     `parts` is the micro-batches that a rank cuts its share of a step into, at least; `micros` how many they were the
-    last time. `head_start` says how the head's start was found, for metrics.json.
+    last time. `probe_metrics` says how the head's start was found, for metrics.json.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Trainer:
         self.loss = loss
         self.config, self.world = strategy.config, strategy.world
         self.progress = Progress()
-        self.head_start: dict[str, float] | None = None
+        self.probe_metrics: dict[str, float] | None = None
         self.parts = self.config.gradient_accumulation_steps
         self.micros = 1
         self._vocabulary = vocabulary if vocabulary is not None and vocabulary.compacted else None
@@ -111,9 +111,9 @@ class Trainer:
         """Epochs done so far, and the part of the one that has begun."""
         return self.progress.position / self.batches.rows
 
-    def begin(self, head_start: dict[str, float] | None = None) -> None:
+    def begin(self, probe_metrics: dict[str, float] | None = None) -> None:
         """Make the model ready for training from the weights that it has."""
-        self.head_start = head_start
+        self.probe_metrics = probe_metrics
         self.strategy.begin()
 
     def state_dict(self, keep: bool) -> TrainerState:
@@ -124,7 +124,7 @@ class Trainer:
         values = {
             "progress": dataclasses.asdict(self.progress),
             "scaler": self.strategy.scaler.state_dict(),
-            "probe": self.head_start,
+            "probe": self.probe_metrics,
         }
         return TrainerState(weights, moments, values)
 
@@ -203,7 +203,7 @@ class Trainer:
             # Asking all ranks costs a small exchange; on devices it would also make the host wait, so it is done less.
             often = not world.distributed or world.accelerator.synchronous
             ask = often or progress.step % min(config.logging_steps, _ASK_STEPS) == 0
-            votes = world.sum([float(interrupted()), float(late())]) if ask else [0.0, 0.0]
+            votes = world.all_reduce_sum([float(interrupted()), float(late())]) if ask else [0.0, 0.0]
             stopped = votes[0] > 0
             last = step.end >= end or votes[1] > 0
             progress.parts = self.parts
@@ -345,7 +345,7 @@ class _RecentLoss:
         """Exact (weighted) mean over all rows of all ranks since the last call; adds to the epoch's. A collective."""
         assert self._loss is not None
         progress = trainer.progress
-        total = trainer.world.sum([float(self._loss)])[0]
+        total = trainer.world.all_reduce_sum([float(self._loss)])[0]
         mean = total / self._weight
         progress.epoch_loss += total
         progress.epoch_weight += self._weight
@@ -386,23 +386,25 @@ def micro_batches(
     rows than ranks, some ranks have none.
     """
     costs = sampler.token_cost(lengths, model.hidden_size)
-    share = sampler.divide(costs, world_size)[rank]
+    share = sampler.balance_by_cost(costs, world_size)[rank]
     if not len(share):
         return []
     if model.packed:
         if tokens_at_once is not None:
             parts = max(parts, math.ceil(lengths[share].sum() / tokens_at_once))
-        cuts = [share[part] for part in sampler.divide(costs[share], parts)]
+        cuts = [share[part] for part in sampler.balance_by_cost(costs[share], parts)]
         return [
-            [cut[piece] for piece in sampler.divide(costs[cut], replicas) if len(piece)] for cut in cuts if len(cut)
+            [cut[piece] for piece in sampler.balance_by_cost(costs[cut], replicas) if len(piece)]
+            for cut in cuts
+            if len(cut)
         ]
     if model.static_shapes:
         sizes = np.array([model.padded_length(length) for length in lengths[share].tolist()])
         alike = [share[sizes == size] for size in np.unique(sizes)]
         return [[cut] for group in alike for cut in np.array_split(group, parts) if len(cut)]
-    pieces = sampler.divide_by_length(lengths[share], parts)
+    pieces = sampler.split_by_length(lengths[share], parts)
     if tokens_at_once is not None:
-        within = sampler.chunks(lengths[share], tokens_at_once, padded=True)
+        within = sampler.batch_by_tokens(lengths[share], tokens_at_once, padded=True)
         pieces = max(pieces, within, key=len)
     cuts = [share[piece] for piece in pieces]
-    return [[cut[piece] for piece in sampler.divide_by_length(lengths[cut], replicas)] for cut in cuts]
+    return [[cut[piece] for piece in sampler.split_by_length(lengths[cut], replicas)] for cut in cuts]

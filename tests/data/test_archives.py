@@ -34,7 +34,7 @@ def write_tar(path: Path, members: dict[str, str], mode: str = "w:gz") -> Path:
     return path
 
 
-def refusal(path: Path) -> str:
+def why_not_writable(path: Path) -> str:
     with pytest.raises(InputError) as caught:
         read_table(str(path))
     (line,) = caught.value.faults
@@ -81,29 +81,29 @@ def test_a_name_in_an_archive_leads_nowhere(tmp_path: Path) -> None:
         entry = tarfile.TarInfo("a.csv")
         entry.type, entry.linkname = tarfile.SYMTYPE, "/etc/passwd"
         archive.addfile(entry)
-    assert "Got none (it is empty)" in refusal(path)
+    assert "Got none (it is empty)" in why_not_writable(path)
 
 
 def test_archives_that_are_refused(tmp_path: Path) -> None:
     path = write_zip(tmp_path / "a.zip", {"train.csv": TABLE, "test.csv": TABLE})
-    assert "Got several (train.csv, test.csv); unpack it, and name one or the folder" in refusal(path)
+    assert "Got several (train.csv, test.csv); unpack it, and name one or the folder" in why_not_writable(path)
     path = write_tar(tmp_path / "a.tar.gz", {f"{n}.txt": "a" for n in range(9)})
-    assert "Got several (0.txt, 1.txt, 2.txt, ...)" in refusal(path)
-    assert "Got none (a.png, b.png)" in refusal(write_zip(tmp_path / "b.zip", {"a.png": "", "b.png": ""}))
+    assert "Got several (0.txt, 1.txt, 2.txt, ...)" in why_not_writable(path)
+    assert "Got none (a.png, b.png)" in why_not_writable(write_zip(tmp_path / "b.zip", {"a.png": "", "b.png": ""}))
     path = write_zip(tmp_path / "c.zip", {"a.csv": TABLE})
     data = bytearray(path.read_bytes())
     data[6] |= 1
     data[data.index(b"PK\1\2") + 8] |= 1
     path.write_bytes(data)
-    assert "a.csv in it is encrypted" in refusal(path)
+    assert "a.csv in it is encrypted" in why_not_writable(path)
     path = write_zip(tmp_path / "d.zip", {"a.csv": TABLE * 99})
     data = bytearray(path.read_bytes())
     data[60] ^= 255
     path.write_bytes(data)
-    assert "cannot be decompressed (archive: " in refusal(path)
+    assert "cannot be decompressed (archive: " in why_not_writable(path)
     path = write_zip(tmp_path / "e.zip", {"a.csv": TABLE})
     path.write_bytes(path.read_bytes()[:-9])
-    assert "not a readable workbook or zip archive" in refusal(path)
+    assert "not a readable workbook or zip archive" in why_not_writable(path)
 
 
 # A file's first bytes, in the order of the registry, and what the line says of it.
@@ -141,7 +141,7 @@ def test_forms_that_are_named_and_not_read(tmp_path: Path, name: str) -> None:
     content, form = STARTS[name]
     for path in (tmp_path / name, tmp_path / "table.csv"):
         path.write_bytes(content)
-        line = refusal(path)
+        line = why_not_writable(path)
         assert line.startswith(f"this is {form}"), line
         assert "; " in line, "a way to a form that is read"
 
@@ -158,7 +158,7 @@ def test_forms_that_are_named_and_not_read(tmp_path: Path, name: str) -> None:
     ],
 )
 def test_zip_archives_that_are_documents(tmp_path: Path, members: dict[str, str | bytes], form: str) -> None:
-    assert form in refusal(write_zip(tmp_path / "a.zip", members))
+    assert form in why_not_writable(write_zip(tmp_path / "a.zip", members))
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])

@@ -36,7 +36,7 @@ def test_columns_by_name(tmp_path: Path, header: str, found: tuple[str, str]) ->
     rows = "\n".join(",".join(["good", "bad", "fine"][i % 3] for _ in header.split(",")) for i in range(4))
     columns = find_columns(table(tmp_path, f"{header}\n{rows}\n"), None, None)
     assert (columns.text, columns.label) == found
-    assert {guess.flag for guess in columns.guesses} == {"--text-column", "--label-column"}
+    assert {guess.flag for guess in columns.decisions} == {"--text-column", "--label-column"}
 
 
 def test_two_columns_by_content(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_what_classes_are_called(
     assert corpus.labels == classes
     assert sum(len(part) for part in (corpus.train, corpus.eval, corpus.test or [])) == 47 + ("pos" in labels)
     merged = len(labels) > len(classes)
-    said = [*corpus.warnings, *(guess.why for guess in corpus.guesses)]
+    said = [*corpus.warnings, *(guess.why for guess in corpus.decisions)]
     assert any("are one class" in line for line in said) == merged
 
 
@@ -220,6 +220,6 @@ def test_a_column_that_keeps_rows_together(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("\n".join(["text,label,who", *rows]) + "\n")
     corpus = load(DataConfig(data=str(tmp_path / "data.csv"), group_column="who"))
     assert not {row // 4 for row in corpus.train.rows} & {row // 4 for row in corpus.eval.rows}
-    assert "rows of one 'who' in one part" in corpus.guesses[-1].why
+    assert "rows of one 'who' in one part" in corpus.decisions[-1].why
     with pytest.raises(InputError, match=r"--group-column owner: .* has no such column; it has: text, label, who\."):
         load(DataConfig(data=str(tmp_path / "data.csv"), group_column="owner"))

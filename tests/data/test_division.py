@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from classify.data.text_hashes import normalize_text
 
 from classify.config.schema import DataConfig
 from classify.data import split_record
-from classify.data.copies import plain
 from classify.data.corpus import Corpus
 from classify.data.division import divide
 from classify.data.names import PARTS, part_called
@@ -70,7 +70,7 @@ def test_a_column_says_which_part_a_row_is_in(tmp_path: Path, options: dict[str,
         "eval": {f"text {i}" for i in range(20, 26)},
         "test": {f"text {i}" for i in range(26, 30)},
     }
-    assert corpus.guesses[-1].flag == "--split-column"
+    assert corpus.decisions[-1].flag == "--split-column"
 
 
 def test_without_rows_to_evaluate_they_are_taken_from_those_to_train_on(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_column_with_other_values_is_no_split_column(tmp_path: Path) -> None:
         InputError, match=r"a\.csv: column 'split' holds 'later', 'train'; .* 'later' is none .*--split-column none"
     ):
         load(path)
-    assert "80/10/10" in load(path, split_column="none").guesses[-1].why
+    assert "80/10/10" in load(path, split_column="none").decisions[-1].why
     with pytest.raises(InputError, match=r"--split-column split: expected names of parts .* Got 'later' instead"):
         load(path, split_column="split")
     with pytest.raises(InputError, match=r"--split-column splits: .* has no such column"):
@@ -107,7 +107,7 @@ def test_a_column_with_other_values_is_no_split_column(tmp_path: Path) -> None:
 def test_a_column_of_something_else_is_no_split_column(tmp_path: Path, value: Callable[[int], object]) -> None:
     rows = [(f"text {i}", "ab"[i % 2], value(i)) for i in range(40)]
     path = write(tmp_path / "a.csv", rows, "text,label,part")
-    assert "80/10/10" in load(path).guesses[-1].why
+    assert "80/10/10" in load(path).decisions[-1].why
 
 
 @pytest.mark.parametrize(("other", "number"), [("evaluation", 1), ("holdout", 2)])
@@ -121,10 +121,10 @@ def test_texts_of_both_sides_of_a_column_are_known(tmp_path: Path) -> None:
     rows = [(f"text {i % 21}", "ab"[i % 2], "train" if i < 20 else "test") for i in range(24)]
     corpus = load(write(tmp_path / "a.csv", rows, "text,label,split"))
     assert corpus.test is not None
-    known = {plain(text) for text in corpus.train.texts("text")}
+    known = {normalize_text(text) for text in corpus.train.texts("text")}
     texts = corpus.test.texts("text")
     assert texts == ["text 20", "text 0", "text 1", "text 2"]
-    assert [texts[i] for i in corpus.seen["test"]] == [text for text in texts if plain(text) in known]
+    assert [texts[i] for i in corpus.seen["test"]] == [text for text in texts if normalize_text(text) in known]
     assert any("test texts are also in the training part" in note for note in corpus.warnings)
 
 
@@ -189,7 +189,7 @@ def test_times_that_cannot_be_read(tmp_path: Path, dates: list[str], said: str) 
 def recorded(folder: Path, corpus: Corpus) -> str:
     folder.mkdir()
     assert corpus.assignment is not None
-    split_record.write_record(folder, corpus.train.table.copies("text"), corpus.assignment)
+    split_record.write_record(folder, corpus.train.table.text_hashes("text"), corpus.assignment)
     return str(folder)
 
 
@@ -206,9 +206,9 @@ def test_a_table_with_more_rows_is_divided_as_before(tmp_path: Path) -> None:
     for name, texts in texts_of(before).items():
         assert texts <= parts[name]
     assert [len(parts[name]) for name in PARTS] == pytest.approx([240, 30, 30], abs=2)
-    assert "200 of 200 rows that" in again.guesses[-1].why
+    assert "200 of 200 rows that" in again.decisions[-1].why
     without = load(tmp_path / "b.csv", split_like=earlier, test_data=str(tmp_path / "a.csv"))
-    assert "180 of 200 rows that" in without.guesses[-1].why
+    assert "180 of 200 rows that" in without.decisions[-1].why
 
 
 def test_the_split_is_that_of_the_folder_that_is_named(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_groups_stay_in_the_split_of_an_earlier_run(tmp_path: Path) -> None:
     again = load(write(tmp_path / "b.csv", rows, "text,label,who"), seed=9, group_column="who", split_like=earlier)
     for name, texts in texts_of(before).items():
         assert texts <= texts_of(again)[name]
-    assert again.guesses[-1].value == "train 240, validation 30, test 30"
+    assert again.decisions[-1].value == "train 240, validation 30, test 30"
 
 
 def test_a_record_that_is_not_there_or_damaged(tmp_path: Path) -> None:
@@ -297,8 +297,8 @@ def test_groups_and_near_duplicates_both_stay_together(tmp_path: Path) -> None:
 def test_what_came_out_of_groups_is_said(tmp_path: Path) -> None:
     rows = [(f"text {i}", "abcd"[i * 7 % 4], f"customer {i // 20}") for i in range(1000)]
     corpus = load(write(tmp_path / "a.csv", rows, "text,label,who"), group_column="who")
-    assert corpus.guesses[-1].value == "train 800, validation 100, test 100"
-    assert corpus.guesses[-1].why.startswith(
+    assert corpus.decisions[-1].value == "train 800, validation 100, test 100"
+    assert corpus.decisions[-1].why.startswith(
         f"80/10/10 of {tmp_path / 'a.csv'}, classes in proportion as far as groups"
     )
     assert not any("rows that stay together" in note for note in corpus.warnings)
@@ -307,8 +307,8 @@ def test_what_came_out_of_groups_is_said(tmp_path: Path) -> None:
 def test_a_split_that_is_a_third_off_is_said(tmp_path: Path) -> None:
     rows = [(f"text {i}", "ab"[i % 2], f"customer {i // 20}") for i in range(100)]
     corpus = load(write(tmp_path / "a.csv", rows, "text,label,who"), group_column="who")
-    assert corpus.guesses[-1].value == "train 60, validation 20, test 20"
-    assert corpus.guesses[-1].why.startswith("60/20/20 of ")
+    assert corpus.decisions[-1].value == "train 60, validation 20, test 20"
+    assert corpus.decisions[-1].why.startswith("60/20/20 of ")
     notes = [note for note in corpus.warnings if "rows that stay together" in note]
     assert notes[0].startswith("the evaluation split has 20 of 100 rows, not 10: ")
     assert notes[1].startswith("the test split has 20 of 100 rows, not 10: ")

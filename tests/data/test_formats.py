@@ -373,7 +373,7 @@ def test_columns_without_usual_names_are_found_by_what_they_hold(tmp_path: Path)
     (tmp_path / "a.csv").write_text("n,what was written,kind\n" + rows + "\n")
     columns = read_tables(DataConfig(data=str(tmp_path / "a.csv"))).columns
     assert (columns.text, columns.label) == ("what was written", "kind")
-    assert [guess.why for guess in columns.guesses] == [
+    assert [guess.why for guess in columns.decisions] == [
         "the only column of texts",
         "the only column whose values come again, as classes do",
     ]

@@ -46,7 +46,7 @@ def test_labels_that_differ_in_writing_alone_are_one_class(tmp_path: Path) -> No
     """Called as most rows call it; one line says so with the rows of each, and how to keep them apart."""
     corpus = load(tmp_path / "a.csv", COUNTS)
     assert corpus.labels == ["Billing", "Café", "Login", "Other", "Prices", "Refund", "Returns", "Shipping"]
-    (line,) = [guess.line() for guess in corpus.guesses if guess.what == "labels"]
+    (line,) = [guess.line() for guess in corpus.decisions if guess.what == "labels"]
     assert "'Billing' (63) = 'billing ' (2), 'Refund' (40) = 'REFUND' (1), 'Café' (12) = " in line
     assert line.endswith("(--normalize-labels none to change)")
     rows = sum(len(part) for part in (corpus.train, corpus.eval, corpus.test or ()))
@@ -56,13 +56,13 @@ def test_labels_that_differ_in_writing_alone_are_one_class(tmp_path: Path) -> No
 def test_labels_are_kept_apart_where_that_is_asked_for(tmp_path: Path) -> None:
     corpus = load(tmp_path / "a.csv", COUNTS, normalize_labels="none")
     assert len(corpus.labels) == 11
-    assert not any(guess.what == "labels" for guess in corpus.guesses)
+    assert not any(guess.what == "labels" for guess in corpus.decisions)
     assert sum("they are two classes" in note for note in corpus.warnings) == 3
 
 
 def test_labels_that_nobody_mistyped_are_not_talked_about(tmp_path: Path) -> None:
     corpus = load(tmp_path / "a.csv", {"a": 20, "b": 20})
-    assert [guess.what for guess in corpus.guesses] == ["text column", "label column", "task", "split"]
+    assert [guess.what for guess in corpus.decisions] == ["text column", "label column", "task", "split"]
     assert corpus.warnings == ()
 
 

@@ -161,7 +161,7 @@ def test_few_rows(tmp_path: Path, rows: int) -> None:
 
 def test_a_name_that_is_passed_over_is_explained(tmp_path: Path) -> None:
     found = find(tmp_path, {"text": ID, "what": TEXT, "label": CLASS})
-    assert found.guesses[0].why == "the only column of texts; 'text' holds numbers, e.g. '0'"
+    assert found.decisions[0].why == "the only column of texts; 'text' holds numbers, e.g. '0'"
 
 
 def test_long_examples_are_shortened(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_a_batch_larger_than_the_table_is_one_step() -> None:
 @pytest.mark.parametrize("parts", [1, 2, 3, 5, 40])
 def test_divide_deals_every_item_once_largest_first(parts: int) -> None:
     costs = np.random.default_rng(0).integers(1, 60, 32).astype(float)
-    bins = sampler.divide(costs, parts)
+    bins = sampler.balance_by_cost(costs, parts)
     assert len(bins) == parts
     assert sorted(np.concatenate(bins).tolist()) == list(range(32))
     assert sum(len(part) == 0 for part in bins) == max(0, parts - 32)
@@ -92,7 +92,7 @@ def test_divide_balances() -> None:
     """32 rows a rank of uneven length: no rank works more than 3 % above the mean."""
     lengths = np.random.default_rng(1).gamma(2.0, 8.0, size=32 * 16).astype(np.int64) + 3
     costs = sampler.token_cost(lengths, 384)
-    loads = np.array([costs[part].sum() for part in sampler.divide(costs, 16)])
+    loads = np.array([costs[part].sum() for part in sampler.balance_by_cost(costs, 16)])
     assert loads.max() / loads.mean() < 1.03
 
 
@@ -104,28 +104,28 @@ def test_cost_has_a_linear_and_a_quadratic_part() -> None:
 
 def test_divide_by_length_keeps_like_lengths_together() -> None:
     lengths = np.array([3, 50, 4, 49, 5, 48])
-    assert [lengths[run].tolist() for run in sampler.divide_by_length(lengths, 2)] == [[50, 49, 48], [5, 4, 3]]
-    assert len(sampler.divide_by_length(lengths, 10)) == 6
+    assert [lengths[run].tolist() for run in sampler.split_by_length(lengths, 2)] == [[50, 49, 48], [5, 4, 3]]
+    assert len(sampler.split_by_length(lengths, 10)) == 6
 
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_chunks_hold_every_row_once_within_the_budget(padded: bool) -> None:
     lengths = np.random.default_rng(2).integers(2, 100, 1001)
     lengths[17] = 5000
-    cut = sampler.chunks(lengths, 1000, padded=padded)
+    cut = sampler.batch_by_tokens(lengths, 1000, padded=padded)
     assert sorted(np.concatenate(cut).tolist()) == list(range(1001))
     for rows in cut:
         size = lengths[rows].max() * len(rows) if padded else lengths[rows].sum()
         assert size <= 1000 or len(rows) == 1
-    assert sampler.chunks(np.array([], dtype=np.int64), 10) == []
+    assert sampler.batch_by_tokens(np.array([], dtype=np.int64), 10) == []
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 7])
 def test_the_ranks_together_compute_each_batch_once(world_size: int) -> None:
     lengths = np.random.default_rng(3).integers(2, 60, 333)
-    cut = sampler.chunks(lengths, 500)
+    cut = sampler.batch_by_tokens(lengths, 500)
     costs = sampler.token_cost(lengths, 384)
-    shares = [sampler.share(cut, costs, rank, world_size) for rank in range(world_size)]
+    shares = [sampler.shard_batches(cut, costs, rank, world_size) for rank in range(world_size)]
     rows = np.concatenate([rows for one in shares for rows in one])
     assert sorted(rows.tolist()) == list(range(333))
 

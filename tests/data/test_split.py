@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from classify.data.text_hashes import find_overlap, text_hashes
 
-from classify.data.copies import copy_numbers, overlap
 from classify.data.split import Split, cap_rows
 from classify.data.split import split_rows as split_copies
 
@@ -18,7 +18,7 @@ def labels_of(count: int) -> np.ndarray:
 
 
 def split_rows(texts: Sequence[str], labels: np.ndarray, **options: Any) -> Split:
-    return split_copies(copy_numbers(texts), labels, **options)
+    return split_copies(text_hashes(texts), labels, **options)
 
 
 def test_shares_and_proportions() -> None:
@@ -148,7 +148,7 @@ def test_cap_above_the_count_changes_nothing() -> None:
 
 
 def test_overlap_names_texts_seen_in_training() -> None:
-    assert overlap(*map(copy_numbers, (["a", "b "], ["b", "c", "a"], ["c"]))) == [[0, 2], []]
+    assert find_overlap(*map(text_hashes, (["a", "b "], ["b", "c", "a"], ["c"]))) == [[0, 2], []]
 
 
 def test_rows_of_an_owner_stay_in_one_part() -> None:

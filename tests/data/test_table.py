@@ -157,8 +157,8 @@ def test_a_columns_digest_depends_on_its_values_alone(tmp_path: Path) -> None:
 
 
 def test_a_columns_digest_knows_boundaries_and_not_chunks() -> None:
-    def digest(*chunks: list[str]) -> str:
-        arrow = pyarrow.table({"text": pyarrow.chunked_array(chunks, pyarrow.string())})
+    def digest(*batch_by_tokens: list[str]) -> str:
+        arrow = pyarrow.table({"text": pyarrow.chunked_array(batch_by_tokens, pyarrow.string())})
         return Table("a", "0", Content(arrow, "", "", lambda rows: rows)).digest("text")
 
     values = ["a", "bb", "", "ccc"]

@@ -57,8 +57,8 @@ def test_values_are_those_of_transformers() -> None:
 def test_one_process_answers_without_a_group() -> None:
     world = TrainingConfig(use_cpu=True).start()
     world.barrier()
-    assert world.sum([1.0, 2.0]) == [1.0, 2.0]
-    assert world.any(True)
+    assert world.all_reduce_sum([1.0, 2.0]) == [1.0, 2.0]
+    assert world.all_reduce_any(True)
     assert world.broadcast({"a": [1]}) == {"a": [1]}
     assert world.gather(torch.arange(3)).tolist() == [0, 1, 2]
     world.close()
@@ -162,11 +162,11 @@ def test_padded_steps_are_cut_by_tokens_and_on_a_cpu_alone(model_folder: Path) -
     tokens = tokenize(load_tokenizer(str(model_folder)), texts, 64)
     model = load_model(resolve_model(str(model_folder)), ["a", "b"], seed=0, pad_token_id=0, dropout=0.0)
     lengths, longest = tokens.lengths, int(tokens.lengths.max())
-    model.compute_in(Precision("fp32", None, "", "cuda"))
+    model.set_precision(Precision("fp32", None, "", "cuda"))
     assert model.tokens_at_once is None
     whole = micro_batches(model, lengths, 0, 1, 1, 1, model.tokens_at_once)
     assert [[len(piece) for piece in pieces] for pieces in whole] == [[256]]
-    model.compute_in(FP32)
+    model.set_precision(FP32)
     at_once = model.tokens_at_once
     assert at_once == 1024
     for parts, wanted in ((1, 5), (20, 20)):
@@ -221,7 +221,7 @@ def test_a_cut_step_changes_no_weight(
         start = torch.cat([p.detach().flatten() for p in model.stock.parameters()])
         # A larger epsilon, or gradients that are rounding alone would move a weight as far as any other.
         config = TrainingConfig(use_cpu=True, max_steps=3, learning_rate=1e-3, adam_epsilon=1e-3, **settings)
-        model.compute_in(choose_precision(config.precision, torch.device("cpu"), config.opt_level))
+        model.set_precision(choose_precision(config.precision, torch.device("cpu"), config.opt_level))
         trainer = make_trainer(model, data, config, config.start(), 16)
         list(trainer.steps())
         micros.append(trainer.micros)

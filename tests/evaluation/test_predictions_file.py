@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from classify.data.files import whole_file
+from classify.data.files import atomic_write
 from classify.data.table import Table, read_table
 from classify.evaluation.predictions_file import write_predictions
 from classify.tasks.single_label import SingleLabel
@@ -67,7 +67,7 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatc
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", note_flush)
-    with whole_file(path) as file:
+    with atomic_write(path) as file:
         file.write("whole")
     assert flushed[0] == (len("whole"), False)
     assert path.read_text() == "whole"

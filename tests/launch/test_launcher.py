@@ -43,4 +43,4 @@ def test_the_flag_of_old_launchers_is_the_place_for_all_who_ask(environment: dic
     check_start(TrainingConfig(use_cpu=True, local_rank=1))
     assert not launcher.decides_alone()
     assert launcher.several_machines(), "nobody says how many of the two are here"
-    assert not launcher.speaks()
+    assert not launcher.should_print_errors()

@@ -18,12 +18,12 @@ from classify.errors import InputError
 from classify.modeling.classifier import (
     LoadedModel,
     checkpoint_activations,
-    decide_packing,
     depths,
     freeze,
     freeze_unused,
     load_model,
     output_layer,
+    verify_packing,
 )
 from classify.modeling.hub import resolve_model
 from classify.modeling.memory_estimate import layer_count
@@ -43,8 +43,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def decide(model: LoadedModel, tokens: Tokens, rows: Any, wish: str = "auto", training: bool = True) -> str:
-    """`decide_packing` in a single process on the CPU."""
-    return decide_packing(model, tokens, rows, TrainingConfig(use_cpu=True).start(), wish, training=training)
+    """`verify_packing` in a single process on the CPU."""
+    return verify_packing(model, tokens, rows, TrainingConfig(use_cpu=True).start(), wish, training=training)
 
 
 def load(folder: Path, device: str = "cpu") -> tuple[LoadedModel, Tokens]:
@@ -152,7 +152,7 @@ def test_wrong_boundaries_are_noticed(
         return type(batch)(batch.input_ids, batch.position_ids, boundaries)
 
     model, tokens = load(folders["bert"])
-    model.compute_in(choose_precision(precision, torch.device("cpu")))
+    model.set_precision(choose_precision(precision, torch.device("cpu")))
     decide(model, tokens, np.arange(len(tokens)), training=training)
     assert model.packed
     monkeypatch.setattr(module, "pack", leaky)
@@ -183,7 +183,7 @@ def test_a_wrong_kernel_of_training_is_noticed(
     monkeypatch.setattr(module, "attend", wrong)
     model, tokens = load(folders["bert"])
     freeze(model, embeddings=False, layers=frozen)
-    model.compute_in(choose_precision(precision, torch.device("cpu")))
+    model.set_precision(choose_precision(precision, torch.device("cpu")))
     reason = decide(model, tokens, np.arange(len(tokens)))
     assert not model.packed
     assert differs in reason

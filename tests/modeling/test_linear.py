@@ -110,7 +110,7 @@ def test_batches_of_training_in_fp32_are_filled_up_for_it(model_folder: Path, mo
     for processor, multiple in (({}, 1), (ZEN5, 16)):
         monkeypatch.setattr(linear, "capabilities", lambda processor=processor: processor)
         _, model = data_and_model(model_folder)
-        model.compute_in(FP32)
+        model.set_precision(FP32)
         assert model.token_multiple == multiple
-        model.compute_in(choose_precision("bf16", torch.device("cpu")))
+        model.set_precision(choose_precision("bf16", torch.device("cpu")))
         assert model.token_multiple == 16

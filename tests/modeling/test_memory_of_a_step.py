@@ -32,7 +32,7 @@ def test_a_step_takes_what_is_estimated_or_a_little_less(folder: Path, name: str
             module.p = 0.1
     model.use_packing(True)
     config = TrainingConfig(use_cpu=True, max_steps=1, opt_level=level)
-    model.compute_in(choose_precision(name, torch.device("cpu"), level))
+    model.set_precision(choose_precision(name, torch.device("cpu"), level))
     trainer = make_trainer(model, data, config, config.start(), 8)
     own = {tensor.untyped_storage().data_ptr() for tensor in (*model.stock.parameters(), *model.stock.buffers())}
     saved: dict[int, torch.UntypedStorage] = {}

@@ -84,7 +84,7 @@ def temporaries(folder: Path) -> list[Path]:
         ("classify.data.tokenize._write", None),
         ("classify.training.setup.load", None),
         ("classify.training.run._record", set()),
-        ("classify.training.run.linear_probe.start_head", {"run.json", "train_log.jsonl"}),
+        ("classify.training.run.linear_probe.init_head_from_probe", {"run.json", "train_log.jsonl"}),
         ("classify.tasks.single_label.fit_baseline", FILES - {"tensorboard", "metrics.json"}),
     ],
     ids=["tokenizer", "tokens", "model", "folder", "probe", "baseline"],
@@ -102,7 +102,7 @@ def test_outside_of_the_training_loop(words: list[str], tmp_path: Path, where: s
         command = ["--resume", "out"]
     done = run(tmp_path, "run_classify.py", *command)
     assert done.returncode == 0, done.stderr
-    assert ("starting afresh" in done.stdout) == (where.endswith("start_head"))
+    assert ("starting afresh" in done.stdout) == (where.endswith("init_head_from_probe"))
     assert read_json(out / "run.json")["status"] == "finished"
     assert {path.name for path in out.iterdir()} == FILES - {"tensorboard"}
 

@@ -27,8 +27,8 @@ def test_the_loss_is_the_mean_over_pairs_of_each_kind() -> None:
     half = 0.5**0.5
     within = ((0 - 1) ** 2 + (-half - 1) ** 2) / 2  # rows 0, 1 and 2, 3
     between = (half**2 + (-1) ** 2 + half**2 + 0**2) / 4
-    assert float(contrastive.pair_loss(features, labels)) == pytest.approx((within + between) / 2)
-    assert float(contrastive.pair_loss(features[:2], labels[:2])) == pytest.approx(1.0)  # one kind alone
+    assert float(contrastive.contrastive_loss(features, labels)) == pytest.approx((within + between) / 2)
+    assert float(contrastive.contrastive_loss(features[:2], labels[:2])) == pytest.approx(1.0)  # one kind alone
 
 
 @pytest.mark.parametrize(("classes", "count"), [(3, 32), (20, 32), (2, 8), (77, 32)])
@@ -50,7 +50,7 @@ def spread(folder: Path, steps: int) -> tuple[float, Any]:
     model.use_packing(True)
     config = TrainingConfig(use_cpu=True, learning_rate=1e-3, seed=1)
     if steps:
-        contrastive.pull_together(model, data, config.start(), config, steps)
+        contrastive.contrastive_warmup(model, data, config.start(), config, steps)
     features = features_of(model, data.tokens, data.rows, config.start())
     unit = features / np.linalg.norm(features, axis=1, keepdims=True)
     same = data.labels[:, None] == data.labels[None, :]
@@ -71,7 +71,7 @@ def test_steps_hold_fewer_rows_where_memory_runs_out(model_folder: Path, monkeyp
     """The step is done again, and later ones stay as small; with no rows left to halve the line says what to do."""
     data, model = data_and_model(model_folder)
     config = TrainingConfig(use_cpu=True, learning_rate=1e-3, seed=1)
-    features, room, taken = contrastive._Pairs._features, 9, []
+    features, room, taken = contrastive.ContrastiveTrainer._features, 9, []
 
     def short_of_memory(self: Any, rows: Any) -> torch.Tensor:
         taken.append(len(rows))
@@ -79,12 +79,12 @@ def test_steps_hold_fewer_rows_where_memory_runs_out(model_folder: Path, monkeyp
             raise torch.OutOfMemoryError("CUDA out of memory")
         return features(self, rows)
 
-    monkeypatch.setattr(contrastive._Pairs, "_features", short_of_memory)
-    contrastive.pull_together(model, data, config.start(), config, 3)
+    monkeypatch.setattr(contrastive.ContrastiveTrainer, "_features", short_of_memory)
+    contrastive.contrastive_warmup(model, data, config.start(), config, 3)
     assert [count > room for count in taken] == [True, True, False, False, False]
     room = 3
     with pytest.raises(ClassifyError, match=r"out of memory with the pairs .*take .* --contrastive-steps 0"):
-        contrastive.pull_together(model, data, config.start(), config, 3)
+        contrastive.contrastive_warmup(model, data, config.start(), config, 3)
 
 
 def test_the_start_does_not_depend_on_the_number_of_ranks(model_folder: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from classify.config.schema import DataConfig, RunConfig, TrainingConfig
 from classify.errors import InputError
-from classify.training.output_dir import Destination, check_destination
+from classify.training.output_dir import OutputDirPlan, plan_output_dir
 
 
 @pytest.fixture
@@ -23,9 +23,9 @@ def begun(folder: Path) -> None:
     (folder / "run.json").write_text('{"status": "interrupted"}')
 
 
-def wanted(**settings: object) -> Destination:
+def wanted(**settings: object) -> OutputDirPlan:
     training = TrainingConfig(**settings)  # type: ignore[arg-type]
-    return check_destination(RunConfig(DataConfig(data="my.csv"), training=training))
+    return plan_output_dir(RunConfig(DataConfig(data="my.csv"), training=training))
 
 
 def test_a_run_without_a_name_needs_no_more_than_its_folders_folder(here: Path) -> None:

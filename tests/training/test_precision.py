@@ -19,10 +19,10 @@ from classify.modeling.precision import (
     FP32,
     Precision,
     choose_precision,
+    copy_from_masters,
+    copy_grads_to_masters,
     faster_on_cpu,
     for_prediction,
-    give_weights,
-    take_gradients,
 )
 from classify.prediction.predict import load_classifier
 from classify.training.trainer import Trainer
@@ -41,7 +41,7 @@ def trained(folder: Path, device: torch.device = CPU, **settings: Any) -> tuple[
     steps = {"max_steps": STEPS, "logging_steps": 1, "learning_rate": 1e-3, "seed": 3}
     config = TrainingConfig(use_cpu=device == CPU, strategy="none", **steps, **settings)
     model.classifier.to(device)
-    model.compute_in(choose_precision(config.precision, device, config.opt_level))
+    model.set_precision(choose_precision(config.precision, device, config.opt_level))
     trainer = make_trainer(model, data, config, config.start(), 19)
     return [float(event.loss or 0) for event in trainer.steps()], trainer
 
@@ -177,7 +177,7 @@ def test_half_precision_fills_batches_up_and_changes_no_logit(tmp_path: Path, ki
     model.use_packing(True)
     model.classifier.train(training)
     plain = model.batch(data.tokens, data.rows[:19])
-    model.compute_in(choose_precision("bf16", CPU))
+    model.set_precision(choose_precision("bf16", CPU))
     filled = model.batch(data.tokens, data.rows[:19])
     assert isinstance(plain, PackedBatch)
     assert isinstance(filled, PackedBatch)
@@ -191,7 +191,7 @@ def test_half_precision_fills_batches_up_and_changes_no_logit(tmp_path: Path, ki
 def test_a_batch_norm_sees_no_filling(model_folder: Path) -> None:
     _, model = data_and_model(model_folder)
     model.stock.norm = torch.nn.BatchNorm1d(2)
-    model.compute_in(choose_precision("bf16", CPU))
+    model.set_precision(choose_precision("bf16", CPU))
     assert model.token_multiple == 1
 
 
@@ -256,13 +256,13 @@ def test_masters_keep_what_half_weights_would_lose(model_folder: Path) -> None:
     weight, master = next(iter(trainer.strategy.masters.items()))
     with torch.no_grad():
         master.copy_(torch.ones_like(master))
-        give_weights(trainer.strategy.masters)
+        copy_from_masters(trainer.strategy.masters)
         master.add_(1e-3)
-        give_weights(trainer.strategy.masters)
+        copy_from_masters(trainer.strategy.masters)
     assert torch.equal(weight, torch.ones_like(weight))
     assert float(master.detach().min()) > 1
     weight.grad = torch.ones_like(weight)
-    take_gradients(trainer.strategy.masters)
+    copy_grads_to_masters(trainer.strategy.masters)
     assert weight.grad is None
     assert master.grad is not None
     assert master.grad.dtype is torch.float32

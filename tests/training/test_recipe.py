@@ -72,7 +72,7 @@ def test_what_is_given_stands(
     table = tiny.write_table(tmp_path / "rows.csv", tiny.table_rows(500))
     training = TrainingConfig(output_dir=str(tmp_path / "out"), **given)  # type: ignore[arg-type]
     checked = check(RunConfig(DataConfig(data=str(table)), ModelConfig(model=str(model_folder)), training))
-    lines = [guess.line() for guess in checked.guesses if guess.what == "recipe"]
+    lines = [guess.line() for guess in checked.decisions if guess.what == "recipe"]
     assert lines == ([] if chosen is None else [f"recipe: {chosen} - {WHY} ({flags} to change)"])
     training = checked.config.training
     for name, value in given.items():
@@ -101,7 +101,7 @@ def test_few_rows_are_trained_on_in_pairs_alone(
     checked = check(RunConfig(DataConfig(data=str(few)), ModelConfig(model=str(model_folder), head=head), training))
     training = checked.config.training
     assert (training.epochs, training.contrastive_steps) == (epochs, steps)
-    (line,) = (guess.line() for guess in checked.guesses if guess.what == "recipe")
+    (line,) = (guess.line() for guess in checked.decisions if guess.what == "recipe")
     assert ("100 steps on pairs of rows before" in line) is (steps > 0)
 
 

@@ -19,7 +19,7 @@ from classify.cli import main
 from classify.config.schema import TrainingConfig
 from classify.errors import CheckpointError, InputError, Interrupted
 from classify.training.checkpoint import newest
-from classify.training.output_dir import check_destination
+from classify.training.output_dir import plan_output_dir
 from classify.training.train_log import Log
 from tests.support.runs import (
     EPOCHS,
@@ -263,10 +263,10 @@ def test_the_run_to_resume_lies_on_the_first_machine_only(
     for name, value in place.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("RANK", "1")
-    assert check_destination(config).folder == Path("nowhere")
+    assert plan_output_dir(config).folder == Path("nowhere")
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(InputError, match="--resume nowhere: no such folder"):
-        check_destination(config)
+        plan_output_dir(config)
 
 
 def test_what_is_frozen_stays_so(uninterrupted: Path, model_folder: Path, table: Path, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from classify.modeling.classifier import load_model, load_trained
 from classify.modeling.hub import resolve_model
 from classify.prediction.inputs import check_prediction
 from classify.training import checkpoint, linear_probe
-from classify.training.output_dir import check_destination
+from classify.training.output_dir import plan_output_dir
 from classify.training.run import train
 from tests.support import tiny
 from tests.support.processes import SCRIPT, run_python, unlaunched
@@ -173,7 +173,7 @@ def test_an_unwritable_folder_is_told_before_the_work(
     monkeypatch.setattr("os.access", lambda *_: False)
     (tmp_path / "out").mkdir()
     with pytest.raises(InputError, match=r"--output-dir .*out: not writable"):
-        check_destination(make_config(finished, table, tmp_path / "out"))
+        plan_output_dir(make_config(finished, table, tmp_path / "out"))
 
 
 def test_prediction_does_not_import_training(tmp_path: Path) -> None:

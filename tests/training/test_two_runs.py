@@ -18,7 +18,7 @@ from classify.config.schema import DataConfig, RunConfig
 from classify.errors import InputError
 from classify.training import run
 from classify.training.inputs import check
-from classify.training.output_dir import LOCK, Destination, claim_folder
+from classify.training.output_dir import LOCK, OutputDirPlan, acquire_folder
 from tests.support.processes import ROOT, start
 from tests.support.runs import FILES, at_step, make_config, read_json
 
@@ -85,7 +85,7 @@ def test_two_that_are_given_no_folder_get_one_each(tmp_path: Path, monkeypatch: 
 
     def claim() -> None:
         together.wait()
-        folder, lock = claim_folder(Destination(None, "my"))
+        folder, lock = acquire_folder(OutputDirPlan(None, "my"))
         folders.append(folder)
         lock.release()
 
@@ -100,8 +100,8 @@ def test_two_that_are_given_no_folder_get_one_each(tmp_path: Path, monkeypatch: 
 HOLDER = """
 import sys
 from pathlib import Path
-from classify.training.output_dir import Destination, claim_folder
-held = claim_folder(Destination(Path(sys.argv[1]), "my", resume=True))
+from classify.training.output_dir import OutputDirPlan, acquire_folder
+held = acquire_folder(OutputDirPlan(Path(sys.argv[1]), "my", resume=True))
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -142,7 +142,7 @@ def test_a_restarted_job_waits_for_the_attempt_before_it(tmp_path: Path, monkeyp
     timer = threading.Timer(3.0, process.kill)
     timer.start()
     try:
-        _, lock = claim_folder(Destination(tmp_path / "out", "my", resume=True))
+        _, lock = acquire_folder(OutputDirPlan(tmp_path / "out", "my", resume=True))
         process.wait(timeout=1)  # no longer: it has ended before the folder was taken
     finally:
         timer.join()
@@ -160,7 +160,7 @@ def test_a_failed_run_gives_its_folder_back(model_folder: Path, table: Path, tmp
     with pytest.raises(Exception, match="diverged"):
         run.train(config)
     assert not (tmp_path / "out" / LOCK).exists()
-    _, lock = claim_folder(Destination(tmp_path / "out", "my", resume=True))
+    _, lock = acquire_folder(OutputDirPlan(tmp_path / "out", "my", resume=True))
     lock.release()
 
 
@@ -194,10 +194,10 @@ def test_two_commands_at_once(model_folder: Path, table: Path, tmp_path: Path) -
 
 
 def test_a_lock_alone_is_an_empty_folder(tmp_path: Path) -> None:
-    from classify.training.output_dir import check_destination
+    from classify.training.output_dir import plan_output_dir
 
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / LOCK).write_text("")
     config = RunConfig(DataConfig(data="my.csv"))
     config = config.replace(output_dir=str(tmp_path / "out"))
-    assert check_destination(config).folder == tmp_path / "out"
+    assert plan_output_dir(config).folder == tmp_path / "out"

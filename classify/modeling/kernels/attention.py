@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
-from classify.modeling.kernels.base import Asked, AttentionKernel
+from classify.modeling.kernels.base import AttentionArgs, AttentionKernel
 from classify.modeling.kernels.dropout import drawn
-from classify.modeling.layout import Block, Boundaries, Layout, Sweep
+from classify.modeling.layout import Block, Boundaries, BucketGroup, Layout
 
 
 class CPUAttention(AttentionKernel):
@@ -33,7 +33,7 @@ class CPUAttention(AttentionKernel):
         return device.type == "cpu"
 
     def attend(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries, asked: Asked
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries, asked: AttentionArgs
     ) -> torch.Tensor | None:
         """Attention (T, heads, d); None where nothing is trained, and on other devices."""
         if q.device.type != "cpu" or not q.requires_grad:
@@ -143,7 +143,7 @@ class _Attend(torch.autograd.Function):
 
 
 def _forward(
-    sweep: Sweep,
+    sweep: BucketGroup,
     case: _Case,
     queries: torch.Tensor,
     keys: torch.Tensor,
@@ -178,7 +178,7 @@ def _forward(
 
 
 def _backward(
-    sweep: Sweep,
+    sweep: BucketGroup,
     case: _Case,
     given: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     probabilities: torch.Tensor,
@@ -211,7 +211,7 @@ def _backward(
 
 
 def _forward_long(
-    sweep: Sweep,
+    sweep: BucketGroup,
     case: _Case,
     queries: torch.Tensor,
     keys: torch.Tensor,
@@ -233,7 +233,7 @@ def _forward_long(
 
 
 def _blocks(
-    sweep: Sweep, case: _Case, queries: torch.Tensor, keys: torch.Tensor, seed: torch.Tensor
+    sweep: BucketGroup, case: _Case, queries: torch.Tensor, keys: torch.Tensor, seed: torch.Tensor
 ) -> Iterator[tuple[Block, torch.Tensor, torch.Tensor | None, float]]:
     """Each block of a long text with its probabilities, dropout's mask, if any, and what scales the entries kept."""
     (bucket,), (asking,), (answering,) = sweep.buckets, sweep.entries(queries, case.first_only), sweep.entries(keys)
@@ -252,7 +252,7 @@ def _blocks(
 
 
 def _backward_long(
-    sweep: Sweep,
+    sweep: BucketGroup,
     case: _Case,
     given: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     seed: torch.Tensor,

@@ -40,7 +40,7 @@ class Kernel(ABC):
 
 
 @dataclass(frozen=True)
-class Asked:
+class AttentionArgs:
     """What is asked of attention within each text: to tokens at a distance of at most `reach` (-1: any).
 
     `scale` of the scores is one over the root of a head's width if None. With `first_only` the outputs of each text's
@@ -62,6 +62,6 @@ class AttentionKernel(Kernel):
 
     @abstractmethod
     def attend(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries, asked: Asked
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries, asked: AttentionArgs
     ) -> torch.Tensor | None:
         """Attention (T, heads, d) of q, k and v of that shape; None where it has no code for them."""

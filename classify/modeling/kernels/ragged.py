@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from classify.modeling.kernels.base import Asked, AttentionKernel
+from classify.modeling.kernels.base import AttentionArgs, AttentionKernel
 from classify.modeling.layout import Boundaries
 
 # Places of padded texts for each token, beyond which texts of a length are computed by themselves.
@@ -37,7 +37,7 @@ class RaggedAttention(AttentionKernel):
         return flash_applies(device, dtype, head_size)
 
     def attend(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries, asked: Asked
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries, asked: AttentionArgs
     ) -> torch.Tensor | None:
         """Attention (T, heads, d); None on other devices, where padding would be most of it, or there is a window."""
         if flash_applies(q.device, q.dtype, q.shape[-1]):
@@ -66,7 +66,9 @@ def flash_applies(device: torch.device, dtype: torch.dtype | None, head_size: in
     )
 
 
-def padded(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries, asked: Asked) -> torch.Tensor:
+def padded(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries, asked: AttentionArgs
+) -> torch.Tensor:
     """Attention (T, heads, d) of all texts in one call, padded to the longest of them and masked; without a window."""
     slots = boundaries.slots
     count, longest = len(boundaries.cumulative) - 1, boundaries.longest

@@ -17,12 +17,12 @@ import torch
 from torch import nn
 
 from classify.config.schema import TrainingConfig
-from classify.data.columns import Guess
+from classify.data.columns import Decision
 from classify.distributed import batch_norm, sharding
 from classify.distributed.world import World
 from classify.modeling.classifier import LoadedModel
 from classify.modeling.packing import Batch
-from classify.modeling.precision import Masters, give_weights, take_gradients
+from classify.modeling.precision import Masters, copy_from_masters, copy_grads_to_masters
 from classify.training.optimizer import make_optimizer
 
 
@@ -44,14 +44,14 @@ class Strategy:
     def check_room(self, length: float) -> None:
         """Raise InputError where the model cannot be placed for texts of `length` tokens on the mean."""
 
-    def place(self, folder: Path) -> Guess | None:
+    def place(self, folder: Path) -> Decision | None:
         """Move the model to where it is computed; what a person should know of that. `folder` may take files."""
         self.model.classifier.to(self.world.device)
         return None
 
     def begin(self) -> None:
         """Make the model ready for training: precision, wrapping, then the optimizer on what wrapping left."""
-        self.masters = self.model.classifier.halve()
+        self.masters = self.model.classifier.cast_to_half()
         if self.config.sync_batch_norm and self.world.distributed:
             self._synchronised_norms = batch_norm.synchronise(self.model.classifier)
         self.module = self.wrap(self.model.classifier)
@@ -77,7 +77,7 @@ class Strategy:
 
         As many as the busiest rank has where passes wait for each other; a collective then.
         """
-        return self.world.largest(own) if self.forward_is_collective else own
+        return self.world.all_reduce_max(own) if self.forward_is_collective else own
 
     @property
     def tokens_at_once(self) -> int | None:
@@ -101,7 +101,7 @@ class Strategy:
     def backward(self, loss: torch.Tensor, last: bool) -> None:
         """Add the gradients of a micro-batch's loss."""
         self.scaler.scale(loss).backward()
-        take_gradients(self.masters)
+        copy_grads_to_masters(self.masters)
 
     def without_exchange(self) -> contextlib.AbstractContextManager[Any]:
         """Inside, passes of this rank alone are possible: nothing is exchanged. Not where `forward_is_collective`."""
@@ -113,7 +113,7 @@ class Strategy:
         norm = sharding.whole(nn.utils.clip_grad_norm_(self.trained, self.config.max_grad_norm or math.inf))
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        give_weights(self.masters)
+        copy_from_masters(self.masters)
         self.clear_gradients()
         return norm
 
@@ -164,7 +164,7 @@ class Strategy:
 
     def end_training(self) -> None:
         """Leave the model with the weights that are saved, in full precision; it can still be evaluated."""
-        self.model.classifier.make_whole(self.masters)
+        self.model.classifier.restore_fp32(self.masters)
 
     def stock_weights(self, keep: bool) -> Tensors:
         """What the output folder holds, on ranks that `keep` it. The model is not used any more. A collective."""

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from classify.distributed import batch_norm
-from classify.modeling.precision import take_gradients
+from classify.modeling.precision import copy_grads_to_masters
 from classify.training.strategies.base import Strategy
 
 
@@ -43,7 +43,7 @@ class DDPStrategy(Strategy):
         """Add the gradients of a micro-batch's loss; the reducer adds up in place, in half precision."""
         self.scaler.scale(loss).backward()
         if last:
-            take_gradients(self.masters)
+            copy_grads_to_masters(self.masters)
 
     @contextlib.contextmanager
     def without_exchange(self) -> Iterator[None]:

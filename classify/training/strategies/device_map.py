@@ -16,7 +16,7 @@ import psutil
 import torch
 from torch import nn
 
-from classify.data.columns import Guess
+from classify.data.columns import Decision
 from classify.data.files import TEMPORARY
 from classify.distributed.memory import main_memory
 from classify.distributed.sharding import repeated_layers
@@ -38,11 +38,11 @@ class DeviceMapStrategy(Strategy):
         share = KEPT_INPUT if config.gradient_checkpointing else 1.0
         self._places = choose_places(model, self.world.devices, share * rows * length, length, config.device_memory)
 
-    def place(self, folder: Path) -> Guess:
+    def place(self, folder: Path) -> Decision:
         """Move the layers to their places; weights that find no room elsewhere lie in a file of `folder`."""
         self._placement = Placement(self.model.stock, self._places, folder)
         why = "the devices take turns" if len(self.world.devices) > 1 else "as much as its memory takes"
-        return Guess("layers", self._placement.words(), why, "--device-memory")
+        return Decision("layers", self._placement.words(), why, "--device-memory")
 
     def stock_weights(self, keep: bool) -> Tensors:
         """What the output folder holds; the model is in main memory then."""

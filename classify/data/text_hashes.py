@@ -9,11 +9,11 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-Copies = npt.NDArray[np.uint64]
+TextHashes = npt.NDArray[np.uint64]
 _BYTES = 8
 
 
-def plain(text: str) -> str:
+def normalize_text(text: str) -> str:
     """Normalize case, whitespace and Unicode form.
 
     NFC, since it changes hardly any text: the hashes in `split.parquet` of earlier runs stay valid. NFKC would change
@@ -23,17 +23,19 @@ def plain(text: str) -> str:
     return " ".join(composed.split()).casefold()
 
 
-def copy_numbers(texts: Iterable[str]) -> Copies:
+def text_hashes(texts: Iterable[str]) -> TextHashes:
     """(texts,) a hash of each text that its copies share: the first eight bytes of a SHA-256."""
-    digests = (hashlib.sha256(plain(text).encode("utf-8", "surrogatepass")).digest()[:_BYTES] for text in texts)
+    digests = (
+        hashlib.sha256(normalize_text(text).encode("utf-8", "surrogatepass")).digest()[:_BYTES] for text in texts
+    )
     return np.frombuffer(b"".join(digests), dtype=">u8").astype(np.uint64)
 
 
 # The number of texts that hold nothing but space.
-EMPTY = copy_numbers([""])[0]
+EMPTY = text_hashes([""])[0]
 
 
-def first_rows(numbers: Copies) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def group_duplicates(numbers: TextHashes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """(groups,) the first row of each group of copies, ascending, and (rows,) the group of each row."""
     _, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
     order = np.argsort(first, kind="stable")
@@ -42,7 +44,7 @@ def first_rows(numbers: Copies) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.i
     return first[order], place[inverse]
 
 
-def overlap(known: Copies, *others: Copies) -> list[list[int]]:
+def find_overlap(known: TextHashes, *others: TextHashes) -> list[list[int]]:
     """For each of the others, the indices of its texts that are also among the known ones."""
     known = np.sort(known)
     if not len(known):
