@@ -17,9 +17,9 @@ import numpy as np
 import torch
 
 from classify.config.schema import DEFAULT_MODEL, DataConfig, TrainingConfig
-from classify.data.division import divide
 from classify.data.reading import read_tables
 from classify.data.sampler import BatchSampler
+from classify.data.split_table import split_table
 from classify.data.tokenize import TrainingSet, load_tokenizer, padding_id, tokenize
 from classify.modeling.classifier import load_model, verify_packing
 from classify.modeling.hub import resolve_model
@@ -70,10 +70,10 @@ def steps(options: argparse.Namespace, off: list[str]) -> Iterator[object]:
     config = TrainingConfig(use_cpu=options.cpu, num_train_epochs=1e6, learning_rate=5e-5, logging_steps=1_000_000)
     tables = read_tables(DataConfig(data=options.data))
     task = recognise(tables)
-    corpus = divide(tables, task, DataConfig(data=options.data), config.seed)
+    splits = split_table(tables, task, DataConfig(data=options.data), config.seed)
     folder = resolve_model(options.model)
     tokenizer = load_tokenizer(str(folder.path))
-    texts = corpus.train.texts(corpus.text_column)
+    texts = splits.train.texts(splits.text_column)
     tokens = tokenize(tokenizer, texts, folder.max_length).with_max_length(options.max_length)
     model = load_model(folder, task.labels, seed=config.seed, pad_token_id=padding_id(tokenizer))
     model.install_kernels(config.device, off)
@@ -83,8 +83,8 @@ def steps(options: argparse.Namespace, off: list[str]) -> Iterator[object]:
     rows = np.arange(len(texts))
     verify_packing(model, tokens, rows, config.start())
     batches = BatchSampler(len(texts), options.batch_size, config.seed)
-    loss = task.loss(config, corpus.train.truth)
-    trainer = Trainer(strategy, TrainingSet(tokens, rows, corpus.train.truth), batches, loss)
+    loss = task.loss(config, splits.train.targets)
+    trainer = Trainer(strategy, TrainingSet(tokens, rows, splits.train.targets), batches, loss)
     trainer.begin()
     return trainer.steps()
 

@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     options = parser.parse_args()
     from classify.config.schema import DEFAULT_MODEL
-    from classify.data.table import read_table
+    from classify.data.formats.registry import read_table
     from classify.modeling.hub import resolve_model
 
     model = str(resolve_model(DEFAULT_MODEL).path)

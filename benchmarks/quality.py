@@ -155,14 +155,14 @@ def _model_folder() -> str:
     return str(resolve_model(MODEL).path)
 
 
-def figures(truth: list[str], predicted: list[str], *packages: str) -> dict[str, Any]:
+def figures(targets: list[str], predicted: list[str], *packages: str) -> dict[str, Any]:
     """A worker's result."""
     from sklearn.metrics import f1_score
 
     return {
-        "accuracy": sum(a == b for a, b in zip(truth, predicted, strict=True)) / len(truth),
-        "macro_f1": float(f1_score(truth, predicted, average="macro")),
-        "rows": len(truth),
+        "accuracy": sum(a == b for a, b in zip(targets, predicted, strict=True)) / len(targets),
+        "macro_f1": float(f1_score(targets, predicted, average="macro")),
+        "rows": len(targets),
         "versions": {package: importlib.metadata.version(package) for package in packages},
     }
 
@@ -258,8 +258,8 @@ def setfit(train: Rows, scored: Rows, model: str, seed: int) -> dict[str, Any]:
         arguments = TrainingArguments(output_dir=place, seed=seed, report_to="none", save_strategy="no")
         Trainer(model=stock, args=arguments, train_dataset=data).train()
     predicted = stock.predict([text for text, _ in scored])
-    truth = [label for _, label in scored]
-    return figures(truth, [str(label) for label in predicted], "setfit", "sentence-transformers", "torch")
+    targets = [label for _, label in scored]
+    return figures(targets, [str(label) for label in predicted], "setfit", "sentence-transformers", "torch")
 
 
 SCRIPT, README, TFIDF, FROZEN, SETFIT = "Trainer, script", "Trainer, README", "TF-IDF", "frozen", "SetFit"

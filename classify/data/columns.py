@@ -88,7 +88,7 @@ def find_columns(table: Table, text_column: str | None, label_column: str | None
         raise InputError(
             f"{table.path}: {' and '.join(doubt.words for doubt in doubts)}; the columns are: {_listed(table)}. "
             f"Name {'it' if len(doubts) == 1 else 'them'}, e.g. {line}"
-            f"{'' if table.content.has_names else ' (there is no header)'}."
+            f"{'' if table.has_names else ' (there is no header)'}."
         )
     assert text is not None
     assert label is not None
@@ -231,17 +231,17 @@ def find_text_column(table: Table, text_column: str | None, trained_on: str) -> 
         raise InputError(*faults)
     if text is not None:
         return text
-    if trained_on in table.columns and table.content.has_names:
+    if trained_on in table.columns and table.has_names:
         return trained_on
     alike = [name for name in table.columns if _key(name) == _key(trained_on)]
-    if len(alike) == 1 and table.content.has_names:
+    if len(alike) == 1 and table.has_names:
         return alike[0]
     stats = {name: column_stats(table, name) for name in table.columns}
     if len(stats) == 1 and stats[table.columns[0]].odd_kind is None:
         return table.columns[0]
     texts = [name for name in table.columns if stats[name].is_text] or table.columns
     shown = ", ".join(f"{name} (e.g. {stats[name].example})" for name in texts[:_SHOWN])
-    first = " If the first row is data, add --no-header." if table.content.has_names else ""
+    first = " If the first row is data, add --no-header." if table.has_names else ""
     raise InputError(
         f"{table.path}: no column {trained_on!r}, which the model was trained on. It could be {shown}; name it, e.g. "
         f'--text-column "{texts[0]}".{first}'
@@ -254,7 +254,7 @@ def require_column(table: Table, name: str, flag: str) -> None:
         raise InputError(f"{table.path}: no column {name!r}, which --data has; it has: {_listed(table)}. See {flag}.")
 
 
-def require_asked_column(table: Table, name: str | None, flag: str) -> None:
+def require_named_column(table: Table, name: str | None, flag: str) -> None:
     """Raise InputError where a flag names a column that the table lacks."""
     faults: list[str] = []
     _named(table, name, flag, faults)

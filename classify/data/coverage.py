@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.config.schema import ModelConfig
-from classify.data.corpus import Part
+from classify.data.splits import Split
 from classify.data.tokenize import Tokens
 from classify.errors import InputError
 
@@ -49,7 +49,7 @@ def scripts(texts: Iterable[str]) -> collections.Counter[str]:
     return collections.Counter(name.split()[0] for name in names if name)
 
 
-def check_coverage(part: Part, text_column: str, tokens: Tokens, tokenizer: Any, model: ModelConfig) -> str | None:
+def check_coverage(part: Split, text_column: str, tokens: Tokens, tokenizer: Any, model: ModelConfig) -> str | None:
     """What to say of the training texts that the model does not know, if anything.
 
     Raises InputError where it does not know most of their tokens and nobody asked for it.

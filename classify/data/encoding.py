@@ -108,7 +108,7 @@ def detect_encoding(source: Source, asked: str | None = None) -> Encoding:
         if fault is not None:
             raise InputError(f"--encoding {asked}: {source.path} line {fault[0]} is not text in it{fault[1]}.")
         return _with_sample(source, asked)
-    start = source.start(_SAMPLE)
+    start = source.head
     for mark, name in _MARKS:
         if start.startswith(mark):
             fault = _fault(source, name)
@@ -131,7 +131,7 @@ def detect_encoding(source: Source, asked: str | None = None) -> Encoding:
     return _legacy_encoding(source, fault)
 
 
-def decoded_start(start: bytes) -> str:
+def decode_start(start: bytes) -> str:
     """The first characters of a file, as far as its mark or UTF-8 tell; for looking at its form alone."""
     name = next((name for mark, name in _MARKS if start.startswith(mark)), None) or _wide(start) or "utf-8"
     return start.decode(name, errors="replace").lstrip("\ufeff")

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from classify.data.corpus import Corpus, Rows
 from classify.data.coverage import unknown_share
 from classify.data.near_duplicates import near_duplicates
+from classify.data.splits import Rows, Splits
 from classify.data.text_hashes import EMPTY, group_duplicates, normalize_text
 from classify.data.tokenize import Tokens, default_max_length
 
@@ -121,59 +121,59 @@ class Report:
         ]
 
 
-def inspect_corpus(corpus: Corpus, listed: int = _SHOWN) -> Report:
+def inspect_corpus(splits: Splits, listed: int = _SHOWN) -> Report:
     """What the tables and their parts say by themselves; rows and texts are those of `--data`.
 
     So many texts with several labels are `listed` with their places, for which the file is looked through again.
     """
-    table, columns = corpus.train.table, {corpus.text_column: "text", corpus.label_column: "label"}
-    truth = corpus.train.labels
-    why = {guess.value: guess.why for guess in corpus.decisions if guess.what in ("text column", "label column")}
+    table, columns = splits.train.table, {splits.text_column: "text", splits.label_column: "label"}
+    targets = splits.targets
+    why = {guess.value: guess.why for guess in splits.decisions if guess.what in ("text column", "label column")}
     roles = dict.fromkeys(table.columns, "not used")
     roles |= {name: f"{what}: {why[name]}" if name in why else what for name, what in columns.items()}
-    copies = table.text_hashes(corpus.text_column)
+    copies = table.text_hashes(splits.text_column)
     first, group_of = group_duplicates(copies)
     filled = copies != EMPTY
-    counts = np.bincount(truth[truth >= 0], minlength=len(corpus.labels))
+    counts = np.bincount(targets[targets >= 0], minlength=len(splits.labels))
     return Report(
         path=table.path,
-        form=table.content.form,
+        form=table.form,
         rows=len(table),
-        skipped=table.content.skipped,
+        skipped=table.skipped,
         columns=roles,
-        classes=dict(zip(corpus.labels, counts.tolist(), strict=True)),
+        classes=dict(zip(splits.labels, counts.tolist(), strict=True)),
         imbalance=float(counts.max() / max(1, counts.min())),
-        unlabelled=int((truth < 0).sum()),
+        unlabelled=int((targets < 0).sum()),
         empty_texts=int((~filled).sum()),
         copies=int(filled.sum()) - int(filled[first].sum()),
-        **_conflicts(corpus, first, group_of, filled, listed),
-        leaks={name: len(rows) for name, rows in corpus.seen.items() if rows},
-        characters=_spread(table.lengths(corpus.text_column)),
-        notes=list(corpus.warnings),
+        **_conflicts(splits, first, group_of, filled, listed),
+        leaks={name: len(rows) for name, rows in splits.in_training.items() if rows},
+        characters=_spread(table.lengths(splits.text_column)),
+        notes=list(splits.warnings),
     )
 
 
-def look_at_sample(report: Report, corpus: Corpus, seed: int) -> None:
+def look_at_sample(report: Report, splits: Splits, seed: int) -> None:
     """Fill in what is looked for in a sample of the different texts: languages, and texts that are nearly the same."""
-    table = corpus.train.table
-    rows, _ = group_duplicates(table.text_hashes(corpus.text_column))
+    table = splits.train.table
+    rows, _ = group_duplicates(table.text_hashes(splits.text_column))
     if len(rows) > _SAMPLE:
         rows = np.sort(np.random.default_rng(seed).choice(rows, _SAMPLE, replace=False))
-    texts = list(map(normalize_text, table.take(corpus.text_column, rows)))
+    texts = list(map(normalize_text, table.take(splits.text_column, rows)))
     clusters = near_duplicates(texts)
     report.near_duplicates = {"sampled": len(texts), "texts": len(texts) - len(set(clusters))}
     report.languages = _languages(texts)
 
 
 def count_tokens(
-    report: Report, corpus: Corpus, tokens: Tokens, wanted: int | None, cap: int, unknown: int | None
+    report: Report, splits: Splits, tokens: Tokens, wanted: int | None, cap: int, unknown: int | None
 ) -> None:
     """Fill in how long texts are for a model that reads up to `cap` tokens, and what the length chosen cuts."""
-    rows, truth = corpus.train.rows, corpus.train.labels
+    rows, targets = splits.train.rows, splits.train.targets
     lengths = tokens.full_lengths[rows]
     recommended = default_max_length(lengths, cap)
     limit = wanted or recommended
-    characters = corpus.train.table.lengths(corpus.text_column)[rows]
+    characters = splits.train.table.lengths(splits.text_column)[rows]
     report.tokens = {
         **_spread(lengths),
         "max_length": float(limit),
@@ -184,31 +184,31 @@ def count_tokens(
         "tokens_per_character": float((lengths - tokens.special).sum() / max(1, characters.sum())),
     }
     report.tokens_by_class = {
-        name: _spread(lengths[truth[rows] == number])
-        for number, name in enumerate(corpus.labels)
-        if (truth[rows] == number).any()
+        name: _spread(lengths[targets == number])
+        for number, name in enumerate(splits.labels)
+        if (targets == number).any()
     }
 
 
-def _conflicts(corpus: Corpus, first: Rows, group_of: Rows, filled: npt.NDArray[np.bool_], most: int) -> dict[str, Any]:
+def _conflicts(splits: Splits, first: Rows, group_of: Rows, filled: npt.NDArray[np.bool_], most: int) -> dict[str, Any]:
     """The texts that have several labels: how many there are, and the first of them with their labels and places."""
-    table, truth = corpus.train.table, corpus.train.labels
-    labelled = np.flatnonzero(filled & (truth >= 0))
+    table, targets = splits.train.table, splits.targets
+    labelled = np.flatnonzero(filled & (targets >= 0))
     # The label of the last row of each group; a group conflicts where another row has another one.
     known = np.full(len(first), -1, dtype=np.int64)
-    known[group_of[labelled]] = truth[labelled]
-    groups = np.unique(group_of[labelled[truth[labelled] != known[group_of[labelled]]]])
+    known[group_of[labelled]] = targets[labelled]
+    groups = np.unique(group_of[labelled[targets[labelled] != known[group_of[labelled]]]])
     listed = groups[:most]
     rows = np.flatnonzero(np.isin(group_of, listed))
     rows_of: dict[int, list[int]] = collections.defaultdict(list)
     for row, group in zip(rows.tolist(), group_of[rows].tolist(), strict=True):
         rows_of[group].append(row)
-    texts = table.take(corpus.text_column, first[listed])
+    texts = table.take(splits.text_column, first[listed])
     places = table.where_each([rows_of[group] for group in listed.tolist()])
     conflicts = [
         {
             "text": text,
-            "labels": [corpus.labels[number] for number in np.unique(truth[rows_of[group]]) if number >= 0],
+            "labels": [splits.labels[number] for number in np.unique(targets[rows_of[group]]) if number >= 0],
             "where": where,
         }
         for text, group, where in zip(texts, listed.tolist(), places, strict=True)

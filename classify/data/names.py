@@ -31,9 +31,9 @@ GROUP_NAMES = (
 )  # fmt: skip
 # Pairs of names that say together which is which: those of a spreadsheet that was read in R.
 PAIRED_NAMES = (("v2", "v1"),)
-# The parts of a data set, what people call each, and the columns in which they say so.
-PARTS = ("train", "eval", "test")
-PART_NAMES = (
+# The splits of a table, the words for each, and the names of columns that hold them.
+SPLITS = ("train", "eval", "test")
+SPLIT_WORDS = (
     ("train", "training", "trn"),
     ("validation", "valid", "val", "dev", "devel", "development", "eval", "evaluation", "tuning"),
     ("test", "testing", "tst", "holdout", "heldout"),
@@ -41,11 +41,11 @@ PART_NAMES = (
 SPLIT_NAMES = ("split", "partition", "subset", "part", "set", "usage")
 
 
-def part_called(name: str) -> int | None:
-    """Return the split that a name such as train, dev or oos_test means, as an index into `PARTS`.
+def split_called(name: str) -> int | None:
+    """Return the split that a name such as train, dev or oos_test means, as an index into `SPLITS`.
 
     None where it means none, or several, as `dev-test` does: validation in one data set, the test in another.
     """
     words = re.findall("[a-z]+", re.sub(r"h[oe]ld[ _-]out", "holdout", name.lower()))
-    parts = {part for part, names in enumerate(PART_NAMES) if any(word in names for word in words)}
-    return parts.pop() if len(parts) == 1 else None
+    splits = {split for split, names in enumerate(SPLIT_WORDS) if any(word in names for word in words)}
+    return splits.pop() if len(splits) == 1 else None

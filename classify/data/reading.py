@@ -1,110 +1,133 @@
-"""The tables that a person names, read and understood: columns, classes, and which part a row belongs to."""
+"""Read the tables of a run: which columns matter, what the classes are called, which column holds the splits."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow.compute as pc
 
 from classify.config.schema import DataConfig
-from classify.data.columns import Columns, find_columns, require_asked_column, require_column
-from classify.data.corpus import Tables
+from classify.data.columns import Columns, find_columns, require_column, require_named_column
 from classify.data.formats.base import ReadOptions
-from classify.data.formats.registry import find_layout
+from classify.data.formats.registry import find_format, read_table
 from classify.data.labels import ClassNames, check_empty_labels, name_classes, value_counts
-from classify.data.names import PARTS, SPLIT_NAMES, part_called
-from classify.data.table import Table, read_table
+from classify.data.names import SPLIT_NAMES, SPLITS, split_called
+from classify.data.table import Table
 from classify.data.text_hashes import normalize_text
 from classify.errors import ErrorList, InputError
 
-# What data sets write where the labels of a part are kept from those who take part in a contest.
+# Labels that mean none where a test table has no other: those of contests.
 _WITHHELD = frozenset({"-1", ""})
 _LABEL_FLAGS = {"--data": "--labels", "--eval-data": "--eval-labels", "--test-data": "--test-labels"}
-# What --split-column says where a column of that name is none.
+# Value of --split-column that disables detection.
 NO_COLUMN = "none"
 _SHOWN = 5
 # A column with more different values holds something else than splits.
 _MOST_SPLITS = 10
 
 
-def read_tables(config: DataConfig) -> Tables:
+@dataclass(frozen=True)
+class InputTables:
+    """The tables as they were read, and the columns that matter, which all of them have.
+
+    `split_column` names the column of `--data` that holds the split of each row, if any; `task` is --task.
+    """
+
+    train: Table
+    eval: Table | None
+    test: Table | None
+    columns: Columns
+    classes: ClassNames = field(default_factory=ClassNames)
+    split_column: str | None = None
+    task: str = "auto"
+
+    def labelled(self, table: Table) -> npt.NDArray[np.bool_]:
+        """Return (rows,) whether each row of a table has a label."""
+        if self.columns.label not in table.columns:
+            return np.zeros(len(table), dtype=bool)
+        values, numbers = table.values(self.columns.label)
+        return np.array([self.classes.of(value) is not None for value in values], dtype=bool)[numbers]
+
+
+def read_tables(config: DataConfig) -> InputTables:
     """Read the tables and find the columns. Raises InputError with all faults."""
     table, eval_table, test_table = _read(config)
-    split_column = _split_column(config, table, eval_table, test_table)
-    require_asked_column(table, config.group_column, "--group-column")
-    require_asked_column(table, config.split_by_time, "--split-by-time")
-    # What says something else of a row is neither its text nor its label, unless it is named.
-    apart = {_usual_split_column(config, table), config.group_column, config.split_by_time, split_column}
-    apart -= {config.text_column, config.label_column}
+    split_column = _find_split_column(config, table, eval_table, test_table)
+    require_named_column(table, config.group_column, "--group-column")
+    require_named_column(table, config.split_by_time, "--split-by-time")
+    # A column with another meaning is neither text nor label, unless a flag names it.
+    others = {_usual_split_column(config, table), config.group_column, config.split_by_time, split_column}
+    others -= {config.text_column, config.label_column}
     # Of two columns all that is left is a text and a label.
-    guessing = table if len(set(table.columns) - apart) < 2 else table.without(apart)
-    columns = find_columns(guessing, config.text_column, config.label_column)
+    searched = table if len(set(table.columns) - others) < 2 else table.without(others)
+    columns = find_columns(searched, config.text_column, config.label_column)
     if config.split_column is None and split_column in (columns.text, columns.label):
         split_column = None
     _require_columns(columns, eval_table, ("text", "label"))
     # Of rows that are only to be predicted no label is expected.
     _require_columns(columns, test_table, ("text",) if config.predict_unlabelled else ("text", "label"))
     classes = _name_classes(config, columns.label, [table, eval_table], test_table)
-    return Tables(table, eval_table, test_table, columns, classes, split_column, config.task)
+    return InputTables(table, eval_table, test_table, columns, classes, split_column, config.task)
 
 
 def _read(config: DataConfig) -> tuple[Table, Table | None, Table | None]:
-    """All tables; the faults of all of them are raised together."""
+    """Read all tables; the faults of all of them are raised together."""
     assert config.data is not None
-    wanted = {"--data": config.data, "--eval-data": config.eval_data, "--test-data": config.test_data}
+    paths = {"--data": config.data, "--eval-data": config.eval_data, "--test-data": config.test_data}
     labels = {"--data": config.labels, "--eval-data": config.eval_labels, "--test-data": config.test_labels}
     options = ReadOptions(config.encoding, config.sheet, config.on_bad_rows == "skip", no_header=config.no_header)
-    layout = find_layout(config.data, replace(options, labels=config.labels))
-    laid = {} if layout is None else layout.parts(config.data, "--data")
-    parts = {flag: laid.get(part) for part, flag in zip(PARTS, wanted, strict=True)}
-    wanted |= {flag: path for flag, path in parts.items() if path and (flag == "--data" or wanted[flag] is None)}
+    source, format = find_format(config.data, "--data", replace(options, labels=config.labels))
+    for split, flag in zip(SPLITS, list(paths), strict=True):
+        path = format.splits(source).get(split)
+        if path is not None and (flag == "--data" or paths[flag] is None):
+            paths[flag] = path
     tables: dict[str, Table] = {}
     faults = ErrorList()
-    for flag, path in wanted.items():
+    for flag, path in paths.items():
         with faults.collect():
             if path is not None:
                 tables[flag] = read_table(path, flag, replace(options, labels=labels[flag]))
-                if flag == "--data" and tables[flag].content.has_names:
+                if flag == "--data" and tables[flag].has_names:
                     options = replace(options, columns=tuple(tables[flag].columns))
         if labels[flag] is not None and path is None:
-            faults.append(f"{_LABEL_FLAGS[flag]} names labels, and {flag} no texts that they are of; give both.")
+            faults.append(f"{_LABEL_FLAGS[flag]} names labels without texts; give {flag}, too.")
     faults.raise_if_any()
-    headers = [table.columns for table in tables.values() if table.content.has_names]
-    named = {flag: _with_names(table, headers) for flag, table in tables.items()}
+    headers = [table.columns for table in tables.values() if table.has_names]
+    named = {flag: _name_columns(table, headers) for flag, table in tables.items()}
     return named["--data"], named.get("--eval-data"), named.get("--test-data")
 
 
-def _with_names(table: Table, headers: Iterable[Sequence[str]]) -> Table:
-    """A table without a header has the columns of another table with one, where that is as wide."""
+def _name_columns(table: Table, headers: Iterable[Sequence[str]]) -> Table:
+    """Give a table without a header the columns of another table with one, where that is as wide."""
     names = next((names for names in headers if len(names) == len(table.columns)), None)
-    if table.content.has_names or names is None:
-        return table
-    return replace(table, content=table.content.named(names))
+    return table if table.has_names or names is None else table.renamed(names)
 
 
-def _require_columns(columns: Columns, table: Table | None, wanted: Iterable[str]) -> None:
-    """Raise InputError with each wanted column, text or label, that a further table lacks."""
+def _require_columns(columns: Columns, table: Table | None, roles: Iterable[str]) -> None:
+    """Raise InputError with each column, text or label, that a further table lacks."""
     faults = ErrorList()
-    for what in wanted:
+    for role in roles:
         with faults.collect():
             if table is not None:
-                require_column(table, getattr(columns, what), f"--{what}-column")
+                require_column(table, getattr(columns, role), f"--{role}-column")
     faults.raise_if_any()
 
 
 def _name_classes(
     config: DataConfig, column: str, learned: Iterable[Table | None], test_table: Table | None
 ) -> ClassNames:
-    """What the classes are called, and what stands where a row has no label. Raises InputError."""
+    """Name the classes, and the labels that mean none. Raises InputError."""
     counts: Counter[str] = Counter()
     tables = [table for table in learned if table is not None]
     for table in tables:
         counts.update(value_counts(table, column))
     normalize = config.normalize_labels == "auto"
     unlabelled = set()
-    # What stands in a test table alone is no class, but may be another way to write one.
+    # A label of the test table alone is no class, but may be another spelling of one.
     tested = {} if test_table is None or column not in test_table.columns else value_counts(test_table, column)
     if test_table is not None and any(label.strip() for label in tested):
         tables.append(test_table)
@@ -127,74 +150,74 @@ def _name_classes(
     return name_classes(named, normalize=normalize, given=config.label_names, unlabelled=frozenset(unlabelled))
 
 
-def _split_column(config: DataConfig, table: Table, eval_table: Table | None, test_table: Table | None) -> str | None:
-    """The column that says which part a row of `--data` is in: the one asked for, or one that can be nothing else.
+def _find_split_column(
+    config: DataConfig, table: Table, eval_table: Table | None, test_table: Table | None
+) -> str | None:
+    """Return the column that holds the split of each row: the one that --split-column names, or one of a usual name.
 
-    Raises InputError where it says something else, or where the parts are said in several ways.
+    Raises InputError where it holds something else, or where splits are given in several ways.
     """
     name = None if config.split_column == NO_COLUMN else config.split_column
-    given: dict[str, object] = {_table_words(config.eval_data, eval_table, "--eval-data"): eval_table}
+    given: dict[str, object] = {_origin(config.eval_data, eval_table, "--eval-data"): eval_table}
     given |= {"--split-column": name, "--split-by-time": config.split_by_time}
     if name is not None:
-        given[_table_words(config.test_data, test_table, "--test-data")] = test_table
+        given[_origin(config.test_data, test_table, "--test-data")] = test_table
     ways = [flag for flag, value in given.items() if value is not None]
     if len(ways) > 1:
-        raise InputError(f"{ways[0]} and {ways[1]} both say what is evaluated or tested on; give one of them.")
+        raise InputError(f"{ways[0]} and {ways[1]} both define the splits; give one of them.")
     by_seed = {
         "--split-like": config.split_like is not None,
         "--group-column": config.group_column is not None,
         "--near-duplicates": config.near_duplicates,
     }
-    asked = [flag for flag, value in by_seed.items() if value]
-    if ways and asked:
-        raise InputError(
-            f"{asked[0]} says how --data is divided by the seed, and {ways[0]} how else; give one of them."
-        )
+    requested = [flag for flag, value in by_seed.items() if value]
+    if ways and requested:
+        raise InputError(f"{requested[0]} has no effect when {ways[0]} defines the splits; give one of them.")
     if name is None:
         if ways or test_table is not None:
             return None
         usual = _usual_split_column(config, table)
         if usual is None:
             _refuse_unknown_splits(config, table)
-        elif asked:
+        elif requested:
             raise InputError(
-                f"{table.path}: column {usual!r} says which part a row is in, and {asked[0]} bears on dividing by the "
-                "seed; give --split-column none for that, or drop the flag."
+                f"{table.path}: {requested[0]} has no effect when column {usual!r} defines the splits; add "
+                "--split-column none to split by seed."
             )
         return usual
-    require_asked_column(table, name, "--split-column")
-    parts = _parts_of(table, name)
-    unknown = [value for value, part in parts.items() if part is None]
+    require_named_column(table, name, "--split-column")
+    splits = _splits_by_value(table, name)
+    unknown = [value for value, split in splits.items() if split is None]
     if unknown:
         shown = ", ".join(map(repr, unknown[:_SHOWN]))
         raise InputError(
-            f"--split-column {name}: expected names of parts such as train, validation, test in each row of "
+            f"--split-column {name}: expected names of splits such as train, validation, test in each row of "
             f"{table.path}. Got {shown} instead."
         )
-    if not _divides(parts.values()):
-        shown = ", ".join(map(repr, parts))
+    if not _are_splits(splits.values()):
+        shown = ", ".join(map(repr, splits))
         raise InputError(
-            f"--split-column {name}: expected rows to train on, and others to evaluate or test. Got {shown} alone "
+            f"--split-column {name}: expected rows to train on, and others to validate or test on. Got only {shown} "
             "instead."
         )
     return name
 
 
 def _usual_split_column(config: DataConfig, table: Table) -> str | None:
-    """A column of a usual name that says which part each row is in, and is not asked for as something else."""
-    return next((name for name, parts in _possible_splits(config, table) if _divides(parts.values())), None)
+    """Return a column of a usual name that holds splits and that no flag names as something else."""
+    return next((name for name, splits in _possible_splits(config, table) if _are_splits(splits.values())), None)
 
 
 def _refuse_unknown_splits(config: DataConfig, table: Table) -> None:
     """Raise InputError where a column of a usual name holds rows to train on, beside a few values of no known split."""
     # Of two columns one is the text and the other the label.
-    for name, parts in _possible_splits(config, table) if len(table.columns) > 2 else ():
-        unknown = [value for value, part in parts.items() if part is None]
-        if PARTS.index("train") in parts.values() and unknown and len(parts) <= _MOST_SPLITS:
+    for name, splits in _possible_splits(config, table) if len(table.columns) > 2 else ():
+        unknown = [value for value, split in splits.items() if split is None]
+        if SPLITS.index("train") in splits.values() and unknown and len(splits) <= _MOST_SPLITS:
             raise InputError(
-                f"{table.path}: column {name!r} holds {', '.join(map(repr, parts))}; expected train, validation and "
+                f"{table.path}: column {name!r} holds {', '.join(map(repr, splits))}; expected train, validation and "
                 f"test alone, and {', '.join(map(repr, unknown))} is none of them. Rename such values and give "
-                f"--split-column {name}, or give --split-column {NO_COLUMN} to split by the seed."
+                f"--split-column {name}, or give --split-column {NO_COLUMN} to split by seed."
             )
 
 
@@ -203,19 +226,18 @@ def _possible_splits(config: DataConfig, table: Table) -> Iterator[tuple[str, di
     taken = (config.text_column, config.label_column)
     for column in table.columns if config.split_column != NO_COLUMN else ():
         if column.strip().lower() in SPLIT_NAMES and column not in taken:
-            yield column, _parts_of(table, column)
+            yield column, _splits_by_value(table, column)
 
 
-def _table_words(asked: str | None, table: Table | None, flag: str) -> str:
-    """What gave a further table: its flag, or the folder it was found in."""
-    return flag if asked is not None or table is None else table.path
+def _origin(path: str | None, table: Table | None, flag: str) -> str:
+    """Name what gave a further table: its flag, or the folder it was found in."""
+    return flag if path is not None or table is None else table.path
 
 
-def _parts_of(table: Table, column: str) -> dict[str, int | None]:
-    """The part that each value of a column is the name of."""
-    return {value: part_called(value) for value in pc.unique(table.arrow.column(column)).to_pylist()}
+def _splits_by_value(table: Table, column: str) -> dict[str, int | None]:
+    return {value: split_called(value) for value in pc.unique(table.arrow.column(column)).to_pylist()}
 
 
-def _divides(parts: Collection[int | None]) -> bool:
-    """Whether these are parts, the training part and another one among them."""
-    return None not in parts and PARTS.index("train") in parts and len(set(parts)) > 1
+def _are_splits(splits: Collection[int | None]) -> bool:
+    """Return whether all values are splits, the training split and another one among them."""
+    return None not in splits and SPLITS.index("train") in splits and len(set(splits)) > 1

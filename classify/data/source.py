@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import bz2
 import functools
-import glob
 import gzip
 import hashlib
 import io
@@ -27,7 +26,7 @@ from classify.data import archives
 from classify.data.unread import refuse_unread
 from classify.errors import InputError
 
-_BLOCK = 1 << 24
+_HEAD = 1 << 16
 # How a compressed file begins (a regular expression), its name, and what opens it.
 _COMPRESSIONS: tuple[tuple[bytes, str, Callable[[Path], Any]], ...] = (
     (rb"\x1f\x8b", "gzip", gzip.open),
@@ -69,6 +68,17 @@ class Source:
         name = Path("stdin" if self.path == STANDARD_INPUT else self.path)
         stem = Path(name.stem).stem if name.suffix.lower() in (*_COMPRESSED, ".zip") else name.stem
         return re.sub(r"[*?\[\]:]+", "-", stem).strip("-_. ") or "tables"
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the path names a file, or standard input."""
+        return self.path == STANDARD_INPUT or Path(self.path).is_file()
+
+    @cached_property
+    def head(self) -> bytes:
+        """Its first 64 KiB, decompressed."""
+        with self.open() as stream:
+            return stream.read(_HEAD)
 
     @cached_property
     def _magic(self) -> bytes:
@@ -113,15 +123,10 @@ class Source:
         """The one table in it if it is an archive, else "". Raises InputError where an archive has none, or several."""
         if self.compression is None and archives.is_zip(self._magic):
             return archives.find_zip_member(self.path, self.file, suffixes, self.check_growth)
-        if archives.is_tar(self.start(1 << 10)):
+        if archives.is_tar(self.head):
             with self._decompress() as stream:
                 return archives.find_tar_member(self.path, stream, suffixes)
         return ""
-
-    def start(self, size: int = 1 << 16) -> bytes:
-        """Its first bytes, decompressed."""
-        with self.open() as stream:
-            return stream.read(size)
 
     @cached_property
     def sha256(self) -> str:
@@ -165,31 +170,27 @@ def _standard_input() -> Path:
     return Path(file.name)
 
 
-def matching(pattern: str) -> list[str]:
-    """The files that a pattern such as part-*.csv names, in the order of their names; none where it is no pattern."""
-    if not glob.has_magic(pattern) or Path(pattern).exists():
-        return []
-    return sorted(name for name in glob.glob(pattern, recursive=True) if Path(name).is_file())
+def check_file(source: Source, suffixes: Container[str]) -> Source:
+    """Return the source of a file, with the member of an archive that holds the table.
 
-
-def find_source(path: str, flag: str, suffixes: Container[str]) -> Source:
-    """A file that is there and not empty. Raises InputError; `suffixes` are those of files to name instead."""
-    file = Path(path)
-    if path != STANDARD_INPUT and not file.is_file():
-        raise InputError(f"{flag} {path}: no such file.{_neighbours(file, suffixes)}")
+    Raises InputError where there is no such file, it is empty, or of a form that is known and not read. `suffixes` are
+    those of files to name instead.
+    """
+    path = source.path
+    if not source.is_file:
+        raise InputError(f"{source.flag} {path}: no such file.{_suggest(Path(path), suffixes)}")
     try:
-        source = Source(path, flag)
         if source.file.stat().st_size == 0:
             raise InputError(f"{path}: the file is empty. Expected a header line with column names, then rows.")
         source = replace(source, member=source.find_member(suffixes))
-        refuse_unread(path, source.start())
+        refuse_unread(path, source.head)
     except OSError as error:
-        raise InputError(f"{flag} {path}: cannot be read ({error.strerror}).") from None
+        raise InputError(f"{source.flag} {path}: cannot be read ({error.strerror}).") from None
     return source
 
 
-def _neighbours(file: Path, suffixes: Container[str]) -> str:
-    """A hint that names tables lying where the missing one was looked for."""
+def _suggest(file: Path, suffixes: Container[str]) -> str:
+    """Name tables in the folder of a file that is missing."""
     folder = file.parent
     if not folder.is_dir():
         return f" The folder {folder} does not exist either."

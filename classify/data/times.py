@@ -7,8 +7,8 @@ import warnings
 import numpy as np
 import numpy.typing as npt
 
-from classify.data.corpus import Rows
 from classify.data.dialect import is_number
+from classify.data.splits import Rows
 from classify.data.table import Table
 from classify.errors import InputError
 

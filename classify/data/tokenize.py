@@ -93,11 +93,11 @@ class Tokens:
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """The rows to learn from: `rows` of `tokens`, with the class numbers of all rows of the table."""
+    """The rows to learn from: `rows` (n,) of `tokens`, and their `targets` (n, ...)."""
 
     tokens: Tokens
     rows: Ids
-    labels: Ids
+    targets: npt.NDArray[Any]
 
 
 def load_tokenizer(folder: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from classify.data.split import cap_rows
+from classify.data.split_rows import cap_rows
 
 NAME = "tfidf-logreg"
 MAX_ROWS = 20_000

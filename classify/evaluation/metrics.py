@@ -53,13 +53,13 @@ def softmax(logits: Array) -> Array:
     return exponent / exponent.sum(axis=1, keepdims=True)
 
 
-def cross_entropy(logits: Array, truth: Array) -> float:
+def cross_entropy(logits: Array, targets: Array) -> float:
     """Mean negative log-likelihood of the true classes; 0 rows give 0."""
-    if not len(truth):
+    if not len(targets):
         return 0.0
     shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
     log_total = np.log(np.exp(shifted).sum(axis=1))
-    return float(np.mean(log_total - shifted[np.arange(len(truth)), truth]))
+    return float(np.mean(log_total - shifted[np.arange(len(targets)), targets]))
 
 
 def score_classes(logits: Array, targets: Array, labels: Sequence[str], seed: int) -> Scores:
@@ -89,11 +89,11 @@ def classification_metrics(predicted: Array, targets: Array) -> dict[str, float]
     return {"accuracy": float(np.mean(predicted == targets)), "macro_f1": macro_f1(targets, predicted)}
 
 
-def macro_f1(truth: Array, predicted: Array) -> float:
+def macro_f1(targets: Array, predicted: Array) -> float:
     """Mean F1 over the classes that occur among the true or the predicted ones, as scikit-learn's default."""
     from sklearn.metrics import f1_score
 
-    return float(f1_score(truth, predicted, average="macro", zero_division=0.0))
+    return float(f1_score(targets, predicted, average="macro", zero_division=0.0))
 
 
 def accuracy_interval(right: int, rows: int) -> tuple[float, float]:
@@ -107,7 +107,7 @@ def accuracy_interval(right: int, rows: int) -> tuple[float, float]:
     return float(interval.low), float(interval.high)
 
 
-def macro_f1_interval(truth: Array, predicted: Array, seed: int) -> tuple[float, float] | None:
+def macro_f1_interval(targets: Array, predicted: Array, seed: int) -> tuple[float, float] | None:
     """95 % percentile interval of macro F1 over resampled rows (Efron, 1979); None where the resamples have no spread.
 
     Where all rows are right, or all wrong, each resample scores the same, which says nothing about other rows: at the
@@ -116,8 +116,8 @@ def macro_f1_interval(truth: Array, predicted: Array, seed: int) -> tuple[float,
     Resampling n rows with replacement is one multinomial draw over the cells (true, predicted) that occur, so a
     thousand resamples cost the same for a thousand rows as for a million.
     """
-    cells, counts = np.unique(np.stack([truth, predicted]), axis=1, return_counts=True)
-    n = len(truth)
+    cells, counts = np.unique(np.stack([targets, predicted]), axis=1, return_counts=True)
+    n = len(targets)
     draws = np.random.default_rng(seed).multinomial(n, counts / n, size=_RESAMPLES)
     hit = cells[0] == cells[1]
     classes = np.unique(cells)

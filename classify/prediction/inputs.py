@@ -8,7 +8,8 @@ from pathlib import Path
 from classify.data.columns import find_text_column
 from classify.data.files import why_not_writable
 from classify.data.formats.base import ReadOptions
-from classify.data.table import Table, read_table
+from classify.data.formats.registry import read_table
+from classify.data.table import Table
 from classify.errors import InputError
 from classify.evaluation.predictions_file import check_columns_free
 from classify.launch import launcher

@@ -150,11 +150,11 @@ def predict_table(
         rows = np.arange(len(table))
         write_predictions(out, table, rows, task.prediction_columns(), fields, guarded=guarded)
     classifier.world.barrier()
-    notes = [f"{table.path} {note}" for note in table.content.notes]
+    notes = [f"{table.path} {note}" for note in table.notes]
     trained_on = classifier.settings["text_column"]
     if text_column != trained_on:
         notes.append(f"texts are those of column {text_column!r}; the model was trained on {trained_on!r}")
-    if not table.content.has_names:
+    if not table.has_names:
         notes.append(f"{table.path} has no header: its first row was predicted, too")
     found = (empty_texts(table, text_column), note_unknown(tokens, classifier.tokenizer))
     return [*notes, *(note for note in found if note is not None)]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from classify.config.schema import TrainingConfig
 from classify.data.columns import Decision
-from classify.data.corpus import Tables
+from classify.data.reading import InputTables
 from classify.data.table import Table
 from classify.evaluation.baseline import Baseline, MajorityBaseline
 from classify.evaluation.metrics import Scores
@@ -25,15 +25,15 @@ Array = npt.NDArray[Any]
 class Loss(Protocol):
     """What is minimised. Sums, not means: rows of a step are divided among ranks and micro-batches."""
 
-    def loss_sum(self, logits: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+    def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Sum over rows of weight times loss; logits (n, outputs), truth of the same n rows."""
         ...
 
-    def weight_sum(self, truth: Array) -> float:
+    def weight_sum(self, targets: Array) -> float:
         """Sum of the rows' weights, by which a step's loss is divided."""
         ...
 
-    def filled(self, truth: Array, rows: int) -> Array:
+    def filled(self, targets: Array, rows: int) -> Array:
         """The truth of a batch that is filled up to `rows` with rows that count for nothing."""
         ...
 
@@ -54,11 +54,11 @@ class Task(ABC):
 
     @classmethod
     @abstractmethod
-    def of(cls, tables: Tables) -> Self:
+    def of(cls, tables: InputTables) -> Self:
         """The task of these tables. Raises InputError where their labels do not fit it."""
 
     @abstractmethod
-    def guess(self) -> Decision:
+    def decision(self) -> Decision:
         """What the labels were taken for, for the person."""
 
     @abstractmethod
@@ -66,11 +66,11 @@ class Task(ABC):
         """The truth (rows, ...) of a table. Raises InputError naming labels that `known_from` does not have."""
 
     @abstractmethod
-    def loss(self, config: TrainingConfig, truth: Array) -> Loss:
+    def loss(self, config: TrainingConfig, targets: Array) -> Loss:
         """What training on rows of this truth minimises."""
 
     @abstractmethod
-    def fit_head(self, features: npt.NDArray[np.float32], truth: Array) -> tuple[Array, Array]:
+    def fit_head(self, features: npt.NDArray[np.float32], targets: Array) -> tuple[Array, Array]:
         """Weights (outputs, width) and biases (outputs,) of an output layer that reads (rows, width) features."""
 
     @abstractmethod
@@ -82,25 +82,25 @@ class Task(ABC):
         """What is predicted, in the form of `encode`."""
 
     @abstractmethod
-    def metrics(self, predicted: Array, truth: Array) -> dict[str, float]:
+    def metrics(self, predicted: Array, targets: Array) -> dict[str, float]:
         """Metrics of predictions in the form of `encode`, the first one for the head's start and the baselines."""
 
     @abstractmethod
-    def score(self, logits: Array, truth: Array, seed: int) -> Scores:
+    def score(self, logits: Array, targets: Array, seed: int) -> Scores:
         """The same metrics of logits (rows, outputs), their loss and intervals; `seed` is that of intervals."""
 
     @abstractmethod
-    def majority(self, train_truth: Array, truth: Array) -> MajorityBaseline:
+    def majority(self, train_truth: Array, targets: Array) -> MajorityBaseline:
         """Metrics of the same answer for all rows, the most frequent one of training."""
 
     @abstractmethod
     def baseline(
-        self, train_texts: Sequence[str], train_truth: Array, texts: Sequence[str], truth: Array, seed: int
+        self, train_texts: Sequence[str], train_truth: Array, texts: Sequence[str], targets: Array, seed: int
     ) -> Baseline:
         """Metrics of a linear model on words, fitted on training texts. Raises ValueError where they have no words."""
 
     @abstractmethod
-    def strata(self, truth: Array) -> npt.NDArray[np.int64]:
+    def stratify_by(self, targets: Array) -> npt.NDArray[np.int64]:
         """A number a row, (rows,): parts of the rows hold each number in proportion."""
 
     @abstractmethod

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from classify.data.content import column_stats
-from classify.data.corpus import Tables
+from classify.data.reading import InputTables
 from classify.errors import InputError
 from classify.tasks.base import Task
 from classify.tasks.single_label import SingleLabel
@@ -16,7 +16,7 @@ SINGLE = "single"
 TASKS: dict[str, type[Task]] = {task.name: task for task in (SingleLabel,)}
 
 
-def recognise(tables: Tables) -> Task:
+def recognise(tables: InputTables) -> Task:
     """The task that the labels of these tables ask for.
 
     Raises InputError where they fit none, and where they ask for one that is not supported: it is said, and never

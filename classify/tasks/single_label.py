@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from classify.config.schema import TrainingConfig
 from classify.data.columns import Decision
-from classify.data.corpus import Tables
 from classify.data.labels import ClassNames, find_labels, label_ids
+from classify.data.reading import InputTables
 from classify.data.table import Table
 from classify.evaluation.baseline import Baseline, MajorityBaseline, fit_baseline
 from classify.evaluation.metrics import Scores, classification_metrics, score_classes, softmax
@@ -43,12 +43,12 @@ class SingleLabel(Task):
         self._classes = classes or ClassNames()
 
     @classmethod
-    def of(cls, tables: Tables) -> Self:
+    def of(cls, tables: InputTables) -> Self:
         """The classes that occur in the tables to learn from."""
         names = find_labels(tables.train, tables.columns.label, tables.eval, tables.classes)
         return cls(names, tables.classes)
 
-    def guess(self) -> Decision:
+    def decision(self) -> Decision:
         """One line on the classes."""
         return Decision("task", f"one of {len(self.labels)} classes", "one label stands in each row", "--label-column")
 
@@ -56,14 +56,14 @@ class SingleLabel(Task):
         """The class number of each row."""
         return label_ids(table, column, self.labels, known_from, self._classes)
 
-    def loss(self, config: TrainingConfig, truth: Array) -> Loss:
+    def loss(self, config: TrainingConfig, targets: Array) -> Loss:
         """Cross-entropy as --label-smoothing-factor and --class-weights say."""
-        weights = balanced_weights(truth, len(self.labels)) if config.class_weights == "balanced" else None
+        weights = balanced_weights(targets, len(self.labels)) if config.class_weights == "balanced" else None
         return CrossEntropy(config.label_smoothing_factor, weights)
 
-    def fit_head(self, features: npt.NDArray[np.float32], truth: Array) -> tuple[Array, Array]:
+    def fit_head(self, features: npt.NDArray[np.float32], targets: Array) -> tuple[Array, Array]:
         """A multinomial logistic regression."""
-        return fit_logistic_head(features, truth, len(self.labels))
+        return fit_logistic_head(features, targets, len(self.labels))
 
     def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
         """Softmax: they add up to 1."""
@@ -73,28 +73,28 @@ class SingleLabel(Task):
         """The most probable class; of equals the first."""
         return probabilities.argmax(axis=1)
 
-    def metrics(self, predicted: Array, truth: Array) -> dict[str, float]:
+    def metrics(self, predicted: Array, targets: Array) -> dict[str, float]:
         """Accuracy and macro F1."""
-        return classification_metrics(predicted, truth)
+        return classification_metrics(predicted, targets)
 
-    def score(self, logits: Array, truth: Array, seed: int) -> Scores:
+    def score(self, logits: Array, targets: Array, seed: int) -> Scores:
         """Accuracy, macro F1, loss, and scores of each class."""
-        return score_classes(logits, truth, self.labels, seed)
+        return score_classes(logits, targets, self.labels, seed)
 
-    def majority(self, train_truth: Array, truth: Array) -> MajorityBaseline:
+    def majority(self, train_truth: Array, targets: Array) -> MajorityBaseline:
         """Always the largest class of training; of equals the first."""
         largest = int(np.bincount(train_truth, minlength=len(self.labels)).argmax())
-        return MajorityBaseline(self.labels[largest], self.metrics(np.full_like(truth, largest), truth))
+        return MajorityBaseline(self.labels[largest], self.metrics(np.full_like(targets, largest), targets))
 
     def baseline(
-        self, train_texts: Sequence[str], train_truth: Array, texts: Sequence[str], truth: Array, seed: int
+        self, train_texts: Sequence[str], train_truth: Array, texts: Sequence[str], targets: Array, seed: int
     ) -> Baseline:
         """TF-IDF into a logistic regression."""
-        return fit_baseline(train_texts, train_truth, texts, truth, seed, self.metrics)
+        return fit_baseline(train_texts, train_truth, texts, targets, seed, self.metrics)
 
-    def strata(self, truth: Array) -> npt.NDArray[np.int64]:
+    def stratify_by(self, targets: Array) -> npt.NDArray[np.int64]:
         """The class numbers."""
-        return truth
+        return targets
 
     def prediction_columns(self) -> list[str]:
         """The class, its probability, and the probability of each class."""
@@ -119,25 +119,25 @@ class CrossEntropy:
     class_weights: npt.NDArray[np.float32] | None = None
     _sent: dict[torch.device, torch.Tensor] = field(default_factory=dict, compare=False, repr=False)
 
-    def loss_sum(self, logits: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+    def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Sum over rows of weight times loss; logits (n, classes), truth (n,) class numbers."""
         from torch.nn.functional import cross_entropy
 
         return cross_entropy(
             logits.float(),
-            truth,
+            targets,
             weight=self._weights_on(logits.device),
             label_smoothing=self.label_smoothing,
             reduction="sum",
         )
 
-    def weight_sum(self, truth: npt.NDArray[np.int64]) -> float:
+    def weight_sum(self, targets: npt.NDArray[np.int64]) -> float:
         """Sum of the rows' weights: their number where classes weigh the same."""
-        return float(len(truth)) if self.class_weights is None else float(self.class_weights[truth].sum())
+        return float(len(targets)) if self.class_weights is None else float(self.class_weights[targets].sum())
 
-    def filled(self, truth: npt.NDArray[np.int64], rows: int) -> npt.NDArray[np.int64]:
+    def filled(self, targets: npt.NDArray[np.int64], rows: int) -> npt.NDArray[np.int64]:
         """The truth of a batch that is filled up to `rows` with rows that count for nothing."""
-        return np.concatenate([truth, np.full(rows - len(truth), _NO_LABEL)])
+        return np.concatenate([targets, np.full(rows - len(targets), _NO_LABEL)])
 
     def _weights_on(self, device: torch.device) -> torch.Tensor | None:
         """The classes' weights, sent there once."""

@@ -50,11 +50,11 @@ class Evaluate(Callback):
     def score_of(self, step: int, *, as_scored: bool) -> Scores:
         """The score of the weights of `step`, which the model has; computed again unless they are bit for bit so."""
         score = self.scores.get(step)
-        return score if score is not None and as_scored else self.run.predict(self.run.corpus.eval)[1]
+        return score if score is not None and as_scored else self.run.predict(self.run.splits.validation)[1]
 
     def _score(self, trainer: Trainer) -> tuple[Scores, bool]:
         """The score of the weights as they are, and whether it is the best so far."""
-        _, score = self.run.predict(self.run.corpus.eval)
+        _, score = self.run.predict(self.run.splits.validation)
         self.scores[trainer.progress.step] = score
         metric = self.run.config.training.metric_for_best_model
         return score, trainer.progress.add_score(score.metrics, trainer.epoch, metric)

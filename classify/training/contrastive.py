@@ -66,7 +66,7 @@ def contrastive_warmup(
         while step < steps:
             rate = config.peak_learning_rate * learning_rate_factor(step, steps, _WARMUP)
             seed_draws(config.seed, _EPOCH, step, 0, world.rank, world.device.type)
-            while not pairs.step(draw_rows(data.labels[data.rows], rows, draw), rate):
+            while not pairs.step(draw_rows(data.targets, rows, draw), rate):
                 rows //= 2
                 if rows < _LEAST_ROWS:
                     raise ClassifyError(
@@ -117,7 +117,8 @@ class ContrastiveTrainer:
         """One optimizer step on places in the training rows; False, with nothing done, where memory ran out."""
         world = self.world
         # What NumPy's `choice` draws is not the same in all its versions (NEP 19), and ranks may have different ones.
-        rows = self.data.rows[np.array(world.broadcast(chosen.tolist()))]
+        chosen = np.array(world.broadcast(chosen.tolist()))
+        rows = self.data.rows[chosen]
         costs = token_cost(self.data.tokens.lengths_of(rows), self.model.hidden_size)
         shares = balance_by_cost(costs, world.world_size)
         own = self._on_all_ranks(lambda: self._features(rows[shares[world.rank]]))
@@ -126,7 +127,7 @@ class ContrastiveTrainer:
         everyone = world.gather(own.detach())  # in the order of ranks
         before = sum(map(len, shares[: world.rank]))
         features = torch.cat([everyone[:before], own, everyone[before + len(own) :]])
-        labels = torch.from_numpy(self.data.labels[rows[np.concatenate(shares)]])
+        labels = torch.from_numpy(self.data.targets[chosen[np.concatenate(shares)]])
         loss = contrastive_loss(features, labels.to(features.device))
         if not self._on_all_ranks(lambda: _backward(loss)):
             return False

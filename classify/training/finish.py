@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.data import split_record
-from classify.data.corpus import Corpus, Part
 from classify.data.files import write_json
+from classify.data.splits import Split, Splits
 from classify.evaluation import advice, metrics
 from classify.evaluation.baseline import Baseline
 from classify.evaluation.inference import logits_of
@@ -33,29 +33,29 @@ from classify.training.trainer import Trainer
 
 def finish(run: Run, trainer: Trainer, evaluate: Evaluate, log: Log, record: RunRecord, start_seconds: float) -> None:
     """Go back to the weights that are kept, score the test part, write every file, say where they lie."""
-    progress, corpus = trainer.progress, run.corpus
+    progress, splits = trainer.progress, run.splits
     metric = run.config.training.metric_for_best_model
-    kept = progress.kept(run.config.training.weights_kept, metric, run.checked.task.share, len(corpus.eval))
+    kept = progress.kept(run.config.training.weights_kept, metric, run.checked.task.share, len(splits.validation))
     best_epoch, step = kept["epoch"], int(kept["step"])
     run.strategy.end_training()  # what is scored is what will be saved
     if step != progress.step:
         if take_weights(run.output, run.strategy, step):
             run.output.say(_kept(best_epoch, step))
         else:
-            best_epoch, step = progress.position / len(corpus.train), progress.step
+            best_epoch, step = progress.position / len(splits.train), progress.step
     elif progress.best is not None and progress.best[metric] != kept[metric]:
-        run.output.say(_last(progress.best, kept, metric, len(corpus.eval)))
+        run.output.say(_last(progress.best, kept, metric, len(splits.validation)))
     adapted, precision = run.loaded.adapted, run.model.classifier.precision
     if adapted is not None:
         merge_adapters(adapted)
-    part = corpus.test or corpus.eval
+    part = splits.test or splits.validation
     logits, score = run.predict(part)
     eval_score = score
-    if part is not corpus.eval:
+    if part is not splits.validation:
         eval_score = evaluate.score_of(step, as_scored=not precision.rounds_weights and adapted is None)
     unlabelled = {
         file: logits_of(run.model, run.loaded.tokens[part.table.path], part.rows, run.world)
-        for file, part in corpus.unlabelled.items()
+        for file, part in splits.unlabelled.items()
     }
     weights = run.strategy.stock_weights(keep=run.output.is_writer)
     log.close_trackers()
@@ -72,12 +72,12 @@ def finish(run: Run, trainer: Trainer, evaluate: Evaluate, log: Log, record: Run
 
 def _unseen(run: Run, logits: npt.NDArray[np.float32]) -> metrics.Scores | None:
     """The score of the test rows whose text is not in the training part, where some are and some are not."""
-    corpus = run.corpus
-    if corpus.test is None or not 0 < len(corpus.seen["test"]) < len(corpus.test):
+    splits = run.splits
+    if splits.test is None or not 0 < len(splits.in_training["test"]) < len(splits.test):
         return None
-    unseen = np.ones(len(corpus.test), dtype=bool)
-    unseen[list(corpus.seen["test"])] = False
-    return run.checked.task.score(logits[unseen], corpus.test.truth[unseen], run.config.training.seed)
+    unseen = np.ones(len(splits.test), dtype=bool)
+    unseen[list(splits.in_training["test"])] = False
+    return run.checked.task.score(logits[unseen], splits.test.targets[unseen], run.config.training.seed)
 
 
 def _kept(epoch: float, step: int) -> str:
@@ -114,26 +114,26 @@ class _Outcome:
 
 def _write(run: Run, trainer: Trainer, record: RunRecord, outcome: _Outcome, training: dict[str, float]) -> None:
     """Every file of the output folder."""
-    progress, corpus, task = trainer.progress, run.corpus, run.checked.task
-    part, score, weights = corpus.test or corpus.eval, outcome.score, outcome.weights
+    progress, splits, task = trainer.progress, run.splits, run.checked.task
+    part, score, weights = splits.test or splits.validation, outcome.score, outcome.weights
     if run.loaded.vocabulary is not None:
         weights = run.loaded.vocabulary.expand(weights)
     with run.output.writing("the model"):
         save_model(run.output.folder, run.model.stock, weights, run.tokenized.tokenizer, _settings(run))
     predicted = {"predictions.csv": (part, outcome.logits)}
-    predicted |= {file: (corpus.unlabelled[file], logits) for file, logits in outcome.unlabelled.items()}
+    predicted |= {file: (splits.unlabelled[file], logits) for file, logits in outcome.unlabelled.items()}
     for name, (of, logits) in predicted.items():
         with run.output.writing(name):
             fields = task.prediction_fields(task.probabilities(logits))
             guarded = run.config.training.excel_safe
             columns = task.prediction_columns()
             write_predictions(run.output.folder / name, of.table, of.rows, columns, fields, guarded=guarded)
-    if corpus.assignment is not None:
-        copies = corpus.train.table.text_hashes(corpus.text_column)
+    if splits.assignment is not None:
+        copies = splits.train.table.text_hashes(splits.text_column)
         with run.output.writing(split_record.FILE):
-            split_record.write_record(run.output.folder, copies, corpus.assignment)
+            split_record.write_record(run.output.folder, copies, splits.assignment)
     rival = _baseline(run, part)
-    majority = task.majority(corpus.train.truth, part.truth)
+    majority = task.majority(splits.train.targets, part.targets)
     with run.output.writing("metrics.json"):
         write_json(
             run.output.folder / "metrics.json",
@@ -141,7 +141,7 @@ def _write(run: Run, trainer: Trainer, record: RunRecord, outcome: _Outcome, tra
                 "task": task.name,
                 "train": _train_metrics(run, progress),
                 "eval": outcome.eval.as_json(),
-                "test": _test_metrics(corpus, outcome),
+                "test": _test_metrics(splits, outcome),
                 "baseline": None if rival is None else rival.as_json(),
                 "majority": majority.as_json(),
                 "probe": trainer.probe_metrics,
@@ -151,7 +151,7 @@ def _write(run: Run, trainer: Trainer, record: RunRecord, outcome: _Outcome, tra
         )
     with run.output.writing("run.json"):
         record.write("finished")
-    name = "test" if corpus.test is not None else "evaluation"
+    name = "test" if splits.test is not None else "evaluation"
     notes = advice.notes(
         score,
         name,
@@ -164,29 +164,29 @@ def _write(run: Run, trainer: Trainer, record: RunRecord, outcome: _Outcome, tra
     if outcome.unseen is not None:
         unseen = outcome.unseen
         notes.append(
-            f"without the {len(corpus.seen['test'])} test texts that are also in the training split: "
+            f"without the {len(splits.in_training['test'])} test texts that are also in the training split: "
             f"{metrics.format_metrics(unseen.metrics)}"
         )
     _summary(run, score, rival, name, notes)
 
 
-def _test_metrics(corpus: Corpus, outcome: _Outcome) -> dict[str, Any] | None:
+def _test_metrics(splits: Splits, outcome: _Outcome) -> dict[str, Any] | None:
     """The score of the test part; `unseen` is that of its texts which are not in the training part, too."""
-    if corpus.test is None:
+    if splits.test is None:
         return None
     unseen = {} if outcome.unseen is None else {"unseen": outcome.unseen.as_json()}
     return {**outcome.score.as_json(), **unseen}
 
 
-def _baseline(run: Run, part: Part) -> Baseline | None:
+def _baseline(run: Run, part: Split) -> Baseline | None:
     """The baseline's score on the same rows, or None with the reason said: some tables have no words to count."""
-    corpus = run.corpus
+    splits = run.splits
     try:
         return run.checked.task.baseline(
-            corpus.train.texts(corpus.text_column),
-            corpus.train.truth,
-            part.texts(corpus.text_column),
-            part.truth,
+            splits.train.texts(splits.text_column),
+            splits.train.targets,
+            part.texts(splits.text_column),
+            part.targets,
             run.config.training.seed,
         )
     except (ValueError, MemoryError) as error:
@@ -199,7 +199,7 @@ def _settings(run: Run) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "task": run.checked.task.name,
-        "text_column": run.corpus.text_column,
+        "text_column": run.splits.text_column,
         "max_length": run.tokenized.max_length,
         "long_text": "truncate",
         "temperature": 1.0,
@@ -212,13 +212,13 @@ def _train_metrics(run: Run, progress: Progress) -> dict[str, Any]:
         "rows_per_second": progress.position / progress.seconds if progress.step else 0.0,
         "tokens_per_second": progress.tokens / progress.seconds if progress.step else 0.0,
         "steps": progress.step,
-        "epochs": progress.position / len(run.corpus.train),
+        "epochs": progress.position / len(run.splits.train),
         "loss": progress.mean_loss,
     }
 
 
 def _training_loss(run: Run, progress: Progress) -> advice.TrainingLoss:
-    last, epochs = progress.mean_loss, progress.position / len(run.corpus.train)
+    last, epochs = progress.mean_loss, progress.position / len(run.splits.train)
     return advice.TrainingLoss(last if progress.first_loss is None else progress.first_loss, last, epochs)
 
 
@@ -227,7 +227,7 @@ def _summary(run: Run, score: metrics.Scores, rival: Baseline | None, part: str,
     run.output.say(metrics.table(score))
     line = f"{part}: {metrics.format_metrics(score.metrics)}"
     if rival is not None:
-        fitted = len(run.corpus.train)
+        fitted = len(run.splits.train)
         on = f", fitted on {rival.rows} of {fitted} rows" if rival.rows < fitted else ""
         line += f"; TF-IDF baseline: {metrics.format_metrics(rival.metrics)} ({rival.seconds:.1f} s{on})"
     run.output.say(line)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from classify.config.schema import FIELDS, RunConfig, TrainingConfig
 from classify.data.columns import Decision
-from classify.data.corpus import Corpus
-from classify.data.division import divide
 from classify.data.inspect import inspect_corpus
 from classify.data.reading import read_tables
 from classify.data.source import STANDARD_INPUT
+from classify.data.split_table import split_table
+from classify.data.splits import Splits
 from classify.errors import ErrorList, InputError
 from classify.evaluation.predictions_file import check_columns_free
 from classify.launch import device_plan, launcher
@@ -36,7 +36,7 @@ class RunInputs:
 
     config: RunConfig
     task: Task
-    corpus: Corpus
+    splits: Splits
     model: ModelFolder
     destination: OutputDirPlan
     trackers: tuple[str, ...]
@@ -45,11 +45,11 @@ class RunInputs:
 
     def choices(self) -> list[str]:
         """What was understood of the table, and chosen for it."""
-        return [*(guess.line() for guess in self.decisions), *inspect_corpus(self.corpus).brief()]
+        return [*(guess.line() for guess in self.decisions), *inspect_corpus(self.splits).brief()]
 
     def lines(self) -> list[str]:
         """The same, and what a person should know."""
-        return [*self.choices(), *(f"note: {text}" for text in (*self.corpus.warnings, *self.notes))]
+        return [*self.choices(), *(f"note: {text}" for text in (*self.splits.warnings, *self.notes))]
 
 
 def check(config: RunConfig) -> RunInputs:
@@ -73,8 +73,8 @@ def check_inputs(config: RunConfig) -> RunInputs:
         _check_standard_input(config)
         tables = read_tables(config.data)
         task = recognise(tables)
-        corpus = divide(tables, task, config.data, training.seed)
-        for part in (corpus.test or corpus.eval, *corpus.unlabelled.values()):
+        splits = split_table(tables, task, config.data, training.seed)
+        for part in (splits.test or splits.validation, *splits.unlabelled.values()):
             check_columns_free(part.table, task.prediction_columns())
     with faults.collect():
         model = resolve_model(config.model.name, download=not faults, pooling=config.model.pooling)
@@ -84,12 +84,12 @@ def check_inputs(config: RunConfig) -> RunInputs:
             _check_frozen(config, model)
     faults.raise_if_any()
     width = memory_estimate.width_of(model.config)
-    config = config.resolve(len(corpus.train), width)
-    notes = _check_disk(config, corpus, model, destination) if launcher.looks_at_folders() else ()
+    config = config.resolve(len(splits.train), width)
+    notes = _check_disk(config, splits, model, destination) if launcher.looks_at_folders() else ()
     if config.ignored:
         notes = (f"no effect here: {', '.join(config.ignored)}", *notes)
-    decisions = (*_guesses(config, corpus, model), *_recipe(config, corpus, width))
-    return RunInputs(config, task, corpus, model, destination, trackers, decisions, notes)
+    decisions = (*_guesses(config, splits, model), *_recipe(config, splits, width))
+    return RunInputs(config, task, splits, model, destination, trackers, decisions, notes)
 
 
 def check_start(training: TrainingConfig) -> None:
@@ -145,19 +145,19 @@ def _check_frozen(config: RunConfig, model: ModelFolder) -> None:
         raise InputError(f"--freeze-layers {wanted}: the model has {layers} layers; give that or less.")
 
 
-def _check_disk(config: RunConfig, corpus: Corpus, model: ModelFolder, destination: OutputDirPlan) -> tuple[str, ...]:
+def _check_disk(config: RunConfig, splits: Splits, model: ModelFolder, destination: OutputDirPlan) -> tuple[str, ...]:
     """Raise InputError where the disk has no room for the model; a note where the checkpoints may not fit.
 
     Files in a folder that the run resumes, or empties, count as room; a resumed run is never refused.
     """
     folder = destination.folder or Path("runs")
-    training, part = config.training, corpus.test or corpus.eval
+    training, part = config.training, splits.test or splits.validation
     saves = 1 + (math.ceil(training.epochs) if training.save_steps is None else training.save_total_limit)
     model_bytes, most = memory_estimate.disk_need(
         model.path, min(saves, max(2, training.save_total_limit) + 1), model.added_layers
     )
     predictions = part.table.arrow.nbytes * len(part) // len(part.table)
-    predictions += len(part) * (len(corpus.labels) + 2) * _BYTES_A_SCORE
+    predictions += len(part) * (len(splits.labels) + 2) * _BYTES_A_SCORE
     above = nearest_existing(folder)
     room = free = shutil.disk_usage(above).free
     has = f"{folder}: the disk of {above} has {memory_estimate.size_words(free)} free"
@@ -177,9 +177,9 @@ def _check_disk(config: RunConfig, corpus: Corpus, model: ModelFolder, destinati
     return ()
 
 
-def _guesses(config: RunConfig, corpus: Corpus, model: ModelFolder) -> tuple[Decision, ...]:
+def _guesses(config: RunConfig, splits: Splits, model: ModelFolder) -> tuple[Decision, ...]:
     """What was chosen so far without being asked for."""
-    table = corpus.tables[0]
+    table = splits.tables[0]
     values = config.flat()
     return (
         *(
@@ -187,8 +187,8 @@ def _guesses(config: RunConfig, corpus: Corpus, model: ModelFolder) -> tuple[Dec
             for name, source in config.sources.items()
             if source.kind in ("container", "earlier run")
         ),
-        Decision("table", f"{table.path}, {len(table)} rows", table.content.form, table.content.flag),
-        *corpus.decisions,
+        Decision("table", f"{table.path}, {len(table)} rows", table.form, table.flag),
+        *splits.decisions,
         Decision("model", config.model.name, model.found, "--model"),
         _pooling(config.model.pooling, model),
     )
@@ -202,7 +202,7 @@ def _pooling(asked: str, model: ModelFolder) -> Decision:
     return Decision("pooling", value, why if asked == "auto" else "asked for", "pooling in --config")
 
 
-def _recipe(config: RunConfig, corpus: Corpus, width: int) -> tuple[Decision, ...]:
+def _recipe(config: RunConfig, splits: Splits, width: int) -> tuple[Decision, ...]:
     """The line on what the recipe chose; none where everything was given."""
     training = config.training
     chosen = [name for name in config.from_recipe if name != "contrastive_steps" or training.contrastive_steps]
@@ -214,7 +214,7 @@ def _recipe(config: RunConfig, corpus: Corpus, width: int) -> tuple[Decision, ..
         "learning_rate": f"learning rate {training.peak_learning_rate:g}",
         "contrastive_steps": f"{training.contrastive_steps} steps on pairs of rows before",
     }
-    why = f"for {len(corpus.train):,} training rows and an encoder {width} wide"
+    why = f"for {len(splits.train):,} training rows and an encoder {width} wide"
     return (Decision("recipe", ", ".join(words[name] for name in chosen), why, ", ".join(map(_flag, chosen))),)
 
 

@@ -15,11 +15,11 @@ import numpy as np
 
 from classify.config.schema import RunConfig
 from classify.data import inspect
-from classify.data.corpus import Corpus
 from classify.data.coverage import check_coverage
 from classify.data.inspect import Report
 from classify.data.sampler import BatchSampler
-from classify.data.split import cap_rows
+from classify.data.split_rows import cap_rows
+from classify.data.splits import Splits
 from classify.data.tokenize import Tokens, TrainingSet, load_tokenizer, tokenize_column
 from classify.distributed.world import World
 from classify.errors import InputError
@@ -47,17 +47,17 @@ def inspect_run(config: RunConfig) -> Report:
     """
     quiet_libraries()
     checked = check(config)
-    corpus, cap = checked.corpus, checked.model.max_length
-    report = inspect.inspect_corpus(corpus, listed=_LISTED)
+    splits, cap = checked.splits, checked.model.max_length
+    report = inspect.inspect_corpus(splits, listed=_LISTED)
     tokenizer = load_tokenizer(str(checked.model.path))
-    column = corpus.text_column
+    column = splits.text_column
     with ThreadPoolExecutor(1) as beside:  # the tokenizer works without the GIL
-        task = beside.submit(tokenize_column, tokenizer, corpus.train.table, column, cap)
-        inspect.look_at_sample(report, corpus, config.training.seed)
+        task = beside.submit(tokenize_column, tokenizer, splits.train.table, column, cap)
+        inspect.look_at_sample(report, splits, config.training.seed)
         tokens = task.result()
-    inspect.count_tokens(report, corpus, tokens, config.data.max_length, cap, tokenizer.unk_token_id)
+    inspect.count_tokens(report, splits, tokens, config.data.max_length, cap, tokenizer.unk_token_id)
     try:
-        unreadable = check_coverage(corpus.train, column, tokens, tokenizer, config.model)
+        unreadable = check_coverage(splits.train, column, tokens, tokenizer, config.model)
     except InputError as error:
         report.notes += error.faults
         return report
@@ -68,7 +68,7 @@ def inspect_run(config: RunConfig) -> Report:
 
 def _speed(checked: RunInputs, tokenizer: object, tokens: Tokens) -> dict[str, Any]:
     """Return rows a second of steps that change nothing, the seconds that a run would take, and bytes a device."""
-    config, part = checked.config, checked.corpus.train
+    config, part = checked.config, checked.splits.train
     training = config.training
     with training.start() as world, tempfile.TemporaryDirectory() as folder:
         precision = choose_precision(training.precision, world.device, training.opt_level)
@@ -76,9 +76,9 @@ def _speed(checked: RunInputs, tokenizer: object, tokens: Tokens) -> dict[str, A
         strategy = make_strategy(loaded.model, training, world)
         strategy.place(Path(folder))
         configure_precision(checked, loaded, world, precision)
-        data = TrainingSet(loaded.tokens[part.table.path], part.rows, part.labels)
+        data = TrainingSet(loaded.tokens[part.table.path], part.rows, part.targets)
         batches = BatchSampler(len(part), training.train_batch_size, training.seed)
-        trainer = Trainer(strategy, data, batches, checked.task.loss(training, part.truth), loaded.vocabulary)
+        trainer = Trainer(strategy, data, batches, checked.task.loss(training, part.targets), loaded.vocabulary)
         trainer.begin()
         rate = dry_run.measure(trainer)
         length = float(data.tokens.lengths_of(data.rows).mean())
@@ -99,7 +99,7 @@ def _seconds(checked: RunInputs, model: LoadedModel, data: TrainingSet, world: W
 
     The steps on pairs change the model, which nobody needs any more.
     """
-    config, corpus, task = checked.config.training, checked.corpus, checked.task
+    config, splits, task = checked.config.training, checked.splits, checked.task
     epochs = config.epochs
     times = [time.perf_counter()]
     steps = min(config.contrastive_steps or 0, _PAIR_STEPS)
@@ -111,23 +111,24 @@ def _seconds(checked: RunInputs, model: LoadedModel, data: TrainingSet, world: W
     forward = (time.perf_counter() - begin) / len(sample)
     has_probe = checked.config.model.head == "probe"
     probed = linear_probe.row_limit(model, is_final=epochs == 0) if has_probe else 0
-    scored = len(corpus.eval) * (math.ceil(epochs) + has_probe) + (len(corpus.test) if corpus.test else 0)
+    scored = len(splits.validation) * (math.ceil(epochs) + has_probe) + (len(splits.test) if splits.test else 0)
     return {
         "pairs": (config.contrastive_steps or 0) * float(pair_step),
-        "head": forward * min(probed, len(corpus.train)),
-        "epochs": epochs * len(corpus.train) / rate,
+        "head": forward * min(probed, len(splits.train)),
+        "epochs": epochs * len(splits.train) / rate,
         "scores": forward * scored,
-        "baseline": _baseline_seconds(corpus, task, config.seed),
+        "baseline": _baseline_seconds(splits, task, config.seed),
     }
 
 
-def _baseline_seconds(corpus: Corpus, task: Task, seed: int) -> float:
+def _baseline_seconds(splits: Splits, task: Task, seed: int) -> float:
     """Estimate the baseline's time from some of the rows that it would be fitted on."""
-    rows = cap_rows(task.strata(corpus.train.labels), corpus.train.rows, _BASELINE_ROWS, seed=seed)
-    part = replace(corpus.train, rows=rows)
-    texts = part.texts(corpus.text_column)
+    train = splits.train
+    rows = cap_rows(task.stratify_by(train.targets), np.arange(len(train)), _BASELINE_ROWS, seed=seed)
+    part = replace(train, rows=train.rows[rows], targets=train.targets[rows])
+    texts = part.texts(splits.text_column)
     try:
-        seconds = task.baseline(texts, part.truth, texts, part.truth, seed).seconds
+        seconds = task.baseline(texts, part.targets, texts, part.targets, seed).seconds
     except ValueError:  # no words to count
         return 0.0
-    return seconds * min(len(corpus.train), baseline.MAX_ROWS) / len(rows)
+    return seconds * min(len(splits.train), baseline.MAX_ROWS) / len(rows)

@@ -11,9 +11,10 @@ import contextlib
 import time
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
-from classify.data.split import cap_rows
+from classify.data.split_rows import cap_rows
 from classify.data.tokenize import TrainingSet
 from classify.distributed.world import World
 from classify.evaluation.inference import features_of
@@ -45,12 +46,13 @@ def init_head_from_probe(
     """
     begin = time.perf_counter()
     layer = output_layer(model.stock)
-    chosen = cap_rows(task.strata(data.labels), data.rows, row_limit(model, is_final=is_final), seed=seed)
+    every = np.arange(len(data.rows))
+    chosen = cap_rows(task.stratify_by(data.targets), every, row_limit(model, is_final=is_final), seed=seed)
     # In the precision of training, not of scores: what a rounded feature moves, fine-tuning moves a thousandfold.
     with contextlib.nullcontext() if is_final else model.classifier.precision.autocast(training=True):
-        features = features_of(model, data.tokens, chosen, world)
+        features = features_of(model, data.tokens, data.rows[chosen], world)
     if world.is_main:
-        weight, bias = task.fit_head(features, data.labels[chosen])
+        weight, bias = task.fit_head(features, data.targets[chosen])
         with torch.no_grad():
             layer.weight.copy_(torch.from_numpy(weight))
             layer.bias.copy_(torch.from_numpy(bias))

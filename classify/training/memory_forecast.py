@@ -17,8 +17,8 @@ def memory(checked: RunInputs, world: World) -> str:
 
     Raises InputError where the device cannot compute as asked.
     """
-    train = checked.corpus.train
-    characters = float(train.table.lengths(checked.corpus.text_column)[train.rows].mean())
+    train = checked.splits.train
+    characters = float(train.table.lengths(checked.splits.text_column)[train.rows].mean())
     limit = checked.config.data.max_length or min(DEFAULT_LIMIT, checked.model.max_length)
     length = min(characters / _CHARACTERS_A_TOKEN + 2, limit)
     words = need(checked, world, length).words()

@@ -98,7 +98,7 @@ def _train(config: RunConfig, checked: RunInputs | None, begun: float) -> Path:
 def _run(run: Run) -> Path:
     """Resume or start, train, score, write."""
     output, saved, training = run.output, run.checkpoint, run.config.training
-    batches = BatchSampler(len(run.corpus.train), training.train_batch_size, training.seed)
+    batches = BatchSampler(len(run.splits.train), training.train_batch_size, training.seed)
     end = _planned_end(run, batches)
     if output.resumes and resume.is_finished(output, run.config, saved, end):
         return output.folder
@@ -106,7 +106,7 @@ def _run(run: Run) -> Path:
         run.strategy,
         run.training_set,
         batches,
-        run.checked.task.loss(training, run.corpus.train.truth),
+        run.checked.task.loss(training, run.splits.train.targets),
         run.loaded.vocabulary,
     )
     first_step = saved.step if saved is not None else 0
@@ -179,7 +179,7 @@ def _record(run: Run, batches: BatchSampler) -> RunRecord:
     return RunRecord(
         run.output.folder,
         run.config,
-        run.corpus,
+        run.splits,
         list(run.decisions),
         topology=topology,
         strategy=world.plan.strategy,
@@ -262,9 +262,9 @@ def _dry_run(run: Run, trainer: Trainer, record: RunRecord, end: int) -> int:
     why = "as measured when the run began"
     if progress.end is None or progress.limits != _limits(run):
         rate = dry_run.measure(trainer)
-        tested = len(run.corpus.test) if run.corpus.test is not None else 0
+        tested = len(run.splits.test) if run.splits.test is not None else 0
         rows = start + rate * _TIME_USED * (60 * training.max_minutes - run.elapsed)
-        fitting = end_in_time(batches, end, world.broadcast(rows), len(run.corpus.eval), tested, start)
+        fitting = end_in_time(batches, end, world.broadcast(rows), len(run.splits.validation), tested, start)
         progress.set_end(fitting, _limits(run))
         why = f"{training.max_minutes:g} minutes at the {rate:.0f} rows/s that were measured"
     assert progress.end is not None

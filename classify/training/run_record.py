@@ -14,8 +14,8 @@ from typing import Any, Self
 
 from classify.config.schema import RunConfig
 from classify.data.columns import Decision
-from classify.data.corpus import Corpus
 from classify.data.files import write_json
+from classify.data.splits import Splits
 from classify.errors import Interrupted
 from classify.training.output import Output
 
@@ -42,7 +42,7 @@ class RunRecord:
 
     folder: Path
     config: RunConfig
-    corpus: Corpus
+    splits: Splits
     decisions: list[Decision]
     topology: list[dict[str, Any]] = field(default_factory=list)
     strategy: str = "none"
@@ -74,7 +74,7 @@ class RunRecord:
 
     def write(self, status: str) -> None:
         """Write run.json with the run's status: finished, interrupted or failed."""
-        table = self.corpus.tables[0]
+        table = self.splits.tables[0]
         write_json(
             self.folder / "run.json",
             {
@@ -91,11 +91,11 @@ class RunRecord:
                 "data": {
                     "path": table.path,
                     "sha256": table.sha256,
-                    "form": table.content.form,
+                    "form": table.form,
                     "rows": len(table),
-                    "skipped": table.content.skipped,
+                    "skipped": table.skipped,
                     "columns": table.columns,
-                    "fingerprint": self.corpus.fingerprint,
+                    "fingerprint": self.splits.fingerprint,
                 },
                 "seed": self.config.training.seed,
                 "topology": self.topology,

@@ -16,8 +16,8 @@ import torch
 
 from classify.config.schema import RunConfig
 from classify.data.columns import Decision
-from classify.data.corpus import Corpus, Part
 from classify.data.coverage import check_coverage, check_ids
+from classify.data.splits import Split, Splits
 from classify.data.tokenize import (
     Tokens,
     TrainingSet,
@@ -85,9 +85,9 @@ class Run:
         return self.checked.config
 
     @property
-    def corpus(self) -> Corpus:
+    def splits(self) -> Splits:
         """The tables and their parts."""
-        return self.checked.corpus
+        return self.checked.splits
 
     @property
     def model(self) -> LoadedModel:
@@ -102,8 +102,8 @@ class Run:
     @property
     def training_set(self) -> TrainingSet:
         """The rows to learn from."""
-        train = self.corpus.train
-        return TrainingSet(self.loaded.tokens[train.table.path], train.rows, train.labels)
+        train = self.splits.train
+        return TrainingSet(self.loaded.tokens[train.table.path], train.rows, train.targets)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class Run:
         config, vocabulary = self.config, self.loaded.vocabulary
         model, training = config.model, config.training
         return {
-            "texts": self.corpus.fingerprint,
+            "texts": self.splits.fingerprint,
             "model": model.name,
             "max_length": self.tokenized.max_length,
             "batch_size": training.train_batch_size,
@@ -124,10 +124,10 @@ class Run:
             "compact_vocabulary": vocabulary is not None and vocabulary.compacted,
         }
 
-    def predict(self, part: Part) -> tuple[npt.NDArray[np.float32], Scores]:
+    def predict(self, part: Split) -> tuple[npt.NDArray[np.float32], Scores]:
         """Logits of a part in file order, and its score, as the model stands. A collective."""
         logits = logits_of(self.model, self.loaded.tokens[part.table.path], part.rows, self.world)
-        return logits, self.checked.task.score(logits, part.truth, self.config.training.seed)
+        return logits, self.checked.task.score(logits, part.targets, self.config.training.seed)
 
 
 def tokenize_tables(checked: RunInputs) -> TokenizedData:
@@ -135,15 +135,15 @@ def tokenize_tables(checked: RunInputs) -> TokenizedData:
 
     Raises InputError where the default model knows few of the words.
     """
-    corpus, wanted = checked.corpus, checked.config.data.max_length
+    splits, wanted = checked.splits, checked.config.data.max_length
     tokenizer = load_tokenizer(str(checked.model.path))
-    column = corpus.text_column
+    column = splits.text_column
     cap = checked.model.max_length
-    whole = {table.path: tokenize_column(tokenizer, table, column, cap) for table in corpus.tables}
-    unreadable = check_coverage(corpus.train, column, whole[corpus.train.table.path], tokenizer, checked.config.model)
+    whole = {table.path: tokenize_column(tokenizer, table, column, cap) for table in splits.tables}
+    unreadable = check_coverage(splits.train, column, whole[splits.train.table.path], tokenizer, checked.config.model)
     if unreadable is not None and launcher.decides_alone():
         say(f"note: {unreadable}")
-    lengths = whole[corpus.train.table.path].full_lengths[corpus.train.rows]
+    lengths = whole[splits.train.table.path].full_lengths[splits.train.rows]
     max_length = wanted or default_max_length(lengths, cap)
     why = max_length_reason(lengths, max_length, cap, given=wanted is not None)
     cut = Decision("max length", f"{max_length} tokens", why, "--max-length")
@@ -166,7 +166,7 @@ def prepared(checked: RunInputs, tokenized: TokenizedData, world: World, begun: 
     precision = choose_precision(training.precision, world.device, training.opt_level)
     loaded = load(checked, tokenized.tokenizer, tokenized.tokens, world.device)
     strategy = make_strategy(loaded.model, training, world)
-    train = checked.corpus.train
+    train = checked.splits.train
     strategy.check_room(float(loaded.tokens[train.table.path].lengths[train.rows].mean()))
     with acquire_output_dir(checked.destination, world, each_node=training.save_on_each_node) as output:
         checkpoint = resume.find(output) if output.resumes else None
@@ -197,7 +197,7 @@ def _describe(run: Run, decisions: list[Decision]) -> None:
     output.say(f"ranks: {describe.line(world.topology, os.environ)}")
     if launcher.restart_count() and not output.resumes:
         output.say("note: the launcher restarted this job; with --output-dir and --resume it would go on")
-    for warning in (*run.corpus.warnings, *run.checked.notes):
+    for warning in (*run.splits.warnings, *run.checked.notes):
         output.say(f"note: {warning}")
     if run.model.note is not None:
         output.say(f"note: {run.model.note}")
@@ -212,7 +212,7 @@ def _describe(run: Run, decisions: list[Decision]) -> None:
 
 def require_enough(checked: RunInputs, world: World) -> None:
     """Raise InputError where some device would never get a row."""
-    part, devices = checked.corpus.train, world.world_size * world.replicas
+    part, devices = checked.splits.train, world.world_size * world.replicas
     if len(part) < devices:
         raise InputError(
             f"{part.table.path}: {len(part)} training rows are fewer than the {devices} devices that are to share "
@@ -225,7 +225,7 @@ def require_same(checked: RunInputs, world: World) -> None:
     arguments = checked.config.to_dict()
     for own in ("local_rank", "nproc"):  # differ by nature
         arguments["training"].pop(own)
-    world.check_same({"arguments": json.dumps(arguments, sort_keys=True), "data": checked.corpus.fingerprint})
+    world.check_same({"arguments": json.dumps(arguments, sort_keys=True), "data": checked.splits.fingerprint})
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ class ModelBundle:
 
 def load(checked: RunInputs, tokenizer: Any, tokens: dict[str, Tokens], device: torch.device) -> ModelBundle:
     """The model as the configuration wants it on a device, still on the CPU, and its batches still padded."""
-    config, part = checked.config, checked.corpus.train
+    config, part = checked.config, checked.splits.train
     model = load_model(
         checked.model,
         checked.task.labels,
@@ -272,7 +272,7 @@ def configure_precision(
     packing is checked in it. A run that is gone on with stays in the precision that it began in, `before`, since
     processors choose differently.
     """
-    model, part = loaded.model, checked.corpus.train
+    model, part = loaded.model, checked.splits.train
     undecided = precision.automatic and world.device.type == "cpu"
     fastest = precision
     if undecided and not world.all_reduce_any(not multiplies_bf16()):  # all processes compute alike

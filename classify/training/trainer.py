@@ -287,19 +287,20 @@ class Trainer:
             micros.append([np.zeros(1, dtype=np.int64)])
             weights.append(0.0)
         # The wrapped model averages over ranks, so each rank's part is scaled up by their number.
-        weight_sum = self.loss.weight_sum(data.labels[rows])
+        step_targets = data.targets[step.rows]
+        weight_sum = self.loss.weight_sum(step_targets)
         scale = world.world_size / weight_sum
         total = torch.zeros((), device=world.device)
         strategy.module.train()
         for number, (pieces, weight) in enumerate(zip(micros, weights, strict=True)):
             seed_draws(config.seed, step.epoch, self.progress.step, number, world.rank, world.device.type)
             batches = [self.model.batch(data.tokens, rows[piece]) for piece in pieces]
-            labels = data.labels[rows[np.concatenate(pieces)]]
+            labels = step_targets[np.concatenate(pieces)]
             filled = self.loss.filled(labels, self.model.filled(len(labels)))
-            truth = send(torch.from_numpy(filled), world.device)
+            targets = send(torch.from_numpy(filled), world.device)
             last = number == len(micros) - 1
             with strategy.accumulate(last), counted(strategy.module, weight > 0):
-                loss = self.loss.loss_sum(strategy.forward(batches), truth)
+                loss = self.loss.loss_sum(strategy.forward(batches), targets)
                 strategy.backward(loss * (scale * weight), last)
                 total += weight * loss.detach()
             world.flush()

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from classify.data.formats.base import ReadOptions
+from classify.data.formats.registry import read_table
 from classify.data.source import Source
-from classify.data.table import read_table
 from classify.errors import InputError
 
 TABLE = "text,label\ngood,pos\nbad,neg\n"
@@ -52,7 +52,7 @@ def test_the_one_table_in_an_archive(tmp_path: Path, name: str) -> None:
         path = write_zip(tmp_path / name, dict(members))
     table = read_table(str(path))
     assert table.column("text") == ["good", "bad"]
-    assert table.content.form.startswith(f"x/tickets.csv in {name}: UTF-8 with a header, comma")
+    assert table.form.startswith(f"x/tickets.csv in {name}: UTF-8 with a header, comma")
     assert table.where([1]) == f"{path} line 3"
     assert Source(str(path), "").stem == "a"
     assert [entry.name for entry in tmp_path.iterdir()] == [name], "nothing is unpacked"
@@ -167,7 +167,7 @@ def test_text_under_the_name_of_a_workbook(tmp_path: Path, encoding: str) -> Non
     (tmp_path / "a.xls").write_text("text\tlabel\ngrün\tx\nrot\ty\n", encoding=encoding)
     table = read_table(str(tmp_path / "a.xls"))
     assert table.column("text") == ["grün", "rot"]
-    assert "tab between columns" in table.content.form
+    assert "tab between columns" in table.form
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ import pytest
 from pyarrow import feather, parquet
 
 from classify.config.schema import DataConfig
-from classify.data.corpus import Corpus
-from classify.data.division import divide
 from classify.data.reading import read_tables
+from classify.data.split_table import split_table
+from classify.data.splits import Splits
 from classify.errors import InputError
 from classify.tasks.registry import recognise
 
@@ -132,12 +132,14 @@ FAULTS: dict[str, Callable[[bytes, random.Random], bytes]] = {
 }
 
 
-def check_parts(corpus: Corpus) -> None:
+def check_parts(splits: Splits) -> None:
     """Each row is in one split, or predicted, and each class is trained on."""
-    parts = [part for part in (corpus.train, corpus.eval, corpus.test, *corpus.unlabelled.values()) if part is not None]
+    parts = [
+        part for part in (splits.train, splits.validation, splits.test, *splits.unlabelled.values()) if part is not None
+    ]
     rows = np.concatenate([part.rows for part in parts])
-    assert sorted(rows) == list(range(len(corpus.train.table)))
-    assert set(corpus.train.truth) == set(range(len(corpus.labels)))
+    assert sorted(rows) == list(range(len(splits.train.table)))
+    assert set(splits.train.targets) == set(range(len(splits.labels)))
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -151,13 +153,13 @@ def test_a_broken_table_is_read_or_refused(tmp_path: Path, fault: str) -> None:
         begin = time.monotonic()
         try:
             tables = read_tables(config)
-            corpus = divide(tables, recognise(tables), config, seed=0)
+            splits = split_table(tables, recognise(tables), config, seed=0)
         except InputError as error:
             for line in error.faults:
                 assert name in line or "--" in line, line
                 assert "\n" not in line, line
         else:
-            check_parts(corpus)
+            check_parts(splits)
         assert time.monotonic() - begin < SECONDS, name
         assert [path.name for path in tmp_path.iterdir()] == [name]
         (tmp_path / name).unlink()

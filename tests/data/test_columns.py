@@ -9,11 +9,12 @@ import pytest
 
 from classify.config.schema import DataConfig
 from classify.data.columns import find_columns, find_text_column
-from classify.data.corpus import Corpus
-from classify.data.division import divide
+from classify.data.formats.registry import read_table
 from classify.data.labels import find_labels
 from classify.data.reading import read_tables
-from classify.data.table import Table, read_table
+from classify.data.split_table import split_table
+from classify.data.splits import Splits
+from classify.data.table import Table
 from classify.errors import InputError
 from classify.tasks.registry import recognise
 
@@ -93,9 +94,9 @@ def test_labels_that_cannot_be_learned(tmp_path: Path, rows: list[str], parts: l
         assert part in str(caught.value)
 
 
-def load(config: DataConfig) -> Corpus:
+def load(config: DataConfig) -> Splits:
     tables = read_tables(config)
-    return divide(tables, recognise(tables), config, seed=0)
+    return split_table(tables, recognise(tables), config, seed=0)
 
 
 def corpus_files(tmp_path: Path, test: str) -> DataConfig:
@@ -115,22 +116,22 @@ def test_an_unseen_test_label_is_named_with_its_line(tmp_path: Path) -> None:
 
 
 def test_given_parts_are_taken_as_given(tmp_path: Path) -> None:
-    corpus = load(corpus_files(tmp_path, "text,label\nnew,a\ntext 3,b\n"))
-    assert corpus.test is not None
-    assert (len(corpus.train), len(corpus.eval), len(corpus.test)) == (36, 4, 2)
+    splits = load(corpus_files(tmp_path, "text,label\nnew,a\ntext 3,b\n"))
+    assert splits.test is not None
+    assert (len(splits.train), len(splits.validation), len(splits.test)) == (36, 4, 2)
     both = DataConfig(data=str(tmp_path / "data.csv"), eval_data=str(tmp_path / "test.csv"))
-    corpus = load(both)
-    assert (len(corpus.train), len(corpus.eval), corpus.test) == (40, 2, None)
-    assert "1 of 2 evaluation texts are also in the training part" in corpus.warnings[0]
-    assert "line 3" in corpus.warnings[0]
+    splits = load(both)
+    assert (len(splits.train), len(splits.validation), splits.test) == (40, 2, None)
+    assert "1 of 2 validation texts are also in the training split" in splits.warnings[0]
+    assert "line 3" in splits.warnings[0]
 
 
 def test_the_cap_comes_after_the_labels(tmp_path: Path) -> None:
     rows = "".join(f"text {i},{'ab'[i % 2]}\n" for i in range(40)) + "once,rare\n"
     (tmp_path / "data.csv").write_text("text,label\n" + rows)
-    corpus = load(DataConfig(data=str(tmp_path / "data.csv"), max_train_samples=2))
-    assert corpus.labels == ["a", "b", "rare"]
-    assert len(corpus.train) == 2
+    splits = load(DataConfig(data=str(tmp_path / "data.csv"), max_train_samples=2))
+    assert splits.labels == ["a", "b", "rare"]
+    assert len(splits.train) == 2
 
 
 def test_a_text_column_for_prediction(tmp_path: Path) -> None:
@@ -154,24 +155,24 @@ def test_a_test_part_without_rows_is_no_test_part(tmp_path: Path) -> None:
     """Nine classes in ten rows: nothing can be spared for a test, so no score must be called one."""
     rows = "a 0,x\nb 0,x\n" + "".join(f"c {i},y{i}\n" for i in range(8))
     (tmp_path / "data.csv").write_text("text,label\n" + rows)
-    corpus = load(DataConfig(data=str(tmp_path / "data.csv"), label_column="label"))
-    assert corpus.test is None
-    assert len(corpus.eval) == 1
+    splits = load(DataConfig(data=str(tmp_path / "data.csv"), label_column="label"))
+    assert splits.test is None
+    assert len(splits.validation) == 1
 
 
 def test_few_texts_with_many_copies_still_have_parts(tmp_path: Path) -> None:
     rows = "".join(f"text {i % 10},{'ab'[i % 2]}\n" for i in range(30))
     (tmp_path / "data.csv").write_text("text,label\n" + rows)
-    corpus = load(DataConfig(data=str(tmp_path / "data.csv")))
-    assert corpus.test is not None
-    assert (len(corpus.train), len(corpus.eval), len(corpus.test)) == (24, 3, 3)
+    splits = load(DataConfig(data=str(tmp_path / "data.csv")))
+    assert splits.test is not None
+    assert (len(splits.train), len(splits.validation), len(splits.test)) == (24, 3, 3)
 
 
 def test_a_very_long_text_does_not_hide_a_fault(tmp_path: Path) -> None:
     rows = "x" * 200_000 + ",a\n" + ",b\nfine,a\n" * 6
     (tmp_path / "data.csv").write_text("text,label\n" + rows)
-    corpus = load(DataConfig(data=str(tmp_path / "data.csv")))
-    assert "lines 3, 5, 7 and 3 more: the text is empty" in corpus.warnings[0]
+    splits = load(DataConfig(data=str(tmp_path / "data.csv")))
+    assert "lines 3, 5, 7 and 3 more: the text is empty" in splits.warnings[0]
 
 
 @pytest.mark.parametrize(
@@ -191,12 +192,12 @@ def test_what_classes_are_called(
 ) -> None:
     rows = [f"text {number},{labels[number % len(labels)]}" for number in range(47)]
     (tmp_path / "data.csv").write_text("\n".join(["text,label", *rows, "more,pos" if "pos" in labels else ""]) + "\n")
-    corpus = load(DataConfig(data=str(tmp_path / "data.csv"), **changes))
-    assert corpus.labels == classes
-    assert sum(len(part) for part in (corpus.train, corpus.eval, corpus.test or [])) == 47 + ("pos" in labels)
+    splits = load(DataConfig(data=str(tmp_path / "data.csv"), **changes))
+    assert splits.labels == classes
+    assert sum(len(part) for part in (splits.train, splits.validation, splits.test or [])) == 47 + ("pos" in labels)
     merged = len(labels) > len(classes)
-    said = [*corpus.warnings, *(guess.why for guess in corpus.decisions)]
-    assert any("are one class" in line for line in said) == merged
+    said = [*splits.warnings, *(decision.why for decision in splits.decisions)]
+    assert any("are one class" in line or "do not separate classes" in line for line in said) == merged
 
 
 def test_a_name_for_no_label_is_refused(tmp_path: Path) -> None:
@@ -209,17 +210,19 @@ def test_a_name_for_no_label_is_refused(tmp_path: Path) -> None:
 def test_copies_but_for_case_and_spaces_stay_in_one_part(tmp_path: Path) -> None:
     rows = [(way(f"Some text {i}"), "ab"[i % 2]) for i in range(40) for way in (str, str.upper, "  {} ".format)]
     (tmp_path / "data.csv").write_text("\n".join(["text,label", *(",".join(row) for row in rows)]) + "\n")
-    corpus = load(DataConfig(data=str(tmp_path / "data.csv")))
-    assert corpus.test is not None
-    parts = [{text.strip().lower() for text in part.texts("text")} for part in (corpus.train, corpus.eval, corpus.test)]
+    splits = load(DataConfig(data=str(tmp_path / "data.csv")))
+    assert splits.test is not None
+    parts = [
+        {text.strip().lower() for text in part.texts("text")} for part in (splits.train, splits.validation, splits.test)
+    ]
     assert len(set.union(*parts)) == sum(map(len, parts)) == 40
 
 
 def test_a_column_that_keeps_rows_together(tmp_path: Path) -> None:
     rows = [f"text {i},{'ab'[i % 2]},customer {i // 4}" for i in range(80)]
     (tmp_path / "data.csv").write_text("\n".join(["text,label,who", *rows]) + "\n")
-    corpus = load(DataConfig(data=str(tmp_path / "data.csv"), group_column="who"))
-    assert not {row // 4 for row in corpus.train.rows} & {row // 4 for row in corpus.eval.rows}
-    assert "rows of one 'who' in one part" in corpus.decisions[-1].why
+    splits = load(DataConfig(data=str(tmp_path / "data.csv"), group_column="who"))
+    assert not {row // 4 for row in splits.train.rows} & {row // 4 for row in splits.validation.rows}
+    assert "grouped by 'who'" in splits.decisions[-1].why
     with pytest.raises(InputError, match=r"--group-column owner: .* has no such column; it has: text, label, who\."):
         load(DataConfig(data=str(tmp_path / "data.csv"), group_column="owner"))

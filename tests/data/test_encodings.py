@@ -9,8 +9,8 @@ import pytest
 from classify.data import encoding as encoding_module
 from classify.data import legacy_encoding
 from classify.data.encoding import Encoding, detect_encoding
+from classify.data.formats.registry import read_table
 from classify.data.source import Source
-from classify.data.table import read_table
 from classify.errors import InputError
 
 # Sentences of customers, and the encodings that people's programs write them in.
@@ -191,7 +191,7 @@ def test_languages_are_read_right(tmp_path: Path, language: str, encoding: str) 
     assert excerpt
     assert excerpt in text
     assert not excerpt.isascii()
-    assert found.sample in read_table(str(tmp_path / "a.csv")).content.form
+    assert found.sample in read_table(str(tmp_path / "a.csv")).form
 
 
 @pytest.mark.parametrize("text", ["a table of 20 °C", "it costs £5 or 5 €", "the “quoted” word", "my café"])

@@ -18,9 +18,10 @@ from pyarrow import feather, parquet
 
 from classify.config.schema import DataConfig
 from classify.data.formats.base import ReadOptions
+from classify.data.formats.registry import read_table
 from classify.data.reading import read_tables
 from classify.data.source import Source
-from classify.data.table import Table, read_table
+from classify.data.table import Table
 from classify.errors import InputError
 from classify.tasks.registry import recognise
 
@@ -118,7 +119,7 @@ def test_encodings_are_recognised(tmp_path: Path, text: str, encoding: str, time
     (tmp_path / "a.csv").write_bytes(csv_text(rows).encode(encoding))
     table = read_table(str(tmp_path / "a.csv"))
     assert pairs(table) == rows
-    assert (table.content.flag == "") == (encoding == "utf-8-sig")
+    assert (table.flag == "") == (encoding == "utf-8-sig")
 
 
 def test_an_encoding_is_taken_as_given(tmp_path: Path) -> None:
@@ -171,8 +172,8 @@ def test_a_table_without_a_header_keeps_its_first_row(tmp_path: Path, content: s
     table = read_table(str(tmp_path / "a.txt"))
     assert table.columns[:2] == ["column_1", "column_2"]
     assert table.column("column_1")[0] == first
-    assert table.content.places([0, 1]) == [1, 2]
-    assert "without header" in table.content.form
+    assert table.places([0, 1]) == [1, 2]
+    assert "without header" in table.form
 
 
 @pytest.mark.parametrize(
@@ -204,7 +205,7 @@ def test_a_sheet_by_its_name(tmp_path: Path) -> None:
     path = tmp_path / "a.xlsx"
     write_workbook(path, {"notes": [("n",), ("x",)], "data": [("text", "label"), ("a", "b")]})
     assert read_table(str(path)).columns == ["n"]
-    assert "others: data" in read_table(str(path)).content.form
+    assert "others: data" in read_table(str(path)).form
     assert pairs(read_table(str(path), options=ReadOptions(sheet="data"))) == [("a", "b")]
     with pytest.raises(InputError, match=r"--sheet more: .* has no such sheet; it has: notes, data\."):
         read_table(str(path), options=ReadOptions(sheet="more"))
@@ -299,7 +300,7 @@ def test_a_csv_that_was_saved_as_one_of_semicolons(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("\n".join(lines) + "\n")
     table = read_table(str(tmp_path / "a.csv"))
     assert pairs(table) == [("yes, really", "pos"), ("I &lt;3 it", "neg"), ("plain", "pos")]
-    assert table.content.places([2]) == [4]
+    assert table.places([2]) == [4]
 
 
 def test_rows_that_span_lines_in_a_csv_that_was_saved_as_one_of_semicolons(tmp_path: Path) -> None:
@@ -343,8 +344,8 @@ def test_rows_that_cannot_be_read_are_skipped_where_that_is_asked_for(
         read_table(str(tmp_path / name))
     table = read_table(str(tmp_path / name), options=ReadOptions(skips_bad_rows=True))
     assert pairs(table) == [("a", "x"), ("c", "y")]
-    assert said in table.content.form
-    assert table.content.skipped == 2
+    assert said in table.form
+    assert table.skipped == 2
 
 
 def written(header: str, rows: Callable[[int], str]) -> str:

@@ -9,8 +9,9 @@ import pytest
 
 from classify.data.dialect import detect_dialect, has_header
 from classify.data.formats.base import ReadOptions
+from classify.data.formats.registry import read_table
 from classify.data.names import LABEL_NAMES, TEXT_NAMES
-from classify.data.table import Table, read_table
+from classify.data.table import Table
 from classify.errors import InputError
 
 USUAL = (*TEXT_NAMES, *LABEL_NAMES)
@@ -46,7 +47,7 @@ def test_rows_that_repeat_the_header_are_dropped_and_counted(tmp_path: Path) -> 
     table = read(tmp_path, joined)
     assert len(table) == 2 * len(ROWS)
     assert "text" not in table.column("text")
-    assert f"rows that repeat the header dropped (line {len(ROWS) + 2})" in table.content.form
+    assert f"rows that repeat the header dropped (line {len(ROWS) + 2})" in table.form
     assert table.where([len(ROWS)]).endswith(f"a.csv line {len(ROWS) + 3}")
 
 
@@ -56,7 +57,7 @@ def test_the_line_in_which_excel_names_the_delimiter(tmp_path: Path, separator: 
     assert table.columns == ["text", "label"]
     assert len(table) == len(ROWS)
     assert table.where([0]).endswith("a.csv line 3")
-    assert "line 1 above the table left out" in table.content.form
+    assert "line 1 above the table left out" in table.form
 
 
 @pytest.mark.parametrize(
@@ -77,11 +78,11 @@ def test_lines_above_the_header_are_no_rows(tmp_path: Path, above: str, count: i
     assert table.columns[:2] == ["text", "label"]
     assert len(table) == len(ROWS)
     assert table.where([0]).endswith(f"line {count + 2}")
-    assert " above the table left out" in table.content.form
+    assert " above the table left out" in table.form
 
 
 def test_a_first_row_with_an_empty_cell_is_no_title(tmp_path: Path) -> None:
-    assert "above the table" not in read(tmp_path, "a card;\n" + lines()).content.form
+    assert "above the table" not in read(tmp_path, "a card;\n" + lines()).form
 
 
 PROSE = ["Hello, my card is lost", "Yes, please send it", "No, that is wrong", "Well, thank you"]
@@ -92,7 +93,7 @@ def test_prose_in_a_text_file_has_no_columns(tmp_path: Path) -> None:
     table = read(tmp_path, "\n".join(PROSE) + "\n", "a.txt")
     assert table.columns == ["text"]
     assert table.column("text") == PROSE
-    assert not table.content.has_names
+    assert not table.has_names
 
 
 @pytest.mark.parametrize("delimiter", [",", "\t", ";", "|"])
@@ -129,7 +130,7 @@ def test_bare_quotes_swallow_no_rows(tmp_path: Path) -> None:
     rows = bare_quotes(200)
     table = read(tmp_path, "text,label\n" + lines(",", rows))
     assert list(zip(table.column("text"), table.column("label"), strict=True)) == rows
-    assert "quotes are text" in table.content.form
+    assert "quotes are text" in table.form
 
 
 def test_texts_of_several_lines_stay_whole(tmp_path: Path) -> None:
@@ -138,14 +139,14 @@ def test_texts_of_several_lines_stay_whole(tmp_path: Path) -> None:
     body = "".join(f'"{text}",{label}\n' for text, label in rows)
     table = read(tmp_path, "text,label\n" + body)
     assert list(zip(table.column("text"), table.column("label"), strict=True)) == rows
-    assert table.content.notes == ()
+    assert table.notes == ()
 
 
 def test_a_field_of_many_lines_is_noted(tmp_path: Path) -> None:
     letter = "\n".join(f"line {number}" for number in range(12))
     table = read(tmp_path, f'text,label\n{lines(",", [("hello", "a")])}"{letter}",b\nyes,b\n')
     assert table.column("text")[1] == letter
-    assert table.content.notes == ('line 3: a field in quotes spans 12 lines; if its quote is text, double it ("")',)
+    assert table.notes == ('line 3: a field in quotes spans 12 lines; if its quote is text, double it ("")',)
 
 
 def test_fasttext(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from classify.data.formats.base import ReadOptions
 from classify.data.formats.hub import Hub
+from classify.data.source import Source
 
 ROOT = Path(__file__).parents[2]
 # Fill the cache as load_dataset does for a repository of files, under the name of the repository.
@@ -35,7 +36,7 @@ made.rename(target)
 READ = """
 import sys
 from classify.config.schema import DataConfig
-from classify.data.division import divide
+from classify.data.split_table import split_table
 from classify.data.reading import read_tables
 from classify.errors import InputError
 from classify.tasks.registry import recognise
@@ -44,10 +45,10 @@ try:
     tables = read_tables(config)
 except InputError as error:
     raise SystemExit(f"error: {error}")
-corpus = divide(tables, recognise(tables), config, 0)
-parts = [len(part) if part else None for part in (corpus.train, corpus.eval, corpus.test)]
-print(corpus.labels, parts, list(corpus.unlabelled))
-print(corpus.train.table.content.form, corpus.train.texts("text")[0], sep="; ")
+splits = split_table(tables, recognise(tables), config, 0)
+parts = [len(part) if part else None for part in (splits.train, splits.validation, splits.test)]
+print(splits.labels, parts, list(splits.unlabelled))
+print(splits.train.table.form, splits.train.texts("text")[0], sep="; ")
 """
 
 
@@ -104,4 +105,4 @@ def test_a_split_that_is_not_there(home: Path) -> None:
 def test_what_may_be_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, may: bool) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").mkdir()
-    assert Hub().recognises(path, ReadOptions()) == may
+    assert bool(Hub().sniff(Source(path, "--data"), ReadOptions())) == may

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from classify.config.schema import DataConfig
-from classify.data.corpus import Corpus
-from classify.data.division import divide
 from classify.data.labels import name_classes
 from classify.data.reading import read_tables
+from classify.data.split_table import split_table
+from classify.data.splits import Splits
 from classify.errors import InputError
 from classify.tasks.registry import recognise
 
@@ -33,37 +33,37 @@ COUNTS = {
 }
 
 
-def load(path: Path, counts: dict[str, int], **options: Any) -> Corpus:
+def load(path: Path, counts: dict[str, int], **options: Any) -> Splits:
     labels = [label for label, count in counts.items() for _ in range(count)]
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("text", "label"), *((f"text {i}", label) for i, label in enumerate(labels))])
     config = DataConfig(data=str(path), **options)
     tables = read_tables(config)
-    return divide(tables, recognise(tables), config, seed=0)
+    return split_table(tables, recognise(tables), config, seed=0)
 
 
 def test_labels_that_differ_in_writing_alone_are_one_class(tmp_path: Path) -> None:
     """Called as most rows call it; one line says so with the rows of each, and how to keep them apart."""
-    corpus = load(tmp_path / "a.csv", COUNTS)
-    assert corpus.labels == ["Billing", "Café", "Login", "Other", "Prices", "Refund", "Returns", "Shipping"]
-    (line,) = [guess.line() for guess in corpus.decisions if guess.what == "labels"]
+    splits = load(tmp_path / "a.csv", COUNTS)
+    assert splits.labels == ["Billing", "Café", "Login", "Other", "Prices", "Refund", "Returns", "Shipping"]
+    (line,) = [guess.line() for guess in splits.decisions if guess.what == "labels"]
     assert "'Billing' (63) = 'billing ' (2), 'Refund' (40) = 'REFUND' (1), 'Café' (12) = " in line
     assert line.endswith("(--normalize-labels none to change)")
-    rows = sum(len(part) for part in (corpus.train, corpus.eval, corpus.test or ()))
+    rows = sum(len(part) for part in (splits.train, splits.validation, splits.test or ()))
     assert rows == sum(COUNTS.values())
 
 
 def test_labels_are_kept_apart_where_that_is_asked_for(tmp_path: Path) -> None:
-    corpus = load(tmp_path / "a.csv", COUNTS, normalize_labels="none")
-    assert len(corpus.labels) == 11
-    assert not any(guess.what == "labels" for guess in corpus.decisions)
-    assert sum("they are two classes" in note for note in corpus.warnings) == 3
+    splits = load(tmp_path / "a.csv", COUNTS, normalize_labels="none")
+    assert len(splits.labels) == 11
+    assert not any(guess.what == "labels" for guess in splits.decisions)
+    assert sum("they are two classes" in note for note in splits.warnings) == 3
 
 
 def test_labels_that_nobody_mistyped_are_not_talked_about(tmp_path: Path) -> None:
-    corpus = load(tmp_path / "a.csv", {"a": 20, "b": 20})
-    assert [guess.what for guess in corpus.decisions] == ["text column", "label column", "task", "split"]
-    assert corpus.warnings == ()
+    splits = load(tmp_path / "a.csv", {"a": 20, "b": 20})
+    assert [guess.what for guess in splits.decisions] == ["text column", "label column", "task", "split"]
+    assert splits.warnings == ()
 
 
 @pytest.mark.parametrize(("one", "other"), [("m2", "m²"), ("A", "\uff21"), ("naïve", "naive"), ("a_b", "a b")])
@@ -84,10 +84,10 @@ def test_a_label_of_several_ways_has_one_name() -> None:
 @pytest.mark.parametrize("label", ["nan", "NULL", "None", "n/a", "NA"])
 def test_a_label_that_may_be_none_is_a_class_and_said(tmp_path: Path, label: str) -> None:
     counts = {"a": 30, "b": 30, label: 12}
-    corpus = load(tmp_path / "a.csv", counts)
-    assert label in corpus.labels
-    note = f"12 rows have the label {label!r}; where it means that there is none, give --unlabelled-value {label}"
-    assert note in corpus.warnings
+    splits = load(tmp_path / "a.csv", counts)
+    assert label in splits.labels
+    note = f"12 rows have the label {label!r}; if it means no label, give --unlabelled-value {label}"
+    assert note in splits.warnings
     without = load(tmp_path / "a.csv", counts, unlabelled_value=label)
     assert without.labels == ["a", "b"]
     assert len(without.unlabelled["unlabelled.csv"]) == 12

@@ -18,8 +18,8 @@ from classify.data import cache
 from classify.data.dialect import Dialect
 from classify.data.encoding import Encoding
 from classify.data.formats import delimited, large
+from classify.data.formats.registry import read_table
 from classify.data.source import Source
-from classify.data.table import read_table
 from tests.support.runs import read_json
 
 ROWS = 1_000_000

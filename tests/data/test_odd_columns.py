@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from classify.data.columns import Columns, find_columns
-from classify.data.table import read_table
+from classify.data.formats.registry import read_table
 from classify.errors import InputError
 
 ROWS = 120

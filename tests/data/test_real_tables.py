@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from classify.config.schema import DataConfig
-from classify.data.division import divide
+from classify.data.formats.registry import read_table
 from classify.data.reading import read_tables
-from classify.data.table import read_table
+from classify.data.split_table import split_table
 from classify.errors import InputError
 from classify.tasks.registry import recognise
 
@@ -62,10 +62,10 @@ def test_what_can_be_trained_on(name: str) -> None:
     options, classes = LABELLED[name]
     config = DataConfig(data=str(DATA / name), **options)
     tables = read_tables(config)
-    corpus = divide(tables, recognise(tables), config, 42)
-    assert len(corpus.labels) == classes
-    assert len(corpus.eval) > 0
-    assert len(set(corpus.train.texts(corpus.text_column)[:50])) > 40, "texts, not classes"
+    splits = split_table(tables, recognise(tables), config, 42)
+    assert len(splits.labels) == classes
+    assert len(splits.validation) > 0
+    assert len(set(splits.train.texts(splits.text_column)[:50])) > 40, "texts, not classes"
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -10,8 +10,9 @@ import pyarrow
 import pytest
 
 from classify.data.formats import delimited
-from classify.data.formats.base import Content, ReadOptions
-from classify.data.table import Table, read_table
+from classify.data.formats.base import ReadOptions
+from classify.data.formats.registry import read_table
+from classify.data.table import Table
 from classify.errors import InputError
 
 
@@ -25,7 +26,7 @@ def test_quoted_commas_newlines_and_quotes(tmp_path: Path) -> None:
     table = read_table(path)
     assert table.columns == ["text", "label"]
     assert table.column("text") == ["a, b\r\nc", 'say "hi"', 'plain "q" in']
-    assert table.content.places([0, 1, 2]) == [2, 4, 5]
+    assert table.places([0, 1, 2]) == [2, 4, 5]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ def test_a_quote_that_never_closes_swallows_no_rows(tmp_path: Path, content: byt
     """Where all lines are equally wide without them, quotes are text."""
     table = read_table(write(tmp_path / "a.csv", content))
     assert table.column("text") == texts
-    assert "quotes are text" in table.content.form
+    assert "quotes are text" in table.form
 
 
 def test_a_quote_that_never_closes_has_its_line(tmp_path: Path) -> None:
@@ -113,7 +114,7 @@ def test_a_broken_byte_far_into_a_large_file_is_said_with_its_line(
     monkeypatch.setattr(module, "_BLOCK", 64)
     table = read_table(write(tmp_path / "a.csv", b"text,label\n" + "é,x\n".encode() * 100 + b"\xff,x\n"))
     assert table.column("text")[-2:] == ["é", "\ufffd"]
-    assert "lines 102" in table.content.form
+    assert "lines 102" in table.form
     with pytest.raises(InputError, match=r"--encoding utf-8: .*a\.csv line 102 is not text in it"):
         read_table(str(tmp_path / "a.csv"), options=ReadOptions(encoding="utf-8"))
 
@@ -142,7 +143,7 @@ def test_quotes_that_are_text_stay(tmp_path: Path, texts: list[str]) -> None:
 
 def test_values_of_rows_in_several_chunks() -> None:
     arrow = pyarrow.table({"text": pyarrow.chunked_array([["a", "bb"], [], ["ccc"], ["d", "ee"]])})
-    table = Table("a", "0", Content(arrow, "", "", lambda rows: rows))
+    table = Table("a", "0", arrow, "", lambda rows: rows)
     assert table.take("text", np.array([0, 2, 4])) == ["a", "ccc", "ee"]
     assert table.take("text", np.array([], dtype=np.int64)) == []
     assert table.lengths("text").tolist() == [1, 2, 3, 1, 2]
@@ -157,15 +158,15 @@ def test_a_columns_digest_depends_on_its_values_alone(tmp_path: Path) -> None:
 
 
 def test_a_columns_digest_knows_boundaries_and_not_chunks() -> None:
-    def digest(*batch_by_tokens: list[str]) -> str:
-        arrow = pyarrow.table({"text": pyarrow.chunked_array(batch_by_tokens, pyarrow.string())})
-        return Table("a", "0", Content(arrow, "", "", lambda rows: rows)).digest("text")
+    def digest(*chunks: list[str]) -> str:
+        arrow = pyarrow.table({"text": pyarrow.chunked_array(chunks, pyarrow.string())})
+        return Table("a", "0", arrow, "", lambda rows: rows).digest("text")
 
     values = ["a", "bb", "", "ccc"]
     assert digest(values) == digest(values[:1], [], values[1:3], values[3:])
     assert digest(values) != digest(["ab", "b", "", "ccc"])
     sliced = pyarrow.table({"text": pyarrow.array(["z", *values, "z"]).slice(1, 4)})
-    assert Table("a", "0", Content(sliced, "", "", lambda rows: rows)).digest("text") == digest(values)
+    assert Table("a", "0", sliced, "", lambda rows: rows).digest("text") == digest(values)
 
 
 def test_places_in_several_files_are_found_in_one_pass_of_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import unicodedata
 
 import pytest
 
-from classify.data.split import split_rows
+from classify.data.split_rows import split_rows
 from classify.data.text_hashes import text_hashes
 
 

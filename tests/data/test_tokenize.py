@@ -13,7 +13,7 @@ from classify.config.schema import DEFAULT_MODEL
 from classify.data import cache
 from classify.data import tokenize as module
 from classify.data.formats.base import ReadOptions
-from classify.data.table import read_table
+from classify.data.formats.registry import read_table
 from classify.data.tokenize import (
     default_max_length,
     load_tokenizer,

@@ -13,9 +13,9 @@ import pytest
 from pyarrow import parquet
 
 from classify.config.schema import DataConfig
-from classify.data.division import divide
+from classify.data.formats.registry import read_table
 from classify.data.reading import read_tables
-from classify.data.table import read_table
+from classify.data.split_table import split_table
 from classify.errors import InputError
 from classify.tasks.registry import recognise
 
@@ -42,9 +42,9 @@ def test_nan_is_an_empty_label(tmp_path: Path, kind: Any) -> None:
     parquet.write_table(pyarrow.table({"text": TEXTS, "label": labels}), tmp_path / "a.parquet")
     config = DataConfig(data=str(tmp_path / "a.parquet"))
     tables = read_tables(config)
-    corpus = divide(tables, recognise(tables), config, seed=0)
-    assert corpus.labels == ["0.0", "1.0"]
-    assert list(corpus.unlabelled["unlabelled.csv"].rows) == [18, 19]
+    splits = split_table(tables, recognise(tables), config, seed=0)
+    assert splits.labels == ["0.0", "1.0"]
+    assert list(splits.unlabelled["unlabelled.csv"].rows) == [18, 19]
 
 
 def write(path: Path, rows: list[list[Any]], merged: str = "") -> Path:

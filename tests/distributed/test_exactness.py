@@ -158,7 +158,7 @@ def plain_run(folder: Path) -> dict[str, Any]:
         ids = torch.tensor([text + [0] * (longest - len(text)) for text in texts])
         mask = torch.tensor([[1] * len(text) + [0] * (longest - len(text)) for text in texts])
         model.train()
-        loss = model(input_ids=ids, attention_mask=mask, labels=torch.from_numpy(data.labels[step.rows])).loss
+        loss = model(input_ids=ids, attention_mask=mask, labels=torch.from_numpy(data.targets[step.rows])).loss
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

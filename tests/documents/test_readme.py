@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from classify.data.table import read_table
+from classify.data.formats.registry import read_table
 from tests.support import tiny
 from tests.support.documents import DISTRIBUTED, commands
 from tests.support.processes import ROOT, Process, run, unlaunched

@@ -17,8 +17,8 @@ from tests.support.processes import ROOT
 LABELS = ["a", "b", "c", "d"]
 
 
-def scored(truth: list[int], predicted: list[int], labels: list[str] = LABELS) -> metrics.Scores:
-    return metrics.score_classes(np.eye(len(labels))[predicted], np.array(truth), labels, seed=0)
+def scored(targets: list[int], predicted: list[int], labels: list[str] = LABELS) -> metrics.Scores:
+    return metrics.score_classes(np.eye(len(labels))[predicted], np.array(targets), labels, seed=0)
 
 
 def test_few_rows_say_little() -> None:
@@ -32,10 +32,10 @@ def test_few_rows_say_little() -> None:
 
 
 def test_classes_that_are_never_right_are_named() -> None:
-    truth = [0] * 20 + [1] * 5 + [2] * 4 + [3] * 20
-    result = scored(truth, [0] * 24 + [1] + [0] * 4 + [0] * 18 + [3] * 2)
+    targets = [0] * 20 + [1] * 5 + [2] * 4 + [3] * 20
+    result = scored(targets, [0] * 24 + [1] + [0] * 4 + [0] * 18 + [3] * 2)
     assert advice.missed_classes(result) == [], "a recall of 0.1 or more, or fewer than five rows"
-    result = scored(truth, [0] * 29 + [0] * 19 + [3])
+    result = scored(targets, [0] * 29 + [0] * 19 + [3])
     (line,) = advice.missed_classes(result)
     assert line.startswith("'d' (1 of 20 rows), 'b' (0 of 5 rows): almost never predicted right; ")
     assert "more rows" in line
@@ -45,8 +45,8 @@ def test_classes_that_are_never_right_are_named() -> None:
 
 def test_at_most_three_missed_classes_are_named() -> None:
     labels = [f"class {number}" for number in range(7)]
-    truth = [number for number in range(7) for _ in range(5 + number)]
-    (line,) = advice.missed_classes(scored(truth, [0 if t else 1 for t in truth], labels))
+    targets = [number for number in range(7) for _ in range(5 + number)]
+    (line,) = advice.missed_classes(scored(targets, [0 if t else 1 for t in targets], labels))
     assert line.startswith("'class 6' (0 of 11 rows), 'class 5' (0 of 10 rows), 'class 4' (0 of 9 rows) and 4 more: ")
 
 
@@ -56,23 +56,23 @@ def test_the_largest_class_of_the_training_part_is_the_score_to_beat() -> None:
     assert (other.label, other.metrics["accuracy"]) == ("b", 0.31), (
         "though another class is the largest of the scored rows"
     )
-    truth = np.array([1] * 69 + [0] * 31)
-    majority = SingleLabel(LABELS).majority(train, truth)
+    targets = np.array([1] * 69 + [0] * 31)
+    majority = SingleLabel(LABELS).majority(train, targets)
     assert majority.label == "b"
     assert majority.metrics["macro_f1"] == pytest.approx((2 * 69 / 169 + 0) / 2)
     assert majority.as_json() == {"label": "b", "accuracy": 0.69, "macro_f1": majority.metrics["macro_f1"]}
-    close = scored(truth.tolist(), [1] * 69 + [0] * 5 + [1] * 26)
+    close = scored(targets.tolist(), [1] * 69 + [0] * 5 + [1] * 26)
     (line,) = advice.beside_majority(close, majority)
     assert line.startswith("always saying 'b' would score accuracy 0.6900, macro F1 0.4083, and")
-    assert advice.beside_majority(scored(truth.tolist(), truth.tolist()), majority) == []
+    assert advice.beside_majority(scored(targets.tolist(), targets.tolist()), majority) == []
 
 
 def test_one_answer_for_all_rows() -> None:
-    truth = [0] * 30 + [1] * 30
-    (line,) = advice.one_answer(scored(truth, [1] * 60), "test")
+    targets = [0] * 30 + [1] * 30
+    (line,) = advice.one_answer(scored(targets, [1] * 60), "test")
     assert line.startswith("all 60 test rows are predicted as 'b'")
     assert "--learning-rate" in line
-    assert advice.one_answer(scored(truth, [1] * 59 + [0]), "test") == []
+    assert advice.one_answer(scored(targets, [1] * 59 + [0]), "test") == []
     assert advice.one_answer(scored([1] * 8, [1] * 8), "test") == [], "there is one class only to be predicted"
 
 
@@ -98,8 +98,8 @@ def test_a_loss_that_does_not_fall(first: float, last: float, epochs: float, par
     assert "warmup_steps" in lines[0]
 
 
-def summary(result: metrics.Scores, truth: list[int], rival: float | None = None, last: float = 0.1) -> list[str]:
-    majority = SingleLabel(LABELS).majority(np.array(truth), np.array(truth))
+def summary(result: metrics.Scores, targets: list[int], rival: float | None = None, last: float = 0.1) -> list[str]:
+    majority = SingleLabel(LABELS).majority(np.array(targets), np.array(targets))
     loss = advice.TrainingLoss(first=0.9, last=last, epochs=3.0)
     baseline = None if rival is None else Baseline({"macro_f1": rival}, 1, 1.0)
     return advice.notes(
@@ -108,14 +108,14 @@ def summary(result: metrics.Scores, truth: list[int], rival: float | None = None
 
 
 def test_a_good_run_has_no_notes() -> None:
-    truth = [0, 1, 2, 3] * 30
-    assert summary(scored(truth, truth), truth, rival=0.9) == []
+    targets = [0, 1, 2, 3] * 30
+    assert summary(scored(targets, targets), targets, rival=0.9) == []
 
 
 def test_one_cause_has_one_line() -> None:
     """A model with one answer for all also misses classes and is no better than the majority: said once."""
-    truth = [0] * 60 + [1] * 60
-    lines = summary(scored(truth, [0] * 120), truth, rival=0.9, last=math.log(4) + 0.1)
+    targets = [0] * 60 + [1] * 60
+    lines = summary(scored(targets, [0] * 120), targets, rival=0.9, last=math.log(4) + 0.1)
     assert [line.split()[0] for line in lines] == ["the", "all", "the"]
     assert lines[0].startswith("the baseline is the better one here")
     assert all("\n" not in line for line in lines)

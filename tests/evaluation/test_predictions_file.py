@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from classify.data.files import atomic_write
-from classify.data.table import Table, read_table
+from classify.data.formats.registry import read_table
+from classify.data.table import Table
 from classify.evaluation.predictions_file import write_predictions
 from classify.tasks.single_label import SingleLabel
 

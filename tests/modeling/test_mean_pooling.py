@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from classify.config.schema import TrainingConfig
-from classify.data.table import read_table
+from classify.data.formats.registry import read_table
 from classify.data.tokenize import load_tokenizer, tokenize
 from classify.errors import InputError
 from classify.evaluation.inference import features_of

@@ -23,16 +23,16 @@ def logits() -> np.ndarray:
 
 
 @pytest.fixture
-def truth() -> np.ndarray:
+def targets() -> np.ndarray:
     return np.random.default_rng(1).integers(0, 4, 200)
 
 
-def test_scores_are_scikit_learns(logits: np.ndarray, truth: np.ndarray) -> None:
-    result = metrics.score_classes(logits, truth, ["a", "b", "c", "d"], seed=0)
+def test_scores_are_scikit_learns(logits: np.ndarray, targets: np.ndarray) -> None:
+    result = metrics.score_classes(logits, targets, ["a", "b", "c", "d"], seed=0)
     predicted = logits.argmax(axis=1)
-    assert result["accuracy"] == accuracy_score(truth, predicted)
-    assert result["macro_f1"] == f1_score(truth, predicted, average="macro")
-    assert result["loss"] == pytest.approx(log_loss(truth, metrics.softmax(logits)))
+    assert result["accuracy"] == accuracy_score(targets, predicted)
+    assert result["macro_f1"] == f1_score(targets, predicted, average="macro")
+    assert result["loss"] == pytest.approx(log_loss(targets, metrics.softmax(logits)))
     assert sum(values["support"] for values in result.per_class.values()) == 200
 
 
@@ -42,17 +42,17 @@ def test_the_interval_of_accuracy_is_wilsons(right: int, rows: int) -> None:
     z, share = 1.959963984540054, right / rows
     centre = (share + z * z / (2 * rows)) / (1 + z * z / rows)
     half = z * math.sqrt(share * (1 - share) / rows + z * z / (4 * rows * rows)) / (1 + z * z / rows)
-    truth = np.zeros(rows, dtype=np.int64)
+    targets = np.zeros(rows, dtype=np.int64)
     logits = np.where(np.arange(rows)[:, None] < right, [[1.0, 0.0]], [[0.0, 1.0]])
-    low, high = metrics.score_classes(logits, truth, ["a", "b"], seed=0).intervals["accuracy"] or (0, 0)
+    low, high = metrics.score_classes(logits, targets, ["a", "b"], seed=0).intervals["accuracy"] or (0, 0)
     assert (low, high) == (pytest.approx(centre - half, abs=1e-9), pytest.approx(centre + half, abs=1e-9))
     assert high - low > 0.03
 
 
 @pytest.mark.parametrize("right", [True, False])
 def test_resamples_that_are_all_alike_give_no_interval_of_macro_f1(right: bool) -> None:
-    truth = np.arange(20) % 2
-    result = metrics.score_classes(np.eye(2)[truth if right else 1 - truth], truth, ["a", "b"], seed=0)
+    targets = np.arange(20) % 2
+    result = metrics.score_classes(np.eye(2)[targets if right else 1 - targets], targets, ["a", "b"], seed=0)
     assert result["macro_f1"] == float(right)
     assert result.as_json()["macro_f1_interval"] is None
     accuracy, f1 = metrics.table(result).splitlines()[-2:]

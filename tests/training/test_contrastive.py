@@ -53,7 +53,7 @@ def spread(folder: Path, steps: int) -> tuple[float, Any]:
         contrastive.contrastive_warmup(model, data, config.start(), config, steps)
     features = features_of(model, data.tokens, data.rows, config.start())
     unit = features / np.linalg.norm(features, axis=1, keepdims=True)
-    same = data.labels[:, None] == data.labels[None, :]
+    same = data.targets[:, None] == data.targets[None, :]
     cosines, apart = unit @ unit.T, ~np.eye(len(unit), dtype=bool)
     return float(cosines[same & apart].mean() - cosines[~same].mean()), model
 

@@ -21,7 +21,7 @@ import torch
 from safetensors.torch import load_file
 
 import classify
-from classify.data.table import read_table
+from classify.data.formats.registry import read_table
 from classify.errors import InputError
 from classify.modeling.classifier import load_model, load_trained
 from classify.modeling.hub import resolve_model
@@ -418,13 +418,13 @@ def test_smoothed_labels_and_class_weights_reach_a_run(model_folder: Path, tmp_p
     changes |= {"label_smoothing_factor": 0.2, "class_weights": "balanced", "eval_data": str(again)}
     out = train(make_config(model_folder, table, tmp_path / "out", **changes))
     labels = sorted({label for _, label in rows})
-    truth = torch.tensor([labels.index(label) for _, label in rows])
+    targets = torch.tensor([labels.index(label) for _, label in rows])
     with (out / "predictions.csv").open(newline="", encoding="utf-8") as file:
         chances = [[float(row[f"prob_{label}"]) for label in labels] for row in csv.DictReader(file)]
-    counts = torch.bincount(truth)
+    counts = torch.bincount(targets)
     assert counts.max() > 3 * counts.min()
     weights = len(rows) / (len(labels) * counts.float())
-    expected = torch.nn.functional.cross_entropy(torch.tensor(chances).log(), truth, weights, label_smoothing=0.2)
+    expected = torch.nn.functional.cross_entropy(torch.tensor(chances).log(), targets, weights, label_smoothing=0.2)
     assert read_json(out / "metrics.json")["train"]["loss"] == pytest.approx(float(expected), rel=1e-4)
 
 

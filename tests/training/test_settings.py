@@ -36,9 +36,9 @@ def after_one_step(folder: Path, **settings: Any) -> tuple[dict[str, torch.Tenso
     data, model = fresh(folder)
     prepare = settings.pop("prepare", lambda _: None)
     prepare(model)
-    data = dataclasses.replace(data, labels=settings.pop("labels", data.labels))
+    data = dataclasses.replace(data, targets=settings.pop("labels", data.targets))
     config = TrainingConfig(use_cpu=True, max_steps=1, seed=SEED, logging_steps=1, max_grad_norm=0.0, **settings)
-    trainer = make_trainer(model, data, config, config.start(), BATCH, SingleLabel("abc").loss(config, data.labels))
+    trainer = make_trainer(model, data, config, config.start(), BATCH, SingleLabel("abc").loss(config, data.targets))
     caught: dict[str, torch.Tensor] = {}
 
     def note(*_: Any) -> None:
@@ -58,8 +58,8 @@ def plain(
     model.use_packing(False)
     rows = BatchSampler(57, BATCH, SEED).step_at(0).rows
     logits = model.classifier(model.batch(data.tokens, rows))
-    truth = data.labels if labels is None else labels
-    mean = cross_entropy(logits, torch.from_numpy(truth[rows]), **loss)
+    targets = data.targets if labels is None else labels
+    mean = cross_entropy(logits, torch.from_numpy(targets[rows]), **loss)
     mean.backward()
     found = {n: p.grad for n, p in model.stock.named_parameters() if p.grad is not None}
     return found, mean.item()
@@ -91,7 +91,7 @@ def test_smoothed_labels(model_folder: Path, micro: int) -> None:
 def test_class_weights_stand_in_numerator_and_denominator(model_folder: Path, micro: int) -> None:
     """torch divides its weighted mean by the sum of weights; so does a batch that is cut into micro-batches."""
     data, _ = data_and_model(model_folder)
-    labels: npt.NDArray[np.int64] = np.where(data.labels == 0, 1, data.labels)  # unbalanced, and a class without a row
+    labels: npt.NDArray[np.int64] = np.where(data.targets == 0, 1, data.targets)  # a class has no row
     counts = np.bincount(labels, minlength=3)
     weights = balanced_weights(labels, 3)
     np.testing.assert_allclose(weights, [1.0, 57 / (2 * counts[1]), 57 / (2 * counts[2])], rtol=1e-6)
@@ -209,7 +209,7 @@ def test_schedules_move_the_weights_as_a_plain_loop_does(model_folder: Path, sch
         optimizer.param_groups[0]["lr"] = 1e-3 * rate
         optimizer.zero_grad()
         cross_entropy(
-            stock.classifier(stock.batch(other.tokens, rows)), torch.from_numpy(other.labels[rows])
+            stock.classifier(stock.batch(other.tokens, rows)), torch.from_numpy(other.targets[rows])
         ).backward()
         optimizer.step()
     moved = 0.0

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from classify.config.schema import TrainingConfig
-from classify.data.split import cap_rows
+from classify.data.split_rows import cap_rows
 from classify.evaluation import metrics
 from classify.modeling.lora import add_adapters
 from classify.training import contrastive, dry_run

@@ -1,26 +1,30 @@
-"""What a form of table answers, and what reading one gives."""
+"""The protocol of a form of table, and the options that reading takes."""
 
 from __future__ import annotations
 
+import enum
+import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
+from classify.data.encoding import decode_start
 from classify.data.source import Source
+from classify.data.table import Table
 
-if TYPE_CHECKING:
-    import pyarrow
+# Control characters that texts do not hold.
+_CONTROL = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What is known of a file before it is read.
+    """What is known of a table before it is read.
 
-    A person says its encoding, a workbook's sheet, whether rows that cannot be read are skipped, which file holds the
-    label of each of its lines (`labels`), and whether its first row is data (`no_header`). `columns` are those of
-    the table that it goes with: a file whose first row is none of them, and as wide, has them without a header.
+    `encoding`, `sheet`, `skips_bad_rows`, `labels` (the file with the label of each line) and `no_header` come from
+    flags. `columns` are those of the table that this one goes with: a file whose first row is none of them, and as
+    wide, has these columns and no header.
     """
 
     encoding: str | None = None
@@ -31,66 +35,59 @@ class ReadOptions:
     no_header: bool = False
 
 
-@dataclass(frozen=True)
-class Content:
-    """A table as it was read: every column a string column, rows in the order of the file.
+class Confidence(enum.IntEnum):
+    """How sure a format is that a path is of its form; the surest one reads it, of equals the first registered."""
 
-    `form` says in words what the file was taken for, and `flag` how to say otherwise. `places` gives, for row numbers,
-    where each stands in the file, and `unit` what these places are: lines, rows of a sheet, files. `skipped` rows could
-    not be read. `notes` say what may have been read wrong.
-    """
-
-    arrow: pyarrow.Table
-    form: str
-    flag: str
-    places: Callable[[Sequence[int]], Sequence[int | str]]
-    unit: str = "line"
-    has_names: bool = True
-    skipped: int = 0
-    notes: tuple[str, ...] = ()
-
-    def named(self, names: Sequence[str]) -> Content:
-        """The same rows under other names of the columns."""
-        return replace(self, arrow=self.arrow.rename_columns(list(names)))
+    NONE = 0
+    FALLBACK = 1
+    NAME = 2
+    CONTENT = 3
+    NAME_AND_CONTENT = 4
+    CERTAIN = 5
 
 
 class Format(ABC):
-    """A form of table. Reading raises InputError with all faults of the file, each with its place."""
+    """A form of table: a kind of file, a folder, a data set elsewhere."""
+
+    # Endings of file names, where it is a kind of file.
+    suffixes: tuple[str, ...] = ()
+
+    @abstractmethod
+    def sniff(self, source: Source, options: ReadOptions) -> Confidence:
+        """Return how sure it is that the path is of this form."""
+
+    @abstractmethod
+    def read(self, source: Source, options: ReadOptions) -> Table:
+        """Read all rows. Raises InputError with all faults, each with its place."""
+
+    def splits(self, source: Source) -> dict[str, str]:
+        """Return the path of each split (train, eval, test) where a path holds several tables; {} for one table."""
+        return {}
+
+
+class FileFormat(Format):
+    """A kind of file, recognized by how its bytes begin or by its name."""
 
     name: str
-    suffixes: tuple[str, ...]
     is_text = True
 
     @abstractmethod
-    def recognises(self, start: bytes) -> bool:
-        """Whether a file that begins so is of this form, whatever its name says."""
+    def matches(self, start: bytes) -> bool:
+        """Return whether a file that begins with these bytes is of this form, whatever its name is."""
 
-    @abstractmethod
-    def read(self, source: Source, options: ReadOptions) -> Content:
-        """All rows of a file."""
-
-
-class Layout(ABC):
-    """A form of table that is not one file: a folder, two files, a data set that lies elsewhere.
-
-    Reading raises InputError with all faults.
-    """
-
-    @abstractmethod
-    def recognises(self, path: str, options: ReadOptions) -> bool:
-        """Whether what a person named is of this form."""
-
-    def parts(self, path: str, flag: str) -> dict[str, str]:
-        """What to name for each part of a data set that is laid out so (train, eval, test); {} of one table."""
-        return {}
-
-    @abstractmethod
-    def read(self, path: str, flag: str, options: ReadOptions) -> tuple[Content, str]:
-        """All rows, and a SHA-256 of what they were read from."""
+    def sniff(self, source: Source, options: ReadOptions) -> Confidence:
+        """Compare the first bytes and the name; programs export text under the names of workbooks."""
+        if not source.is_file:
+            return Confidence.NONE
+        named = source.suffix in self.suffixes
+        if self.matches(source.head):
+            return Confidence.NAME_AND_CONTENT if named else Confidence.CONTENT
+        holds_text = not _CONTROL.search(decode_start(source.head))
+        return Confidence.NAME if named and (self.is_text or not holds_text) else Confidence.NONE
 
 
 def unique_names(names: Sequence[str]) -> tuple[list[str], str]:
-    """Names of columns, those that come again numbered as pandas does (text, text.1); and a remark on these, or ""."""
+    """Number column names that come again as pandas does (text, text.1); also return a remark on these, or ""."""
     given, counts = set(names), Counter[str]()
     unique: dict[str, str] = {}
     for name in names:

@@ -1,4 +1,4 @@
-"""Parquet, and Arrow's own files (Feather, the streams of `datasets`)."""
+"""Parquet, Arrow's own files (Feather, the streams of `datasets`), and folders that `datasets` saved."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from classify.data.formats.base import Content, Format, Layout, ReadOptions, as_text, unique_names
+from classify.data.formats.base import Confidence, FileFormat, Format, ReadOptions, as_text, unique_names
 from classify.data.formats.large import LARGE, stored
 from classify.data.source import Source
+from classify.data.table import Table
 from classify.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,19 +24,19 @@ _BLOCK_ROWS = 1 << 16
 _OFFSET_BYTES = 4  # of an empty text in a column
 
 
-class Parquet(Format):
+class Parquet(FileFormat):
     """Columns of any type that can be written as text."""
 
     name = "Parquet"
     suffixes = (".parquet",)
     is_text = False
 
-    def recognises(self, start: bytes) -> bool:
-        """By its magic number."""
+    def matches(self, start: bytes) -> bool:
+        """Look for the magic number."""
         return start.startswith(b"PAR1")
 
-    def read(self, source: Source, options: ReadOptions) -> Content:
-        """All rows. Raises InputError where the file is damaged."""
+    def read(self, source: Source, options: ReadOptions) -> Table:
+        """Read all rows. Raises InputError where the file is damaged."""
         from pyarrow import parquet
 
         with _reading(source, self.name) as stream:
@@ -47,32 +48,32 @@ class Parquet(Format):
             repeated = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
             stream.seek(0)
             with parquet.ParquetFile(stream, metadata=metadata, read_dictionary=repeated) as file:
-                columns = _Columns(source.path, file.schema_arrow)
+                columns = _Columns(source.path, source.sha256, file.schema_arrow)
                 if size <= LARGE:
-                    return columns.as_content(file.iter_batches(), self.name, source.check_growth)
+                    return columns.read(file.iter_batches(), self.name, source.check_growth)
 
                 def read() -> pyarrow.RecordBatchReader:
                     return columns.as_texts(file.iter_batches(), source.check_growth)
 
-                return columns.content_of(stored(f"{self.name}\0{source.sha256}", read), self.name)
+                return columns.as_table(stored(f"{self.name}\0{source.sha256}", read), self.name)
 
 
-class Arrow(Format):
+class Arrow(FileFormat):
     """Arrow's file and stream formats; Feather's second version is the first of them."""
 
     name = "Arrow"
     suffixes = (".arrow", ".feather")
     is_text = False
 
-    def recognises(self, start: bytes) -> bool:
-        """By the magic number of files, or the continuation mark of streams."""
+    def matches(self, start: bytes) -> bool:
+        """Look for the magic number of files, or the continuation mark of streams."""
         return start.startswith((b"ARROW1", b"FEA1", b"\xff\xff\xff\xff"))
 
-    def read(self, source: Source, options: ReadOptions) -> Content:
-        """All rows. Raises InputError where the file is damaged."""
+    def read(self, source: Source, options: ReadOptions) -> Table:
+        """Read all rows. Raises InputError where the file is damaged."""
         import pyarrow
 
-        start = source.start(4)
+        start = source.head[:4]
         with _reading(source, self.name) as stream:
             batches: Iterable[pyarrow.RecordBatch]
             if start == b"\xff\xff\xff\xff":
@@ -86,41 +87,44 @@ class Arrow(Format):
             else:
                 file = pyarrow.ipc.open_file(stream)
                 schema, batches = file.schema, map(file.get_batch, range(file.num_record_batches))
-            return _Columns(source.path, schema).as_content(batches, self.name, source.check_growth)
+            return _Columns(source.path, source.sha256, schema).read(batches, self.name, source.check_growth)
 
 
-class SavedDataset(Layout):
+class SavedDataset(Format):
     """A folder that `datasets.Dataset.save_to_disk` wrote."""
 
-    def recognises(self, path: str, options: ReadOptions) -> bool:
-        """By its two files."""
-        return all((Path(path) / name).is_file() for name in ("state.json", "dataset_info.json"))
+    def sniff(self, source: Source, options: ReadOptions) -> Confidence:
+        """Look for its two files."""
+        files = (Path(source.path) / name for name in ("state.json", "dataset_info.json"))
+        return Confidence.CERTAIN if all(file.is_file() for file in files) else Confidence.NONE
 
-    def read(self, path: str, flag: str, options: ReadOptions) -> tuple[Content, str]:
-        """All rows. Raises InputError where a file is damaged."""
+    def read(self, source: Source, options: ReadOptions) -> Table:
+        """Read all rows. Raises InputError where a file is damaged."""
         import datasets
         import pyarrow
 
         digest = hashlib.sha256()
-        for file in sorted(Path(path).iterdir()):
+        for file in sorted(Path(source.path).iterdir()):
             with file.open("rb") as stream:
                 digest.update(hashlib.file_digest(stream, "sha256").digest())
         try:
-            saved = datasets.load_from_disk(path)
+            saved = datasets.load_from_disk(source.path)
             typed = saved.with_format("arrow")[:].replace_schema_metadata(saved.features.arrow_schema.metadata)
-            return as_content(path, typed, "a data set of `datasets`"), digest.hexdigest()
+            return as_table(source.path, digest.hexdigest(), typed, "a data set of `datasets`")
         except (pyarrow.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{path}: not a readable folder of datasets ({str(error).splitlines()[0]}).") from None
+            raise InputError(
+                f"{source.path}: not a readable folder of datasets ({str(error).splitlines()[0]})."
+            ) from None
 
 
-def as_content(path: str, typed: pyarrow.Table, name: str) -> Content:
+def as_table(path: str, digest: str, typed: pyarrow.Table, form: str) -> Table:
     """Convert columns of any type to text. Raises InputError where there is no row."""
-    return _Columns(path, typed.schema).as_content(typed.to_batches(), name)
+    return _Columns(path, digest, typed.schema).read(typed.to_batches(), form)
 
 
 @contextlib.contextmanager
 def _reading(source: Source, name: str) -> Iterator[Any]:
-    """Open a file for Arrow, whose errors become InputErrors."""
+    """Open a file for Arrow; turn its errors into InputErrors."""
     import pyarrow
 
     try:
@@ -134,9 +138,9 @@ def _reading(source: Source, name: str) -> Iterator[Any]:
 
 
 class _Columns:
-    """The columns of a schema, and how their values are written as text."""
+    """Writes the columns of a schema as text."""
 
-    def __init__(self, path: str, schema: pyarrow.Schema):
+    def __init__(self, path: str, digest: str, schema: pyarrow.Schema):
         import pyarrow
 
         for field in schema:
@@ -144,27 +148,29 @@ class _Columns:
                 raise InputError(
                     f"{path}: column {field.name!r} is {field.type}, which is not read here; save a plain one."
                 )
-        self._path, self._given = path, schema.names
+        self._path, self._digest, self._given = path, digest, schema.names
         names, self._remark = unique_names(schema.names)
         self._schema = pyarrow.schema([(name, pyarrow.string()) for name in names])
         self._class_names = _class_names(schema)
 
-    def as_content(
+    def read(
         self, batches: Iterable[pyarrow.RecordBatch], form: str, check_size: Callable[[int], None] = lambda size: None
-    ) -> Content:
+    ) -> Table:
         """Read all rows. Raises InputError where there is none, or `check_size` does."""
-        return self.content_of(self.as_texts(batches, check_size).read_all(), form)
+        return self.as_table(self.as_texts(batches, check_size).read_all(), form)
 
-    def content_of(self, arrow: pyarrow.Table, form: str) -> Content:
-        """Return the content of a table of texts. Raises InputError where it has no row."""
+    def as_table(self, arrow: pyarrow.Table, form: str) -> Table:
+        """Wrap an Arrow table of texts. Raises InputError where it has no row."""
         if not arrow.num_rows or not arrow.num_columns:
             raise InputError(f"{self._path}: no row in it. Expected one row per text.")
-        return Content(arrow, form + self._remark, "", lambda rows: [row + 1 for row in rows], "row")
+        return Table(
+            self._path, self._digest, arrow, form + self._remark, lambda rows: [row + 1 for row in rows], "row"
+        )
 
     def as_texts(
         self, batches: Iterable[pyarrow.RecordBatch], check_size: Callable[[int], None]
     ) -> pyarrow.RecordBatchReader:
-        """Convert batches as they are read; `check_size` gets the bytes of all so far before their texts are made."""
+        """Convert batches as they are read; `check_size` is called with the bytes so far before texts are made."""
         import pyarrow
 
         def converted() -> Iterator[pyarrow.RecordBatch]:

@@ -23,11 +23,12 @@ import numpy as np
 
 from classify.data.dialect import Dialect, candidates, find_table, has_header, is_table, rows_of, skip_lines
 from classify.data.encoding import Encoding, detect_encoding
-from classify.data.formats.base import Content, Format, ReadOptions, unique_names
+from classify.data.formats.base import Confidence, FileFormat, ReadOptions, unique_names
 from classify.data.formats.large import LARGE, stored
 from classify.data.formats.resaved import original_text
 from classify.data.names import LABEL_NAMES, PAIRED_NAMES, TEXT_NAMES
 from classify.data.source import Source
+from classify.data.table import Table
 from classify.errors import InputError
 
 if TYPE_CHECKING:
@@ -45,21 +46,25 @@ _PLAIN = (".txt", "")
 _USUAL = (*TEXT_NAMES, *LABEL_NAMES, *itertools.chain(*PAIRED_NAMES))
 
 
-class Delimited(Format):
+class Delimited(FileFormat):
     """The form of a text file that is none of the others."""
 
     name = "CSV"
     suffixes = (".csv", ".tsv", ".txt", ".tab", ".psv")
 
-    def recognises(self, start: bytes) -> bool:
-        """Never: what nothing else recognises is taken for it."""
+    def matches(self, start: bytes) -> bool:
+        """Return False: any text may be one."""
         return False
 
-    def read(self, source: Source, options: ReadOptions) -> Content:
+    def sniff(self, source: Source, options: ReadOptions) -> Confidence:
+        """Take every file that is of no other form."""
+        return super().sniff(source, options) or (Confidence.FALLBACK if source.is_file else Confidence.NONE)
+
+    def read(self, source: Source, options: ReadOptions) -> Table:
         """All rows, each as wide as the header. Raises InputError with the lines of rows that are not."""
         return _drop_repeated_header(source, self._read(source, options))
 
-    def _read(self, source: Source, options: ReadOptions) -> Content:
+    def _read(self, source: Source, options: ReadOptions) -> Table:
         encoding = detect_encoding(source, options.encoding)
         with encoding.text(source) as stream:
             sample = stream.read(_SAMPLE)
@@ -73,10 +78,10 @@ class Delimited(Format):
         if _is_wrapped(sample, dialect):
             text, dialect = text.unwrapped(dialect, Dialect(",")), Dialect(",")
         with contextlib.suppress(InputError, csv.Error):
-            content, lines = _read(text, dialect, options)
+            table, lines = _read(text, dialect, options)
             if lines == text.lines and not text.has_quotes_inside(dialect):
-                first = text.above + text.empty_lines + 1 + content.has_names
-                return replace(content, places=lambda rows: [first + row for row in rows])
+                first = text.above + text.empty_lines + 1 + table.has_names
+                return replace(table, places=lambda rows: [first + row for row in rows])
         # Rows of several lines, empty lines - or quotes that are none, or rows of another width.
         try:
             dialect, survey = _check_dialect(text, dialect, sample)
@@ -310,7 +315,7 @@ def _swallows_rows(text: _Text, dialect: Dialect, bare: Dialect) -> bool:
     )
 
 
-def _read(text: _Text, dialect: Dialect, options: ReadOptions) -> tuple[Content, int]:
+def _read(text: _Text, dialect: Dialect, options: ReadOptions) -> tuple[Table, int]:
     """All rows by Arrow, and how many lines they are if none spans several."""
     source, encoding = text.source, text.encoding
     first = [row for _, row in itertools.islice(text.rows(dialect), _SAMPLE_ROWS)]
@@ -328,35 +333,36 @@ def _read(text: _Text, dialect: Dialect, options: ReadOptions) -> tuple[Content,
         lines = {number: line for number, (line, _) in enumerate(starts) if number in wanted}
         return [lines[row + header] for row in rows]
 
-    return Content(arrow, form, encoding.flag, places, has_names=header), len(arrow) + header
+    table = Table(source.path, source.sha256, arrow, form, places, flag=encoding.flag, has_names=header)
+    return table, len(arrow) + header
 
 
-def _drop_repeated_header(source: Source, content: Content) -> Content:
+def _drop_repeated_header(source: Source, table: Table) -> Table:
     """Drop rows that repeat the header, as in files joined by `cat`. Raises InputError where no other row is left."""
     import pyarrow.compute as pc
 
-    arrow = content.arrow
-    if not content.has_names or arrow.num_columns < 2:
-        return content
+    arrow = table.arrow
+    if not table.has_names or arrow.num_columns < 2:
+        return table
     names = arrow.column_names
     # Comparing with a Python string would have pyarrow import pandas.
     likely = np.from_dlpack(pc.indices_nonzero(pc.starts_with(arrow[names[0]], names[0]))).tolist()
     dropped = [row for row in likely if all(arrow[name][row].as_py() == name for name in names)]
     if not dropped:
-        return content
+        return table
     kept = np.delete(np.arange(len(arrow)), dropped)
     if not len(kept):
         raise InputError(f"{source.path}: there is a header but no row below it. Expected one row per text.")
-    lines = ", ".join(map(str, content.places(dropped[:_SHOWN]))) + (", ..." if len(dropped) > _SHOWN else "")
+    lines = ", ".join(map(str, table.places(dropped[:_SHOWN]))) + (", ..." if len(dropped) > _SHOWN else "")
     return replace(
-        content,
+        table,
         arrow=arrow.take(kept),
-        form=f"{content.form}; rows that repeat the header dropped (line{'s' * (len(dropped) > 1)} {lines})",
-        places=lambda rows: content.places([int(kept[row]) for row in rows]),
+        form=f"{table.form}; rows that repeat the header dropped (line{'s' * (len(dropped) > 1)} {lines})",
+        places=lambda rows: table.places([int(kept[row]) for row in rows]),
     )
 
 
-def _read_good(text: _Text, dialect: Dialect, options: ReadOptions) -> Content:
+def _read_good(text: _Text, dialect: Dialect, options: ReadOptions) -> Table:
     """The rows that are as wide as the header, and what was left out."""
     import pyarrow
 
@@ -385,7 +391,10 @@ def _read_good(text: _Text, dialect: Dialect, options: ReadOptions) -> Content:
     def places(wanted: Sequence[int]) -> list[int]:
         return [lines[row + header] for row in wanted]
 
-    return Content(arrow, form, "--on-bad-rows", places, has_names=header, skipped=len(bad))
+    source = text.source
+    return Table(
+        source.path, source.sha256, arrow, form, places, flag="--on-bad-rows", has_names=header, skipped=len(bad)
+    )
 
 
 def _long_fields(survey: _Survey) -> tuple[str, ...]:
@@ -403,7 +412,7 @@ def _above_words(text: _Text) -> str:
     return f"; line{'s 1 to' if text.above > 1 else ''} {text.above} above the table left out"
 
 
-def _read_lines(source: Source, encoding: Encoding, options: ReadOptions) -> Content:
+def _read_lines(source: Source, encoding: Encoding, options: ReadOptions) -> Table:
     """Read a text a line; empty lines are left out."""
     import pyarrow
 
@@ -418,7 +427,8 @@ def _read_lines(source: Source, encoding: Encoding, options: ReadOptions) -> Con
         raise InputError(f"{source.path}: there is a header but no row below it. Expected one row per text.")
     arrow = pyarrow.table({name: pyarrow.array([line for _, line in body], pyarrow.string())})
     form = f"{encoding.words}, a text a line, {'with a' if header else 'without'} header"
-    return Content(arrow, form, encoding.flag, lambda wanted: [body[row][0] for row in wanted], has_names=header)
+    places = lambda rows: [body[row][0] for row in rows]  # noqa: E731
+    return Table(source.path, source.sha256, arrow, form, places, flag=encoding.flag, has_names=header)
 
 
 _UNNAMED = "unnamed_"

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 from classify.data.encoding import detect_encoding
-from classify.data.formats.base import Content, Layout, ReadOptions
+from classify.data.formats.base import Confidence, Format, ReadOptions
 from classify.data.source import Source
+from classify.data.table import Table
 from classify.errors import InputError
 
 
 class _Documents(Source):
-    """All documents of a folder, one behind the other, so that their encoding is found on all of them together."""
+    """All documents of a folder, joined, so that their encoding is detected on all of them together."""
 
     @cached_property
     def files(self) -> list[Path]:
@@ -23,38 +24,45 @@ class _Documents(Source):
         return sorted(self.file.glob("*/*.txt"))
 
     def open(self) -> BinaryIO:
-        """Their bytes, a line feed between two."""
+        """Open their bytes, joined by line feeds."""
         return io.BytesIO(b"\n".join(file.read_bytes() for file in self.files))
 
 
-class Documents(Layout):
-    """A row a document: its text, its class (the folder's name) and its file."""
+class Documents(Format):
+    """A row per document: its text, its class (the folder's name) and its file."""
 
-    def recognises(self, path: str, options: ReadOptions) -> bool:
-        """Where at least two folders in it hold text files."""
-        folder = Path(path)
+    def sniff(self, source: Source, options: ReadOptions) -> Confidence:
+        """Look for at least two folders that hold text files."""
+        folder = Path(source.path)
         below = [entry for entry in folder.iterdir() if entry.is_dir()] if folder.is_dir() else []
-        return sum(any(entry.glob("*.txt")) for entry in below) > 1
+        found = sum(any(entry.glob("*.txt")) for entry in below)
+        return Confidence.CERTAIN if found > 1 else Confidence.NONE
 
-    def read(self, path: str, flag: str, options: ReadOptions) -> tuple[Content, str]:
-        """All documents. Raises InputError where one is not text."""
+    def read(self, source: Source, options: ReadOptions) -> Table:
+        """Read all documents. Raises InputError where one is not text."""
         import pyarrow
 
-        source = _Documents(path, flag)
-        encoding = detect_encoding(source, options.encoding)
-        names = [str(file.relative_to(source.file)) for file in source.files]
+        documents = _Documents(source.path, source.flag)
+        encoding = detect_encoding(documents, options.encoding)
+        names = [str(file.relative_to(documents.file)) for file in documents.files]
         digest = hashlib.sha256()
         texts: list[str] = []
-        for file, name in zip(source.files, names, strict=True):
+        for file, name in zip(documents.files, names, strict=True):
             data = file.read_bytes()
             digest.update(name.encode() + b"\0" + hashlib.sha256(data).digest())
             try:
                 texts.append(data.decode(encoding.name, encoding.errors).strip("\ufeff"))
             except UnicodeDecodeError:
                 raise InputError(f"{file}: expected {encoding.title} text, as in the other documents.") from None
-        labels = [file.parent.name for file in source.files]
+        labels = [file.parent.name for file in documents.files]
         arrow = pyarrow.table({"text": texts, "label": labels, "file": names})
         form = f"a folder for each of {len(set(labels))} classes, a file for each text, {encoding.words}"
-        return Content(
-            arrow, form, encoding.flag, lambda rows: [names[row] for row in rows], "file"
-        ), digest.hexdigest()
+        return Table(
+            source.path,
+            digest.hexdigest(),
+            arrow,
+            form,
+            lambda rows: [names[row] for row in rows],
+            "file",
+            flag=encoding.flag,
+        )

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from classify.data.dialect import has_header
-from classify.data.formats.base import Content, Format, ReadOptions, unique_names
+from classify.data.formats.base import FileFormat, ReadOptions, unique_names
 from classify.data.names import LABEL_NAMES, TEXT_NAMES
 from classify.data.source import Source
+from classify.data.table import Table
 from classify.errors import InputError
 
 _READER = Path(__file__).with_name("workbook_rows.py")
@@ -26,19 +27,19 @@ _SAMPLE_ROWS = 2000
 _USUAL = (*TEXT_NAMES, *LABEL_NAMES)
 
 
-class Excel(Format):
+class Excel(FileFormat):
     """A sheet of rows, below a header or not."""
 
     name = "Excel"
     suffixes = (".xlsx", ".xlsm", ".xls", ".xlsb", ".ods")
     is_text = False
 
-    def recognises(self, start: bytes) -> bool:
-        """A zip archive, or the container of older Office files."""
+    def matches(self, start: bytes) -> bool:
+        """Look for a zip archive, or the container of older Office files."""
         return start.startswith((b"PK\x03\x04", b"\xd0\xcf\x11\xe0"))
 
-    def read(self, source: Source, options: ReadOptions) -> Content:
-        """All rows of the sheet. Raises InputError where there is no such sheet, or no table in it."""
+    def read(self, source: Source, options: ReadOptions) -> Table:
+        """Read all rows of the sheet. Raises InputError where there is no such sheet, or no table in it."""
         import pyarrow
 
         sheet = _read_sheet(source, options.sheet)
@@ -68,8 +69,15 @@ class Excel(Format):
         if above:
             rows = f"row {sheet.numbers[0]}" if above == 1 else f"rows {sheet.numbers[0]}-{sheet.numbers[above - 1]}"
             form += f"; {rows} above the header left out"
-        return Content(
-            pyarrow.table(columns), form, "--sheet", lambda wanted: [places[row] for row in wanted], "row", header
+        return Table(
+            source.path,
+            source.sha256,
+            pyarrow.table(columns),
+            form,
+            lambda rows: [places[row] for row in rows],
+            "row",
+            flag="--sheet",
+            has_names=header,
         )
 
 

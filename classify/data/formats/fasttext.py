@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
-from classify.data.encoding import decoded_start, detect_encoding
-from classify.data.formats.base import Content, Format, ReadOptions
+from classify.data.encoding import decode_start, detect_encoding
+from classify.data.formats.base import FileFormat, ReadOptions
 from classify.data.source import Source
+from classify.data.table import Table
 from classify.errors import InputError
 
 _PREFIX = "__label__"
@@ -14,18 +15,18 @@ _PREFIX = "__label__"
 _LABELS = re.compile(rf"(?:{_PREFIX}\S+(?:\s+|$))*")
 
 
-class FastText(Format):
+class FastText(FileFormat):
     """A line a text; several labels of a line are joined by a bar."""
 
     name = "fastText"
     suffixes = (".ft",)
 
-    def recognises(self, start: bytes) -> bool:
-        """Whether the first line begins with a label."""
-        return decoded_start(start).lstrip().startswith(_PREFIX)
+    def matches(self, start: bytes) -> bool:
+        """Return whether the first line begins with a label."""
+        return decode_start(start).lstrip().startswith(_PREFIX)
 
-    def read(self, source: Source, options: ReadOptions) -> Content:
-        """Return all lines that are not empty. Raises InputError where one has no label."""
+    def read(self, source: Source, options: ReadOptions) -> Table:
+        """Read all lines that are not empty. Raises InputError where one has no label."""
         import pyarrow
 
         encoding = detect_encoding(source, options.encoding)
@@ -49,4 +50,6 @@ class FastText(Format):
             )
         arrow = pyarrow.table({"text": pyarrow.array(texts, pyarrow.string()), "label": labels})
         form = f"fastText, {_PREFIX}NAME before each text, {encoding.words}"
-        return Content(arrow, form, encoding.flag, lambda rows: [numbers[row] for row in rows])
+        return Table(
+            source.path, source.sha256, arrow, form, lambda rows: [numbers[row] for row in rows], flag=encoding.flag
+        )

@@ -7,43 +7,48 @@ import re
 from pathlib import Path
 from typing import Any
 
-from classify.data.formats.base import Content, Layout, ReadOptions
-from classify.data.formats.columnar import as_content
-from classify.data.names import PARTS, part_called
+from classify.data.formats.base import Confidence, Format, ReadOptions
+from classify.data.formats.columnar import as_table
+from classify.data.names import SPLITS, split_called
+from classify.data.source import Source
+from classify.data.table import Table
 from classify.errors import InputError
 
 _NAME = re.compile(r"(?P<name>\w[\w.-]*(/[\w.-]+)?)(:(?P<config>[\w.+-]+))?(\[(?P<split>\w+)\])?")
 
 
-class Hub(Layout):
+class Hub(Format):
     """A data set by its name, or one of its splits as name[split]."""
 
-    def recognises(self, path: str, options: ReadOptions) -> bool:
-        """Where this can be such a name, and nothing of that name lies here."""
-        fits = _NAME.fullmatch(path)
-        if fits is None or Path(path).exists():
-            return False
+    def sniff(self, source: Source, options: ReadOptions) -> Confidence:
+        """Look for such a name, where no file or folder has it."""
+        fits = _NAME.fullmatch(source.path)
+        if fits is None or Path(source.path).exists():
+            return Confidence.NONE
         name = Path(fits["name"])
-        return not name.suffix and (len(name.parts) == 1 or not name.parent.exists())
+        could_be = not name.suffix and (len(name.parts) == 1 or not name.parent.exists())
+        return Confidence.CERTAIN if could_be else Confidence.NONE
 
-    def parts(self, path: str, flag: str) -> dict[str, str]:
-        """Its splits, by the part that each is: {"train": "imdb[train]", ...}. Raises InputError."""
+    def splits(self, source: Source) -> dict[str, str]:
+        """Return its splits by the split that each is: {"train": "imdb[train]", ...}. Raises InputError."""
+        path, flag = source.path, source.flag
         if path.endswith("]"):
             return {"train": path}
         splits = list(_load(path, flag))
-        parts = {part: split for split in reversed(splits) if (part := part_called(split)) is not None}
+        parts = {part: split for split in reversed(splits) if (part := split_called(split)) is not None}
         if len(splits) == 1:
             parts = {0: splits[0]}
         if 0 not in parts:
             raise InputError(
                 f"{flag} {path}: expected a split called train. Got {', '.join(splits)}; name one, as {path}[x]."
             )
-        return {PARTS[part]: f"{path}[{split}]" for part, split in parts.items()}
+        return {SPLITS[part]: f"{path}[{split}]" for part, split in parts.items()}
 
-    def read(self, path: str, flag: str, options: ReadOptions) -> tuple[Content, str]:
-        """All rows of a split, and a hash of what it holds. Raises InputError."""
+    def read(self, source: Source, options: ReadOptions) -> Table:
+        """Read all rows of a split. Raises InputError."""
         import pyarrow
 
+        path, flag = source.path, source.flag
         splits = _load(path.partition("[")[0], flag)
         fits = _NAME.fullmatch(path)
         split = fits["split"] if fits is not None else None
@@ -60,11 +65,11 @@ class Hub(Layout):
         except (pyarrow.ArrowException, ValueError, TypeError) as error:
             raise InputError(f"{flag} {path}: cannot be read ({str(error).splitlines()[0]}).") from None
         digest = hashlib.sha256(f"{path}\0{rows._fingerprint}\0{len(rows)}".encode()).hexdigest()
-        return as_content(path, typed, "a data set of the Hugging Face hub"), digest
+        return as_table(path, digest, typed, "a data set of the Hugging Face hub")
 
 
 def _load(path: str, flag: str) -> dict[str, Any]:
-    """The splits of a data set by name, downloaded if they are not in the cache of `datasets`. Raises InputError."""
+    """Load the splits of a data set, from the cache of `datasets` or the hub. Raises InputError."""
     import datasets
 
     fits = _NAME.fullmatch(path)

@@ -5,27 +5,28 @@ from __future__ import annotations
 import hashlib
 
 from classify.data.encoding import detect_encoding
-from classify.data.formats.base import Content, Layout, ReadOptions
-from classify.data.source import Source, find_source
+from classify.data.formats.base import Confidence, Format, ReadOptions
+from classify.data.source import Source, check_file
+from classify.data.table import Table
 from classify.errors import InputError
 
 _SUFFIXES = (".txt",)
 
 
-class Lines(Layout):
+class Lines(Format):
     """Two files beside each other, one of them named with --labels."""
 
-    def recognises(self, path: str, options: ReadOptions) -> bool:
-        """Where labels are named."""
-        return options.labels is not None
+    def sniff(self, source: Source, options: ReadOptions) -> Confidence:
+        """Look for --labels."""
+        return Confidence.CERTAIN if options.labels is not None else Confidence.NONE
 
-    def read(self, path: str, flag: str, options: ReadOptions) -> tuple[Content, str]:
-        """A row a line. Raises InputError where one file has more lines than the other."""
+    def read(self, source: Source, options: ReadOptions) -> Table:
+        """Read a row per line. Raises InputError where one file has more lines than the other."""
         import pyarrow
 
         assert options.labels is not None
-        label_flag = "--labels" if flag == "--data" else flag.replace("-data", "-labels")
-        texts, labels = find_source(path, flag, _SUFFIXES), find_source(options.labels, label_flag, _SUFFIXES)
+        label_flag = "--labels" if source.flag == "--data" else source.flag.replace("-data", "-labels")
+        texts, labels = check_file(source, _SUFFIXES), check_file(Source(options.labels, label_flag), _SUFFIXES)
         encoding = detect_encoding(texts, options.encoding)
         columns = {"text": _lines(texts, options.encoding), "label": _lines(labels, options.encoding)}
         counts = {name: len(values) for name, values in columns.items()}
@@ -37,11 +38,11 @@ class Lines(Layout):
         arrow = pyarrow.table({name: pyarrow.array(values, pyarrow.string()) for name, values in columns.items()})
         form = f"a text a line, labels from {labels.path}, {encoding.words}"
         digest = hashlib.sha256(f"{texts.sha256}{labels.sha256}".encode()).hexdigest()
-        return Content(arrow, form, encoding.flag, lambda rows: [row + 1 for row in rows]), digest
+        return Table(source.path, digest, arrow, form, lambda rows: [row + 1 for row in rows], flag=encoding.flag)
 
 
 def _lines(source: Source, encoding: str | None) -> list[str]:
-    """Lines that end in LF, CRLF or CR; other breaks are part of a text."""
+    """Split a file at LF, CRLF and CR; other breaks are part of a text."""
     with detect_encoding(source, encoding).text(source) as stream:
         text = stream.read().removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     return text.removesuffix("\n").split("\n")

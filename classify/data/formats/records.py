@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from classify.data.encoding import Encoding, decoded_start, detect_encoding
-from classify.data.formats.base import Content, Format, ReadOptions, as_text, unique_names
-from classify.data.names import LABEL_NAMES, SPLIT_NAMES, TEXT_NAMES, part_called
+from classify.data.encoding import Encoding, decode_start, detect_encoding
+from classify.data.formats.base import FileFormat, ReadOptions, as_text, unique_names
+from classify.data.names import LABEL_NAMES, SPLIT_NAMES, TEXT_NAMES, split_called
 from classify.data.source import Source
+from classify.data.table import Table
 from classify.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,18 +28,18 @@ _SHAPES = "a list of objects, alone or under a key, an object of columns (lists 
 _EMPTY = "{}: no record in it. Expected one object per text."
 
 
-class JSONLines(Format):
+class JSONLines(FileFormat):
     """An object a line; empty lines are skipped."""
 
     name = "JSON Lines"
     suffixes = (".jsonl", ".ndjson")
 
-    def recognises(self, start: bytes) -> bool:
-        """Whether the first line is an object."""
-        line = decoded_start(start).lstrip().partition("\n")[0]
+    def matches(self, start: bytes) -> bool:
+        """Return whether the first line is an object."""
+        line = decode_start(start).lstrip().partition("\n")[0]
         return line.startswith("{") and line.rstrip().endswith("}")
 
-    def read(self, source: Source, options: ReadOptions) -> Content:
+    def read(self, source: Source, options: ReadOptions) -> Table:
         """All objects; a key that a line lacks is an empty text there."""
         encoding = detect_encoding(source, options.encoding)
         lines = array("q")
@@ -81,23 +82,24 @@ class JSONLines(Format):
             form, flag = f"{form}; {len(bad)} lines that are no objects skipped ({shown})", "--on-bad-rows"
         if arrow is None:
             raise InputError(_EMPTY.format(source.path))
-        return Content(arrow, form, flag, lambda rows: [lines[row] for row in rows], skipped=len(bad))
+        places = lambda rows: [lines[row] for row in rows]  # noqa: E731
+        return Table(source.path, source.sha256, arrow, form, places, flag=flag, skipped=len(bad))
 
 
-class JSON(Format):
+class JSON(FileFormat):
     """A list of objects or of [text, label], alone or under a key, columns, or such a list a split."""
 
     name = "JSON"
     suffixes = (".json",)
 
-    def recognises(self, start: bytes) -> bool:
-        """Whether it begins like an object, or a list of them."""
-        return bool(re.match(r"\s*(\[\s*)?[\[{]", decoded_start(start)))
+    def matches(self, start: bytes) -> bool:
+        """Return whether it begins like an object, or a list of them."""
+        return bool(re.match(r"\s*(\[\s*)?[\[{]", decode_start(start)))
 
-    def read(self, source: Source, options: ReadOptions) -> Content:
+    def read(self, source: Source, options: ReadOptions) -> Table:
         """All records. Raises InputError where the document is of another shape."""
         encoding = detect_encoding(source, options.encoding)
-        if JSONLines().recognises(source.start()) and _is_lines(source, encoding):
+        if JSONLines().matches(source.head) and _is_lines(source, encoding):
             return JSONLines().read(source, options)
         try:
             with encoding.text(source) as stream:
@@ -110,7 +112,8 @@ class JSON(Format):
         if arrow is None:
             raise InputError(_EMPTY.format(source.path))
         form = f"JSON, {found.words}{encoding.words}"
-        return Content(arrow, form, encoding.flag, lambda rows: [row + found.first for row in rows], "record")
+        places = lambda rows: [row + found.first for row in rows]  # noqa: E731
+        return Table(source.path, source.sha256, arrow, form, places, "record", flag=encoding.flag)
 
     def is_document(self, source: Source, encoding: Encoding) -> bool:
         """Whether the one object in a file holds rows, and is none itself."""
@@ -165,7 +168,7 @@ def _find_rows(source: Source, document: Any) -> _Rows:
         return _Rows([dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)])
     found = _row_lists(document)
     usual = [key for key in found if key.rpartition(".")[2].lower() in _ROW_KEYS]
-    if len(found) > 1 and (all(part_called(key) is not None for key in found) or (whole and not usual)):
+    if len(found) > 1 and (all(split_called(key) is not None for key in found) or (whole and not usual)):
         return _Rows(_splits(source, found))
     if len(found) > 1 and len(usual) != 1:
         keys = ", ".join(map(repr, found))

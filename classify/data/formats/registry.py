@@ -1,12 +1,12 @@
-"""The forms there are, and which of them a file is of: by the end of its name, else by how it begins."""
+"""The forms of tables, and reading what a path names by the one that is surest of it."""
 
 from __future__ import annotations
 
-import re
+from dataclasses import replace
+from pathlib import Path
 
 from classify.data import archives
-from classify.data.encoding import decoded_start
-from classify.data.formats.base import Format, Layout, ReadOptions
+from classify.data.formats.base import FileFormat, Format, ReadOptions
 from classify.data.formats.columnar import Arrow, Parquet, SavedDataset
 from classify.data.formats.delimited import Delimited
 from classify.data.formats.documents import Documents
@@ -14,30 +14,55 @@ from classify.data.formats.excel import Excel
 from classify.data.formats.fasttext import FastText
 from classify.data.formats.hub import Hub
 from classify.data.formats.lines import Lines
-from classify.data.formats.parts import PartsFolder
+from classify.data.formats.pattern import Pattern
 from classify.data.formats.records import JSON, JSONLines
-from classify.data.source import Source
+from classify.data.formats.splits_folder import SplitsFolder
+from classify.data.source import Source, check_file
+from classify.data.table import Table
+from classify.errors import InputError
 
-_BINARY = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f]")
-
-DELIMITED = Delimited()
-FORMATS: tuple[Format, ...] = (JSONLines(), JSON(), Parquet(), Arrow(), Excel(), FastText(), DELIMITED)
-SUFFIXES = (*(suffix for form in FORMATS for suffix in form.suffixes), *archives.SUFFIXES)
-
-LAYOUTS: tuple[Layout, ...] = (Lines(), PartsFolder(SUFFIXES), SavedDataset(), Documents(), Hub())
+_SHOWN = 3
 
 
-def find_layout(path: str, options: ReadOptions) -> Layout | None:
-    """The layout of what a person named; None of a file."""
-    return next((layout for layout in LAYOUTS if layout.recognises(path, options)), None)
+def read_table(path: str, flag: str = "--data", options: ReadOptions | None = None) -> Table:
+    """Read a table. Raises InputError, with all faults, where the path names none or it cannot be read."""
+    options = options or ReadOptions()
+    source, format = find_format(path, flag, options)
+    table = format.read(source, options)
+    if source.member:
+        table = replace(table, form=f"{source.member} in {Path(path).name}: {table.form}")
+    return table
 
 
-def find_format(source: Source) -> Format:
-    """The form that a file begins like, whatever its name says; else the one of its name, else delimited text."""
-    start = source.start()
-    named = next((form for form in FORMATS if source.suffix in form.suffixes), DELIMITED)
-    if named.recognises(start):
-        return named
-    # Programs export text under the names of workbooks.
-    rest = named if named.is_text or _BINARY.search(decoded_start(start)) else DELIMITED
-    return next((form for form in FORMATS if form.recognises(start)), rest)
+def find_format(path: str, flag: str, options: ReadOptions) -> tuple[Source, Format]:
+    """Return the source that a path names and the format that is surest of it. Raises InputError where none is."""
+    source = Source(path, flag)
+    if source.is_file:
+        source = check_file(source, SUFFIXES)
+    format = max(FORMATS, key=lambda format: format.sniff(source, options))
+    if format.sniff(source, options):
+        return source, format
+    if Path(path).is_dir():
+        raise InputError(
+            f"{flag} {path}: expected a file, a folder with a folder of .txt files for each class, or one with "
+            f"files named train.*, validation.*, test.*. Got a folder with {_list(Path(path))} instead."
+        )
+    return check_file(source, SUFFIXES), format  # which raises: there is no such file
+
+
+def _list(folder: Path) -> str:
+    names = sorted(entry.name for entry in folder.iterdir())
+    return ", ".join(names[:_SHOWN]) + (" ..." if len(names) > _SHOWN else "") if names else "nothing"
+
+
+_FILES: tuple[FileFormat, ...] = (JSONLines(), JSON(), Parquet(), Arrow(), Excel(), FastText(), Delimited())
+SUFFIXES = (*(suffix for format in _FILES for suffix in format.suffixes), *archives.SUFFIXES)
+FORMATS: tuple[Format, ...] = (
+    Lines(),
+    Pattern(read_table),
+    SplitsFolder(SUFFIXES),
+    SavedDataset(),
+    Documents(),
+    Hub(),
+    *_FILES,
+)

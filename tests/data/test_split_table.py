@@ -10,25 +10,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from classify.data.text_hashes import normalize_text
 
 from classify.config.schema import DataConfig
 from classify.data import split_record
-from classify.data.corpus import Corpus
-from classify.data.division import divide
-from classify.data.names import PARTS, part_called
+from classify.data.names import SPLITS, split_called
 from classify.data.near_duplicates import near_duplicates
 from classify.data.reading import read_tables
+from classify.data.split_table import split_table
+from classify.data.splits import Splits
+from classify.data.text_hashes import normalize_text
 from classify.errors import InputError
 from classify.tasks.registry import recognise
 
 WORDS = "card lost late fee money transfer refund blocked phone app login slow crash price cheap".split()  # noqa: SIM905
 
 
-def load(path: Path, seed: int = 0, **options: Any) -> Corpus:
+def load(path: Path, seed: int = 0, **options: Any) -> Splits:
     config = DataConfig(data=str(path), **options)
     tables = read_tables(config)
-    return divide(tables, recognise(tables), config, seed)
+    return split_table(tables, recognise(tables), config, seed)
 
 
 def sentence(draw: random.Random) -> str:
@@ -40,8 +40,8 @@ def write(path: Path, rows: list[tuple[Any, ...]], header: str = "text,label") -
     return path
 
 
-def texts_of(corpus: Corpus) -> dict[str, set[str]]:
-    parts = zip(PARTS, (corpus.train, corpus.eval, corpus.test), strict=True)
+def texts_of(splits: Splits) -> dict[str, set[str]]:
+    parts = zip(SPLITS, (splits.train, splits.validation, splits.test), strict=True)
     return {name: set(part.texts("text")) if part is not None else set() for name, part in parts}
 
 
@@ -57,32 +57,32 @@ def texts_of(corpus: Corpus) -> dict[str, set[str]]:
     ],
 )
 def test_names_of_parts(value: str, part: int | None) -> None:
-    assert part_called(value) == part
+    assert split_called(value) == part
 
 
 @pytest.mark.parametrize("options", [{}, {"split_column": "split"}])
 def test_a_column_says_which_part_a_row_is_in(tmp_path: Path, options: dict[str, str]) -> None:
     parts = ["train"] * 20 + ["dev"] * 6 + ["test"] * 4
     rows = [(f"text {i}", "ab"[i % 2], part) for i, part in enumerate(parts)]
-    corpus = load(write(tmp_path / "a.csv", rows, "text,label,split"), **options)
-    assert texts_of(corpus) == {
+    splits = load(write(tmp_path / "a.csv", rows, "text,label,split"), **options)
+    assert texts_of(splits) == {
         "train": {f"text {i}" for i in range(20)},
         "eval": {f"text {i}" for i in range(20, 26)},
         "test": {f"text {i}" for i in range(26, 30)},
     }
-    assert corpus.decisions[-1].flag == "--split-column"
+    assert splits.decisions[-1].flag == "--split-column"
 
 
 def test_without_rows_to_evaluate_they_are_taken_from_those_to_train_on(tmp_path: Path) -> None:
     rows = [(f"text {i}", "ab"[i % 2], "train" if i < 40 else "test") for i in range(50)]
     path = write(tmp_path / "a.csv", rows, "text,label,set")
-    corpus = load(path)
-    assert corpus.test is not None
-    assert [len(part) for part in (corpus.train, corpus.eval, corpus.test)] == [36, 4, 10]
-    assert texts_of(corpus)["test"] == {f"text {i}" for i in range(40, 50)}
+    splits = load(path)
+    assert splits.test is not None
+    assert [len(part) for part in (splits.train, splits.validation, splits.test)] == [36, 4, 10]
+    assert texts_of(splits)["test"] == {f"text {i}" for i in range(40, 50)}
     alone = load(path, split_column="none")
     assert alone.test is not None
-    assert [len(part) for part in (alone.train, alone.eval, alone.test)] == [40, 5, 5]
+    assert [len(part) for part in (alone.train, alone.validation, alone.test)] == [40, 5, 5]
 
 
 def test_a_column_with_other_values_is_no_split_column(tmp_path: Path) -> None:
@@ -93,11 +93,11 @@ def test_a_column_with_other_values_is_no_split_column(tmp_path: Path) -> None:
     ):
         load(path)
     assert "80/10/10" in load(path, split_column="none").decisions[-1].why
-    with pytest.raises(InputError, match=r"--split-column split: expected names of parts .* Got 'later' instead"):
+    with pytest.raises(InputError, match=r"--split-column split: expected names of splits .* Got 'later' instead"):
         load(path, split_column="split")
     with pytest.raises(InputError, match=r"--split-column splits: .* has no such column"):
         load(path, split_column="splits")
-    with pytest.raises(InputError, match="--split-column and --test-data both say what is evaluated"):
+    with pytest.raises(InputError, match="--split-column and --test-data both define the splits"):
         load(path, split_column="split", test_data=str(path))
 
 
@@ -114,18 +114,18 @@ def test_a_column_of_something_else_is_no_split_column(tmp_path: Path, value: Ca
 def test_a_split_column_of_two_values(tmp_path: Path, other: str, number: int) -> None:
     rows = [(f"text {i}", "ab"[i % 2], "train" if i < 40 else other) for i in range(50)]
     splits = texts_of(load(write(tmp_path / "a.csv", rows, "text,label,split")))
-    assert splits[PARTS[number]] == {f"text {i}" for i in range(40, 50)}
+    assert splits[SPLITS[number]] == {f"text {i}" for i in range(40, 50)}
 
 
 def test_texts_of_both_sides_of_a_column_are_known(tmp_path: Path) -> None:
     rows = [(f"text {i % 21}", "ab"[i % 2], "train" if i < 20 else "test") for i in range(24)]
-    corpus = load(write(tmp_path / "a.csv", rows, "text,label,split"))
-    assert corpus.test is not None
-    known = {normalize_text(text) for text in corpus.train.texts("text")}
-    texts = corpus.test.texts("text")
+    splits = load(write(tmp_path / "a.csv", rows, "text,label,split"))
+    assert splits.test is not None
+    known = {normalize_text(text) for text in splits.train.texts("text")}
+    texts = splits.test.texts("text")
     assert texts == ["text 20", "text 0", "text 1", "text 2"]
-    assert [texts[i] for i in corpus.seen["test"]] == [text for text in texts if normalize_text(text) in known]
-    assert any("test texts are also in the training part" in note for note in corpus.warnings)
+    assert [texts[i] for i in splits.in_training["test"]] == [text for text in texts if normalize_text(text) in known]
+    assert any("test texts are also in the training split" in note for note in splits.warnings)
 
 
 # Time.
@@ -143,8 +143,8 @@ def test_the_newest_rows_are_tested(tmp_path: Path, form: str) -> None:
     random.Random(1).shuffle(days)
     start = datetime.datetime(2024, 1, 20)
     rows = [(f"text {day}", "ab"[day % 2], form.format(start + datetime.timedelta(day))) for day in days]
-    corpus = load(write(tmp_path / "a.csv", rows, "text,label,sent"), split_by_time="sent")
-    assert texts_of(corpus) == {
+    splits = load(write(tmp_path / "a.csv", rows, "text,label,sent"), split_by_time="sent")
+    assert texts_of(splits) == {
         "train": {f"text {i}" for i in range(80)},
         "eval": {f"text {i}" for i in range(80, 90)},
         "test": {f"text {i}" for i in range(90, 100)},
@@ -186,10 +186,10 @@ def test_times_that_cannot_be_read(tmp_path: Path, dates: list[str], said: str) 
 # The record of an earlier run.
 
 
-def recorded(folder: Path, corpus: Corpus) -> str:
+def recorded(folder: Path, splits: Splits) -> str:
     folder.mkdir()
-    assert corpus.assignment is not None
-    split_record.write_record(folder, corpus.train.table.text_hashes("text"), corpus.assignment)
+    assert splits.assignment is not None
+    split_record.write_record(folder, splits.train.table.text_hashes("text"), splits.assignment)
     return str(folder)
 
 
@@ -205,19 +205,19 @@ def test_a_table_with_more_rows_is_divided_as_before(tmp_path: Path) -> None:
     parts = texts_of(again)
     for name, texts in texts_of(before).items():
         assert texts <= parts[name]
-    assert [len(parts[name]) for name in PARTS] == pytest.approx([240, 30, 30], abs=2)
-    assert "200 of 200 rows that" in again.decisions[-1].why
+    assert [len(parts[name]) for name in SPLITS] == pytest.approx([240, 30, 30], abs=2)
+    assert "200 of 200 rows of" in again.decisions[-1].why
     without = load(tmp_path / "b.csv", split_like=earlier, test_data=str(tmp_path / "a.csv"))
-    assert "180 of 200 rows that" in without.decisions[-1].why
+    assert "180 of 200 rows of" in without.decisions[-1].why
 
 
 def test_the_split_is_that_of_the_folder_that_is_named(tmp_path: Path) -> None:
     """Whatever other runs on the same table there are beside it, later ones among them."""
     path = write(tmp_path / "a.csv", [(f"text {i}", "ab"[i % 2]) for i in range(100)])
     runs = [load(path, seed=seed) for seed in (1, 2, 3)]
-    folders = [recorded(tmp_path / f"a-{number}", corpus) for number, corpus in enumerate(runs)]
-    for folder, corpus in zip(folders, runs, strict=True):
-        assert texts_of(load(path, seed=4, split_like=folder)) == texts_of(corpus)
+    folders = [recorded(tmp_path / f"a-{number}", splits) for number, splits in enumerate(runs)]
+    for folder, splits in zip(folders, runs, strict=True):
+        assert texts_of(load(path, seed=4, split_like=folder)) == texts_of(splits)
 
 
 def test_groups_stay_in_the_split_of_an_earlier_run(tmp_path: Path) -> None:
@@ -296,28 +296,26 @@ def test_groups_and_near_duplicates_both_stay_together(tmp_path: Path) -> None:
 
 def test_what_came_out_of_groups_is_said(tmp_path: Path) -> None:
     rows = [(f"text {i}", "abcd"[i * 7 % 4], f"customer {i // 20}") for i in range(1000)]
-    corpus = load(write(tmp_path / "a.csv", rows, "text,label,who"), group_column="who")
-    assert corpus.decisions[-1].value == "train 800, validation 100, test 100"
-    assert corpus.decisions[-1].why.startswith(
-        f"80/10/10 of {tmp_path / 'a.csv'}, classes in proportion as far as groups"
-    )
-    assert not any("rows that stay together" in note for note in corpus.warnings)
+    splits = load(write(tmp_path / "a.csv", rows, "text,label,who"), group_column="who")
+    assert splits.decisions[-1].value == "train 800, validation 100, test 100"
+    assert splits.decisions[-1].why.startswith(f"80/10/10 of {tmp_path / 'a.csv'}, stratified as far as groups")
+    assert not any("whole groups allow no closer split" in note for note in splits.warnings)
 
 
 def test_a_split_that_is_a_third_off_is_said(tmp_path: Path) -> None:
     rows = [(f"text {i}", "ab"[i % 2], f"customer {i // 20}") for i in range(100)]
-    corpus = load(write(tmp_path / "a.csv", rows, "text,label,who"), group_column="who")
-    assert corpus.decisions[-1].value == "train 60, validation 20, test 20"
-    assert corpus.decisions[-1].why.startswith("60/20/20 of ")
-    notes = [note for note in corpus.warnings if "rows that stay together" in note]
-    assert notes[0].startswith("the evaluation split has 20 of 100 rows, not 10: ")
+    splits = load(write(tmp_path / "a.csv", rows, "text,label,who"), group_column="who")
+    assert splits.decisions[-1].value == "train 60, validation 20, test 20"
+    assert splits.decisions[-1].why.startswith("60/20/20 of ")
+    notes = [note for note in splits.warnings if "whole groups allow no closer split" in note]
+    assert notes[0].startswith("the validation split has 20 of 100 rows, not 10: ")
     assert notes[1].startswith("the test split has 20 of 100 rows, not 10: ")
 
 
 def test_groups_that_hold_a_class_each_cannot_be_divided(tmp_path: Path) -> None:
     rows = [(f"text {i}", "ab"[i // 20], f"customer {i // 20}") for i in range(40)]
     path = write(tmp_path / "a.csv", rows, "text,label,who")
-    with pytest.raises(InputError, match=r"a\.csv: too few groups to divide: column 'who' has 2, .* every class"):
+    with pytest.raises(InputError, match=r"a\.csv: too few groups to split: column 'who' has 2, .* every class"):
         load(path, group_column="who")
 
 
@@ -327,9 +325,9 @@ def test_groups_that_hold_a_class_each_cannot_be_divided(tmp_path: Path) -> None
 def test_a_class_that_no_scored_row_has_is_said(tmp_path: Path) -> None:
     rows = [(f"text {i}", "yes" if i < 5 else "no") for i in range(100)]
     rows = [(text, label, "train" if i < 60 else "dev" if i < 80 else "test") for i, (text, label) in enumerate(rows)]
-    corpus = load(write(tmp_path / "a.csv", rows, "text,label,split"))
-    assert "no evaluation row has the label 'yes': its scores leave that out" in corpus.warnings
-    assert "no test row has the label 'yes': its scores leave that out" in corpus.warnings
+    splits = load(write(tmp_path / "a.csv", rows, "text,label,split"))
+    assert "no validation row has the label 'yes': its scores leave that out" in splits.warnings
+    assert "no test row has the label 'yes': its scores leave that out" in splits.warnings
     balanced = load(write(tmp_path / "b.csv", [(f"text {i}", "ab"[i % 2]) for i in range(100)]))
     assert balanced.warnings == ()
 
@@ -338,10 +336,10 @@ def test_texts_count_as_seen_where_they_are_left_in_train(tmp_path: Path) -> Non
     """The cap on training rows takes some of the test texts out of the training split."""
     path = write(tmp_path / "a.csv", [(f"text {i}", "ab"[i % 2]) for i in range(100)])
     test = write(tmp_path / "test.csv", [(f"text {i}", "ab"[i % 2]) for i in range(100)])
-    assert len(load(path, test_data=str(test)).seen["test"]) == 90
-    corpus = load(path, test_data=str(test), max_train_samples=12)
-    assert [f"text {i}" for i in corpus.seen["test"]] == corpus.train.texts("text")
-    assert len(corpus.train) == 12
+    assert len(load(path, test_data=str(test)).in_training["test"]) == 90
+    splits = load(path, test_data=str(test), max_train_samples=12)
+    assert [f"text {i}" for i in splits.in_training["test"]] == splits.train.texts("text")
+    assert len(splits.train) == 12
 
 
 # Rows without a label.
@@ -364,14 +362,14 @@ def test_rows_without_a_label_are_in_no_part(
     tmp_path: Path, options: dict[str, Any], value: str, files: set[str]
 ) -> None:
     rows = [(f"text {i}", value if i % 5 == 0 else "ab"[i % 2]) for i in range(50)]
-    corpus = load(write(tmp_path / "a.csv", rows), **options)
-    assert corpus.labels == ["a", "b"]
-    used = set().union(*texts_of(corpus).values())
+    splits = load(write(tmp_path / "a.csv", rows), **options)
+    assert splits.labels == ["a", "b"]
+    used = set().union(*texts_of(splits).values())
     assert used == {f"text {i}" for i in range(50) if i % 5}
-    assert set(corpus.unlabelled) == files
-    for part in corpus.unlabelled.values():
+    assert set(splits.unlabelled) == files
+    for part in splits.unlabelled.values():
         assert part.texts("text") == [f"text {i}" for i in range(0, 50, 5)]
-    (note,) = [note for note in corpus.warnings if "without a label" in note]
+    (note,) = [note for note in splits.warnings if "without a label" in note]
     assert note.startswith(f"{tmp_path / 'a.csv'}: 10 rows without a label ")
 
 
@@ -400,12 +398,12 @@ def test_minus_one_is_a_label(tmp_path: Path) -> None:
 def test_a_test_table_whose_labels_are_withheld_is_predicted(tmp_path: Path, value: str) -> None:
     path = write(tmp_path / "a.csv", [(f"text {i}", i % 2) for i in range(40)])
     test = write(tmp_path / "test.csv", [(f"new {i}", value) for i in range(7)])
-    corpus = load(path, test_data=str(test))
-    assert corpus.test is None
-    assert corpus.labels == ["0", "1"]
-    assert {file: len(part) for file, part in corpus.unlabelled.items()} == {"unlabelled_test.csv": 7}
+    splits = load(path, test_data=str(test))
+    assert splits.test is None
+    assert splits.labels == ["0", "1"]
+    assert {file: len(part) for file, part in splits.unlabelled.items()} == {"unlabelled_test.csv": 7}
     assert any(
-        "7 rows without a label predicted at the end, in unlabelled_test.csv" in note for note in corpus.warnings
+        "7 rows without a label predicted at the end, in unlabelled_test.csv" in note for note in splits.warnings
     )
 
 
@@ -414,8 +412,8 @@ def test_a_test_table_without_labels(tmp_path: Path) -> None:
     test = write(tmp_path / "test.csv", [(i, f"new {i}") for i in range(7)], "id,text")
     with pytest.raises(InputError, match=r"test\.csv: no column 'label'"):
         load(path, test_data=str(test))
-    corpus = load(path, test_data=str(test), predict_unlabelled=True)
-    assert {file: len(part) for file, part in corpus.unlabelled.items()} == {"unlabelled_test.csv": 7}
+    splits = load(path, test_data=str(test), predict_unlabelled=True)
+    assert {file: len(part) for file, part in splits.unlabelled.items()} == {"unlabelled_test.csv": 7}
 
 
 def test_an_evaluation_table_without_labels_is_refused(tmp_path: Path) -> None:
@@ -431,8 +429,8 @@ def test_an_evaluation_table_without_labels_is_refused(tmp_path: Path) -> None:
 def test_texts_and_labels_in_files_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text("".join(f'text, "{i}" of\x85 many\n' for i in range(20)), encoding="utf-8")
     (tmp_path / "labels.txt").write_text("".join(f"{i % 2}\r\n" for i in range(20)))
-    corpus = load(tmp_path / "texts.txt", labels=str(tmp_path / "labels.txt"))
-    table = corpus.train.table
+    splits = load(tmp_path / "texts.txt", labels=str(tmp_path / "labels.txt"))
+    table = splits.train.table
     assert table.column("text") == [f'text, "{i}" of\x85 many' for i in range(20)]
     assert table.column("label") == [str(i % 2) for i in range(20)]
     assert table.where([3]).endswith("texts.txt line 4")
@@ -451,10 +449,10 @@ def test_a_document_of_parts(tmp_path: Path) -> None:
         "test": [["tell me", "a"]],
     }
     (tmp_path / "a.json").write_text(json.dumps(document))
-    corpus = load(tmp_path / "a.json")
-    assert corpus.test is not None
-    assert [len(part) for part in (corpus.train, corpus.eval, corpus.test)] == [22, 5, 1]
-    assert corpus.labels == ["a", "b", "oos"]
+    splits = load(tmp_path / "a.json")
+    assert splits.test is not None
+    assert [len(part) for part in (splits.train, splits.validation, splits.test)] == [22, 5, 1]
+    assert splits.labels == ["a", "b", "oos"]
 
 
 def test_a_part_without_a_header_has_the_columns_of_the_others(tmp_path: Path) -> None:
@@ -463,10 +461,10 @@ def test_a_part_without_a_header_has_the_columns_of_the_others(tmp_path: Path) -
     bare = tmp_path / "dev.csv"
     bare.write_text("\n".join(f"other {i},{'ab'[i % 2]},{i}" for i in range(12)))
     columns = {"text_column": "mail", "label_column": "kind"}
-    corpus = load(named, eval_data=str(bare), **columns)
-    assert corpus.eval.texts("mail") == [f"other {i}" for i in range(12)]
-    corpus = load(bare, eval_data=str(named), **columns)
-    assert corpus.train.texts("mail") == [f"other {i}" for i in range(12)]
+    splits = load(named, eval_data=str(bare), **columns)
+    assert splits.validation.texts("mail") == [f"other {i}" for i in range(12)]
+    splits = load(bare, eval_data=str(named), **columns)
+    assert splits.train.texts("mail") == [f"other {i}" for i in range(12)]
     for number in range(2):
         (tmp_path / f"part-{number}.csv").write_text(named.read_text() if number == 0 else bare.read_text())
     assert len(load(tmp_path / "part-*.csv", **columns).train.table) == 32
@@ -474,9 +472,9 @@ def test_a_part_without_a_header_has_the_columns_of_the_others(tmp_path: Path) -
 
 def test_columns_with_one_name_are_numbered(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", [(f"text {i}", f"other {i}", "ab"[i % 2]) for i in range(20)], "text,text,label")
-    corpus = load(path)
-    assert corpus.train.table.columns == ["text", "text.1", "label"]
-    assert "'text' is called 'text.1'" in corpus.train.table.content.form
+    splits = load(path)
+    assert splits.train.table.columns == ["text", "text.1", "label"]
+    assert "'text' is called 'text.1'" in splits.train.table.form
 
 
 def test_the_parts_do_not_depend_on_rows_without_a_label(tmp_path: Path) -> None:
@@ -490,17 +488,17 @@ def test_the_parts_do_not_depend_on_rows_without_a_label(tmp_path: Path) -> None
 def test_a_key_of_their_own_is_not_replaced(tmp_path: Path) -> None:
     rows = [{"text": f"text {i}", "label": "ab"[i % 2], "split": f"mine {i}"} for i in range(24)]
     (tmp_path / "a.json").write_text(json.dumps({"train": rows[:20], "dev": rows[20:]}))
-    corpus = load(tmp_path / "a.json")
-    assert (len(corpus.train), len(corpus.eval)) == (20, 4)
-    assert corpus.train.table.column("split") == [f"mine {i}" for i in range(24)]
+    splits = load(tmp_path / "a.json")
+    assert (len(splits.train), len(splits.validation)) == (20, 4)
+    assert splits.train.table.column("split") == [f"mine {i}" for i in range(24)]
 
 
 def test_columns_that_divide_are_neither_text_nor_label(tmp_path: Path) -> None:
     draw = random.Random(4)
     rows = [(sentence(draw), "ab"[i % 2], ("train", "test")[i % 4 == 3], f"owner {i % 9}") for i in range(40)]
     path = write(tmp_path / "a.csv", rows, "words,kind,part,customer")
-    corpus = load(path, split_column="part", label_column="kind")
-    assert (corpus.text_column, corpus.label_column) == ("words", "kind")
+    splits = load(path, split_column="part", label_column="kind")
+    assert (splits.text_column, splits.label_column) == ("words", "kind")
     three = write(tmp_path / "b.csv", [(*row[:2], row[3]) for row in rows], "words,kind,customer")
     assert load(three, group_column="customer").label_column == "kind"
 
@@ -508,15 +506,15 @@ def test_columns_that_divide_are_neither_text_nor_label(tmp_path: Path) -> None:
 def test_a_column_that_divides_is_not_passed_over(tmp_path: Path) -> None:
     rows = [(f"text {i}", "ab"[i % 2], "train" if i % 4 else "test", f"user {i % 9}") for i in range(40)]
     path = write(tmp_path / "a.csv", rows, "text,kind,split,user")
-    with pytest.raises(InputError, match="column 'split' says which part a row is in, and --group-column"):
+    with pytest.raises(InputError, match="--group-column has no effect when column 'split' defines the splits"):
         load(path, group_column="user")
     assert load(path, group_column="user", split_column="none", label_column="kind").label_column == "kind"
 
 
 def test_of_two_columns_one_is_the_label(tmp_path: Path) -> None:
     rows = [(f"text {i}", "train" if i % 4 else "test") for i in range(40)]
-    corpus = load(write(tmp_path / "a.csv", rows, "text,set"))
-    assert (corpus.label_column, corpus.labels) == ("set", ["test", "train"])
+    splits = load(write(tmp_path / "a.csv", rows, "text,set"))
+    assert (splits.label_column, splits.labels) == ("set", ["test", "train"])
     rows = [(f"text {i % 30}", "ab"[i % 2]) for i in range(40)]
     assert load(write(tmp_path / "b.csv", rows, "title,label"), group_column="title").text_column == "title"
 
@@ -546,10 +544,10 @@ def test_a_split_column_beside_given_parts_is_refused_or_left_alone(tmp_path: Pa
     (tmp_path / "data").mkdir()
     write(tmp_path / "data" / "train.csv", rows, "text,label,split")
     write(tmp_path / "data" / "test.csv", rows[:8], "text,label,split")
-    corpus = load(tmp_path / "data")
-    assert corpus.test is not None
-    assert [len(part) for part in (corpus.train, corpus.eval, corpus.test)] == [36, 4, 8]
-    with pytest.raises(InputError, match=r"--split-column and .*test\.csv both say"):
+    splits = load(tmp_path / "data")
+    assert splits.test is not None
+    assert [len(part) for part in (splits.train, splits.validation, splits.test)] == [36, 4, 8]
+    with pytest.raises(InputError, match=r"--split-column and .*test\.csv both define"):
         load(tmp_path / "data", split_column="split")
 
 
@@ -569,10 +567,10 @@ def test_labels_of_the_test_table_are_read_as_those_of_data(
 ) -> None:
     path = write(tmp_path / "a.csv", [(f"text {i}", labels[i % 2]) for i in range(20)])
     test = write(tmp_path / "test.csv", [(f"new {i}", test_labels[i % 2]) for i in range(6)])
-    corpus = load(path, test_data=str(test), **options)
-    assert corpus.labels == (["neg", "pos"] if "label_names" in options else sorted(labels))
-    assert corpus.test is not None
-    assert len(corpus.test) == (3 if {" ", "-1"} & {*test_labels} else 6)
+    splits = load(path, test_data=str(test), **options)
+    assert splits.labels == (["neg", "pos"] if "label_names" in options else sorted(labels))
+    assert splits.test is not None
+    assert len(splits.test) == (3 if {" ", "-1"} & {*test_labels} else 6)
 
 
 def test_a_test_table_with_few_labels_is_said_with_what_to_do(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Train, evaluation and test parts: stratified by class, and no text in two of them."""
+"""Assign rows to train, validation and test: stratified by class, and no text in two of them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
-class Split:
-    """Row numbers of each part, ascending (file order); `None` where a part comes from a file of its own."""
+class SplitRows:
+    """Row numbers of each split, ascending (file order); `None` where a split comes from a file of its own."""
 
     train: Rows
     eval: Rows | None
@@ -25,35 +25,35 @@ class Split:
 
 
 def split_rows(
-    copies: TextHashes,
+    hashes: TextHashes,
     labels: Rows,
     *,
     seed: int,
     eval_share: float,
     test_share: float,
-    owners: Sequence[npt.NDArray[np.int64]] = (),
+    groups: Sequence[npt.NDArray[np.int64]] = (),
     earlier: npt.NDArray[np.int8] | None = None,
-) -> Split:
-    """Divide rows into parts with the same mix of classes, as nearly as whole rows allow.
+) -> SplitRows:
+    """Split rows so that each split has the same mix of classes, as nearly as whole rows allow.
 
-    Copies of a text, which have a number in `copies` in common, go to the same part, so that no part is scored on what
-    another has learned; so do rows with the same number in one of the `owners`. Every class keeps a row in train; a
-    class with one row stays there whole. A share of 0 gives `None` for that part.
+    Duplicates of a text, whose `hashes` are equal, go to the same split, so that no split is scored on what another has
+    learned; so do rows with the same number in one of the `groups`. Every class keeps a row in train; a class with one
+    row stays there whole. A share of 0 gives `None` for that split.
 
-    `earlier` is the part that each row was in before (0 train, 1 evaluation, 2 test, -1 new): there it stays, and new
-    rows fill the parts up.
+    `earlier` is the split that each row was in before (0 train, 1 validation, 2 test, -1 new): there it stays, and new
+    rows fill the splits up.
     """
-    first, group_of = group_duplicates(copies)
+    first, group_of = group_duplicates(hashes)
     texts = len(first)
-    if owners:
-        first, group_of = _joined(first, group_of, owners)
+    if groups:
+        first, group_of = _joined(first, group_of, groups)
     shares = (1.0 - eval_share - test_share, eval_share, test_share)
     if len(first) < texts:
         taken = _assign_groups(group_of, labels, shares, _draws(seed, len(first)), earlier)
     else:
         taken = _assign_texts(first, group_of, labels, shares, _draws(seed, len(first)), earlier)
-    parts = [np.flatnonzero(taken[group_of] == part) for part in (0, 1, 2)]
-    return Split(parts[0], parts[1] if eval_share else None, parts[2] if test_share else None)
+    splits = [np.flatnonzero(taken[group_of] == split) for split in (0, 1, 2)]
+    return SplitRows(splits[0], splits[1] if eval_share else None, splits[2] if test_share else None)
 
 
 def _assign_texts(
@@ -71,7 +71,7 @@ def _assign_texts(
     mixed = _class_counts(differing, group_of, labels)
     group_sizes = np.bincount(group_of, minlength=len(first))
     order = np.argsort(draws, kind="stable")
-    before = _earlier_parts(group_of, earlier, len(first), shares)
+    before = _earlier_splits(group_of, earlier, len(first), shares)
     taken = np.maximum(before, 0)
     order = order[before[order] != 0]  # what was trained on is not taken for another part
     for part in (1, 2):
@@ -93,7 +93,7 @@ def _assign_groups(
     least, as in scikit-learn's StratifiedGroupKFold, but for splits of several sizes and in linear time.
     """
     sizes = np.bincount(group_of)
-    before = _earlier_parts(group_of, earlier, len(sizes), shares)
+    before = _earlier_splits(group_of, earlier, len(sizes), shares)
     # Known groups first; among groups of up to twice the size the draws decide, so that seeds differ.
     order = np.lexsort((draws, -np.frexp(sizes)[1], before < 0))
     rank = np.empty_like(order)
@@ -171,13 +171,13 @@ def cap_rows(labels: Rows, rows: Rows, limit: int, *, seed: int) -> Rows:
     return rows[place < quota[label_array]]
 
 
-def _joined(first: Rows, group_of: Rows, owners: Sequence[npt.NDArray[np.int64]]) -> tuple[Rows, Rows]:
-    """Groups of rows that have an owner in common, directly or through others, as one; in order of first occurrence."""
+def _joined(first: Rows, group_of: Rows, groups: Sequence[npt.NDArray[np.int64]]) -> tuple[Rows, Rows]:
+    """Join duplicates that share a group, directly or through others; groups in order of first occurrence."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
     nodes, edges = len(first), []
-    for numbers in owners:
+    for numbers in groups:
         _, owner = np.unique(numbers, return_inverse=True)
         edges.append((group_of, nodes + owner))
         nodes += int(owner.max(initial=-1)) + 1
@@ -196,7 +196,7 @@ def _class_counts(groups: Rows, group_of: Rows, labels: Rows) -> dict[int, Rows]
     return {group: np.bincount(piece) for group, piece in zip(groups.tolist(), pieces, strict=True)}
 
 
-def _earlier_parts(
+def _earlier_splits(
     group_of: Rows, earlier: npt.NDArray[np.int8] | None, count: int, shares: Sequence[float]
 ) -> npt.NDArray[np.int8]:
     """Return the split that the first known row of each group was in; -1 without one, or where it has no share now."""
@@ -256,7 +256,7 @@ def _take(
                 left[: len(mixed[group])] -= mixed[group]
             else:
                 left[label] -= size
-    if not (taken == part).any():  # every text has more copies than fit: rather one too large than none
+    if not (taken == part).any():  # every text has more hashes than fit: rather one too large than none
         spared_group = next((group for group in _in_turn(order) if taken[group] == 0 and spared(group)), None)
         if spared_group is not None:
             taken[spared_group] = part

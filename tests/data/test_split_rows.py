@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from classify.data.text_hashes import find_overlap, text_hashes
 
-from classify.data.split import Split, cap_rows
-from classify.data.split import split_rows as split_copies
+from classify.data.split_rows import SplitRows, cap_rows
+from classify.data.split_rows import split_rows as split_copies
+from classify.data.text_hashes import find_overlap, text_hashes
 
 
 def labels_of(count: int) -> np.ndarray:
     return np.random.default_rng(0).choice(5, count, p=[0.5, 0.3, 0.15, 0.04, 0.01])
 
 
-def split_rows(texts: Sequence[str], labels: np.ndarray, **options: Any) -> Split:
+def split_rows(texts: Sequence[str], labels: np.ndarray, **options: Any) -> SplitRows:
     return split_copies(text_hashes(texts), labels, **options)
 
 
@@ -65,7 +65,7 @@ def test_a_split_is_the_same_in_every_version(
         seed=case["seed"],
         eval_share=0.1,
         test_share=case.get("test_share", 0.1),
-        owners=[np.arange(count)] if "owned" in case else [],
+        groups=[np.arange(count)] if "owned" in case else [],
         earlier=np.array([(-1, 0, 0, 1, 2)[i % 5] for i in range(count)], dtype=np.int8) if "known" in case else None,
     )
     assert parts.eval is not None
@@ -91,7 +91,7 @@ def test_a_class_with_one_row_stays_in_train(grouped: bool) -> None:
     owners = [np.array([0, 0, *range(2, 40)])] if grouped else []
     for seed in range(20):
         parts = split_rows(
-            [str(i) for i in range(40)], labels, seed=seed, eval_share=0.1, test_share=0.1, owners=owners
+            [str(i) for i in range(40)], labels, seed=seed, eval_share=0.1, test_share=0.1, groups=owners
         )
         assert parts.eval is not None
         assert len(parts.eval)
@@ -158,7 +158,7 @@ def test_rows_of_an_owner_stay_in_one_part() -> None:
     texts[100] = texts[200]
     labels = np.array([i % 2 for i in range(300)])
     parts = split_rows(
-        texts, labels, seed=3, eval_share=0.1, test_share=0.1, owners=[np.unique(owners, return_inverse=True)[1]]
+        texts, labels, seed=3, eval_share=0.1, test_share=0.1, groups=[np.unique(owners, return_inverse=True)[1]]
     )
     assert parts.eval is not None
     assert parts.test is not None
@@ -176,7 +176,7 @@ def split_groups(groups: np.ndarray, labels: np.ndarray, seed: int = 0, **option
     """The rows of train, evaluation and test, 80/10/10 by whole groups; every row has a text that differs."""
     texts = [f"text {i}" for i in range(len(labels))]
     options = {"eval_share": 0.1, "test_share": 0.1, **options}
-    parts = split_rows(texts, labels, seed=seed, owners=[groups], **options)
+    parts = split_rows(texts, labels, seed=seed, groups=[groups], **options)
     return [np.empty(0, dtype=np.int64) if rows is None else rows for rows in (parts.train, parts.eval, parts.test)]
 
 
@@ -273,7 +273,7 @@ def test_of_several_earlier_splits_that_of_the_first_row_counts(grouped: bool) -
     earlier = np.zeros(60, dtype=np.int8)
     earlier[:6] = [2, 1, 0, 0, 1, 0]
     parts = split_rows(
-        texts, rows % 2, seed=0, eval_share=0.1, test_share=0.1, earlier=earlier, owners=[joined] if grouped else []
+        texts, rows % 2, seed=0, eval_share=0.1, test_share=0.1, earlier=earlier, groups=[joined] if grouped else []
     )
     assert parts.test is not None
     assert parts.test.tolist() == list(range(6))

@@ -1,0 +1,71 @@
+"""Several files that a pattern such as part-*.csv names, joined by the names of their columns."""
+
+from __future__ import annotations
+
+import bisect
+import glob
+import hashlib
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from classify.data.formats.base import Confidence, Format, ReadOptions
+from classify.data.source import Source
+from classify.data.table import Table
+from classify.errors import InputError
+
+Reader = Callable[[str, str, ReadOptions], Table]
+
+
+class Pattern(Format):
+    """Files in the order of their names; `read_table` reads each."""
+
+    def __init__(self, read_table: Reader):
+        self._read_table = read_table
+
+    def sniff(self, source: Source, options: ReadOptions) -> Confidence:
+        """Look for files that the pattern names."""
+        return Confidence.CERTAIN if _expand(source.path) else Confidence.NONE
+
+    def read(self, source: Source, options: ReadOptions) -> Table:
+        """Read all files. Raises InputError where their columns differ."""
+        import pyarrow
+
+        names = _expand(source.path)
+        first = self._read_table(names[0], source.flag, options)
+        if first.has_names:
+            options = replace(options, columns=tuple(first.columns))
+        tables = [first, *(self._read_table(name, source.flag, options) for name in names[1:])]
+        for other in tables[1:]:
+            if set(other.columns) != set(first.columns):
+                only = ", ".join(map(repr, sorted(set(first.columns) ^ set(other.columns))))
+                raise InputError(
+                    f"{source.path}: {first.path} and {other.path} have other columns ({only} in one of them alone)."
+                )
+        arrow = pyarrow.concat_tables([table.arrow.select(first.columns) for table in tables])
+        digest = hashlib.sha256("".join(table.sha256 for table in tables).encode()).hexdigest()
+        form = f"{len(tables)} files: {first.form}"
+        return Table(source.path, digest, arrow, form, _join_places(tables), "", flag=first.flag)
+
+
+def _expand(pattern: str) -> list[str]:
+    if not glob.has_magic(pattern) or Path(pattern).exists():
+        return []
+    return sorted(name for name in glob.glob(pattern, recursive=True) if Path(name).is_file())
+
+
+def _join_places(tables: Sequence[Table]) -> Callable[[Sequence[int]], list[str]]:
+    """Return the `places` of joined tables, which look through each file once."""
+    ends = list(itertools.accumulate(map(len, tables)))
+
+    def places(rows: Sequence[int]) -> list[str]:
+        owners = [bisect.bisect_right(ends, row) for row in rows]
+        words: dict[int, str] = {}
+        for number in set(owners):
+            own = [row for row, owner in zip(rows, owners, strict=True) if owner == number]
+            begin = ends[number] - len(tables[number])
+            words |= dict(zip(own, tables[number].where_each([[row - begin] for row in own]), strict=True))
+        return [words[row] for row in rows]
+
+    return places

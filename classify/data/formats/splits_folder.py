@@ -1,0 +1,57 @@
+"""A folder with a file for each split of a data set: train.csv, validation.jsonl, test.parquet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container
+from pathlib import Path
+
+from classify.data.formats.base import Confidence, Format, ReadOptions
+from classify.data.names import SPLIT_WORDS, SPLITS
+from classify.data.source import Source
+from classify.data.table import Table
+from classify.errors import InputError
+
+_USES = {"train": "train on", "eval": "evaluate", "test": "test"}
+
+
+class SplitsFolder(Format):
+    """Files, or folders of `datasets`, named after splits; `table_suffixes` are those of files with tables."""
+
+    def __init__(self, table_suffixes: Container[str]):
+        self._suffixes = table_suffixes
+
+    def sniff(self, source: Source, options: ReadOptions) -> Confidence:
+        """Look for one that is for training."""
+        folder = Path(source.path)
+        found = folder.is_dir() and self._named(folder, SPLIT_WORDS[0])
+        return Confidence.CERTAIN if found else Confidence.NONE
+
+    def splits(self, source: Source) -> dict[str, str]:
+        """Return the file of each split. Raises InputError where one has several."""
+        splits: dict[str, str] = {}
+        for split, words in zip(SPLITS, SPLIT_WORDS, strict=True):
+            names = self._named(Path(source.path), words)
+            if len(names) > 1:
+                raise InputError(
+                    f"{source.flag}: {source.path} has several files to {_USES[split]} ({', '.join(names)}); name one."
+                )
+            if names:
+                splits[split] = names[0]
+        return splits
+
+    def read(self, source: Source, options: ReadOptions) -> Table:
+        """Raise InputError: it holds several tables."""
+        names = ", ".join(self.splits(source).values())
+        raise InputError(
+            f"{source.flag} {source.path}: expected one table. Got a folder with a file for each split; name one: "
+            f"{names}."
+        )
+
+    def _named(self, folder: Path, words: Container[str]) -> list[str]:
+        entries = [entry for entry in sorted(folder.iterdir()) if re.split(r"[^a-z]", entry.name.lower())[0] in words]
+        return [
+            str(entry)
+            for entry in entries
+            if (entry / "state.json").is_file() or (entry.is_file() and Source(str(entry), "").suffix in self._suffixes)
+        ]

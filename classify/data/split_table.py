@@ -1,0 +1,306 @@
+"""Assign rows to splits: by tables of their own, a column, time, or the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from classify.config.schema import DataConfig
+from classify.data import split_record
+from classify.data.columns import Decision, empty_texts
+from classify.data.labels import ClassNames, case_variants
+from classify.data.names import SPLITS, split_called
+from classify.data.near_duplicates import near_duplicates
+from classify.data.reading import InputTables
+from classify.data.split_rows import cap_rows, split_rows
+from classify.data.splits import LabelEncoder, Rows, Split, Splits, Targets
+from classify.data.table import Table
+from classify.data.text_hashes import find_overlap, normalize_text
+from classify.data.times import read_times
+from classify.errors import InputError
+
+# Share of the rows of `--data` to validate on, and to test.
+_SHARE = 0.1
+_SHOWN = 5
+# What programs write into a table where a value is missing.
+_MISSING = frozenset({"nan", "null", "none", "n/a", "na", "#n/a", "<na>"})
+
+
+@dataclass(frozen=True)
+class _Assignment:
+    """Rows of `--data` by split; None of a split that a table of its own gives, or that there is none of."""
+
+    train: Rows
+    validation: Rows | None
+    test: Rows | None
+    how: str
+    flag: str = "--eval-data, --test-data"
+    notes: tuple[str, ...] = ()
+
+
+def split_table(tables: InputTables, encoder: LabelEncoder, config: DataConfig, seed: int) -> Splits:
+    """Split the tables of a run. Raises InputError where the texts are too few, or a label is unknown.
+
+    Given tables are taken as they are. `--data` alone is split 80/10/10 into train, validation and test, 90/10 into
+    train and validation beside `--test-data`; beside `--eval-data` alone there is no test split. `max_train_samples`
+    caps the training split once the class names are fixed. Rows without a label are in no split.
+    """
+    table, columns = tables.train, tables.columns
+    targets = encoder.encode(table, columns.label, "--data")
+    labelled = np.flatnonzero(tables.labelled(table))
+    assigned = _assign(tables, labelled, encoder.stratify_by(targets), config, seed)
+    train = Split(table, assigned.train, targets[assigned.train])
+    validation = _make_split(tables, tables.eval, encoder, assigned.validation, targets)
+    tested = _make_split(tables, tables.test, encoder, assigned.test, targets)
+    if not len(validation) or not len(train):
+        raise InputError(_too_few(tables, validation, config.split_by_time, config.group_column))
+    # Without a table, or with too few different texts, there is no test score, rather than a false one.
+    test = tested if len(tested) else None
+    scored = {"validation": validation} | ({} if test is None else {"test": test})
+    if config.max_train_samples is not None:
+        kept = cap_rows(encoder.stratify_by(targets), train.rows, config.max_train_samples, seed=seed)
+        train = Split(table, kept, targets[kept])
+    hashes = (split.table.text_hashes(columns.text)[split.rows] for split in (train, *scored.values()))
+    in_training = dict(zip(scored, map(tuple, find_overlap(*hashes)), strict=True))
+    unlabelled = _find_unlabelled(tables)
+    # A test table without any label is there to be predicted.
+    predicted = {
+        file: split
+        for file, split in unlabelled.items()
+        if config.predict_unlabelled or not config.drop_unlabelled or len(split) == len(split.table)
+    }
+    read = [one for one in (table, tables.eval, tables.test) if one is not None]
+    notes = [f"{one.path} {note}" for one in read for note in one.notes]
+    notes += [f"the labels {labels} are one class" for labels in tables.classes.merged(normalized=False)]
+    notes += _warnings(columns.text, encoder, train, scored, in_training)
+    notes += [_describe_unlabelled(file, split, predicted=file in predicted) for file, split in unlabelled.items()]
+    notes += [*_missing_words(tables.classes), *assigned.notes]
+    sizes = f"train {len(train)}, validation {len(validation)}, test {len(test) if test else 0}"
+    flag = assigned.flag if tables.eval is None else ""
+    split = Decision("split", sizes, assigned.how, flag)
+    return Splits(
+        columns.text,
+        columns.label,
+        encoder.labels,
+        train,
+        validation,
+        test,
+        targets,
+        decisions=(*columns.decisions, encoder.decision(), *_merged(tables.classes), split),
+        warnings=tuple(notes),
+        unlabelled=predicted,
+        in_training=in_training,
+        assignment=_by_row(assigned, len(table)),
+    )
+
+
+def _assign(tables: InputTables, labelled: Rows, stratify_by: Rows, config: DataConfig, seed: int) -> _Assignment:
+    """Assign the labelled rows of `--data`."""
+    if tables.eval is not None:
+        return _Assignment(labelled, None, None, "given as files of their own")
+    if tables.split_column is not None:
+        assigned = _by_column(tables, labelled)
+    elif config.split_by_time is not None:
+        assigned = _by_time(tables, labelled, config.split_by_time)
+    else:
+        assigned = _Assignment(labelled, None, None, "")
+    if assigned.validation is not None:
+        return assigned
+    tested = assigned.test is None and tables.test is None
+    by_seed = _by_seed(tables, assigned.train, stratify_by, config, seed, test_share=_SHARE if tested else 0.0)
+    how = f"{assigned.how}; {by_seed.how}" if assigned.how else by_seed.how
+    return replace(by_seed, test=assigned.test if by_seed.test is None else by_seed.test, how=how, flag=assigned.flag)
+
+
+def _by_seed(
+    tables: InputTables, rows: Rows, stratify_by: Rows, config: DataConfig, seed: int, *, test_share: float
+) -> _Assignment:
+    """Split these rows of `--data` by the seed, a tenth of them to validate on."""
+    table, text = tables.train, tables.columns.text
+    groups = []
+    if config.group_column is not None:
+        groups.append(table.values(config.group_column)[1][rows])
+    if config.near_duplicates:
+        groups.append(near_duplicates(table.take(text, rows)))
+    hashes = table.text_hashes(text)[rows]
+    earlier = None if config.split_like is None else split_record.read_record(hashes, config.split_like)
+    split = split_rows(
+        hashes, stratify_by[rows], seed=seed, eval_share=_SHARE, test_share=test_share, groups=groups, earlier=earlier
+    )
+    splits = (split.train, split.eval, split.test)
+    how = f"{'80/10/10' if test_share else '90/10'} of {table.path}, stratified, seed {seed}"
+    if groups:  # what came out, which is as near as whole groups allow
+        shares = "/".join(f"{100 * len(own) / len(rows):.0f}" for own in splits if own is not None)
+        how = f"{shares} of {table.path}, stratified as far as groups allow, seed {seed}"
+    how += f", grouped by {config.group_column!r}" if config.group_column is not None else ""
+    how += ", near-duplicates in one split" if config.near_duplicates else ""
+    if earlier is not None:
+        now = np.zeros(len(rows), dtype=np.int8)
+        for number, own in enumerate(splits):
+            now[own if own is not None else slice(0)] = number
+        known = earlier >= 0
+        kept = int((earlier == now)[known].sum())
+        how += f"; {kept} of {int(known.sum())} rows of {config.split_like} keep their split"
+    notes = []
+    for name, own, share in (("validation", split.eval, _SHARE), ("test", split.test, test_share)):
+        quota = max(1, round(share * len(rows)))
+        if own is not None and 3 * abs(len(own) - quota) > quota:
+            notes.append(
+                f"the {name} split has {len(own)} of {len(rows)} rows, not {quota}: whole groups allow no closer split"
+            )
+    validation, tested = (None if own is None else rows[own] for own in (split.eval, split.test))
+    return _Assignment(rows[split.train], validation, tested, how, notes=tuple(notes))
+
+
+def _by_column(tables: InputTables, labelled: Rows) -> _Assignment:
+    """Assign rows as the split column says; without validation rows these are left to be taken from training."""
+    name, table = tables.split_column, tables.train
+    assert name is not None
+    values, numbers = table.values(name)
+    splits = np.array(list(map(split_called, values)), dtype=np.int64)[numbers]
+    train, validation, tested = (labelled[splits[labelled] == number] for number in range(len(SPLITS)))
+    return _Assignment(
+        train,
+        validation if len(validation) else None,
+        tested if len(tested) else (None if not len(validation) else tested),
+        f"by column {name!r} of {table.path}",
+        "--split-column",
+    )
+
+
+def _by_time(tables: InputTables, labelled: Rows, column: str) -> _Assignment:
+    """Test on the newest tenth, validate on the tenth before it; rows of one moment stay together."""
+    times = read_times(tables.train, column, labelled)
+    order = np.argsort(times, kind="stable")
+    sorted_times = times[order]
+    count = max(1, round(_SHARE * len(labelled)))
+    # A cut before the first row of its moment.
+    last = len(order)
+    if tables.test is None:
+        last = int(np.searchsorted(sorted_times, sorted_times[-count]))
+    cuts = [int(np.searchsorted(sorted_times, sorted_times[max(0, last - count)])), last]
+    rows = [np.sort(labelled[piece]) for piece in np.split(order, cuts)]
+    how = f"by time in {column!r} of {tables.train.path}: the newest rows test, those before them validate"
+    if tables.test is not None:
+        how = f"by time in {column!r} of {tables.train.path}: the newest rows validate"
+    return _Assignment(rows[0], rows[1], rows[2], how, "--split-by-time")
+
+
+def _make_split(
+    tables: InputTables, given: Table | None, encoder: LabelEncoder, rows: Rows | None, targets: Targets
+) -> Split:
+    """Return the labelled rows of a table of its own, where one is given, else these rows of `--data`."""
+    if given is None:
+        rows = np.empty(0, dtype=np.int64) if rows is None else rows
+        return Split(tables.train, rows, targets[rows])
+    known = "--data" if tables.eval is None else "--data or --eval-data"
+    rows = np.flatnonzero(tables.labelled(given))
+    return Split(given, rows, encoder.encode(given, tables.columns.label, known)[rows])
+
+
+def _by_row(assigned: _Assignment, count: int) -> npt.NDArray[np.int8] | None:
+    """Return the split of each row of `--data` as an index into `SPLITS`, -1 for none; None where it is not split."""
+    if assigned.validation is None and assigned.test is None:
+        return None
+    by_row = np.full(count, -1, dtype=np.int8)
+    for number, rows in enumerate((assigned.train, assigned.validation, assigned.test)):
+        if rows is not None:
+            by_row[rows] = number
+    return by_row
+
+
+def _find_unlabelled(tables: InputTables) -> dict[str, Split]:
+    """Return the rows without a label of each table, by the name of the file for their predictions."""
+    splits: dict[str, Split] = {}
+    for name, table in (("", tables.train), ("_eval", tables.eval), ("_test", tables.test)):
+        if table is not None and not (labelled := tables.labelled(table)).all():
+            rows = np.flatnonzero(~labelled)
+            splits[f"unlabelled{name}.csv"] = Split(table, rows, np.full(len(rows), -1, dtype=np.int64))
+    return splits
+
+
+def _too_few(tables: InputTables, validation: Split, split_by_time: str | None, group_column: str | None) -> str:
+    if tables.eval is not None and not len(validation):
+        return f"{tables.eval.path}: no row has a label; expected rows to validate on."
+    table = tables.train
+    if not tables.labelled(table).any():
+        return f"{table.path}: no row has a label; expected rows to train on."
+    if split_by_time is not None:
+        return f"{table.path}: expected several moments in column {split_by_time!r}, to split by. Got too few instead."
+    if group_column is not None:
+        groups = len(set(table.take(group_column, np.flatnonzero(tables.labelled(table)))))
+        return (
+            f"{table.path}: too few groups to split: column {group_column!r} has {groups}, and train keeps a row of "
+            "every class. Expected classes with rows in several groups; leave --group-column out, or give --eval-data."
+        )
+    different = len(np.unique(table.text_hashes(tables.columns.text)))
+    return f"{table.path}: too few different texts to split: {len(table)} rows hold {different}."
+
+
+def _describe_unlabelled(file: str, split: Split, *, predicted: bool) -> str:
+    rows = f"{len(split)} rows" if len(split) > 1 else "1 row"
+    what = f"predicted at the end, in {file} (--drop-unlabelled to leave out)" if predicted else "left out"
+    return f"{split.table.path}: {rows} without a label {what}"
+
+
+def _merged(classes: ClassNames) -> tuple[Decision, ...]:
+    """Name the labels that are one class but for how they are written."""
+    merged = classes.merged(normalized=True)
+    if not merged:
+        return ()
+    shown = ", ".join(merged[:_SHOWN]) + (f" and {len(merged) - _SHOWN} more" if len(merged) > _SHOWN else "")
+    why = "case, spaces and Unicode form do not separate classes; rows in parentheses"
+    return (Decision("labels", shown, why, "--normalize-labels none"),)
+
+
+def _missing_words(classes: ClassNames) -> list[str]:
+    """Note labels that programs write for a missing value, since they may as well be classes."""
+    return [
+        f"{rows} rows have the label {label!r}; if it means no label, give --unlabelled-value {label}"
+        for label, rows in classes.rows.items()
+        if rows and normalize_text(label) in _MISSING
+    ]
+
+
+def _warnings(
+    column: str,
+    encoder: LabelEncoder,
+    train: Split,
+    scored: Mapping[str, Split],
+    in_training: Mapping[str, Sequence[int]],
+) -> list[str]:
+    """Note what makes a score less trustworthy."""
+    notes = [
+        f"the labels {a!r} and {b!r} differ only in case, spaces or Unicode form; they are two classes"
+        for a, b in case_variants(encoder.labels)
+    ]
+    empty = empty_texts(train.table, column)
+    if empty is not None:
+        notes.append(empty)
+    in_train = _occurring(encoder, train)
+    if not in_train.all():
+        notes.append(f"no training row has the label {_list(encoder.labels, ~in_train)}")
+    for name, split in scored.items():
+        unscored = in_train & ~_occurring(encoder, split)
+        if unscored.any():
+            notes.append(f"no {name} row has the label {_list(encoder.labels, unscored)}: its scores leave that out")
+    for name, split in scored.items():
+        if in_training[name]:
+            lines = split.table.where([int(split.rows[i]) for i in in_training[name]])
+            notes.append(
+                f"{len(in_training[name])} of {len(split)} {name} texts are also in the training split ({lines})"
+            )
+    return notes
+
+
+def _occurring(encoder: LabelEncoder, split: Split) -> npt.NDArray[np.bool_]:
+    """Return (classes,) whether a row of the split has each."""
+    return np.bincount(encoder.stratify_by(split.targets), minlength=len(encoder.labels)) > 0
+
+
+def _list(labels: Sequence[str], chosen: npt.NDArray[np.bool_]) -> str:
+    names = [label for label, is_chosen in zip(labels, chosen, strict=True) if is_chosen]
+    return ", ".join(map(repr, names[:_SHOWN])) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

@@ -1,0 +1,103 @@
+"""The rows that a run trains on, validates on and tests, with their targets."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from classify.data.columns import Decision
+from classify.data.table import Table
+
+Rows = npt.NDArray[np.int64]
+Targets = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Some rows of a table: `rows` (n,) ascending, i.e. in file order, and their `targets` (n, ...)."""
+
+    table: Table
+    rows: Rows
+    targets: Targets
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def texts(self, column: str) -> list[str]:
+        """Return the texts of the split's rows."""
+        return self.table.take(column, self.rows)
+
+
+@dataclass(frozen=True)
+class Splits:
+    """All that a run knows of its tables before a model is loaded.
+
+    `targets` are those of all rows of `--data`, in splits or not. `unlabelled` are rows to predict at the end, by the
+    name of their file; `in_training` the indices of validation and test rows whose text is in the training split, too.
+    `assignment` is the split of each row of `--data` as an index into `SPLITS`, -1 for none; None where the splits are
+    tables of their own.
+    """
+
+    text_column: str
+    label_column: str
+    labels: list[str]
+    train: Split
+    validation: Split
+    test: Split | None
+    targets: Targets
+    decisions: tuple[Decision, ...]
+    warnings: tuple[str, ...] = ()
+    unlabelled: Mapping[str, Split] = field(default_factory=dict)
+    in_training: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    assignment: npt.NDArray[np.int8] | None = None
+
+    @property
+    def scored(self) -> Split:
+        """The split that the final scores are of: test, or validation where there is none."""
+        return self.test or self.validation
+
+    @property
+    def tables(self) -> list[Table]:
+        """Each table once, `--data` first."""
+        tables: list[Table] = []
+        for split in (self.train, self.validation, self.test, *self.unlabelled.values()):
+            if split is not None and not any(split.table is table for table in tables):
+                tables.append(split.table)
+        return tables
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Hash of what a run learns from and is scored on: texts, targets and class names of each split."""
+        digest = hashlib.sha256("\0".join(self.labels).encode())
+        for split in (self.train, self.validation, self.test):
+            if split is not None:
+                digest.update(split.table.digest(self.text_column).encode())
+                digest.update(split.rows.tobytes() + split.targets.tobytes())
+        return digest.hexdigest()
+
+
+class LabelEncoder(Protocol):
+    """Turns labels into targets: a task, see `classify.tasks`."""
+
+    labels: list[str]
+
+    def decision(self) -> Decision:
+        """Describe how the labels were understood."""
+        ...
+
+    def encode(self, table: Table, column: str, known_from: str) -> Targets:
+        """Return the targets of all rows of a table; any value where a row has no label.
+
+        Raises InputError naming labels that `known_from` does not have.
+        """
+        ...
+
+    def stratify_by(self, targets: Targets) -> Rows:
+        """Return (rows,) numbers; splits hold each number in proportion."""
+        ...
