@@ -78,7 +78,7 @@ def install_cls_hooks(model: Any) -> None:
 
 def cls_only(module: nn.Module) -> bool:
     """Whether the output of this attention module is needed at each text's first token only."""
-    return bool(getattr(module, "looks_from_first_tokens", False))
+    return bool(getattr(module, "cls_only", False))
 
 
 def _found(layer: nn.Module, names: tuple[str, ...]) -> Any:
