@@ -25,7 +25,7 @@ from classify.modeling.classifier import load_model, verify_packing
 from classify.modeling.hub import resolve_model
 from classify.modeling.kernels.registry import KERNELS
 from classify.modeling.precision import choose_precision
-from classify.tasks.registry import recognise
+from classify.tasks.registry import recognize
 from classify.training.strategies.base import make_strategy
 from classify.training.trainer import Trainer
 
@@ -69,7 +69,7 @@ def steps(options: argparse.Namespace, off: list[str]) -> Iterator[object]:
     """Training steps of the default recipe's size, without end."""
     config = TrainingConfig(use_cpu=options.cpu, num_train_epochs=1e6, learning_rate=5e-5, logging_steps=1_000_000)
     tables = read_tables(DataConfig(data=options.data))
-    task = recognise(tables)
+    task = recognize(tables)
     splits = split_table(tables, task, DataConfig(data=options.data), config.seed)
     folder = resolve_model(options.model)
     tokenizer = load_tokenizer(str(folder.path))

@@ -17,7 +17,7 @@ from classify import __version__
 from classify.config.parser import Parser, parse_training, print_help, unknown_words
 from classify.config.recipe import Recipe
 from classify.config.schema import TrainingConfig
-from classify.errors import ClassifyError, InputError, disk_refusal, printable
+from classify.errors import ClassifyError, InputError, disk_refusal, escape_controls
 from classify.launch import device_plan, interrupts, launcher, process_settings, spawn
 
 if TYPE_CHECKING:
@@ -110,23 +110,23 @@ def _train(arguments: list[str], program: str) -> int:
 
     check_start(config.training)
     with launcher.forward_errors(config.training.start, print_error_early):
-        checked = check_inputs(config)
-    if config.training.nproc is not None and not launcher.started_here():
+        inputs = check_inputs(config)
+    if config.training.nproc is not None and not launcher.is_nproc_worker():
         count = device_plan.one_per_device() if config.training.nproc == "gpu" else config.training.nproc
         return spawn.run_processes(["train", *arguments], count)
     if config.plan:
         from classify.launch import describe
         from classify.training import memory_forecast
 
-        world = checked.config.training.start()
+        world = inputs.config.training.start()
         try:
             world.raise_if_any_rank_failed(None)
-            memory = memory_forecast.memory(checked, world)
+            memory = memory_forecast.describe_memory(inputs, world)
             if world.is_main:
-                for line in checked.lines():
-                    print(printable(line))
+                for line in inputs.describe_all():
+                    print(escape_controls(line))
                 print()
-                training = checked.config.training
+                training = inputs.config.training
                 batch, each = training.train_batch_size, training.save_on_each_node
                 describe.show(world.topology, world.plan, batch, os.environ, each)
                 print(f"\n{memory}")
@@ -137,7 +137,7 @@ def _train(arguments: list[str], program: str) -> int:
 
     from classify.training.run import train
 
-    train(config, checked, begun=psutil.Process().create_time())
+    train(config, inputs, started=psutil.Process().create_time())
     return 0
 
 
@@ -178,16 +178,16 @@ def _predict(arguments: list[str], program: str) -> int:
         table, column = check_prediction(options.model, options.data, options.out, options.text_column, reading)
     from classify.prediction.predict import load_classifier, predict_table
 
-    with load_classifier(options.model, use_cpu=options.cpu, precision=options.precision) as classifier:
+    with load_classifier(options.model, use_cpu=options.cpu, precision=options.precision) as predictor:
         begin = time.perf_counter()
         out = Path(options.out).resolve()  # what a link points to
-        notes = predict_table(classifier, table, column, out, guarded=options.excel_safe)
+        notes = predict_table(predictor, table, column, out, escape_formulas=options.excel_safe)
     seconds = time.perf_counter() - begin
-    if classifier.world.is_main:
+    if predictor.world.is_main:
         rate = f"{len(table) / seconds:.0f} rows/s"
-        print(printable(f"{options.out}: {len(table)} rows, column {column!r}, {rate}"))
+        print(escape_controls(f"{options.out}: {len(table)} rows, column {column!r}, {rate}"))
         for note in notes:
-            print(f"note: {printable(note)}")
+            print(f"note: {escape_controls(note)}")
     return 0
 
 
@@ -203,7 +203,7 @@ def _inspect(arguments: list[str], program: str) -> int:
 
     report = inspect_run(config)
     for line in report.lines():
-        print(printable(line))
+        print(escape_controls(line))
     file = Path("inspect.json")
     replaced = " (in place of the one that was there)" if file.exists() else ""
     write_json(file, report.as_json())
@@ -287,7 +287,7 @@ def _fail(message: str, code: int, debug: bool, everywhere: bool = True) -> int:
         time.sleep(1.0)
         return code
     sys.stdout.flush()
-    for line in printable(message).split("\n"):
+    for line in escape_controls(message).split("\n"):
         print(f"error: {line}", file=sys.stderr)
     sys.stderr.flush()
     return code
@@ -310,4 +310,4 @@ def _let_first_error_speak(error: BaseException) -> None:
         sign in text for sign in ("connection closed by peer", "connection reset", "broken pipe")
     ):
         interrupts.end_if_terminated()
-        time.sleep(3.0 + (spawn.PRINTING_SECONDS if launcher.started_here() else 0.0))
+        time.sleep(3.0 + (spawn.PRINTING_SECONDS if launcher.is_nproc_worker() else 0.0))

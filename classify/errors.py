@@ -86,7 +86,7 @@ class DiskError(InputError):
     everywhere = False
 
 
-def printable(text: str) -> str:
+def escape_controls(text: str) -> str:
     """A text with its control characters, and those that turn the direction of writing, shown as \\x1b.
 
     Names and labels of a table may hold them; a terminal would obey.

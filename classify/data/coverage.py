@@ -1,4 +1,4 @@
-"""Whether a model can read the texts: the share of tokens it does not know, their script, ids beyond its table."""
+"""Check whether a model can read the texts: the share of unknown tokens, their script, ids beyond its table."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from classify.config.schema import ModelConfig
 from classify.data.splits import Split
-from classify.data.tokenize import Tokens
+from classify.data.tokenize import Segment, Tokens
 from classify.errors import InputError
 
-# Shares of unknown tokens: from which on it is noted, and from which on the default model is refused.
+# Shares of unknown tokens: noted from the first, and the default model refused from the second.
 _NOTED, _REFUSED = 0.05, 0.5
 _BLOCK = 1 << 22
 _LETTERS = 10_000
@@ -25,21 +25,25 @@ _CHINESE = "google-bert/bert-base-chinese"
 
 
 def unknown_share(tokens: Tokens, rows: npt.NDArray[np.int64], unknown: int | None) -> float:
-    """Share of the rows' tokens, special ones left out, that have the id `unknown`; 0 where a tokenizer has none."""
-    total = int((tokens.offsets[rows + 1] - tokens.offsets[rows]).sum())
+    """Return the share of the rows' tokens, special ones left out, that have the id `unknown`; 0 without such an id."""
+    total = sum(int(segment.lengths(rows).sum()) for segment in tokens.segments)
     if unknown is None or not total:
         return 0.0
-    chosen = np.zeros(len(tokens), dtype=bool)
+    return sum(_count(segment, rows, unknown) for segment in tokens.segments) / total
+
+
+def _count(segment: Segment, rows: npt.NDArray[np.int64], token: int) -> int:
+    chosen = np.zeros(len(segment), dtype=bool)
     chosen[rows] = True
     count = 0
-    for start in range(0, len(tokens.ids), _BLOCK):
-        places = start + np.flatnonzero(tokens.ids[start : start + _BLOCK] == unknown)
-        count += int(chosen[np.searchsorted(tokens.offsets, places, side="right") - 1].sum())
-    return count / total
+    for start in range(0, len(segment.ids), _BLOCK):
+        places = start + np.flatnonzero(segment.ids[start : start + _BLOCK] == token)
+        count += int(chosen[np.searchsorted(segment.offsets, places, side="right") - 1].sum())
+    return count
 
 
 def scripts(texts: Iterable[str]) -> collections.Counter[str]:
-    """How many of the first letters of the texts are of each script, by the first word of their Unicode names.
+    """Count the first letters of the texts by script, the first word of their Unicode names.
 
     https://www.unicode.org/versions/latest/core-spec/chapter-4/#G2082: "THAI CHARACTER KO KAI" is THAI, "CJK UNIFIED
     IDEOGRAPH-6211" is CJK.
@@ -49,30 +53,30 @@ def scripts(texts: Iterable[str]) -> collections.Counter[str]:
     return collections.Counter(name.split()[0] for name in names if name)
 
 
-def check_coverage(part: Split, text_column: str, tokens: Tokens, tokenizer: Any, model: ModelConfig) -> str | None:
-    """What to say of the training texts that the model does not know, if anything.
+def check_coverage(train: Split, text_column: str, tokens: Tokens, tokenizer: Any, model: ModelConfig) -> str | None:
+    """Return a note where the model does not know many of the training tokens; None where it does.
 
-    Raises InputError where it does not know most of their tokens and nobody asked for it.
+    Raises InputError where the default model does not know most of them.
     """
-    share = unknown_share(tokens, part.rows, tokenizer.unk_token_id)
+    share = unknown_share(tokens, train.rows, tokenizer.unk_token_id)
     if share <= _NOTED:
         return None
-    counts = scripts(part.texts(text_column))
+    counts = scripts(train.texts(text_column))
     (script, _), *_ = counts.most_common(1) or [("", 0)]
     most = f" (most letters are {'Chinese' if script == 'CJK' else script.capitalize()})" if script else ""
     own = f", such as {_CHINESE}" if script == "CJK" and not counts["HIRAGANA"] else ""
     line = f"{100 * share:.0f} % of the tokens of the training texts are unknown to {model.name}{most}"
-    take = f"a multilingual one, such as {_MULTILINGUAL}, or one of the language of the texts{own}"
+    take = f"a multilingual one, such as {_MULTILINGUAL}, or one for the language of the texts{own}"
     if share <= _REFUSED or model.model is not None:
         return f"{line}; if the scores are poor, give another --model: {take}"
     raise InputError(
-        f"{part.table.path}, column {text_column!r}: {line}; expected a model that reads them. Give --model {take}. "
+        f"{train.table.path}, column {text_column!r}: {line}; expected a model that reads them. Give --model {take}. "
         f"To train this one all the same, name it: --model {model.name}."
     )
 
 
 def note_unknown(tokens: Tokens, tokenizer: Any) -> str | None:
-    """What to say of texts to predict that the model does not know, if anything."""
+    """Return a note where the model does not know many tokens of the texts to predict; None where it does."""
     share = unknown_share(tokens, np.arange(len(tokens)), tokenizer.unk_token_id)
     return f"{100 * share:.0f} % of the tokens of the texts are unknown to the model" if share > _NOTED else None
 
@@ -80,7 +84,7 @@ def note_unknown(tokens: Tokens, tokenizer: Any) -> str | None:
 def check_ids(tokens: Tokens, tokenizer: Any, table: Any, model: str) -> None:
     """Raise InputError where a text holds an id that the model's embedding `table` has no row for."""
     size = getattr(table, "num_embeddings", None)
-    largest = max(int(tokens.ids.max(initial=0)), *tokens.prefix, *tokens.suffix, 0)
+    largest = max(*(int(segment.ids.max(initial=0)) for segment in tokens.segments), *tokens.template.tokens, 0)
     if size is not None and largest >= size:
         raise InputError(
             f"--model {model}: expected a tokenizer with ids below {size}, the rows of its embedding table. Got "

@@ -121,7 +121,7 @@ class Report:
         ]
 
 
-def inspect_corpus(splits: Splits, listed: int = _SHOWN) -> Report:
+def inspect_splits(splits: Splits, listed: int = _SHOWN) -> Report:
     """What the tables and their parts say by themselves; rows and texts are those of `--data`.
 
     So many texts with several labels are `listed` with their places, for which the file is looked through again.
@@ -153,7 +153,7 @@ def inspect_corpus(splits: Splits, listed: int = _SHOWN) -> Report:
     )
 
 
-def look_at_sample(report: Report, splits: Splits, seed: int) -> None:
+def inspect_sample(report: Report, splits: Splits, seed: int) -> None:
     """Fill in what is looked for in a sample of the different texts: languages, and texts that are nearly the same."""
     table = splits.train.table
     rows, _ = group_duplicates(table.text_hashes(splits.text_column))

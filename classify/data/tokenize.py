@@ -1,7 +1,7 @@
-"""Texts to token ids, once: flat arrays that every later pass slices, kept in a cache and memory-mapped.
+"""Tokenise texts once: flat arrays that every later pass slices, cached and memory-mapped.
 
-What is stored is each text's ids without special tokens and without truncation, so one tokenisation serves every
-`--max-length`. The special tokens a tokenizer puts around a text are the same for all texts; they and the
+Each text's ids are stored without special tokens and without truncation, so one tokenisation serves every
+`--max-length`. The special tokens that a tokenizer puts around a text, or two, are the same for all rows; they and the
 truncation are applied when rows are collated.
 """
 
@@ -25,7 +25,7 @@ from classify.data.table import Table
 Ids = npt.NDArray[np.int64]
 Arrays = tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]
 
-# Tokens of a text that are read at most where nobody asks for more: longer texts take memory and time to match.
+# Default limit of --max-length: longer texts take memory and time to match.
 DEFAULT_LIMIT = 512
 _FORMAT = 2
 _BATCH = 4096
@@ -33,62 +33,141 @@ _IDS, _OFFSETS = "ids.bin", "offsets.npy"
 
 
 @dataclass(frozen=True)
-class Tokens:
-    """Token ids of all rows of a table.
+class Template:
+    """The special tokens of a row: `prefix` text `suffix`, or `prefix` text `middle` text `suffix` for pairs.
 
-    `ids` is flat (int32); row i without its special tokens is ids[offsets[i]:offsets[i + 1]]. `prefix` and `suffix`
-    are the special tokens around it ([CLS] ... [SEP] for BERT). With a `renumber` (one entry a token of the
-    vocabulary) collated ids are those of a compact table.
+    `types` are the token types of both parts where the model has any: prefix, first text and the tokens behind it that
+    the tokenizer counts to it (`middle_types`), then the rest.
     """
+
+    prefix: tuple[int, ...]
+    suffix: tuple[int, ...]
+    middle: tuple[int, ...] = ()
+    middle_types: tuple[int, ...] = ()
+    types: tuple[int, int] = (0, 0)
+
+    @property
+    def tokens(self) -> list[int]:
+        """All special tokens."""
+        return [*self.prefix, *self.middle, *self.suffix]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Token ids of a column: row i without special tokens is ids[offsets[i] : offsets[i + 1]] (int32)."""
 
     ids: npt.NDArray[np.int32]
     offsets: npt.NDArray[np.int64]
-    prefix: tuple[int, ...]
-    suffix: tuple[int, ...]
-    max_length: int
-    renumber: npt.NDArray[np.int32] | None = None
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
+    def lengths(self, rows: Ids | None = None) -> Ids:
+        """Return (n,) tokens of each text, of all or of the given rows."""
+        return np.diff(self.offsets) if rows is None else self.offsets[rows + 1] - self.offsets[rows]
+
+
+@dataclass(frozen=True)
+class Collated:
+    """Rows end to end: ids (T,), lengths (n,), and token types (T,) where they are not all 0."""
+
+    ids: Ids
+    lengths: Ids
+    types: Ids | None = None
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Token ids of all rows of a table, of one text each or of two."""
+
+    first: Segment
+    template: Template
+    max_length: int
+    second: Segment | None = None
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The columns."""
+        return [self.first] if self.second is None else [self.first, self.second]
+
     @property
     def special(self) -> int:
-        """Special tokens around each text."""
-        return len(self.prefix) + len(self.suffix)
+        """Special tokens of each row."""
+        return len(self.template.tokens)
 
     @property
     def full_lengths(self) -> Ids:
-        """(rows,) tokens of each text with its special tokens, before truncation."""
-        return np.diff(self.offsets) + self.special
+        """(rows,) tokens of each row with its special tokens, before truncation."""
+        return sum((segment.lengths() for segment in self.segments), np.array(self.special))
 
     @property
     def lengths(self) -> Ids:
-        """(rows,) tokens of each text as the model sees it."""
+        """(rows,) tokens of each row as the model sees it."""
         return np.minimum(self.full_lengths, self.max_length)
 
-    def lengths_of(self, rows: npt.NDArray[np.int64]) -> Ids:
-        """(n,) tokens of the given rows as the model sees them."""
-        return np.minimum(self.offsets[rows + 1] - self.offsets[rows] + self.special, self.max_length)
+    def lengths_of(self, rows: Ids) -> Ids:
+        """Return (n,) tokens of the given rows as the model sees them."""
+        return np.minimum(sum((s.lengths(rows) for s in self.segments), np.array(self.special)), self.max_length)
 
     def with_max_length(self, max_length: int) -> Tokens:
-        """The same ids, truncated elsewhere."""
+        """Return the same ids, truncated elsewhere."""
         return dataclasses.replace(self, max_length=max_length)
 
-    def collate(self, rows: npt.NDArray[np.int64]) -> tuple[Ids, Ids]:
-        """Ids of the rows end to end (T,), and their lengths (n,); the end of a long text is cut, never a special."""
-        lengths = self.lengths_of(rows)
-        content = lengths - self.special
+    def collate(self, rows: Ids) -> Collated:
+        """Join the rows end to end; texts are truncated at their end, of a pair the longer one first."""
+        template, room = self.template, self.max_length - self.special
+        counts = [np.minimum(self.first.lengths(rows), room)]
+        if self.second is not None:
+            counts = _truncate_pair(self.first.lengths(rows), self.second.lengths(rows), room)
+        lengths = sum(counts, np.array(self.special))
         starts = np.cumsum(lengths) - lengths
-        flat = np.empty(int(lengths.sum()), dtype=np.int64)
-        for i, token in enumerate(self.prefix):
-            flat[starts + i] = token
-        for i, token in enumerate(self.suffix):
-            flat[starts + len(self.prefix) + content + i] = token
-        total = int(content.sum())
-        within = np.arange(total) - np.repeat(np.cumsum(content) - content, content)
-        source = np.repeat(self.offsets[rows], content) + within
-        flat[np.repeat(starts + len(self.prefix), content) + within] = self.ids[source]
-        return flat if self.renumber is None else self.renumber[flat].astype(np.int64), lengths
+        ids = np.empty(int(lengths.sum()), dtype=np.int64)
+        place = starts
+        between = (template.middle, template.suffix) if self.second is not None else (template.suffix,)
+        place = _write_tokens(ids, place, template.prefix)
+        for segment, count, behind in zip(self.segments, counts, between, strict=True):
+            place = _write_texts(ids, place, segment, rows, count)
+            place = _write_tokens(ids, place, behind)
+        return Collated(ids, lengths, self._types(lengths, counts))
+
+    def _types(self, lengths: Ids, counts: list[Ids]) -> Ids | None:
+        first, second = self.template.types
+        if self.second is None or first == second:
+            return None
+        behind = sum(kind == first for kind in self.template.middle_types)
+        sizes = len(self.template.prefix) + counts[0] + behind
+        return np.repeat(np.tile([first, second], len(lengths)), np.stack([sizes, lengths - sizes], axis=1).ravel())
+
+
+def _truncate_pair(first: Ids, second: Ids, room: int) -> list[Ids]:
+    """Return how many tokens of two texts are kept: the longer one is cut first, then both alike.
+
+    As the strategy `longest_first` of the library tokenizers, which gives an odd token to the longer text, of equals to
+    the second.
+    """
+    short, long = np.minimum(first, second), np.maximum(first, second)
+    fits = first + second <= room
+    kept_short = np.where(fits, short, np.where(2 * short <= room, short, room // 2))
+    kept_long = np.where(fits, long, room - kept_short)
+    swapped = first > second
+    return [np.where(swapped, kept_long, kept_short), np.where(swapped, kept_short, kept_long)]
+
+
+def _write_tokens(ids: Ids, place: Ids, tokens: Sequence[int]) -> Ids:
+    """Write the same tokens at a place of each row; return the places behind them."""
+    for i, token in enumerate(tokens):
+        ids[place + i] = token
+    return place + len(tokens)
+
+
+def _write_texts(ids: Ids, place: Ids, segment: Segment, rows: Ids, counts: Ids) -> Ids:
+    """Write the first `counts` tokens of each row's text; return the places behind them."""
+    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    ids[np.repeat(place, counts) + within] = segment.ids[np.repeat(segment.offsets[rows], counts) + within]
+    return place + counts
 
 
 @dataclass(frozen=True)
@@ -101,7 +180,7 @@ class TrainingSet:
 
 
 def load_tokenizer(folder: str) -> Any:
-    """The tokenizer of a model folder, with the truncation and padding that some carry switched off."""
+    """Load the tokenizer of a model folder, with the truncation and padding that some carry switched off."""
     import transformers
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
@@ -113,52 +192,66 @@ def load_tokenizer(folder: str) -> Any:
 
 
 def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int, *, digest: str | None = None) -> Tokens:
-    """Tokenise all texts. With their `digest` (see `Table.digest`) the ids are cached.
+    """Tokenise texts. With their `digest` (see `Table.digest`) the ids are cached."""
+    return Tokens(_tokenize(tokenizer, texts, digest), find_template(tokenizer), max_length)
 
-    Ranks on one machine that ask for the same texts tokenise them once: see `cached`.
-    """
-    prefix, suffix = special_tokens(tokenizer)
+
+def tokenize_columns(tokenizer: Any, table: Table, columns: Sequence[str], max_length: int) -> Tokens:
+    """Tokenise one text column of a table, or two, or find their ids in the cache."""
+    texts = table.as_dataset()
+    first, *rest = (_tokenize(tokenizer, texts[column], table.digest(column)) for column in columns)
+    return Tokens(first, find_template(tokenizer, pairs=bool(rest)), max_length, *rest)
+
+
+def _tokenize(tokenizer: Any, texts: Sequence[str], digest: str | None) -> Segment:
+    """Return the ids of all texts; ranks on one machine that need the same ones tokenise them once: see `cached`."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     arrays = None
     if digest is not None and backend is not None:
         key = hashlib.sha256(f"{_FORMAT}\0{digest}\0{backend.to_str()}".encode()).hexdigest()[:32]
         arrays = cached(key, lambda folder: _write(folder, tokenizer, texts), lambda folder: _read(folder, len(texts)))
-    return Tokens(*(arrays or _in_memory(tokenizer, texts)), prefix, suffix, max_length)
+    return Segment(*(arrays or _in_memory(tokenizer, texts)))
 
 
-def tokenize_column(tokenizer: Any, table: Table, column: str, max_length: int) -> Tokens:
-    """Tokenise all texts of a table, or find their ids in the cache."""
-    return tokenize(tokenizer, table.as_dataset()[column], max_length, digest=table.digest(column))
-
-
-def special_tokens(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """What the tokenizer puts before and after a single text."""
-    full = tokenizer("a", verbose=False)["input_ids"]
+def find_template(tokenizer: Any, *, pairs: bool = False) -> Template:
+    """Find the special tokens that a tokenizer puts around a text, or around two."""
     bare = tokenizer("a", add_special_tokens=False, verbose=False)["input_ids"]
-    for start in range(len(full) - len(bare) + 1):
-        if full[start : start + len(bare)] == bare:
-            return tuple(full[:start]), tuple(full[start + len(bare) :])
-    raise AssertionError(f"a tokenizer that changes a text when it adds special tokens: {full} from {bare}")
+    encoded = tokenizer("a", "a", verbose=False) if pairs else tokenizer("a", verbose=False)
+    full = encoded["input_ids"]
+    starts = [start for start in range(len(full) - len(bare) + 1) if full[start : start + len(bare)] == bare]
+    assert starts, f"a tokenizer that changes a text when it adds special tokens: {full} from {bare}"
+    begin, end = starts[0], starts[0] + len(bare)
+    if not pairs:
+        return Template(tuple(full[:begin]), tuple(full[end:]))
+    second = starts[-1]
+    types = encoded.get("token_type_ids") or [0] * len(full)
+    return Template(
+        tuple(full[:begin]),
+        tuple(full[second + len(bare) :]),
+        tuple(full[end:second]),
+        tuple(types[end:second]),
+        (types[begin], types[second]),
+    )
 
 
 def default_max_length(full_lengths: Ids, cap: int) -> int:
-    """128, or the 99th percentile of the texts' tokens where that is more; at most 512, and the model's `cap`."""
+    """Return 128, or the 99th percentile of the texts' tokens where that is more; at most 512, and `cap`."""
     longest = int(np.percentile(full_lengths, 99, method="higher")) if len(full_lengths) else 0
     return min(max(128, longest), DEFAULT_LIMIT, cap)
 
 
 def max_length_reason(full_lengths: Ids, max_length: int, cap: int, *, given: bool) -> str:
-    """What a `max_length` does to the texts, and whether the default's limit is behind it."""
+    """Describe how many texts a `max_length` truncates."""
     longer = int((full_lengths > max_length).sum())
     if not longer:
         return "no text is longer"
-    why = f"{longer} of {len(full_lengths)} training texts are longer and cut at the end"
+    why = f"{longer} of {len(full_lengths)} training texts are longer and truncated"
     limited = not given and max_length == DEFAULT_LIMIT < cap
-    return f"{why}; {DEFAULT_LIMIT} is the default's limit" if limited else why
+    return f"{why}; {DEFAULT_LIMIT} is the default limit" if limited else why
 
 
 def _encode(tokenizer: Any, texts: Sequence[str]) -> Iterator[tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]]:
-    """Flat ids of a block of texts, and how many each has; one block becomes arrays while the next is tokenised."""
+    """Yield the flat ids of a block of texts, and how many each has; the next block is tokenised meanwhile."""
     encode = _block_encoder(tokenizer)
     # The tokenizers library works without the GIL.
     with ThreadPoolExecutor(1) as ahead:
@@ -190,7 +283,7 @@ def _write(folder: Path, tokenizer: Any, texts: Sequence[str]) -> None:
 
 
 def _read(folder: Path, count: int) -> Arrays | None:
-    """The arrays of a folder, the ids memory-mapped; None where they are not those of so many texts."""
+    """Return the arrays of a folder, the ids memory-mapped; None where they are not those of `count` texts."""
     try:
         offsets = np.load(folder / _OFFSETS)
         size = (folder / _IDS).stat().st_size
@@ -206,7 +299,7 @@ def _offsets(sizes: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
 
 
 def _block_encoder(tokenizer: Any) -> Callable[[Sequence[str], int], list[list[int]]]:
-    """A function of (texts, start): the ids of one block of texts, without special tokens."""
+    """Return a function of (texts, start): the ids of one block of texts, without special tokens."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return lambda texts, start: tokenizer(
@@ -219,5 +312,5 @@ def _block_encoder(tokenizer: Any) -> Callable[[Sequence[str], int], list[list[i
 
 
 def padding_id(tokenizer: Any) -> int:
-    """The id that padded places hold; any will do where the tokenizer has none, since nothing looks at them."""
+    """Return the id of padding; any will do where the tokenizer has none, since attention masks it."""
     return 0 if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)

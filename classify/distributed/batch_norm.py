@@ -77,7 +77,7 @@ class AllReducedBatchNorm(_BatchNorm):
         self.running_var.lerp_(unbiased.to(self.running_var.dtype), factor)
 
 
-def synchronise(model: nn.Module) -> int:
+def synchronize(model: nn.Module) -> int:
     """Replace every BatchNorm of a model by one over all ranks, weights and buffers kept; returns how many.
 
     Call it before the model is wrapped.
@@ -98,7 +98,7 @@ def _layers(model: nn.Module) -> list[_BatchNorm]:
     return [layer for layer in model.modules() if isinstance(layer, _BatchNorm)]
 
 
-def synchronisation_note(model: nn.Module, processes: int, replicas: int) -> str:
+def describe_synchronization(model: nn.Module, processes: int, replicas: int) -> str:
     """What --sync-batch-norm does for a model on so many processes, or on replicas in one process: a line."""
     layers = count(model)
     if layers == 0:

@@ -1,4 +1,4 @@
-"""Tensors of which each rank holds a part (torch's DTensor). Where none is sharded, each gives back what it got."""
+"""Sharded tensors (torch's DTensor), and the layers that models are sharded by. Where nothing is sharded, no-ops."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 
 def repeated_layers(model: nn.Module) -> list[nn.Module]:
-    """The members of the outermost module lists that repeat one class: a transformer's layers."""
+    """Return the members of the outermost module lists that repeat one class: a transformer's layers."""
     layers: list[nn.Module] = []
     for child in model.children():
         if isinstance(child, nn.ModuleList) and len(child) > 1 and len({type(part) for part in child}) == 1:
@@ -21,26 +21,36 @@ def repeated_layers(model: nn.Module) -> list[nn.Module]:
     return layers
 
 
+def parameter_depths(model: nn.Module) -> dict[str, int]:
+    """Return how far each parameter lies above the input: 0 for embeddings, n for layer n, one more for the head."""
+    layers = repeated_layers(model)
+    level = {id(p): number for number, layer in enumerate(layers, start=1) for p in layer.parameters()}
+    return {
+        name: level.get(id(parameter), 0 if "embedding" in name else len(layers) + 1)
+        for name, parameter in model.named_parameters()
+    }
+
+
 def is_sharded(model: nn.Module) -> bool:
-    """Whether each rank holds a part of the weights only, so that a forward pass waits for the others."""
-    return any(is_part(parameter) for parameter in model.parameters())
+    """Return whether each rank holds a part of the weights only, so that a forward pass waits for the others."""
+    return any(is_shard(parameter) for parameter in model.parameters())
 
 
-def is_part(tensor: torch.Tensor) -> bool:
-    """Whether this rank holds a part of the tensor only."""
+def is_shard(tensor: torch.Tensor) -> bool:
+    """Return whether this rank holds a part of the tensor only."""
     module = sys.modules.get("torch.distributed.tensor")  # its import takes half a second, which sharded runs pay
     return module is not None and isinstance(tensor, module.DTensor)
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """The full tensor of which each rank holds a part. A collective where it is cut."""
-    part: Any = tensor
-    return part.full_tensor() if is_part(tensor) else tensor
+def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the full tensor of which each rank holds a shard. A collective where it is sharded."""
+    shard: Any = tensor
+    return shard.full_tensor() if is_shard(tensor) else tensor
 
 
-def cut_like(tensor: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """This rank's part of a full tensor, cut as a parameter of the same shape is. Every rank holds the full tensor."""
-    if not is_part(parameter) or tensor.shape != parameter.shape:
+def shard_like(tensor: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """Return this rank's shard of a full tensor, as a parameter of the same shape is sharded. Every rank has it all."""
+    if not is_shard(parameter) or tensor.shape != parameter.shape:
         return tensor
     from torch.distributed.tensor import distribute_tensor
 
@@ -50,14 +60,14 @@ def cut_like(tensor: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
     return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)
 
 
-def gathered(tensors: Mapping[str, torch.Tensor], keep: bool) -> dict[str, torch.Tensor]:
-    """Named tensors in full, in main memory, on ranks that `keep` them; empty elsewhere. A collective if cut.
+def gather_full(tensors: Mapping[str, torch.Tensor], keep: bool) -> dict[str, torch.Tensor]:
+    """Gather named tensors in full, in main memory, on ranks that `keep` them; empty elsewhere. Collective if sharded.
 
     One tensor is gathered at a time, so that no device has to hold them all.
     """
     whole_tensors: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
-        full = whole(tensor.detach())
+        full = full_tensor(tensor.detach())
         if keep:
             whole_tensors[name] = full.cpu().contiguous()
     return whole_tensors

@@ -1,4 +1,4 @@
-"""predictions.csv: every column of the table, and behind them what the model says of each row."""
+"""predictions.csv: every column of the table, followed by the predictions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from classify.data.files import atomic_write
 from classify.data.table import Table
 from classify.errors import InputError
 
-# How cells begin that a spreadsheet computes.
+# Characters with which cells begin that a spreadsheet computes.
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -36,12 +36,12 @@ def write_predictions(
     added: Sequence[str],
     fields: Iterable[Sequence[str]],
     *,
-    guarded: bool = False,
+    escape_formulas: bool = False,
 ) -> None:
     """Write every input column and those that predictions add, in file order.
 
     `fields` are those of the `added` columns, for each of the table's `rows` in the order given. A .tsv file has tabs
-    between the columns, as it is read. `guarded`: cells that a spreadsheet would take for formulas get a ' in front
+    between the columns, as it is read. `escape_formulas` puts a ' before cells that a spreadsheet would compute
     (https://owasp.org/www-community/attacks/CSV_Injection); numbers stay numbers.
     """
     predicted = iter(fields)
@@ -52,7 +52,7 @@ def write_predictions(
         quoting = csv.writer(file, delimiter=between, lineterminator="\n", quoting=csv.QUOTE_ALL)
 
         def write_row(fields: list[str]) -> None:
-            if guarded:
+            if escape_formulas:
                 fields = [f"'{text}" if _is_formula(text) else text for text in fields]
             (quoting if any("\r" in text for text in fields) else writer).writerow(fields)
 

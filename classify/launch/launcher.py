@@ -18,7 +18,7 @@ from classify.errors import ClassifyError, DeviceError
 from classify.launch import sagemaker
 
 # Set for the processes that --nproc starts, so that they do not start processes themselves.
-STARTED_HERE = "CLASSIFY_NPROC"
+NPROC = "CLASSIFY_NPROC"
 # The descriptor of a listening socket on loopback that --nproc hands to rank 0, where it serves the ranks' store.
 LISTENER = "CLASSIFY_LISTENER"
 # Of Open MPI 4 and 5, 4, 1, and 4 again: variables that are the same in all tasks of a job, and of no other job.
@@ -123,7 +123,7 @@ def _read_torch(environment: Mapping[str, str], local_rank: int) -> Launch:
         )
     elastic = "TORCHELASTIC_RUN_ID" in environment
     return Launch(
-        launcher="nproc" if STARTED_HERE in environment else "torchrun" if elastic else "environment",
+        launcher="nproc" if NPROC in environment else "torchrun" if elastic else "environment",
         rank=rank,
         local_rank=max(own, local_rank),
         world_size=world_size,
@@ -222,7 +222,7 @@ def export(launch: Launch) -> None:
             os.environ.setdefault(name, str(value))
 
 
-def remember(local_rank: int) -> None:
+def export_local_rank(local_rank: int) -> None:
     """Keep what an old launcher's flag says, for those who ask later for this process's place by the variables."""
     if local_rank >= 0:
         os.environ.setdefault("LOCAL_RANK", str(local_rank))
@@ -248,7 +248,7 @@ def launched_environments(
     return environments
 
 
-def enter(rank: int, world_size: int, init_method: str, local_rank: int = -1) -> None:
+def set_place(rank: int, world_size: int, init_method: str, local_rank: int = -1) -> None:
     """Take a place among processes that the caller started, e.g. with `torch.multiprocessing.spawn`.
 
     `init_method` is tcp://address:port of the first process. Without a `local_rank` all processes are taken to be
@@ -341,7 +341,7 @@ def is_launched() -> bool:
     return place is None or place.local_rank >= 0
 
 
-def decides_alone() -> bool:
+def is_main_process() -> bool:
     """Whether this process settles where the run goes: rank 0.
 
     The others may sit on machines that see other folders.
@@ -350,12 +350,12 @@ def decides_alone() -> bool:
     return place is None or place.is_main
 
 
-def looks_at_folders() -> bool:
+def checks_folders() -> bool:
     """Whether this process checks the output folder: rank 0, and where all are on its machine, each for itself.
 
     Then none waits for one that has left. The folder is made once all have met.
     """
-    return decides_alone() or not several_machines()
+    return is_main_process() or not several_machines()
 
 
 def restart_count() -> int:
@@ -363,9 +363,9 @@ def restart_count() -> int:
     return whole_number(os.environ, "TORCHELASTIC_RESTART_COUNT", 0)
 
 
-def started_here() -> bool:
+def is_nproc_worker() -> bool:
     """Whether `--nproc` of this program started this process."""
-    return STARTED_HERE in os.environ
+    return NPROC in os.environ
 
 
 def available_cores() -> int:

@@ -74,7 +74,7 @@ def _start(
 ) -> None:
     """Start the workers, in sessions of their own: a terminal's Ctrl-C reaches them through this process, once."""
     for place in launcher.launched_environments([count], *listener.getsockname()):
-        environment = {**os.environ, **place, launcher.STARTED_HERE: str(count)}
+        environment = {**os.environ, **place, launcher.NPROC: str(count)}
         environment.setdefault("OMP_NUM_THREADS", str(max(1, launcher.available_cores() // count)))
         passed: tuple[int, ...] = ()
         if not workers:

@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import importlib.util
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -33,7 +34,7 @@ Pooling = Literal["first", "mean"]
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """A model on this machine: the name asked for, its folder, how it was found, its config.json.
+    """A model on this machine: the name asked for, its folder, how it was origin, its config.json.
 
     `pooling` is what a new classifier on it reads: the first token's state, or the mean of all. `wrapped`: its weights
     were saved from a DataParallel wrapper.
@@ -41,7 +42,7 @@ class ModelFolder:
 
     name: str
     path: Path
-    found: str
+    origin: str
     config: dict[str, Any]
     pooling: Pooling = "first"
     wrapped: bool = False
@@ -57,9 +58,7 @@ class ModelFolder:
         positions = self.config.get("max_position_embeddings")
         if not isinstance(positions, int) or positions <= 0:
             return 1 << 20
-        if self.config.get("model_type") in _OFFSET_POSITIONS:
-            return positions - int(self.config.get("pad_token_id") or 0) - 1
-        return positions
+        return positions - first_position(self.config)
 
 
 # Architectures whose classifier reads the first token through layers that a mean can pass.
@@ -72,6 +71,11 @@ _OFFSET_POSITIONS = {
     "camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "lilt", "longformer", "luke", "markuplm", "mpnet",
     "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
 }  # fmt: skip
+
+
+def first_position(config: Mapping[str, Any]) -> int:
+    """Return the position of a text's first token: 0, but pad_token_id + 1 in RoBERTa and its kin."""
+    return int(config.get("pad_token_id") or 0) + 1 if config.get("model_type") in _OFFSET_POSITIONS else 0
 
 
 def resolve_model(name: str, *, download: bool = True, pooling: str = "auto") -> ModelFolder:
@@ -118,7 +122,7 @@ def _find(name: str, download: bool) -> ModelFolder:
 
 
 def _embedded() -> Path | None:
-    """The folder of the packaged default model, found without importing the package; None if not installed."""
+    """The folder of the packaged default model, origin without importing the package; None if not installed."""
     spec = importlib.util.find_spec(_EMBEDDED_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -137,7 +141,7 @@ def _embedded() -> Path | None:
     return folder
 
 
-def _checked(name: str, path: Path, found: str) -> ModelFolder:
+def _checked(name: str, path: Path, origin: str) -> ModelFolder:
     """Read config.json and check that the weights are there in a format that cannot carry code."""
     try:
         config = json.loads((path / "config.json").read_text(encoding="utf-8"))
@@ -170,13 +174,13 @@ def _checked(name: str, path: Path, found: str) -> ModelFolder:
             raise InputError(f"--model {name}: {weights} {error}; copy or download it again.") from None
     wrapped = any(tensor.startswith(WRAPPER_PREFIX) for tensor in names)
     if wrapped:
-        found += f"; {WRAPPER_PREFIX!r} removed from the names of its weights"
+        origin += f"; {WRAPPER_PREFIX!r} removed from the names of its weights"
     if not any(any(path.glob(pattern)) for pattern in _VOCABULARIES):
         raise InputError(
             f"--model {name}: no tokenizer in {path} (expected one of {', '.join(_VOCABULARIES)}); save it there too, "
             "with tokenizer.save_pretrained."
         )
-    return ModelFolder(name, path, found, config, wrapped=wrapped)
+    return ModelFolder(name, path, origin, config, wrapped=wrapped)
 
 
 def _from_hub(name: str, download: bool) -> ModelFolder:

@@ -11,40 +11,33 @@ from typing import Any
 
 from torch import nn
 
-from classify.distributed.sharding import repeated_layers
+from classify.distributed.sharding import parameter_depths, repeated_layers
 from classify.errors import InputError
-from classify.modeling.classifier import LoadedModel, depths
 
 
-def add_adapters(model: LoadedModel, rank: int, alpha: int) -> Any:
-    """Freeze the model but for its head, and put a LoRA pair beside each linear layer of the encoder, in place.
+def add_adapters(model: Any, rank: int, alpha: int) -> Any:
+    """Freeze a stock model but for its head, and put LoRA's matrices beside each linear layer of the encoder.
 
-    What comes back is for `merge_adapters`. Scaling is alpha / rank. Raises InputError for a model without repeated
+    Scaling is alpha / rank. Returns PEFT's model, which merges them. Raises InputError for a model without repeated
     layers.
     """
     import peft
 
-    stock = model.stock
-    names = {id(module): name for name, module in stock.named_modules()}
+    names = {id(module): name for name, module in model.named_modules()}
     targets = [
         names[id(module)]
-        for layer in repeated_layers(stock)
+        for layer in repeated_layers(model)
         for module in layer.modules()
         if isinstance(module, nn.Linear)
     ]
     if not targets:
-        raise InputError(f"--lora: {stock.config.model_type} has no repeated linear layers to put LoRA beside.")
-    depth = depths(stock)
+        raise InputError(f"--lora: {model.config.model_type} has no repeated linear layers to put LoRA beside.")
+    depth = parameter_depths(model)
     top = max(depth.values())
-    head = [parameter for name, parameter in stock.named_parameters() if depth[name] == top and parameter.requires_grad]
+    head = [parameter for name, parameter in model.named_parameters() if depth[name] == top and parameter.requires_grad]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PEFT uses names that transformers is about to drop
-        wrapped = peft.get_peft_model(stock, peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules=targets))
+        wrapped = peft.get_peft_model(model, peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules=targets))
     for parameter in head:
         parameter.requires_grad_(True)
     return wrapped
-
-
-def merge_adapters(adapted: Any) -> None:
-    """Add each pair's product to its layer and take the pair away: the model's architecture is stock again."""
-    adapted.merge_and_unload()

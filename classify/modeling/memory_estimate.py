@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,26 +64,16 @@ class Need:
         return f"about {self.total / MIB:,.0f} MiB a device ({listed})"
 
 
-def weight_shapes(folder: Path, added_layers: int = 0) -> list[tuple[str, list[int]]]:
-    """(name, shape) of each tensor in a folder's safetensors files, and of layers that are added like its last one."""
-    shapes = [
-        (name, one["shape"]) for path in weight_files(folder) for name, one in safetensors_file.header(path).items()
-    ]
-    last = max((_layer_of(name) or 0 for name, _ in shapes), default=0)
-    copied = [(name, shape) for name, shape in shapes if _layer_of(name) == last]
-    for number in range(last + 1, last + 1 + added_layers):
-        shapes += [(name.replace(f".{last}.", f".{number}.", 1), shape) for name, shape in copied]
-    return shapes
-
-
-def count_weights(
-    folder: Path, is_frozen: Callable[[str], bool] = lambda _: False, added_layers: int = 0
-) -> tuple[int, int]:
-    """(trained, frozen) parameters of a model in `folder` with layers added; `is_frozen` tells by name."""
-    counts = {False: 0, True: 0}
-    for name, shape in weight_shapes(folder, added_layers):
-        counts[is_frozen(name)] += math.prod(shape)
-    return counts[False], counts[True]
+def count_weights(folder: Path, added_layers: int = 0) -> int:
+    """Count the parameters in a folder's safetensors files, and those of layers added like its last one."""
+    counts = {
+        name: math.prod(one["shape"])
+        for path in weight_files(folder)
+        for name, one in safetensors_file.header(path).items()
+    }
+    layers = {name: int(match[1]) for name in counts if (match := re.search(r"\.(\d+)\.", name)) is not None}
+    last = max(layers.values(), default=-1)
+    return sum(counts.values()) + added_layers * sum(counts[name] for name, layer in layers.items() if layer == last)
 
 
 def disk_need(folder: Path, checkpoints: int, added_layers: int = 0) -> tuple[int, int]:
@@ -91,7 +81,7 @@ def disk_need(folder: Path, checkpoints: int, added_layers: int = 0) -> tuple[in
 
     A checkpoint holds the weights and AdamW's two moments, in fp32; the model is saved in fp32, too.
     """
-    model = 4 * sum(count_weights(folder, added_layers=added_layers))
+    model = 4 * count_weights(folder, added_layers)
     return model, model + 3 * model * checkpoints
 
 
@@ -108,24 +98,6 @@ def weight_files(folder: Path) -> list[Path]:
     """The files that a model's weights are loaded from."""
     whole = folder / "model.safetensors"
     return [whole] if whole.exists() else sorted(folder.glob("*.safetensors"))
-
-
-def frozen_names(embeddings: bool, layers: int) -> Callable[[str], bool]:
-    """Whether a parameter of that name is frozen by --freeze-embeddings, or by --freeze-layers with so many layers."""
-
-    def is_frozen(name: str) -> bool:
-        number = _layer_of(name)
-        if number is not None:
-            return number < layers
-        return "embedding" in name and (embeddings or layers > 0)
-
-    return is_frozen
-
-
-def _layer_of(name: str) -> int | None:
-    """The number of the layer that a parameter belongs to; None outside of layers."""
-    match = re.search(r"\.(\d+)\.", name)
-    return int(match[1]) if match is not None else None
 
 
 def tokens_at_once(width: int) -> int:

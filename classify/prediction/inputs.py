@@ -26,7 +26,7 @@ def check_prediction(
     table = read_table(data, options=replace(reading or ReadOptions(), columns=trained_on))
     column = find_text_column(table, text_column, settings["text_column"])
     check_columns_free(table, trained_task(settings.get("task"), labels_of(model)).prediction_columns())
-    if launcher.looks_at_folders():  # on another machine the folder may be missing: nobody writes there
+    if launcher.checks_folders():  # on another machine the folder may be missing: nobody writes there
         _check_out(Path(out), out, data)
     return table, column
 

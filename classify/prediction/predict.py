@@ -1,4 +1,4 @@
-"""A result folder and a table to predictions; nothing of training is imported here."""
+"""Predict with a result folder: texts from Python, or a table; nothing of training is imported here."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ from classify.data.table import Table
 from classify.data.tokenize import Tokens, load_tokenizer, padding_id, tokenize
 from classify.distributed.process_group import start
 from classify.distributed.world import World
-from classify.evaluation.inference import logits_of
+from classify.evaluation.inference import compute_logits
 from classify.evaluation.predictions_file import write_predictions
 from classify.launch import launcher
 from classify.launch.device_plan import plan_here
-from classify.modeling.classifier import LoadedModel, load_trained, quiet_libraries, verify_packing
+from classify.modeling.classifier import Classifier
+from classify.modeling.loading import load_trained, quiet_libraries
 from classify.modeling.precision import for_prediction
 from classify.modeling.result_folder import fingerprint, labels_of, read_settings
+from classify.modeling.verify_packing import verify_packing
 from classify.tasks.base import Task
 from classify.tasks.registry import trained_task
 
 
 @dataclass
-class Classifier:
+class Predictor:
     """A trained classifier. Several threads may use it at once, where it runs in one process."""
 
-    model: LoadedModel
+    classifier: Classifier
     tokenizer: Any
     settings: dict[str, Any]
     world: World
@@ -43,14 +45,13 @@ class Classifier:
     _preparing: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def __enter__(self) -> Self:
-        """For `with`: what several processes share is given back behind it."""
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.world.close(error)
 
     def close(self) -> None:
-        """Leave the other processes, where there are some; ask nothing any more then."""
+        """Leave the process group; the predictor cannot be used any more."""
         self.world.close()
 
     @property
@@ -59,35 +60,40 @@ class Classifier:
         return self.task.labels
 
     def probabilities(self, texts: Iterable[str]) -> npt.NDArray[np.float64]:
-        """(len(texts), classes) probabilities, each text read as in training. Raises TypeError for what is no text."""
+        """Return (len(texts), classes) probabilities, each text read as in training.
+
+        Raises TypeError where a text is no string, ValueError where the predictor is closed.
+        """
+        if self.world.closed:
+            raise ValueError(f"{self.folder}: the classifier is closed; load it again.")
         texts = _as_texts(texts)
         if not texts:
             return np.zeros((0, len(self.labels)))
-        return self.probabilities_of(self.tokens_of(texts))
+        return self.predict_tokens(self.tokenize(texts))
 
-    def tokens_of(self, texts: Sequence[str], digest: str | None = None) -> Tokens:
-        """The texts' token ids; kept in a cache with a `digest`, see `tokenize`.
+    def tokenize(self, texts: Sequence[str], digest: str | None = None) -> Tokens:
+        """Tokenise texts; with their `digest` ids are cached, see `classify.data.tokenize`.
 
         Raises InputError where the tokenizer is not that of the model.
         """
         tokens = tokenize(self.tokenizer, texts, self.settings["max_length"], digest=digest)
-        check_ids(tokens, self.tokenizer, self.model.stock.get_input_embeddings(), self.folder)
+        check_ids(tokens, self.tokenizer, self.classifier.model.get_input_embeddings(), self.folder)
         return tokens
 
-    def probabilities_of(self, tokens: Tokens) -> npt.NDArray[np.float64]:
-        """(len(tokens), classes) probabilities of tokenised texts, at least one."""
+    def predict_tokens(self, tokens: Tokens) -> npt.NDArray[np.float64]:
+        """Return (len(tokens), classes) probabilities of tokenised texts, at least one."""
         rows = np.arange(len(tokens))
         with self._preparing:  # threads share the classifier; the first call decides for all
             if not self._is_ready:
-                self.model.classifier.to(self.world.device)
-                verify_packing(self.model, tokens, rows, self.world, training=False)
+                self.classifier.to(self.world.device)
+                verify_packing(self.classifier, tokens, rows, self.world, training=False)
                 self._is_ready = True
-        logits = logits_of(self.model, tokens, rows, self.world)
+        logits = compute_logits(self.classifier, tokens, rows, self.world)
         return self.task.probabilities(logits / self.settings["temperature"])
 
 
 def _as_texts(texts: Iterable[str]) -> list[str]:
-    """A list of strings of what Python code gives: a list, an array, a column. Raises TypeError for anything else."""
+    """List the strings of a list, an array or a column. Raises TypeError for anything else."""
     expected = "texts must be a list of strings. Got"
     if isinstance(texts, str):
         raise TypeError(f"{expected} the string {texts!r} instead.")
@@ -101,60 +107,62 @@ def _as_texts(texts: Iterable[str]) -> list[str]:
 
 
 def start_world(use_cpu: bool) -> World:
-    """The device of this process; behind a launcher the processes share the work, and meet here."""
+    """Take the device of this process; behind a launcher the processes share the work, and meet here."""
     return start(plan_here(use_cpu, local_rank=-1, strategy="auto" if launcher.is_launched() else "none"))
 
 
-def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "auto") -> Classifier:
+def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "auto") -> Predictor:
     """Load a result folder, e.g. `classify.load_classifier("runs/my-1").probabilities(["..."])`.
 
     Behind a launcher all processes share the work: each calls `probabilities` with the same texts, gets all results,
-    and closes the classifier, or uses it as a context manager.
+    and closes the predictor, or uses it as a context manager. Raises InputError where the folder is no result.
     """
     quiet_libraries()
     with launcher.forward_errors(lambda: start_world(use_cpu)):
         settings = read_settings(folder)
         task = trained_task(settings.get("task"), labels_of(folder))
         tokenizer = load_tokenizer(folder)
-        model = load_trained(Path(folder), pad_token_id=padding_id(tokenizer))
+        classifier = load_trained(Path(folder), pad_token_id=padding_id(tokenizer))
     world = start_world(use_cpu)
     try:
         world.raise_if_any_rank_failed(None)
-        if world.distributed:  # or reading the model once more would serve nobody
+        if world.distributed:  # or reading the model once more would be for nothing
             world.check_same({"model": fingerprint(folder), "precision": precision})
-        model.install_kernels(world.device)
-        model.set_precision(for_prediction(precision, world.device))
+        classifier.install_kernels(world.device)
+        classifier.set_precision(for_prediction(precision, world.device))
     except BaseException as error:
         world.close(error)
         raise
-    return Classifier(model, tokenizer, settings, world, folder, task)
+    return Predictor(classifier, tokenizer, settings, world, folder, task)
 
 
 def predict_table(
-    classifier: Classifier, table: Table, text_column: str, out: Path, *, guarded: bool = False
+    predictor: Predictor, table: Table, text_column: str, out: Path, *, escape_formulas: bool = False
 ) -> list[str]:
-    """Write a table that `check_prediction` let pass with its predictions, every row once, in the file's order.
+    """Write a table that `check_prediction` accepted with its predictions, every row once, in the file's order.
 
-    `guarded` as in `write_predictions`.
-
-    Returns what a person should know of the texts before they trust the predictions. A collective; the main process
-    writes. Raises InputError where the processes were given different tables.
+    Returns notes on the texts, to be read before the predictions are trusted. A collective; the main process writes.
+    Raises InputError where the processes were given different tables.
     """
     digest = table.digest(text_column)
-    classifier.world.check_same({"data": digest})
-    tokens = classifier.tokens_of(table.as_dataset()[text_column], digest)
-    probabilities = classifier.probabilities_of(tokens)
-    if classifier.world.is_main:
-        task = classifier.task
-        fields = task.prediction_fields(probabilities)
-        rows = np.arange(len(table))
-        write_predictions(out, table, rows, task.prediction_columns(), fields, guarded=guarded)
-    classifier.world.barrier()
+    predictor.world.check_same({"data": digest})
+    tokens = predictor.tokenize(table.as_dataset()[text_column], digest)
+    probabilities = predictor.predict_tokens(tokens)
+    if predictor.world.is_main:
+        write_predictions(
+            out,
+            table,
+            np.arange(len(table)),
+            predictor.task.prediction_columns(),
+            predictor.task.prediction_fields(probabilities),
+            escape_formulas=escape_formulas,
+        )
+    predictor.world.barrier()
     notes = [f"{table.path} {note}" for note in table.notes]
-    trained_on = classifier.settings["text_column"]
+    trained_on = predictor.settings["text_column"]
     if text_column != trained_on:
         notes.append(f"texts are those of column {text_column!r}; the model was trained on {trained_on!r}")
     if not table.has_names:
         notes.append(f"{table.path} has no header: its first row was predicted, too")
-    found = (empty_texts(table, text_column), note_unknown(tokens, classifier.tokenizer))
-    return [*notes, *(note for note in found if note is not None)]
+    more = (empty_texts(table, text_column), note_unknown(tokens, predictor.tokenizer))
+    return [*notes, *(note for note in more if note is not None)]

@@ -33,7 +33,7 @@ class Loss(Protocol):
         """Sum of the rows' weights, by which a step's loss is divided."""
         ...
 
-    def filled(self, targets: Array, rows: int) -> Array:
+    def pad_targets(self, targets: Array, rows: int) -> Array:
         """The truth of a batch that is filled up to `rows` with rows that count for nothing."""
         ...
 

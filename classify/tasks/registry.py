@@ -16,7 +16,7 @@ SINGLE = "single"
 TASKS: dict[str, type[Task]] = {task.name: task for task in (SingleLabel,)}
 
 
-def recognise(tables: InputTables) -> Task:
+def recognize(tables: InputTables) -> Task:
     """The task that the labels of these tables ask for.
 
     Raises InputError where they fit none, and where they ask for one that is not supported: it is said, and never

@@ -135,7 +135,7 @@ class CrossEntropy:
         """Sum of the rows' weights: their number where classes weigh the same."""
         return float(len(targets)) if self.class_weights is None else float(self.class_weights[targets].sum())
 
-    def filled(self, targets: npt.NDArray[np.int64], rows: int) -> npt.NDArray[np.int64]:
+    def pad_targets(self, targets: npt.NDArray[np.int64], rows: int) -> npt.NDArray[np.int64]:
         """The truth of a batch that is filled up to `rows` with rows that count for nothing."""
         return np.concatenate([targets, np.full(rows - len(targets), _NO_LABEL)])
 

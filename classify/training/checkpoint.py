@@ -59,7 +59,7 @@ def save(
     folder: Path,
     step: int,
     weights: dict[str, torch.Tensor],
-    moments: dict[str, torch.Tensor],
+    optimizer: dict[str, torch.Tensor],
     state: dict[str, Any],
     *,
     keep: Callable[[list[int]], set[int]],
@@ -80,7 +80,7 @@ def save(
     with atomic_path(final, make_way) as temporary:
         temporary.mkdir()
         save_file(weights, temporary / "model.safetensors")
-        save_file(moments, temporary / "optimizer.safetensors")
+        save_file(optimizer, temporary / "optimizer.safetensors")
         (temporary / "state.json").write_text(json.dumps({**state, "step": step}, indent=1) + "\n", encoding="utf-8")
         _write_manifest(temporary)
     steps = [number for number, _ in _entries(folder)]

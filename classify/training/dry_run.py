@@ -1,4 +1,4 @@
-"""Before the first step: steps that change nothing, to learn how much memory and time training takes."""
+"""Dry runs before the first step: steps that change nothing, to learn how much memory and time training takes."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _MEASURED = 6
 
 
 def find_micro_batches(trainer: Trainer, steps: Sequence[sampler.Step]) -> None:
-    """Find out, before the first step, into how many micro-batches the heaviest of `steps` has to be cut. A collective.
+    """Find, before the first step, how many micro-batches the heaviest of `steps` needs. A collective.
 
     Out of memory in the midst of a step, a rank could not tell the others, who wait for its gradients. So the model is
     tried as it was before DistributedDataParallel wrapped it, which would exchange its buffers; not for FSDP2, whose
     every forward pass is an exchange. AdamW's moments, which are not there yet, are counted in.
     """
     data, world, strategy = trainer.data, trainer.world, trainer.strategy
-    costs = sampler.token_cost(data.tokens.lengths_of(data.rows), trainer.model.hidden_size)
+    costs = sampler.token_cost(data.tokens.lengths_of(data.rows), strategy.classifier.hidden_size)
     heaviest = max(steps, key=lambda step: float(costs[step.rows].sum()))
 
     def dry_step() -> object:
         moments = list(_moments(trainer))
-        with strategy.without_exchange(), statistics_kept(trainer.model.classifier):
+        with strategy.without_exchange(), statistics_kept(strategy.classifier):
             return moments, trainer.backward(heaviest)
 
     while True:
@@ -41,11 +41,11 @@ def find_micro_batches(trainer: Trainer, steps: Sequence[sampler.Step]) -> None:
         strategy.clear_gradients()
         if not world.all_reduce_any(failed):
             return
-        trainer.make_room(len(heaviest.rows), reason or "another rank")
+        trainer.halve_micro_batches(heaviest, reason or "another rank")
 
 
 def _moments(trainer: Trainer) -> Iterator[torch.Tensor]:
-    """As much memory as AdamW will take, where it will: two moments a weight.
+    """Allocate the memory that AdamW will take where it will: two moments per weight.
 
     DistributedDataParallel's buckets hold the gradients already that the bare model's backward pass makes.
     """
@@ -54,10 +54,10 @@ def _moments(trainer: Trainer) -> Iterator[torch.Tensor]:
 
 
 def measure(trainer: Trainer) -> float:
-    """Rows per second of training, from a few steps that change nothing. A collective."""
+    """Return rows per second of training, from a few steps that change nothing. A collective."""
     batches, world = trainer.batches, trainer.world
     seconds = []
-    with statistics_kept(trainer.model.classifier), trainer.strategy.dry_updates():
+    with statistics_kept(trainer.strategy.classifier), trainer.strategy.dry_updates():
         for step, _ in zip(itertools.cycle(batches.steps(0, batches.rows)), range(_MEASURED), strict=False):
             begin = time.perf_counter()
             total, *_ = trainer.train_step(step)

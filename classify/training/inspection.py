@@ -20,18 +20,17 @@ from classify.data.inspect import Report
 from classify.data.sampler import BatchSampler
 from classify.data.split_rows import cap_rows
 from classify.data.splits import Splits
-from classify.data.tokenize import Tokens, TrainingSet, load_tokenizer, tokenize_column
-from classify.distributed.world import World
+from classify.data.tokenize import Tokens, TrainingSet, load_tokenizer, tokenize_columns
 from classify.errors import InputError
 from classify.evaluation import baseline
-from classify.evaluation.inference import logits_of
-from classify.modeling.classifier import LoadedModel, quiet_libraries
+from classify.evaluation.inference import compute_logits
+from classify.modeling.loading import quiet_libraries
 from classify.modeling.precision import choose_precision
 from classify.tasks.base import Task
 from classify.training import contrastive, dry_run, linear_probe, memory_forecast
 from classify.training.inputs import RunInputs, check
-from classify.training.setup import configure_precision, load
-from classify.training.strategies.base import make_strategy
+from classify.training.setup import configure_precision, load_classifier
+from classify.training.strategies.base import Strategy, make_strategy
 from classify.training.trainer import Trainer
 
 # Texts with several labels that inspect.json lists.
@@ -41,52 +40,51 @@ _PAIR_STEPS, _SCORED_ROWS, _BASELINE_ROWS = 5, 256, 500
 
 
 def inspect_run(config: RunConfig) -> Report:
-    """All that can be said of a run's tables without training on them. Raises InputError where a run would not begin.
+    """Inspect a run's tables without training on them. Raises InputError where a run would not begin.
 
     A model that cannot read the texts is noted, and no time is measured then.
     """
     quiet_libraries()
-    checked = check(config)
-    splits, cap = checked.splits, checked.model.max_length
-    report = inspect.inspect_corpus(splits, listed=_LISTED)
-    tokenizer = load_tokenizer(str(checked.model.path))
+    inputs = check(config)
+    splits, cap = inputs.splits, inputs.model.max_length
+    report = inspect.inspect_splits(splits, listed=_LISTED)
+    tokenizer = load_tokenizer(str(inputs.model.path))
     column = splits.text_column
     with ThreadPoolExecutor(1) as beside:  # the tokenizer works without the GIL
-        task = beside.submit(tokenize_column, tokenizer, splits.train.table, column, cap)
-        inspect.look_at_sample(report, splits, config.training.seed)
+        task = beside.submit(tokenize_columns, tokenizer, splits.train.table, [column], cap)
+        inspect.inspect_sample(report, splits, config.training.seed)
         tokens = task.result()
     inspect.count_tokens(report, splits, tokens, config.data.max_length, cap, tokenizer.unk_token_id)
     try:
-        unreadable = check_coverage(splits.train, column, tokens, tokenizer, config.model)
+        note = check_coverage(splits.train, column, tokens, tokenizer, config.model)
     except InputError as error:
         report.notes += error.faults
         return report
-    report.notes += [] if unreadable is None else [unreadable]
-    report.speed = _speed(checked, tokenizer, tokens.with_max_length(int(report.tokens["max_length"])))
+    report.notes += [] if note is None else [note]
+    report.speed = _measure_speed(inputs, tokenizer, tokens.with_max_length(int(report.tokens["max_length"])))
     return report
 
 
-def _speed(checked: RunInputs, tokenizer: object, tokens: Tokens) -> dict[str, Any]:
-    """Return rows a second of steps that change nothing, the seconds that a run would take, and bytes a device."""
-    config, part = checked.config, checked.splits.train
+def _measure_speed(inputs: RunInputs, tokenizer: object, tokens: Tokens) -> dict[str, Any]:
+    """Return rows per second of steps that change nothing, the seconds that a run would take, and bytes per device."""
+    config, train = inputs.config, inputs.splits.train
     training = config.training
     with training.start() as world, tempfile.TemporaryDirectory() as folder:
         precision = choose_precision(training.precision, world.device, training.opt_level)
-        loaded = load(checked, tokenizer, {part.table.path: tokens}, world.device)
-        strategy = make_strategy(loaded.model, training, world)
+        classifier, _ = load_classifier(inputs, tokenizer, {train.table.path: tokens}, world.device)
+        strategy = make_strategy(classifier, training, world)
         strategy.place(Path(folder))
-        configure_precision(checked, loaded, world, precision)
-        data = TrainingSet(loaded.tokens[part.table.path], part.rows, part.targets)
-        batches = BatchSampler(len(part), training.train_batch_size, training.seed)
-        trainer = Trainer(strategy, data, batches, checked.task.loss(training, part.targets), loaded.vocabulary)
-        trainer.begin()
+        configure_precision(inputs, classifier, tokens, world, precision)
+        data = TrainingSet(tokens, train.rows, train.targets)
+        batches = BatchSampler(len(train), training.train_batch_size, training.seed)
+        trainer = Trainer(strategy, data, batches, inputs.task.loss(training, train.targets))
+        trainer.setup()
         rate = dry_run.measure(trainer)
-        length = float(data.tokens.lengths_of(data.rows).mean())
-        need = memory_forecast.need(checked, world, length)
-        seconds = _seconds(checked, loaded.model, data, world, rate)
+        need = memory_forecast.estimate(inputs, world, float(tokens.lengths_of(data.rows).mean()))
+        seconds = _estimate_seconds(inputs, strategy, data, rate)
     return {
         "rows_per_second": rate,
-        "seconds_per_epoch": len(part) / rate,
+        "seconds_per_epoch": len(train) / rate,
         "epochs": training.epochs,
         "seconds_by_part": seconds,
         "seconds": sum(seconds.values()),
@@ -94,23 +92,23 @@ def _speed(checked: RunInputs, tokenizer: object, tokens: Tokens) -> dict[str, A
     }
 
 
-def _seconds(checked: RunInputs, model: LoadedModel, data: TrainingSet, world: World, rate: float) -> dict[str, float]:
-    """Estimate what each part of a run takes, from a few steps on pairs, forward passes and a small baseline.
+def _estimate_seconds(inputs: RunInputs, strategy: Strategy, data: TrainingSet, rate: float) -> dict[str, float]:
+    """Estimate the time of each part of a run, from a few contrastive steps, forward passes and a small baseline.
 
-    The steps on pairs change the model, which nobody needs any more.
+    The contrastive steps change the model, which is not used any more.
     """
-    config, splits, task = checked.config.training, checked.splits, checked.task
+    config, splits, task = inputs.config.training, inputs.splits, inputs.task
     epochs = config.epochs
     times = [time.perf_counter()]
     steps = min(config.contrastive_steps or 0, _PAIR_STEPS)
-    contrastive.contrastive_warmup(model, data, world, config, steps, lambda: times.append(time.perf_counter()))
+    contrastive.contrastive_warmup(strategy, data, steps, lambda: times.append(time.perf_counter()))
     pair_step = statistics.median(np.diff(times[1:])) if steps > 1 else 0.0
     sample = data.rows[:_SCORED_ROWS]
     begin = time.perf_counter()
-    logits_of(model, data.tokens, sample, world)
+    compute_logits(strategy.classifier, data.tokens, sample, strategy.world)
     forward = (time.perf_counter() - begin) / len(sample)
-    has_probe = checked.config.model.head == "probe"
-    probed = linear_probe.row_limit(model, is_final=epochs == 0) if has_probe else 0
+    has_probe = inputs.config.model.head == "probe"
+    probed = linear_probe.row_limit(strategy.classifier, is_final=epochs == 0) if has_probe else 0
     scored = len(splits.validation) * (math.ceil(epochs) + has_probe) + (len(splits.test) if splits.test else 0)
     return {
         "pairs": (config.contrastive_steps or 0) * float(pair_step),

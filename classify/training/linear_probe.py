@@ -1,4 +1,4 @@
-"""The head's start: a logistic regression on the frozen model's own output, folded into the classifier layer.
+"""Start the head from a linear probe: a logistic regression on the frozen model's output, set as the output layer.
 
 Fine-tuning from a random head spends its first hundreds of steps on finding the classes while it shakes the
 encoder. A linear probe finds them in one pass, and fine-tuning begins where it ends (Kumar et al., 2022,
@@ -16,10 +16,10 @@ import torch
 
 from classify.data.split_rows import cap_rows
 from classify.data.tokenize import TrainingSet
-from classify.distributed.world import World
-from classify.evaluation.inference import features_of
-from classify.modeling.classifier import LoadedModel, output_layer
+from classify.evaluation.inference import compute_features
+from classify.modeling.classifier import Classifier
 from classify.tasks.base import Task
+from classify.training.strategies.base import Strategy
 
 # Rows to learn from. On more of them the probe itself gets better, but not what is fine-tuned from it, and each costs
 # a forward pass; benchmarks/RESULTS.md has what was tried.
@@ -34,10 +34,8 @@ class ProbeResult:
     seconds: float
 
 
-def init_head_from_probe(
-    model: LoadedModel, data: TrainingSet, task: Task, world: World, seed: int, *, is_final: bool = False
-) -> ProbeResult:
-    """Fit the probe on some of the training rows (50 a class, at least 1,000) and set the output layer to it.
+def init_head_from_probe(strategy: Strategy, data: TrainingSet, task: Task, *, is_final: bool = False) -> ProbeResult:
+    """Fit the probe on some of the training rows (50 per class, at least 1,000) and set the output layer to it.
 
     With `is_final`, when nothing is fine-tuned from it, it learns from up to 20,000.
 
@@ -45,22 +43,23 @@ def init_head_from_probe(
     the same bits. A collective.
     """
     begin = time.perf_counter()
-    layer = output_layer(model.stock)
+    classifier, world = strategy.classifier, strategy.world
+    limit = row_limit(classifier, is_final=is_final)
     every = np.arange(len(data.rows))
-    chosen = cap_rows(task.stratify_by(data.targets), every, row_limit(model, is_final=is_final), seed=seed)
+    chosen = cap_rows(task.stratify_by(data.targets), every, limit, seed=strategy.config.seed)
     # In the precision of training, not of scores: what a rounded feature moves, fine-tuning moves a thousandfold.
-    with contextlib.nullcontext() if is_final else model.classifier.precision.autocast(training=True):
-        features = features_of(model, data.tokens, data.rows[chosen], world)
+    with contextlib.nullcontext() if is_final else classifier.precision.autocast(training=True):
+        features = compute_features(classifier, data.tokens, data.rows[chosen], world)
+    fitted = None
     if world.is_main:
         weight, bias = task.fit_head(features, data.targets[chosen])
-        with torch.no_grad():
-            layer.weight.copy_(torch.from_numpy(weight))
-            layer.bias.copy_(torch.from_numpy(bias))
-    world.broadcast_parameters(layer)
+        fitted = {"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)}
+    fitted = world.broadcast_tensors(fitted)
+    strategy.set_output_layer(fitted["weight"], fitted["bias"])
     return ProbeResult(len(chosen), time.perf_counter() - begin)
 
 
-def row_limit(model: LoadedModel, *, is_final: bool) -> int:
+def row_limit(classifier: Classifier, *, is_final: bool) -> int:
     """Return the number of rows that the probe learns from at most; more where nothing is fine-tuned from it."""
-    classes = output_layer(model.stock).out_features
+    classes = classifier.output_layer.out_features
     return MOST_ROWS if is_final else min(MOST_ROWS, max(FEWEST_ROWS, ROWS_PER_CLASS * classes))

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from classify.config.schema import TrainingConfig
+from classify.distributed.sharding import parameter_depths
 from classify.launch import accelerators
-from classify.modeling.classifier import depths
 from classify.modeling.precision import Masters
 
 
@@ -23,7 +23,7 @@ def make_optimizer(
 
     Weights in half precision are moved through their `masters`.
     """
-    depth = depths(model)
+    depth = parameter_depths(model)
     top = max(depth.values(), default=0)
     groups: dict[tuple[bool, int], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():

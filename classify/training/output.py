@@ -1,4 +1,4 @@
-"""Where a run writes and speaks: its output folder, claimed and locked, and the person at the terminal."""
+"""The output folder of a run, acquired and locked, and printing to the terminal."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from tqdm import tqdm
 from classify.config.stored_run import CHECKPOINTS
 from classify.data.files import TEMPORARY
 from classify.distributed.world import World
-from classify.errors import DiskError, InputError, disk_refusal, printable
+from classify.errors import DiskError, InputError, disk_refusal, escape_controls
 from classify.training import checkpoint
 from classify.training.output_dir import OutputDirPlan, acquire_folder
 
 
 @dataclass(frozen=True)
 class Output:
-    """The output folder of a run that has begun, and what the main process says of it.
+    """The output folder of a run that has begun, and the main process's terminal.
 
-    `is_writer` is true on the main process, and on one of each machine under --save-on-each-node.
+    `is_writer` is True on the main process, and on one per machine under --save-on-each-node.
     """
 
     folder: Path
-    destination: OutputDirPlan
+    plan: OutputDirPlan
     world: World
     is_writer: bool
 
     @property
     def resumes(self) -> bool:
-        """Whether the run in the folder is to be gone on with."""
-        return self.destination.resume
+        """Whether the run in the folder is resumed."""
+        return self.plan.resume
 
     @property
     def checkpoints(self) -> Path:
         """The folder of the run's checkpoints."""
         return self.folder / CHECKPOINTS
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Print on the main process."""
         if self.world.is_main:
-            say(text)
+            log(text)
 
     def progress_bar(self, step: int, total: int) -> tqdm:
-        """A bar of optimizer steps on the main process's terminal; invisible elsewhere."""
+        """Make a bar of optimizer steps on the main process's terminal; invisible elsewhere."""
         quiet = not self.world.is_main or not sys.stderr.isatty()
         return tqdm(total=total, initial=step, disable=quiet, leave=False, unit="step", dynamic_ncols=True)
 
@@ -64,66 +64,59 @@ class Output:
                 raise
             kept = [f"{CHECKPOINTS}/{path.name}" for path in checkpoint.finished(self.checkpoints)]
             raise DiskError(
-                f"{self.folder}: {what} could not be written: {reason}. Kept: {', '.join(kept) or 'nothing yet'}; mend "
+                f"{self.folder}: {what} could not be written: {reason}. Kept: {', '.join(kept) or 'nothing yet'}; fix "
                 f"that (free some space, say) and go on with --resume {shlex.quote(str(self.folder))}."
             ) from error
 
 
-def say(text: str) -> None:
-    """Print a line where a progress bar may stand."""
+def log(text: str) -> None:
+    """Print a line where a progress bar may be shown."""
     try:
-        tqdm.write(printable(text), file=sys.stdout)
+        tqdm.write(escape_controls(text), file=sys.stdout)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read our output has left; that must not end a training
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - stays open to the end
 
 
 @contextlib.contextmanager
-def acquire_output_dir(wanted: OutputDirPlan, world: World, *, each_node: bool) -> Iterator[Output]:
-    """The output folder, made and locked until the block ends. A collective.
+def acquire_output_dir(plan: OutputDirPlan, world: World, *, each_node: bool) -> Iterator[Output]:
+    """Make the output folder and lock it until the block ends. A collective.
 
     Raises InputError where it cannot be had; with `each_node` also where another machine's cannot.
     """
     with contextlib.ExitStack() as held:
-        destination = _claim(wanted, world, held)
-        assert destination.folder is not None
-        writes = _writes(destination, world, held) if each_node else world.is_main
-        yield Output(destination.folder, destination, world, writes)
+        answer = None
+        with world.sync_errors():
+            if world.is_main:
+                folder, lock = acquire_folder(plan)
+                held.callback(lock.release)
+                if not lock.held:
+                    log(f"note: the disk of {folder} has no locks; nothing keeps another run out of the folder")
+                answer = str(folder)
+        plan = replace(plan, folder=Path(world.broadcast(answer)))
+        assert plan.folder is not None
+        is_writer = _acquire_on_each_node(plan, plan.folder, world, held) if each_node else world.is_main
+        yield Output(plan.folder, plan, world, is_writer)
 
 
-def _claim(wanted: OutputDirPlan, world: World, held: contextlib.ExitStack) -> OutputDirPlan:
-    """Where this run goes, decided, made and locked by the main process; all ranks get its answer. A collective."""
-    answer = None
-    with world.sync_errors():
-        if world.is_main:
-            folder, lock = acquire_folder(wanted)
-            held.callback(lock.release)
-            if not lock.held:
-                say(f"note: the disk of {folder} knows no locks; nothing keeps another run out of the folder")
-            answer = str(folder)
-    return replace(wanted, folder=Path(world.broadcast(answer)))
-
-
-def _writes(destination: OutputDirPlan, world: World, held: contextlib.ExitStack) -> bool:
-    """Whether this process is the one of its machine that writes, under --save-on-each-node.
+def _acquire_on_each_node(plan: OutputDirPlan, folder: Path, world: World, held: contextlib.ExitStack) -> bool:
+    """Return whether this process is the writer of its machine, under --save-on-each-node. A collective.
 
     Machines that share the main process's disk after all are found by a file it leaves there for a moment: two
     writers of one folder would spoil it. Raises InputError where the folder holds somebody's files on another
-    machine. A collective.
+    machine.
     """
-    folder = destination.folder
-    assert folder is not None
     sign = folder / world.broadcast(f"{TEMPORARY}shared-{uuid.uuid4().hex}" if world.is_main else None)
     if world.is_main:
         sign.touch()
     world.barrier()
-    writes, fault = world.is_main, None
+    is_writer, fault = world.is_main, None
     if world.is_local_main and not world.is_main:
         try:
             folder.mkdir(parents=True, exist_ok=True)  # asks the server: a network disk's cache may lack the folder
-            writes = sign.name not in os.listdir(folder)
-            if writes:
-                _, lock = acquire_folder(destination)
+            is_writer = sign.name not in os.listdir(folder)
+            if is_writer:
+                _, lock = acquire_folder(plan)
                 held.callback(lock.release)
         except (InputError, OSError) as error:
             fault = str(error)
@@ -134,4 +127,4 @@ def _writes(destination: OutputDirPlan, world: World, held: contextlib.ExitStack
             sign.unlink(missing_ok=True)
     if fault is not None:
         raise InputError(fault)
-    return writes
+    return is_writer

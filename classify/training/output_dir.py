@@ -51,7 +51,7 @@ def plan_output_dir(config: RunConfig) -> OutputDirPlan:
     checkpoint = None
     if isinstance(resume, str):
         wanted = Path(resume)
-        if launcher.looks_at_folders() and not wanted.is_dir():
+        if launcher.checks_folders() and not wanted.is_dir():
             raise InputError(f"--resume {resume}: no such folder. Expected a run's folder, or a checkpoint in it.")
         checkpoint = wanted if wanted.parent.name == CHECKPOINTS else None
         wanted = run_folder(str(wanted))
@@ -61,29 +61,29 @@ def plan_output_dir(config: RunConfig) -> OutputDirPlan:
     elif resume and named is None:
         earlier = [path for _, path in _numbered(stem)]
         named = earlier[-1] if earlier else None
-    destination = OutputDirPlan(named, stem, checkpoint, training.overwrite_output_dir, bool(resume))
+    plan = OutputDirPlan(named, stem, checkpoint, training.overwrite_output_dir, bool(resume))
     if named is None:
-        if launcher.looks_at_folders():
+        if launcher.checks_folders():
             _check_usable(Path("runs"), may_hold_files=True)
-    elif launcher.looks_at_folders():
+    elif launcher.checks_folders():
         data = config.data
-        check_folder(destination, named, [*data.paths, config.model.name])
-    return destination
+        check_folder(plan, named, [*data.paths, config.model.name])
+    return plan
 
 
-def check_folder(destination: OutputDirPlan, folder: Path, inputs: Sequence[str | None] = ()) -> None:
+def check_folder(plan: OutputDirPlan, folder: Path, inputs: Sequence[str | None] = ()) -> None:
     """Raise InputError where a run may not go into a folder of this machine: it holds files that are somebody's."""
     if (folder / LOCK).exists():
         with FolderLock(folder):
             pass
-    _check_contents(destination, folder, inputs)
+    _check_contents(plan, folder, inputs)
 
 
-def _check_contents(destination: OutputDirPlan, folder: Path, inputs: Sequence[str | None] = ()) -> None:
-    _check_usable(folder, may_hold_files=destination.resume or destination.overwrite)
-    if destination.overwrite:
+def _check_contents(plan: OutputDirPlan, folder: Path, inputs: Sequence[str | None] = ()) -> None:
+    _check_usable(folder, may_hold_files=plan.resume or plan.overwrite)
+    if plan.overwrite:
         _check_disposable(folder, inputs)
-    elif destination.resume:
+    elif plan.resume:
         _check_is_run(folder)
 
 
@@ -214,23 +214,23 @@ class FolderLock:
         self.release()
 
 
-def acquire_folder(destination: OutputDirPlan) -> tuple[Path, FolderLock]:
+def acquire_folder(plan: OutputDirPlan) -> tuple[Path, FolderLock]:
     """Create the output folder on the process that is to write it, and lock it, for the caller to release.
 
     Raises InputError where another run holds it, or has used it since it was checked. A job that its launcher has
     restarted waits for the processes of the previous attempt to end.
     """
-    folder = destination.folder
+    folder = plan.folder
     if folder is None:
-        folder = _make_numbered(destination.stem)
+        folder = _make_numbered(plan.stem)
     else:
         folder.mkdir(parents=True, exist_ok=True)
     lock = FolderLock(folder, _RESTART_SECONDS if launcher.restart_count() else _LOCK_SECONDS)
     try:
-        _check_contents(destination, folder)
+        _check_contents(plan, folder)
         remove_temporaries(folder)
         remove_temporaries(folder / CHECKPOINTS)
-        if destination.overwrite:
+        if plan.overwrite:
             for entry in _entries(folder):
                 shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
     except BaseException:

@@ -1,68 +1,94 @@
-"""Where training stands, and which of the scored steps a run keeps."""
+"""Training progress, when training ends, and which of the scored steps a run keeps."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
-# By which an earlier score must be ahead of the last one: chance alone does that in one of forty.
+from classify.config.schema import TrainingConfig
+from classify.data.sampler import BatchSampler
+
+# Lead of an earlier score over the last one for the earlier weights to be kept: chance alone gives it in one of forty.
 _STANDARD_ERRORS = 2.0
+# Names in the checkpoints of earlier versions.
+_RENAMED = {
+    "parts": "num_micro_batches",
+    "latest": "last_eval",
+    "scored": "last_eval_step",
+    "waited": "epochs_without_improvement",
+    "limits": "time_plan",
+}
 
 
 @dataclass
 class Progress:
-    """Where training stands; all of it goes into a checkpoint. `position` is the rows consumed since the start.
-
-    `end` is where a limit of time lets it end, once that has been measured, under the `limits` that were given then;
-    `parts` the micro-batches a step is cut into, more than were asked for where memory was short. `best` is the step
-    that scored best on the evaluation part, `latest` the last one that was scored, which is at step `scored`; step 0 is
-    the start; `waited` counts the scores since the best one, or since the first epoch's.
-    `first_loss` is the mean training loss of the first epoch.
-    """
+    """How far training is; all of it goes into a checkpoint."""
 
     step: int = 0
+    # Rows consumed since the start.
     position: int = 0
+    # Time and tokens of the steps.
     seconds: float = 0.0
     tokens: int = 0
+    # Summed loss and weight of the epoch so far.
     epoch_loss: float = 0.0
     epoch_weight: float = 0.0
+    # Position at which a time limit ends training, and the limits that it was measured for.
     end: int | None = None
-    limits: list[float | None] | None = None
-    parts: int = 1
+    time_plan: list[float | None] | None = None
+    # Micro-batches per device and step, more than requested where memory was short.
+    num_micro_batches: int = 1
+    # Scores of the best step and of the last one that was scored, and its number; step 0 is the start.
     best: dict[str, float] | None = None
-    latest: dict[str, float] | None = None
-    scored: int | None = None
-    waited: int = 0
+    last_eval: dict[str, float] | None = None
+    last_eval_step: int | None = None
+    # Since the best one, or since the first epoch's.
+    epochs_without_improvement: int = 0
+    # Mean training loss of the first epoch.
     first_loss: float | None = None
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Progress:
+        """Restore from a checkpoint's values. Raises TypeError where they are not those of a known version."""
+        return cls(**{_RENAMED.get(name, name): value for name, value in state.items()})
 
     @property
     def mean_loss(self) -> float:
         """Mean training loss over the rows of the epoch so far."""
         return self.epoch_loss / (self.epoch_weight or 1.0)
 
-    def set_end(self, end: int, limits: list[float | None]) -> None:
-        """Remember where a limit of time lets training end, and for which limits that was measured."""
-        self.end, self.limits = end, limits
+    def set_end(self, end: int, config: TrainingConfig) -> None:
+        """Remember where a time limit ends training."""
+        self.end, self.time_plan = end, _time_plan(config)
+
+    def is_planned_for(self, config: TrainingConfig) -> bool:
+        """Return whether `end` was measured for these limits."""
+        return self.end is not None and self.time_plan == _time_plan(config)
 
     def add_score(self, scores: dict[str, float], epoch: float, metric: str) -> bool:
-        """Remember the evaluation scores of the step that training stands at; whether they are the best so far."""
-        begins = self.latest is None or self.latest["step"] == 0  # it may take some epochs to get ahead of the start
-        self.scored = self.step
-        self.latest = {"step": self.step, "epoch": epoch, **scores}
-        better = self.best is None or _rank(self.latest, metric) > _rank(self.best, metric)
-        self.waited = 0 if better or begins else self.waited + 1
+        """Remember the scores of the current step on the validation split; return whether they are the best so far."""
+        begins = self.last_eval is None or self.last_eval["step"] == 0  # it may take some epochs to pass the start
+        self.last_eval_step = self.step
+        self.last_eval = {"step": self.step, "epoch": epoch, **scores}
+        better = self.best is None or _rank(self.last_eval, metric) > _rank(self.best, metric)
+        self.epochs_without_improvement = 0 if better or begins else self.epochs_without_improvement + 1
         if better:
-            self.best = self.latest
+            self.best = self.last_eval
         return better
 
-    def waited_long(self, patience: int | None) -> bool:
-        """Whether as many scores as `patience` says were no better than the best one."""
-        return patience is not None and self.waited >= patience
+    def clear_best(self) -> None:
+        """Forget the best step, whose weights are lost."""
+        self.best, self.last_eval_step, self.epochs_without_improvement = None, None, 0
 
-    def kept(self, rule: str, metric: str, share: str | None, rows: int) -> dict[str, float]:
+    def is_out_of_patience(self, patience: int | None) -> bool:
+        """Return whether as many scores as `patience` were no better than the best one."""
+        return patience is not None and self.epochs_without_improvement >= patience
+
+    def choose_kept(self, rule: str, metric: str, share: str | None, rows: int) -> dict[str, float]:
         """Return the scored step whose weights a run keeps, by `--keep`.
 
-        `share` is the metric, if any, that is a share of the evaluation split's `rows`.
+        `share` is the metric, if any, that is a share of the validation split's `rows`.
 
         The best of several scores on few rows is the luckiest: "auto" takes the last weights unless the accuracy of the
         best is ahead of theirs by two standard errors (Breiman et al., 1984, "Classification and Regression Trees",
@@ -70,17 +96,31 @@ class Progress:
         where a class has few rows. A loss has no such error, and its lowest counts.
         """
         assert self.best is not None, "the last step is always scored"
-        assert self.latest is not None
+        assert self.last_eval is not None
         if rule == "last":
-            return self.latest
+            return self.last_eval
         if rule == "best" or metric == "loss" or share is None:
             return self.best
-        accuracy = self.latest[share]
+        accuracy = self.last_eval[share]
         margin = _STANDARD_ERRORS * math.sqrt(accuracy * (1 - accuracy) / rows)
         ahead = self.best[share] - accuracy
-        return self.best if ahead > margin else self.latest
+        return self.best if ahead > margin else self.last_eval
+
+
+def end_of_training(config: TrainingConfig, batches: BatchSampler, progress: Progress) -> int:
+    """Return the rows consumed at the end of training, as far as that is known now."""
+    if progress.is_out_of_patience(config.patience):
+        return progress.position
+    if config.max_minutes is not None and progress.is_planned_for(config):
+        assert progress.end is not None
+        return progress.end
+    return batches.end_of(config.epochs, config.max_steps)
+
+
+def _time_plan(config: TrainingConfig) -> list[float | None]:
+    return [config.max_minutes, config.epochs, config.max_steps]
 
 
 def _rank(scores: dict[str, float], metric: str) -> tuple[float, float]:
-    """Larger is better; scores that are equal are told apart by the loss."""
+    """Order scores, larger is better; equal ones by the loss."""
     return (-scores["loss"] if metric == "loss" else scores[metric]), -scores["loss"]

@@ -1,6 +1,6 @@
-"""Going on from a checkpoint: found and read by the main process, handed to the others.
+"""Find the checkpoint to continue from, and compare its run with this one.
 
-The others may sit on machines that do not share its disk, so they hear what was found and are sent the tensors.
+Ranks may sit on machines that do not share the main process's disk, so it finds and reads, and sends them the result.
 """
 
 from __future__ import annotations
@@ -20,11 +20,18 @@ from classify.training.strategies.base import Strategy
 
 
 def find(output: Output) -> Checkpoint | None:
-    """The checkpoint to go on from, the same on every rank; None: start afresh. A collective.
+    """Return the checkpoint to continue from, the same on every rank; None: start afresh. A collective.
 
     Raises CheckpointError where none can be trusted.
     """
-    answer = output.world.broadcast(_answer(output) if output.world.is_main else None)
+    answer: dict[str, Any] | None = None
+    if output.world.is_main:
+        try:
+            saved = _newest(output)
+            answer = None if saved is None else {"path": str(saved.path), "state": saved.state}
+        except CheckpointError as error:
+            answer = {"fault": str(error)}
+    answer = output.world.broadcast(answer)
     if answer is None:
         return None
     if "fault" in answer:
@@ -32,51 +39,41 @@ def find(output: Output) -> Checkpoint | None:
     return Checkpoint(Path(answer["path"]), answer["state"])
 
 
-def _answer(output: Output) -> dict[str, Any] | None:
-    """What the main process has found, or why none can be trusted, as JSON can say it."""
-    try:
-        saved = _newest(output)
-    except CheckpointError as error:
-        return {"fault": str(error)}
-    return None if saved is None else {"path": str(saved.path), "state": saved.state}
-
-
 def _newest(output: Output) -> Checkpoint | None:
-    """On the main process: the checkpoint named, or the newest that verifies."""
-    named = output.destination.checkpoint
+    """Return the checkpoint that --resume names, or the newest that verifies."""
+    named = output.plan.checkpoint
     saved: Checkpoint | None
     if named is not None:
         saved = checkpoint.load(named)
     else:
         saved, problems = checkpoint.newest(output.checkpoints)
         for problem in problems:
-            output.say(f"note: a newer checkpoint is passed over: {problem}")
-    if saved is not None:
-        _require_known_state(saved)
-    best = saved.state["progress"]["best"] if saved is not None else None
-    if saved is not None and best is not None and int(best["step"]) != saved.step:
+            output.log(f"note: a newer checkpoint is passed over: {problem}")
+    if saved is None:
+        return None
+    progress = _read_progress(saved)
+    if progress.best is not None and int(progress.best["step"]) != saved.step:
         try:
-            checkpoint.load(output.checkpoints / checkpoint.name_of(int(best["step"])))
+            checkpoint.load(output.checkpoints / checkpoint.name_of(int(progress.best["step"])))
         except CheckpointError as error:
-            output.say(
-                f"note: the weights of the best epoch so far cannot be trusted, so the best is sought anew: {error}"
-            )
-            saved.state["progress"] |= {"best": None, "scored": None, "waited": 0}
-    return saved
+            output.log(f"note: the best epoch so far is searched anew, its weights cannot be trusted: {error}")
+            progress.clear_best()
+    return Checkpoint(saved.path, {**saved.state, "progress": vars(progress)})
 
 
-def _require_known_state(saved: Checkpoint) -> None:
-    """Raise CheckpointError where the state is not in the form that this version writes."""
+def _read_progress(saved: Checkpoint) -> Progress:
+    """Return the progress of a checkpoint. Raises CheckpointError where its state is of an unknown version."""
     try:
-        Progress(**saved.state["progress"])
+        progress = Progress.from_state(saved.state["progress"])
         missing = {"probe", "scaler", "identity"} - set(saved.state)
         if missing:
             raise KeyError(min(missing))
-    except (TypeError, KeyError) as error:
+    except (TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(
             f"{saved.path}: another version of this program wrote its state.json ({type(error).__name__}: {error}). "
             "Resume with that version (run.json names it), or start afresh with --overwrite-output-dir."
         ) from None
+    return progress
 
 
 # Settings of a run's start, which a checkpoint lies behind.
@@ -93,10 +90,10 @@ def require_same_run(
         now.pop("model")  # may be named otherwise from another working directory
     if "texts" not in before:
         now.pop("texts")
-        output.say("note: an earlier version wrote the checkpoint; whether the tables are the same cannot be compared")
+        output.log("note: an earlier version wrote the checkpoint; whether the tables are the same cannot be compared")
     changed = [
         f"{key} was {before.get(key)!r} and is {now[key]!r}"
-        if key != "texts"  # whose hashes say nothing to a person
+        if key != "texts"  # whose hashes are no use in a message
         else "the texts, their labels or the rows chosen from them (--max-train-samples, --seed) differ"
         for key in now
         if before.get(key) != now[key]
@@ -115,7 +112,7 @@ def require_same_run(
 
 
 def is_finished(output: Output, config: RunConfig, saved: Checkpoint | None, end: int) -> bool:
-    """Whether there is nothing left to do in this folder; says what there is to do or not. A collective."""
+    """Return whether nothing is left to do in this folder; print what there is to do or not. A collective."""
     status = None
     if output.world.is_main:
         try:
@@ -124,26 +121,26 @@ def is_finished(output: Output, config: RunConfig, saved: Checkpoint | None, end
             status = None
     finished = output.world.broadcast(status) == "finished"
     if finished and saved is None:
-        output.say(
+        output.log(
             f"{output.folder}: this run is finished, and without its checkpoints it cannot be extended; nothing to do."
         )
     elif finished and saved is not None and saved.state["progress"]["position"] >= end:
         more = "More --epochs would extend it."
-        if Progress(**saved.state["progress"]).waited_long(config.training.patience):
+        if Progress.from_state(saved.state["progress"]).is_out_of_patience(config.training.patience):
             more = "A longer --patience would extend it."
-        output.say(f"{output.folder}: this run is finished; nothing to do. {more}")
+        output.log(f"{output.folder}: this run is finished; nothing to do. {more}")
     elif saved is None:
-        output.say(f"{output.folder}: no finished checkpoint to resume from; starting afresh.")
+        output.log(f"{output.folder}: no finished checkpoint to resume from; starting afresh.")
         return False
     else:
-        output.say(f"{output.folder}: resuming from {saved.path.name}")
-        _say_changes(output, config, saved)
+        output.log(f"{output.folder}: resuming from {saved.path.name}")
+        _log_changes(output, config, saved)
         return False
     return True
 
 
-def _say_changes(output: Output, config: RunConfig, saved: Checkpoint) -> None:
-    """Say which settings that bear on learning are others than those the checkpoint was trained with."""
+def _log_changes(output: Output, config: RunConfig, saved: Checkpoint) -> None:
+    """Print the settings of learning that differ from those the checkpoint was trained with."""
     before, now = saved.state.get("settings", {}), config.flat()
     changed = [
         f"{shown_name(FIELDS[name][1])} was {before[name]} and is {now[name]}"
@@ -151,17 +148,17 @@ def _say_changes(output: Output, config: RunConfig, saved: Checkpoint) -> None:
         if FIELDS[name][1].metadata["learning"] and name in before and before[name] != now[name]
     ]
     if changed:
-        output.say(f"note: {'; '.join(changed)} from step {saved.step} on")
+        output.log(f"note: {'; '.join(changed)} from step {saved.step} on")
 
 
-def take_weights(output: Output, strategy: Strategy, step: int) -> bool:
-    """Load the weights of an earlier step; False where they cannot be trusted any more. A collective."""
+def load_weights_of(output: Output, strategy: Strategy, step: int) -> bool:
+    """Load the weights of an earlier step; return False where they cannot be trusted any more. A collective."""
     world, tensors = output.world, None
     if world.is_main:
         try:
             tensors = checkpoint.load(output.checkpoints / checkpoint.name_of(step)).model_tensors()
         except CheckpointError as error:
-            output.say(f"note: the weights of step {step} cannot be trusted, so the last ones are kept: {error}")
+            output.log(f"note: the weights of step {step} cannot be trusted, so the last ones are kept: {error}")
     if not world.broadcast(tensors is not None):
         return False
     strategy.load_weights(world.broadcast_tensors(tensors))

@@ -1,4 +1,4 @@
-"""run.json: what was asked, what was guessed, on what it ran, how it ended."""
+"""run.json: settings, decisions, devices and the status of a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LIBRARIES = ("classify", "torch", "transformers", "datasets", "scikit-learn", "
 
 
 def versions() -> dict[str, str]:
-    """Python, this program and the libraries that decide its numbers."""
+    """Return the versions of Python, this program and the libraries that decide its numbers."""
     installed = {"python": platform.python_version()}
     for name in _LIBRARIES:
         try:
@@ -35,9 +35,9 @@ def versions() -> dict[str, str]:
 
 @dataclass
 class RunRecord:
-    """What run.json says.
+    """The content of run.json.
 
-    `earlier` are the starts of this run before this one, which goes on from `from_step`.
+    `earlier` are the starts of this run before this one, which continues from `from_step`.
     """
 
     folder: Path
@@ -52,13 +52,13 @@ class RunRecord:
     earlier: list[dict[str, Any]] = field(default_factory=list)
     from_step: int = 0
 
-    def add(self, guess: Decision) -> None:
-        """Add what was chosen after the run began."""
-        self.decisions.append(guess)
+    def add(self, decision: Decision) -> None:
+        """Add a decision of a run that has begun."""
+        self.decisions.append(decision)
 
     @contextlib.contextmanager
     def kept(self, output: Output) -> Iterator[Self]:
-        """Inside, run.json says "interrupted", since a killed process cannot; behind an error, "failed"."""
+        """Write the status "interrupted" inside, since a killed process cannot; "failed" behind an error."""
         with output.world.sync_errors(), output.writing("run.json"):
             if output.is_writer:
                 self.write("interrupted")
@@ -86,7 +86,7 @@ class RunRecord:
                 "cwd": os.getcwd(),
                 "config": self.config.to_dict(),
                 "sources": {name: str(source) for name, source in self.config.sources.items()},
-                "guesses": [vars(guess) for guess in self.decisions],
+                "guesses": [vars(decision) for decision in self.decisions],
                 "versions": versions(),
                 "data": {
                     "path": table.path,

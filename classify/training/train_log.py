@@ -1,4 +1,4 @@
-"""The numbers of a run: train_log.jsonl, trackers such as TensorBoard, and the bar at the terminal."""
+"""The numbers of a run: train_log.jsonl, trackers such as TensorBoard, and the progress bar."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from tqdm import tqdm
 from classify.data.files import atomic_write
 from classify.evaluation.metrics import Scores
 from classify.training.output import Output
-from classify.training.setup import Run
+from classify.training.setup import TrainingContext
 from classify.training.tracking import Tracker
 from classify.training.trainer import Callback, StepEnd, Trainer
 
 
 class Log(Callback):
-    """A line of train_log.jsonl for every few steps and for every evaluation, the same for trackers.
+    """Writes a line of train_log.jsonl every few steps and for every evaluation, and the same to trackers.
 
-    Ranks that do not write have one that does nothing. A resumed run first drops the lines beyond its checkpoint.
+    Does nothing on ranks that do not write. A resumed run first drops the lines beyond its checkpoint.
     """
 
-    def __init__(self, run: Run, after_step: int):
-        self.output = output = run.output
-        trackers = run.checked.trackers
+    def __init__(self, context: TrainingContext, after_step: int):
+        self.output = output = context.output
+        trackers = context.inputs.trackers
         self._file = None
         self._tracker = Tracker()
         with self._closed_on_error(), output.world.sync_errors(), output.writing("the training log"):
             if output.is_writer:
-                self._file = _reopened(output.folder / "train_log.jsonl", after_step)
+                self._file = _reopen(output.folder / "train_log.jsonl", after_step)
                 if not output.world.is_main:  # files lie on each machine, a server hears of one run
                     trackers = tuple(name for name in trackers if name == "tensorboard")
-                self._tracker = Tracker(trackers, output.folder, run.config.flat(), after_step)
+                self._tracker = Tracker(trackers, output.folder, context.config.flat(), after_step)
 
     def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
         """Write the step's loss where it is due."""
@@ -53,7 +53,7 @@ class Log(Callback):
             self._tracker.log("train", step.step, numbers)
 
     def write_score(self, trainer: Trainer, score: Scores) -> None:
-        """Write the score of the evaluation part at the step that training stands at."""
+        """Write the score of the validation split at the current step."""
         with self.output.writing("the training log"):
             self._write({"step": trainer.progress.step, "epoch": trainer.epoch, "eval": score.metrics})
             self._tracker.log("eval", trainer.progress.step, score.metrics)
@@ -64,7 +64,7 @@ class Log(Callback):
             self._tracker.close()
 
     def close(self) -> None:
-        """Close all; what the disk refuses was reported already, where something was left to write."""
+        """Close all; errors of the disk were reported already, where something was left to write."""
         with contextlib.suppress(OSError):
             self._tracker.close()
         with contextlib.suppress(OSError):
@@ -93,30 +93,30 @@ class Log(Callback):
 
 
 class Terminal(Callback):
-    """The progress bar, and a line where memory ran out."""
+    """Moves the progress bar, and prints a line where memory ran out."""
 
     def __init__(self, output: Output, bar: tqdm):
         self.output, self.bar = output, bar
 
     def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
-        """Move the bar on."""
+        """Move the bar."""
         self.bar.update()
-        if step.cut_into is not None:
-            say_cut(self.output, step.step, step.cut_into)
+        if step.num_micro_batches is not None:
+            log_micro_batches(self.output, step.step, step.num_micro_batches)
         if step.loss is not None:
             self.bar.set_postfix_str(f"loss {step.loss:.4f}", refresh=False)
 
 
-def say_cut(output: Output, step: int, parts: int) -> None:
-    """Say that memory ran out in a step, and what was done."""
-    output.say(
-        f"note: step {step}: out of memory with the rows of a step at once; they are cut into {parts} micro-batches "
-        "from here on, which changes nothing but dropout's draws"
+def log_micro_batches(output: Output, step: int, count: int) -> None:
+    """Print that memory ran out in a step."""
+    output.log(
+        f"note: step {step}: out of memory; {count} micro-batches per step from here on, which changes nothing but "
+        "dropout's draws"
     )
 
 
-def _reopened(path: Path, after_step: int) -> IO[str]:
-    """The file, to be appended to, without its lines beyond a step."""
+def _reopen(path: Path, after_step: int) -> IO[str]:
+    """Open the file to append, without its lines beyond a step."""
     kept: list[str] = []
     if after_step and path.exists():
         kept = [line for line in _json_lines(path) if json.loads(line).get("step", 0) <= after_step]
@@ -126,7 +126,7 @@ def _reopened(path: Path, after_step: int) -> IO[str]:
 
 
 def _json_lines(path: Path) -> Iterable[str]:
-    """Complete lines of a file that may end in the middle of one."""
+    """Yield the complete lines of a file that may end in the middle of one."""
     for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
         try:
             json.loads(line)

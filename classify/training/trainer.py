@@ -23,14 +23,13 @@ from classify.data.tokenize import TrainingSet
 from classify.distributed.batch_norm import counted, statistics_kept
 from classify.distributed.memory import attempt, release_cache
 from classify.errors import CheckpointError, ClassifyError, RankError
-from classify.modeling.classifier import LoadedModel
+from classify.modeling.classifier import Classifier
 from classify.modeling.kernels.dropout import seed_draws
 from classify.modeling.layout import send
-from classify.modeling.vocabulary import Vocabulary
 from classify.tasks.base import Loss
 from classify.training.checkpoint import Checkpoint
 from classify.training.optimizer import learning_rate_factor, set_learning_rate
-from classify.training.progress import Progress
+from classify.training.progress import Progress, end_of_training
 from classify.training.strategies.base import Strategy, Tensors
 
 # At least so often, in steps, the ranks of a run on devices ask each other whether to stop.
@@ -38,12 +37,14 @@ _ASK_STEPS = 10
 # Name of the id map among the weights of a checkpoint with a compact embedding table.
 VOCABULARY = "vocabulary"
 
+Rows = npt.NDArray[np.int64]
+
 
 @dataclass(frozen=True)
 class StepEnd:
-    """A finished step. `loss` (mean over the rows since the last one given) is there when it was due, else None.
+    """A finished step. `loss` (mean over the rows since the last one given) is set when it was due, else None.
 
-    `cut_into` is the new number of micro-batches, where memory ran out in this step.
+    `num_micro_batches` is the new number, where memory ran out in this step.
     """
 
     step: int
@@ -56,11 +57,11 @@ class StepEnd:
     save_due: bool
     last: bool
     stopped: bool
-    cut_into: int | None = None
+    num_micro_batches: int | None = None
 
 
 class Callback:
-    """What happens between two steps. Every rank calls it, in the order in which callbacks are given."""
+    """Acts between two steps. Every rank calls it, in the order in which callbacks are given."""
 
     def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
         """Act on a finished step; `trainer.stop()` makes it the last one."""
@@ -69,122 +70,113 @@ class Callback:
 
 @dataclass(frozen=True)
 class TrainerState:
-    """What a checkpoint holds of a training: tensors by name, and `values` that JSON can say."""
+    """What a checkpoint holds of a training: tensors by name, and `values` for JSON."""
 
     weights: Tensors
-    moments: Tensors
+    optimizer: Tensors
     values: dict[str, Any]
 
 
 class Trainer:
-    """Trains a model by a strategy; owns the weights, the optimizer's state and where training stands.
+    """Trains a classifier by a strategy; owns the weights, the optimizer's state and the progress.
 
-    `parts` is the micro-batches that a rank cuts its share of a step into, at least; `micros` how many they were the
-    last time. `probe_metrics` says how the head's start was found, for metrics.json.
+    `probe_metrics` describes the head's start, for metrics.json.
     """
 
-    def __init__(
-        self,
-        strategy: Strategy,
-        data: TrainingSet,
-        batches: sampler.BatchSampler,
-        loss: Loss,
-        vocabulary: Vocabulary | None = None,
-    ):
-        self.strategy, self.data, self.batches = strategy, data, batches
-        self.loss = loss
+    def __init__(self, strategy: Strategy, data: TrainingSet, batches: sampler.BatchSampler, loss: Loss):
+        self.strategy, self.data, self.batches, self.loss = strategy, data, batches, loss
         self.config, self.world = strategy.config, strategy.world
-        self.progress = Progress()
+        self.progress = Progress(num_micro_batches=self.config.gradient_accumulation_steps)
         self.probe_metrics: dict[str, float] | None = None
-        self.parts = self.config.gradient_accumulation_steps
-        self.micros = 1
-        self._vocabulary = vocabulary if vocabulary is not None and vocabulary.compacted else None
-        self._stopped = False
+        self._stop_requested = False
 
     @property
-    def model(self) -> LoadedModel:
-        """The model that is trained."""
-        return self.strategy.model
+    def classifier(self) -> Classifier:
+        """The classifier that is trained."""
+        return self.strategy.classifier
 
     @property
     def epoch(self) -> float:
-        """Epochs done so far, and the part of the one that has begun."""
+        """Epochs done so far, and the share of the current one."""
         return self.progress.position / self.batches.rows
 
-    def begin(self, probe_metrics: dict[str, float] | None = None) -> None:
-        """Make the model ready for training from the weights that it has."""
-        self.probe_metrics = probe_metrics
-        self.strategy.begin()
+    @property
+    def end(self) -> int:
+        """Rows consumed at the end of training."""
+        return end_of_training(self.config, self.batches, self.progress)
 
-    def state_dict(self, keep: bool) -> TrainerState:
-        """All that a checkpoint holds of this training, its tensors on ranks that `keep` them. A collective."""
-        weights, moments = self.strategy.weights(keep=keep), self.strategy.moments(keep=keep)
-        if keep and self._vocabulary is not None:
-            weights[VOCABULARY] = self._vocabulary.as_tensor()
+    def setup(self) -> None:
+        """Make the model ready for training from the weights that it has."""
+        self.strategy.setup()
+
+    def state_dict(self, *, keep: bool) -> TrainerState:
+        """Return all that a checkpoint holds of this training, tensors on ranks that `keep` them. A collective."""
+        weights, optimizer = self.strategy.state_dict(keep=keep)
+        vocabulary = self.classifier.vocabulary
+        if keep and vocabulary is not None and vocabulary.compacted:
+            weights[VOCABULARY] = vocabulary.as_tensor()
         values = {
             "progress": dataclasses.asdict(self.progress),
             "scaler": self.strategy.scaler.state_dict(),
             "probe": self.probe_metrics,
         }
-        return TrainerState(weights, moments, values)
+        return TrainerState(weights, optimizer, values)
 
-    def load_state_dict(self, saved: Checkpoint, keep: bool) -> None:
-        """Begin where `state_dict` was taken; `keep` as there. The main process reads the files. A collective.
+    def load_state_dict(self, saved: Checkpoint) -> None:
+        """Continue where `state_dict` was taken. The main process reads the files. A collective.
 
         Raises CheckpointError where its embedding table is of other tokens.
         """
-        is_main = self.world.is_main
+        is_main, vocabulary = self.world.is_main, self.classifier.vocabulary
         weights = self.world.broadcast_tensors(saved.model_tensors() if is_main else None)
-        if self._vocabulary is not None:
-            _check_vocabulary(saved, weights.get(VOCABULARY), self._vocabulary.as_tensor())
+        if vocabulary is not None and vocabulary.compacted:
+            _check_vocabulary(saved, weights.get(VOCABULARY), vocabulary.as_tensor())
         self.strategy.load_weights(weights)
-        self.begin(saved.state["probe"])
+        self.setup()
         tensors = self.world.broadcast_tensors(saved.optimizer_tensors() if is_main else None)
         self.strategy.load_optimizer(tensors, saved.state["scaler"])
-        self.progress = Progress(**saved.state["progress"])
-        self.parts = max(self.parts, self.progress.parts)
-
-    def end_of_run(self) -> int:
-        """Rows consumed at the end of training, as the configuration says."""
-        return self.batches.end_of(self.config.epochs, self.config.max_steps)
+        requested = self.progress.num_micro_batches
+        self.progress = Progress.from_state(saved.state["progress"])
+        self.progress.num_micro_batches = max(requested, self.progress.num_micro_batches)
+        self.probe_metrics = saved.state["probe"]
 
     def stop(self) -> None:
         """Leave `fit` behind this step. Every rank calls it at the same one."""
-        self._stopped = True
+        self._stop_requested = True
 
     def fit(
         self,
-        end: int,
         callbacks: Sequence[Callback] = (),
         *,
-        interrupted: Callable[[], bool] = lambda: False,
-        late: Callable[[], bool] = lambda: False,
+        end: int | None = None,
+        stop_requested: Callable[[], bool] = lambda: False,
+        time_limit_reached: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Train until `end` rows are consumed, calling each callback behind each step. A collective."""
-        for event in self.steps(end, interrupted=interrupted, late=late):
+        """Train to the end, calling each callback behind each step; see `steps`. A collective."""
+        for event in self.steps(end, stop_requested=stop_requested, time_limit_reached=time_limit_reached):
             for callback in callbacks:
                 callback.on_step_end(self, event)
-            if self._stopped:
+            if self._stop_requested:
                 return
 
     def steps(
         self,
         end: int | None = None,
         *,
-        interrupted: Callable[[], bool] = lambda: False,
-        late: Callable[[], bool] = lambda: False,
+        stop_requested: Callable[[], bool] = lambda: False,
+        time_limit_reached: Callable[[], bool] = lambda: False,
     ) -> Iterator[StepEnd]:
-        """Train from where `progress` stands, one event a step. A collective: every rank iterates.
+        """Train from the current progress, one event per step. A collective: every rank iterates.
 
-        `end` is in rows consumed; what the configuration says if not given. The seconds in `progress` are those of
-        steps alone. `interrupted` asks whether this process was to end (a signal); when any rank was, all finish the
-        step and the event says `stopped`. `late` asks whether time is up: that step is the last.
+        `end` is in rows consumed (default: `self.end`). The seconds in `progress` are those of steps alone.
+        `stop_requested` returns whether this process received a signal; when any rank did, all finish the step and the
+        event says `stopped`. Where `time_limit_reached` returns True the step is the last.
         """
         config, world, progress = self.config, self.world, self.progress
-        end = end if end is not None else self.end_of_run()
+        end = end if end is not None else self.end
         total_steps = self.batches.steps_until(end)
         recent = _RecentLoss()
-        parts = self.parts
+        num_micro_batches = progress.num_micro_batches
         for step in self.batches.steps(progress.position, end):
             begin = time.perf_counter()
             rate = config.peak_learning_rate * learning_rate_factor(
@@ -203,12 +195,11 @@ class Trainer:
             # Asking all ranks costs a small exchange; on devices it would also make the host wait, so it is done less.
             often = not world.distributed or world.accelerator.synchronous
             ask = often or progress.step % min(config.logging_steps, _ASK_STEPS) == 0
-            votes = world.all_reduce_sum([float(interrupted()), float(late())]) if ask else [0.0, 0.0]
-            stopped = votes[0] > 0
-            last = step.end >= end or votes[1] > 0
-            progress.parts = self.parts
-            if votes[1] > 0:
-                progress.end = progress.position
+            requests = [float(stop_requested()), float(time_limit_reached())] if ask else [0.0, 0.0]
+            stopped, out_of_time = (total > 0 for total in (world.all_reduce_sum(requests) if ask else requests))
+            last = step.end >= end or out_of_time
+            if out_of_time:
+                progress.set_end(progress.position, config)
             save_due = config.save_steps is not None and progress.step % config.save_steps == 0
             log_due = progress.step % config.logging_steps == 0 or epoch_ended or last or save_due or stopped
             mean = recent.mean(self) if log_due else None
@@ -224,14 +215,16 @@ class Trainer:
                 save_due=save_due,
                 last=last,
                 stopped=stopped,
-                cut_into=self.parts if self.parts != parts else None,
+                num_micro_batches=(
+                    progress.num_micro_batches if progress.num_micro_batches != num_micro_batches else None
+                ),
             )
-            parts = self.parts
+            num_micro_batches = progress.num_micro_batches
             if stopped or last:
                 return
 
     def train_step(self, step: sampler.Step) -> tuple[torch.Tensor, float, torch.Tensor]:
-        """One optimizer step at the learning rate that is set.
+        """Take one optimizer step at the learning rate that is set.
 
         Returns (this rank's summed loss, summed weight of the step's rows on all ranks, gradient norm). Where memory
         runs out the same step is tried again with micro-batches of half the size, which changes nothing but dropout's
@@ -245,10 +238,10 @@ class Trainer:
             if self.world.distributed:  # the other ranks are waiting in the exchange
                 raise RankError(
                     f"step {number}: rank {rank} is out of memory ({reason}); go on with --resume and "
-                    f"--gradient-accumulation-steps {self._finer()}, which changes nothing but dropout's draws; or "
-                    f"{self._less_memory()}."
+                    f"--gradient-accumulation-steps {self._halved(step)}, which changes nothing but dropout's draws; "
+                    f"or {self._less_memory()}."
                 )
-            self.make_room(len(step.rows), reason)
+            self.halve_micro_batches(step, reason)
         total, weight_sum = result
         norm, reason = attempt(self.strategy.optimizer_step, self.world.device)
         if norm is None:
@@ -263,69 +256,72 @@ class Trainer:
         return total, weight_sum, norm
 
     def _backward_or_nothing(self, step: sampler.Step) -> tuple[torch.Tensor, float]:
-        """`backward`, whose error leaves no BatchNorm's statistics moved: the step is tried again."""
-        with statistics_kept(self.model.classifier, after_errors_only=True):
+        """Run `backward`; an error leaves BatchNorm's statistics as they were, since the step is tried again."""
+        with statistics_kept(self.classifier, after_errors_only=True):
             return self.backward(step)
 
     def backward(self, step: sampler.Step) -> tuple[torch.Tensor, float]:
-        """Gradients of a step, exchanged between ranks; (this rank's summed loss, the rows' weights on all ranks)."""
+        """Compute the gradients of a step, averaged over ranks.
+
+        Returns (this rank's summed loss, the rows' weights on all ranks).
+        """
         data, world, strategy, config = self.data, self.world, self.strategy, self.config
-        rows = data.rows[step.rows]
-        micros = micro_batches(
-            self.model,
-            data.tokens.lengths_of(rows),
-            world.rank,
-            world.world_size,
-            self.parts,
-            world.replicas,
-            strategy.tokens_at_once,
-        )
-        self.micros = len(micros)
+        rows, targets = data.rows[step.rows], data.targets[step.rows]
+        micro_batches = self._micro_batches(step)
         # A rank without rows still takes part in the exchange of gradients: one row, counted zero times.
-        weights = [1.0] * len(micros)
-        for _ in range(max(1, strategy.passes(len(micros))) - len(micros)):
-            micros.append([np.zeros(1, dtype=np.int64)])
+        weights = [1.0] * len(micro_batches)
+        for _ in range(max(1, strategy.num_forward_passes(len(micro_batches))) - len(micro_batches)):
+            micro_batches.append([np.zeros(1, dtype=np.int64)])
             weights.append(0.0)
-        # The wrapped model averages over ranks, so each rank's part is scaled up by their number.
-        step_targets = data.targets[step.rows]
-        weight_sum = self.loss.weight_sum(step_targets)
+        # The wrapped model averages over ranks, so each rank's loss is scaled up by their number.
+        weight_sum = self.loss.weight_sum(targets)
         scale = world.world_size / weight_sum
         total = torch.zeros((), device=world.device)
         strategy.module.train()
-        for number, (pieces, weight) in enumerate(zip(micros, weights, strict=True)):
+        for number, (pieces, weight) in enumerate(zip(micro_batches, weights, strict=True)):
             seed_draws(config.seed, step.epoch, self.progress.step, number, world.rank, world.device.type)
-            batches = [self.model.batch(data.tokens, rows[piece]) for piece in pieces]
-            labels = step_targets[np.concatenate(pieces)]
-            filled = self.loss.filled(labels, self.model.filled(len(labels)))
-            targets = send(torch.from_numpy(filled), world.device)
-            last = number == len(micros) - 1
+            batches = [self.classifier.batch(data.tokens, rows[piece]) for piece in pieces]
+            own = targets[np.concatenate(pieces)]
+            padded = self.loss.pad_targets(own, self.classifier.padded_rows(len(own)))
+            last = number == len(micro_batches) - 1
             with strategy.accumulate(last), counted(strategy.module, weight > 0):
-                loss = self.loss.loss_sum(strategy.forward(batches), targets)
+                loss = self.loss.loss_sum(strategy.forward(batches), send(torch.from_numpy(padded), world.device))
                 strategy.backward(loss * (scale * weight), last)
                 total += weight * loss.detach()
             world.flush()
         return total, weight_sum
 
-    def make_room(self, rows: int, reason: str) -> None:
-        """Twice as many micro-batches from now on.
+    def halve_micro_batches(self, step: sampler.Step, reason: str) -> None:
+        """Double the number of micro-batches from here on.
 
         Raises ClassifyError where each micro-batch holds a single text already.
         """
-        if self.parts * self.world.replicas * self.world.world_size >= rows:
+        if self.progress.num_micro_batches * self.world.replicas * self.world.world_size >= len(step.rows):
             raise ClassifyError(
                 f"step {self.progress.step + 1}: out of memory with a single text ({reason}); {self._less_memory()}."
             )
-        self.parts = self._finer()
+        self.progress.num_micro_batches = self._halved(step)
         self.strategy.clear_gradients()
         release_cache(self.world.device)
 
-    def _finer(self) -> int:
-        """Into how many micro-batches to cut a step so that each is half of what it is."""
-        return 2 * max(self.parts, self.micros)
+    def _micro_batches(self, step: sampler.Step) -> list[list[Rows]]:
+        return make_micro_batches(
+            self.classifier,
+            self.data.tokens.lengths_of(self.data.rows[step.rows]),
+            self.world.rank,
+            self.world.world_size,
+            self.progress.num_micro_batches,
+            self.world.replicas,
+            self.strategy.max_tokens,
+        )
+
+    def _halved(self, step: sampler.Step) -> int:
+        """Return the number of micro-batches of half the size."""
+        return 2 * max(self.progress.num_micro_batches, len(self._micro_batches(step)))
 
     def _less_memory(self) -> str:
-        """What a person can do, where halving micro-batches does not help or cannot be done."""
-        if self.model.classifier.precision.half is not None:
+        """Name ways to need less memory, where smaller micro-batches do not help or cannot be had."""
+        if self.classifier.precision.half is not None:
             return "take --gradient-checkpointing or a smaller --max-length"
         return "take --gradient-checkpointing, a smaller --max-length or --precision bf16"
 
@@ -343,7 +339,10 @@ class _RecentLoss:
         self._weight += weight
 
     def mean(self, trainer: Trainer) -> float:
-        """Exact (weighted) mean over all rows of all ranks since the last call; adds to the epoch's. A collective."""
+        """Return the exact (weighted) mean over all rows of all ranks since the last call. A collective.
+
+        Adds to the epoch's. Raises ClassifyError where it is not finite.
+        """
         assert self._loss is not None
         progress = trainer.progress
         total = trainer.world.all_reduce_sum([float(self._loss)])[0]
@@ -360,7 +359,7 @@ class _RecentLoss:
 
 
 def _check_vocabulary(saved: Checkpoint, before: torch.Tensor | None, now: torch.Tensor) -> None:
-    """Rows of a compact table mean tokens only together with the ids they had."""
+    """Compare the ids of compact tables, without which their rows mean nothing. Raises CheckpointError."""
     if before is None or not torch.equal(before.cpu(), now):
         raise CheckpointError(
             f"{saved.path}: its embedding table is of other tokens than these tables hold; start afresh with "
@@ -368,44 +367,41 @@ def _check_vocabulary(saved: Checkpoint, before: torch.Tensor | None, now: torch
         )
 
 
-Rows = npt.NDArray[np.int64]
-
-
-def micro_batches(
-    model: LoadedModel,
+def make_micro_batches(
+    classifier: Classifier,
     lengths: Rows,
     rank: int,
     world_size: int,
-    parts: int,
+    count: int,
     replicas: int,
-    tokens_at_once: int | None = None,
+    max_tokens: int | None = None,
 ) -> list[list[Rows]]:
-    """The micro-batches of one rank: each holds, for up to `replicas` devices, indices into the step's rows.
+    """Return the micro-batches of one rank: each holds, for up to `replicas` devices, indices into the step's rows.
 
-    Ranks share the step by token cost, largest first; a rank's share is cut again into `parts` micro-batches, or into
-    as many as it takes to hold about `tokens_at_once`, padding too. Texts of like length share a padded one. With fewer
+    Ranks share the step by token cost, largest first; a rank's shard is cut again into `count` micro-batches, or into
+    as many as it takes to hold about `max_tokens` with padding. Texts of like length share a padded one. With fewer
     rows than ranks, some ranks have none.
     """
-    costs = sampler.token_cost(lengths, model.hidden_size)
-    share = sampler.balance_by_cost(costs, world_size)[rank]
-    if not len(share):
+    costs = sampler.token_cost(lengths, classifier.hidden_size)
+    shard = sampler.balance_by_cost(costs, world_size)[rank]
+    if not len(shard):
         return []
-    if model.packed:
-        if tokens_at_once is not None:
-            parts = max(parts, math.ceil(lengths[share].sum() / tokens_at_once))
-        cuts = [share[part] for part in sampler.balance_by_cost(costs[share], parts)]
+    if classifier.packed:
+        if max_tokens is not None:
+            count = max(count, math.ceil(lengths[shard].sum() / max_tokens))
+        cuts = [shard[part] for part in sampler.balance_by_cost(costs[shard], count)]
         return [
             [cut[piece] for piece in sampler.balance_by_cost(costs[cut], replicas) if len(piece)]
             for cut in cuts
             if len(cut)
         ]
-    if model.static_shapes:
-        sizes = np.array([model.padded_length(length) for length in lengths[share].tolist()])
-        alike = [share[sizes == size] for size in np.unique(sizes)]
-        return [[cut] for group in alike for cut in np.array_split(group, parts) if len(cut)]
-    pieces = sampler.split_by_length(lengths[share], parts)
-    if tokens_at_once is not None:
-        within = sampler.batch_by_tokens(lengths[share], tokens_at_once, padded=True)
+    if classifier.static_shapes:
+        sizes = np.array([classifier.padded_length(length) for length in lengths[shard].tolist()])
+        alike = [shard[sizes == size] for size in np.unique(sizes)]
+        return [[cut] for group in alike for cut in np.array_split(group, count) if len(cut)]
+    pieces = sampler.split_by_length(lengths[shard], count)
+    if max_tokens is not None:
+        within = sampler.batch_by_tokens(lengths[shard], max_tokens, padded=True)
         pieces = max(pieces, within, key=len)
-    cuts = [share[piece] for piece in pieces]
+    cuts = [shard[piece] for piece in pieces]
     return [[cut[piece] for piece in sampler.split_by_length(lengths[cut], replicas)] for cut in cuts]

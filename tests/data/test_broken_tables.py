@@ -22,7 +22,7 @@ from classify.data.reading import read_tables
 from classify.data.split_table import split_table
 from classify.data.splits import Splits
 from classify.errors import InputError
-from classify.tasks.registry import recognise
+from classify.tasks.registry import recognize
 
 SEED, EACH = 7, 9
 # Of one table, on a busy machine; measured alone they take hundredths.
@@ -153,7 +153,7 @@ def test_a_broken_table_is_read_or_refused(tmp_path: Path, fault: str) -> None:
         begin = time.monotonic()
         try:
             tables = read_tables(config)
-            splits = split_table(tables, recognise(tables), config, seed=0)
+            splits = split_table(tables, recognize(tables), config, seed=0)
         except InputError as error:
             for line in error.faults:
                 assert name in line or "--" in line, line

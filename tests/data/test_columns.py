@@ -16,7 +16,7 @@ from classify.data.split_table import split_table
 from classify.data.splits import Splits
 from classify.data.table import Table
 from classify.errors import InputError
-from classify.tasks.registry import recognise
+from classify.tasks.registry import recognize
 
 
 def table(tmp_path: Path, text: str, name: str = "a.csv") -> Table:
@@ -96,7 +96,7 @@ def test_labels_that_cannot_be_learned(tmp_path: Path, rows: list[str], parts: l
 
 def load(config: DataConfig) -> Splits:
     tables = read_tables(config)
-    return split_table(tables, recognise(tables), config, seed=0)
+    return split_table(tables, recognize(tables), config, seed=0)
 
 
 def corpus_files(tmp_path: Path, test: str) -> DataConfig:

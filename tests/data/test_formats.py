@@ -23,7 +23,7 @@ from classify.data.reading import read_tables
 from classify.data.source import Source
 from classify.data.table import Table
 from classify.errors import InputError
-from classify.tasks.registry import recognise
+from classify.tasks.registry import recognize
 
 ROWS = [("good, really", "pos"), ('say "hi"', "neg"), ("two\nlines", "pos"), ("null", "NA"), ("fünf ☂", "neg")]
 PLAIN = [("good", "pos"), ("bad", "neg"), ("fine", "pos")]
@@ -366,7 +366,7 @@ def written(header: str, rows: Callable[[int], str]) -> str:
 def test_other_tasks_are_recognised_and_refused(tmp_path: Path, content: str, said: str) -> None:
     (tmp_path / "a.csv").write_text(content)
     with pytest.raises(InputError, match=said):
-        recognise(read_tables(DataConfig(data=str(tmp_path / "a.csv"))))
+        recognize(read_tables(DataConfig(data=str(tmp_path / "a.csv"))))
 
 
 def test_columns_without_usual_names_are_found_by_what_they_hold(tmp_path: Path) -> None:

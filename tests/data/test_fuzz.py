@@ -17,7 +17,7 @@ from classify.data.formats.registry import read_table
 from classify.data.reading import read_tables
 from classify.data.split_table import split_table
 from classify.errors import InputError
-from classify.tasks.registry import recognise
+from classify.tasks.registry import recognize
 
 # The same examples on every machine, and no judgement of how fast it is.
 FUZZ = settings(
@@ -78,7 +78,7 @@ def test_any_bytes_end_in_rows_or_in_a_line(suffix: str, content: bytes) -> None
         faults: tuple[str, ...] = ()
         try:
             tables = read_tables(config)
-            split_table(tables, recognise(tables), config, 0)
+            split_table(tables, recognize(tables), config, 0)
         except InputError as error:
             faults = error.faults
         assert all("\n" not in line for line in faults)

@@ -39,13 +39,13 @@ from classify.config.schema import DataConfig
 from classify.data.split_table import split_table
 from classify.data.reading import read_tables
 from classify.errors import InputError
-from classify.tasks.registry import recognise
+from classify.tasks.registry import recognize
 config = DataConfig(data=sys.argv[1])
 try:
     tables = read_tables(config)
 except InputError as error:
     raise SystemExit(f"error: {error}")
-splits = split_table(tables, recognise(tables), config, 0)
+splits = split_table(tables, recognize(tables), config, 0)
 parts = [len(part) if part else None for part in (splits.train, splits.validation, splits.test)]
 print(splits.labels, parts, list(splits.unlabelled))
 print(splits.train.table.form, splits.train.texts("text")[0], sep="; ")

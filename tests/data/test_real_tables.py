@@ -13,7 +13,7 @@ from classify.data.formats.registry import read_table
 from classify.data.reading import read_tables
 from classify.data.split_table import split_table
 from classify.errors import InputError
-from classify.tasks.registry import recognise
+from classify.tasks.registry import recognize
 
 DATA = Path(os.environ.get("CLASSIFY_DATASETS", Path(__file__).parents[3] / "shared" / "datasets"))
 pytestmark = pytest.mark.skipif(
@@ -62,7 +62,7 @@ def test_what_can_be_trained_on(name: str) -> None:
     options, classes = LABELLED[name]
     config = DataConfig(data=str(DATA / name), **options)
     tables = read_tables(config)
-    splits = split_table(tables, recognise(tables), config, 42)
+    splits = split_table(tables, recognize(tables), config, 42)
     assert len(splits.labels) == classes
     assert len(splits.validation) > 0
     assert len(set(splits.train.texts(splits.text_column)[:50])) > 40, "texts, not classes"
@@ -71,4 +71,4 @@ def test_what_can_be_trained_on(name: str) -> None:
 @pytest.mark.parametrize("name", REFUSED)
 def test_other_tasks_are_said(name: str) -> None:
     with pytest.raises(InputError, match=REFUSED[name]):
-        recognise(read_tables(DataConfig(data=str(DATA / name))))
+        recognize(read_tables(DataConfig(data=str(DATA / name))))

@@ -20,7 +20,7 @@ from classify.data.split_table import split_table
 from classify.data.splits import Splits
 from classify.data.text_hashes import normalize_text
 from classify.errors import InputError
-from classify.tasks.registry import recognise
+from classify.tasks.registry import recognize
 
 WORDS = "card lost late fee money transfer refund blocked phone app login slow crash price cheap".split()  # noqa: SIM905
 
@@ -28,7 +28,7 @@ WORDS = "card lost late fee money transfer refund blocked phone app login slow c
 def load(path: Path, seed: int = 0, **options: Any) -> Splits:
     config = DataConfig(data=str(path), **options)
     tables = read_tables(config)
-    return split_table(tables, recognise(tables), config, seed)
+    return split_table(tables, recognize(tables), config, seed)
 
 
 def sentence(draw: random.Random) -> str:

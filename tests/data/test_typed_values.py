@@ -17,7 +17,7 @@ from classify.data.formats.registry import read_table
 from classify.data.reading import read_tables
 from classify.data.split_table import split_table
 from classify.errors import InputError
-from classify.tasks.registry import recognise
+from classify.tasks.registry import recognize
 
 TEXTS = [f"façade {number} of the house" for number in range(20)]
 LABELS = [("a", "b")[number % 2] for number in range(20)]
@@ -42,7 +42,7 @@ def test_nan_is_an_empty_label(tmp_path: Path, kind: Any) -> None:
     parquet.write_table(pyarrow.table({"text": TEXTS, "label": labels}), tmp_path / "a.parquet")
     config = DataConfig(data=str(tmp_path / "a.parquet"))
     tables = read_tables(config)
-    splits = split_table(tables, recognise(tables), config, seed=0)
+    splits = split_table(tables, recognize(tables), config, seed=0)
     assert splits.labels == ["0.0", "1.0"]
     assert list(splits.unlabelled["unlabelled.csv"].rows) == [18, 19]
 

@@ -1,12 +1,12 @@
 """Attention of packed texts in training on a CPU, where it is a matter of few calls over what the caches hold.
 
 torch's own kernel works through texts of one length at a time; a step of 32 short texts has a dozen lengths, and the
-layers' calls add up. Here a whole sweep of texts (see `classify.modeling.layout`) goes through each call. The backward
+layers' calls add up. Here a whole group of texts (see `classify.modeling.layout`) goes through each call. The backward
 pass works from the same pieces, which autograd would make anew one by one.
 
 A long text goes through in blocks of queries, and of its scores nothing is kept: the backward pass computes a block's
 again (Dao et al., 2022, "FlashAttention", section 3.1). So memory grows with a text's length and not with its square,
-and where tokens see their neighbours alone (`reach`) so does the work. torch's own kernel for CPUs does the same, but
+and where tokens see their neighbours alone (`window`) so does the work. torch's own kernel for CPUs does the same, but
 not with dropout.
 """
 
@@ -33,27 +33,25 @@ class CPUAttention(AttentionKernel):
         return device.type == "cpu"
 
     def attend(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries, asked: AttentionArgs
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries, args: AttentionArgs
     ) -> torch.Tensor | None:
         """Attention (T, heads, d); None where nothing is trained, and on other devices."""
         if q.device.type != "cpu" or not q.requires_grad:
             return None
-        scale = q.shape[-1] ** -0.5 if asked.scale is None else asked.scale
+        scale = q.shape[-1] ** -0.5 if args.scale is None else args.scale
         layout = boundaries.layout(q.shape[1])
-        return attend(
-            q, k, v, layout, scale=scale, dropout=asked.dropout, reach=asked.reach, first_only=asked.first_only
-        )
+        return attend(q, k, v, layout, scale=scale, dropout=args.dropout, window=args.window, cls_only=args.cls_only)
 
 
 @dataclass(frozen=True)
 class _Case:
-    """What is asked of attention: `dtype` is that of q, k and v; the rest as in `attend`."""
+    """What is args of attention: `dtype` is that of q, k and v; the rest as in `attend`."""
 
     dtype: torch.dtype
     scale: float
     dropout: float
-    reach: int
-    first_only: bool
+    window: int
+    cls_only: bool
 
     @property
     def wide(self) -> torch.dtype:
@@ -69,15 +67,15 @@ def attend(
     *,
     scale: float,
     dropout: float,
-    reach: int,
-    first_only: bool = False,
+    window: int,
+    cls_only: bool = False,
 ) -> torch.Tensor:
-    """Attention (T, heads, d) of each token to those of its own text, at a distance of at most `reach` (-1: any).
+    """Attention (T, heads, d) of each token to those of its own text, at a distance of at most `window` (-1: any).
 
-    With `first_only` of each text's first token alone; the others' rows are zero.
+    With `cls_only` of each text's first token alone; the others' rows are zero.
     """
     with torch.autocast(q.device.type, enabled=False):
-        attended: torch.Tensor = _Attend.apply(q, k, v, layout, _Case(q.dtype, scale, dropout, reach, first_only))
+        attended: torch.Tensor = _Attend.apply(q, k, v, layout, _Case(q.dtype, scale, dropout, window, cls_only))
     return attended
 
 
@@ -99,7 +97,7 @@ def _multiply(
 
 
 class _Attend(torch.autograd.Function):
-    """Softmax attention with dropout (Vaswani et al., 2017, section 3.2.1), sweep by sweep; softmax in float32."""
+    """Softmax attention with dropout (Vaswani et al., 2017, section 3.2.1), group by group; softmax in float32."""
 
     @staticmethod
     def forward(
@@ -107,17 +105,17 @@ class _Attend(torch.autograd.Function):
     ) -> torch.Tensor:
         """Keeps the entries' queries, keys, values and what `_forward` gives."""
         dtype = layout.product_type(q.dtype)
-        queries = layout.gather(q, dtype, case.first_only)
+        queries = layout.gather(q, dtype, case.cls_only)
         keys, values = layout.gather(k, dtype), layout.gather(v, dtype)
         out = torch.empty_like(queries)
-        forwards = [_forward_long if sweep.is_long else _forward for sweep in layout.sweeps]
+        forwards = [_forward_long if group.is_long else _forward for group in layout.bucket_groups]
         seen = [
-            forward(sweep, case, queries, keys, values, out)
-            for forward, sweep in zip(forwards, layout.sweeps, strict=True)
+            forward(group, case, queries, keys, values, out)
+            for forward, group in zip(forwards, layout.bucket_groups, strict=True)
         ]
         ctx.save_for_backward(queries, keys, values, *(tensor for *pair, _ in seen for tensor in pair))
         ctx.rest = (layout, case, [factor for *_, factor in seen])
-        return layout.scatter(out, q, case.first_only)
+        return layout.scatter(out, q, case.cls_only)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
@@ -125,44 +123,46 @@ class _Attend(torch.autograd.Function):
         queries, keys, values, *seen = ctx.saved_tensors
         layout, case, factors = ctx.rest
         (grad,) = grads
-        own = layout.gather(grad, queries.dtype, case.first_only)
-        if layout.real is not None and not case.first_only:
+        own = layout.gather(grad, queries.dtype, case.cls_only)
+        if layout.real is not None and not case.cls_only:
             own.mul_(layout.real)
         given = (queries, keys, values)
         gradients = [torch.empty_like(x) for x in given]
-        for sweep, probabilities, mask, factor in zip(layout.sweeps, seen[::2], seen[1::2], factors, strict=True):
-            if sweep.is_long:
-                _backward_long(sweep, case, given, mask, own, gradients)
+        for group, probabilities, mask, factor in zip(
+            layout.bucket_groups, seen[::2], seen[1::2], factors, strict=True
+        ):
+            if group.is_long:
+                _backward_long(group, case, given, mask, own, gradients)
             else:
-                _backward(sweep, case, given, probabilities, mask, factor, own, gradients)
+                _backward(group, case, given, probabilities, mask, factor, own, gradients)
         scattered = (
-            layout.scatter(gradients[0], grad, case.first_only),
+            layout.scatter(gradients[0], grad, case.cls_only),
             *(layout.scatter(x, grad) for x in gradients[1:]),
         )
         return *scattered, None, None
 
 
 def _forward(
-    sweep: BucketGroup,
+    group: BucketGroup,
     case: _Case,
     queries: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
     out: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """A sweep's attention into its part of `out`.
+    """A group's attention into its part of `out`.
 
     Returns what the backward pass wants: probabilities, dropout's mask and what scales the entries kept.
     """
-    first_only = case.first_only
-    asking, into = sweep.entries(queries, first_only), sweep.entries(out, first_only)
-    answering, value = sweep.entries(keys), sweep.entries(values)
-    scores = queries.new_empty(sweep.count_scores(first_only), dtype=case.wide)
+    cls_only = case.cls_only
+    query, into = group.entries(queries, cls_only), group.entries(out, cls_only)
+    key, value = group.entries(keys), group.entries(values)
+    scores = queries.new_empty(group.count_scores(cls_only), dtype=case.wide)
     probabilities = torch.empty_like(scores)
-    score, probability = sweep.scores(scores, first_only), sweep.scores(probabilities, first_only)
-    for i, bucket in enumerate(sweep.buckets):
-        _multiply(score[i], asking[i], answering[i].mT, bucket.product_type(case.dtype), case.scale)
-        hidden = bucket.hidden(case.reach, bucket.whole(first_only))
+    score, probability = group.scores(scores, cls_only), group.scores(probabilities, cls_only)
+    for i, bucket in enumerate(group.buckets):
+        _multiply(score[i], query[i], key[i].mT, bucket.product_type(case.dtype), case.scale)
+        hidden = bucket.attn_bias(case.window, bucket.whole(cls_only))
         if hidden is not None:
             score[i].unflatten(0, bucket.shape[:2]).add_(hidden)
         torch.softmax(score[i], -1, out=probability[i])
@@ -170,15 +170,15 @@ def _forward(
     if case.dropout:
         mask, factor = drawn(scores.shape, case.dropout, case.wide)
         dropped = torch.mul(probabilities, mask, out=scores)
-    share = sweep.scores(dropped, first_only)
-    for i, bucket in enumerate(sweep.buckets):
+    share = group.scores(dropped, cls_only)
+    for i, bucket in enumerate(group.buckets):
         _multiply(into[i], share[i], value[i], bucket.product_type(case.dtype), factor)
-    held = sweep.product_type(case.dtype)
+    held = group.product_type(case.dtype)
     return probabilities.to(held), mask.to(held), factor
 
 
 def _backward(
-    sweep: BucketGroup,
+    group: BucketGroup,
     case: _Case,
     given: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     probabilities: torch.Tensor,
@@ -187,23 +187,23 @@ def _backward(
     own: torch.Tensor,
     gradients: list[torch.Tensor],
 ) -> None:
-    """Gradients of a sweep's entries into its part of `gradients`, from those of the output, `own`.
+    """Gradients of a group's entries into its part of `gradients`, from those of the output, `own`.
 
     `given` and `gradients` are queries, keys and values.
     """
-    first_only = case.first_only
-    (q, dq), grad = (sweep.entries(x, first_only) for x in (given[0], gradients[0])), sweep.entries(own, first_only)
-    k, v, dk, dv = (sweep.entries(x) for x in (*given[1:], *gradients[1:]))
-    share = sweep.scores(probabilities * mask if len(mask) else probabilities, first_only)
+    cls_only = case.cls_only
+    (q, dq), grad = (group.entries(x, cls_only) for x in (given[0], gradients[0])), group.entries(own, cls_only)
+    k, v, dk, dv = (group.entries(x) for x in (*given[1:], *gradients[1:]))
+    share = group.scores(probabilities * mask if len(mask) else probabilities, cls_only)
     through = torch.empty_like(probabilities, dtype=case.wide)
-    score, probability = (sweep.scores(x, first_only) for x in (through, probabilities.to(case.wide)))
-    for i, bucket in enumerate(sweep.buckets):
+    score, probability = (group.scores(x, cls_only) for x in (through, probabilities.to(case.wide)))
+    for i, bucket in enumerate(group.buckets):
         dtype = bucket.product_type(case.dtype)
         _multiply(dv[i], share[i].mT, grad[i], dtype, factor)
         _multiply(score[i], grad[i], v[i].mT, dtype, factor)
     if len(mask):
         through.mul_(mask.to(case.wide))
-    for i, bucket in enumerate(sweep.buckets):
+    for i, bucket in enumerate(group.buckets):
         dtype = bucket.product_type(case.dtype)
         change = torch.ops.aten._softmax_backward_data(score[i], probability[i], -1, case.wide).to(dtype)
         _multiply(dq[i], change, k[i], dtype, case.scale)
@@ -211,7 +211,7 @@ def _backward(
 
 
 def _forward_long(
-    sweep: BucketGroup,
+    group: BucketGroup,
     case: _Case,
     queries: torch.Tensor,
     keys: torch.Tensor,
@@ -222,27 +222,27 @@ def _forward_long(
 
     What the backward pass wants is, in the place of dropout's mask, the seed that draws it again.
     """
-    (into,) = sweep.entries(out, case.first_only)
+    (into,) = group.entries(out, case.cls_only)
     seed = torch.empty(1, dtype=torch.int64).random_()
-    (value,) = sweep.entries(values)
-    for block, probability, mask, factor in _blocks(sweep, case, queries, keys, seed):
+    (value,) = group.entries(values)
+    for block, probability, mask, factor in _blocks(group, case, queries, keys, seed):
         share = probability if mask is None else probability.mul_(mask)
-        dtype = sweep.product_type(case.dtype)
+        dtype = group.product_type(case.dtype)
         _multiply(into[:, block.queries], share, value[:, block.keys], dtype, factor)
     return queries.new_empty(0), seed, 1.0
 
 
 def _blocks(
-    sweep: BucketGroup, case: _Case, queries: torch.Tensor, keys: torch.Tensor, seed: torch.Tensor
+    group: BucketGroup, case: _Case, queries: torch.Tensor, keys: torch.Tensor, seed: torch.Tensor
 ) -> Iterator[tuple[Block, torch.Tensor, torch.Tensor | None, float]]:
     """Each block of a long text with its probabilities, dropout's mask, if any, and what scales the entries kept."""
-    (bucket,), (asking,), (answering,) = sweep.buckets, sweep.entries(queries, case.first_only), sweep.entries(keys)
+    (bucket,), (all_queries,), (all_keys,) = group.buckets, group.entries(queries, case.cls_only), group.entries(keys)
     generator = torch.Generator().manual_seed(int(seed))
-    for block in sweep.blocks(case.reach, case.first_only):
-        query, key = asking[:, block.queries], answering[:, block.keys]
+    for block in group.blocks(case.window, case.cls_only):
+        query, key = all_queries[:, block.queries], all_keys[:, block.keys]
         scores = query.new_empty((*query.shape[:2], key.shape[1]), dtype=case.wide)
         _multiply(scores, query, key.mT, bucket.product_type(case.dtype), case.scale)
-        hidden = bucket.hidden(case.reach, block)
+        hidden = bucket.attn_bias(case.window, block)
         if hidden is not None:
             scores.add_(hidden[0])
         mask, factor = None, 1.0
@@ -252,7 +252,7 @@ def _blocks(
 
 
 def _backward_long(
-    sweep: BucketGroup,
+    group: BucketGroup,
     case: _Case,
     given: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     seed: torch.Tensor,
@@ -260,20 +260,20 @@ def _backward_long(
     gradients: list[torch.Tensor],
 ) -> None:
     """The same as `_backward` for a long text, whose blocks are computed again."""
-    dtype, first_only = sweep.product_type(case.dtype), case.first_only
-    (q,), (dq,), (grad,) = (sweep.entries(x, first_only) for x in (given[0], gradients[0], own))
-    (k,), (v,), (dk,), (dv,) = (sweep.entries(x) for x in (*given[1:], *gradients[1:]))
+    dtype, cls_only = group.product_type(case.dtype), case.cls_only
+    (q,), (dq,), (grad,) = (group.entries(x, cls_only) for x in (given[0], gradients[0], own))
+    (k,), (v,), (dk,), (dv,) = (group.entries(x) for x in (*given[1:], *gradients[1:]))
     key_sum, value_sum = (torch.zeros(x.shape, dtype=case.wide) for x in (k, v))
-    for block, probability, mask, factor in _blocks(sweep, case, given[0], given[1], seed):
-        asking, answering = block.queries, block.keys
+    for block, probability, mask, factor in _blocks(group, case, given[0], given[1], seed):
+        query, key = block.queries, block.keys
         share = probability if mask is None else probability * mask
-        _multiply(value_sum[:, answering], share.mT, grad[:, asking], dtype, factor, add=True)
+        _multiply(value_sum[:, key], share.mT, grad[:, query], dtype, factor, add=True)
         through = torch.empty_like(probability)
-        _multiply(through, grad[:, asking], v[:, answering].mT, dtype, factor)
+        _multiply(through, grad[:, query], v[:, key].mT, dtype, factor)
         if mask is not None:
             through.mul_(mask)
         change = torch.ops.aten._softmax_backward_data(through, probability, -1, case.wide).to(dtype)
-        _multiply(dq[:, asking], change, k[:, answering], dtype, case.scale)
-        _multiply(key_sum[:, answering], change.mT, q[:, asking], dtype, case.scale, add=True)
+        _multiply(dq[:, query], change, k[:, key], dtype, case.scale)
+        _multiply(key_sum[:, key], change.mT, q[:, query], dtype, case.scale, add=True)
     dk.copy_(key_sum)
     dv.copy_(value_sum)

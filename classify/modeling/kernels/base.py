@@ -41,16 +41,16 @@ class Kernel(ABC):
 
 @dataclass(frozen=True)
 class AttentionArgs:
-    """What is asked of attention within each text: to tokens at a distance of at most `reach` (-1: any).
+    """What is args of attention within each text: to tokens at a distance of at most `window` (-1: any).
 
-    `scale` of the scores is one over the root of a head's width if None. With `first_only` the outputs of each text's
+    `scale` of the scores is one over the root of a head's width if None. With `cls_only` the outputs of each text's
     first token alone are needed; the others may be anything.
     """
 
     scale: float | None
     dropout: float
-    reach: int
-    first_only: bool
+    window: int
+    cls_only: bool
 
 
 class AttentionKernel(Kernel):
@@ -62,6 +62,6 @@ class AttentionKernel(Kernel):
 
     @abstractmethod
     def attend(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries, asked: AttentionArgs
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries, args: AttentionArgs
     ) -> torch.Tensor | None:
         """Attention (T, heads, d) of q, k and v of that shape; None where it has no code for them."""

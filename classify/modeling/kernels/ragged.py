@@ -37,18 +37,18 @@ class RaggedAttention(AttentionKernel):
         return flash_applies(device, dtype, head_size)
 
     def attend(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries, asked: AttentionArgs
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries, args: AttentionArgs
     ) -> torch.Tensor | None:
         """Attention (T, heads, d); None on other devices, where padding would be most of it, or there is a window."""
         if flash_applies(q.device, q.dtype, q.shape[-1]):
-            window: dict[str, Any] = {} if asked.reach < 0 else {"window_size": (asked.reach, asked.reach)}
+            window: dict[str, Any] = {} if args.window < 0 else {"window_size": (args.window, args.window)}
             ends, longest = boundaries.cumulative, boundaries.longest
-            attended: torch.Tensor = varlen_attn(q, k, v, ends, ends, longest, longest, scale=asked.scale, **window)
+            attended: torch.Tensor = varlen_attn(q, k, v, ends, ends, longest, longest, scale=args.scale, **window)
             return attended
         slots = (len(boundaries.cumulative) - 1) * boundaries.longest
-        if q.device.type != "cuda" or asked.reach >= 0 or slots > _MOST_PADDING * boundaries.tokens:
+        if q.device.type != "cuda" or args.window >= 0 or slots > _MOST_PADDING * boundaries.tokens:
             return None
-        return padded(q, k, v, boundaries, asked)
+        return padded(q, k, v, boundaries, args)
 
 
 def flash_applies(device: torch.device, dtype: torch.dtype | None, head_size: int) -> bool:
@@ -67,7 +67,7 @@ def flash_applies(device: torch.device, dtype: torch.dtype | None, head_size: in
 
 
 def padded(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries, asked: AttentionArgs
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries, args: AttentionArgs
 ) -> torch.Tensor:
     """Attention (T, heads, d) of all texts in one call, padded to the longest of them and masked; without a window."""
     slots = boundaries.slots
@@ -80,11 +80,11 @@ def padded(
 
     # Added to scores, in their type, as the memory-efficient kernel wants it. No text is empty, so all rows see a key.
     mask = q.new_full((count * longest,), -torch.inf).index_fill(0, slots, 0.0).view(count, 1, 1, longest)
-    asking = spread(q)[:, :, :1] if asked.first_only else spread(q)
+    query = spread(q)[:, :, :1] if args.cls_only else spread(q)
     out = scaled_dot_product_attention(
-        asking, spread(k), spread(v), attn_mask=mask, dropout_p=asked.dropout, scale=asked.scale
+        query, spread(k), spread(v), attn_mask=mask, dropout_p=args.dropout, scale=args.scale
     )
-    if asked.first_only:
+    if args.cls_only:
         firsts = boundaries.cumulative[:-1].long()
         return q.new_zeros(q.shape).index_copy(0, firsts, out.squeeze(2).to(q.dtype))
     return out.transpose(1, 2).flatten(0, 1).index_select(0, slots)

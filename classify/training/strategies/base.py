@@ -1,7 +1,8 @@
-"""What every strategy does, and all that one device in one process needs.
+"""Training on one device in one process, and the protocol that all strategies follow.
 
-A strategy owns how a model is trained: the module that forward passes go through, the optimizer and the fp32 masters it
-moves, the gradient scaler, and the state of all of these by parameter name. `classify.launch.strategies` lists them.
+A strategy owns how a classifier is trained: the module that forward passes go through, the optimizer and the fp32
+masters it updates, the gradient scaler, and the state of all of these by parameter name. `classify.launch.strategies`
+lists them.
 """
 
 from __future__ import annotations
@@ -20,16 +21,18 @@ from classify.config.schema import TrainingConfig
 from classify.data.columns import Decision
 from classify.distributed import batch_norm, sharding
 from classify.distributed.world import World
-from classify.modeling.classifier import LoadedModel
+from classify.modeling.classifier import Classifier
 from classify.modeling.packing import Batch
 from classify.modeling.precision import Masters, copy_from_masters, copy_grads_to_masters
 from classify.training.optimizer import make_optimizer
 
+Tensors = dict[str, torch.Tensor]
+
 
 class Strategy:
-    """One device in one process. Subclasses say what they do otherwise.
+    """One device in one process. Subclasses override what they do otherwise.
 
-    First the model is placed (`check_room`, `place`); it can be evaluated then. `begin` makes it ready for training.
+    First the model is placed (`check_room`, `place`); it can be evaluated then. `setup` makes it ready for training.
     """
 
     module: nn.Module
@@ -37,80 +40,93 @@ class Strategy:
     scaler: torch.amp.GradScaler
     masters: Masters
 
-    def __init__(self, model: LoadedModel, config: TrainingConfig, world: World):
-        self.model, self.config, self.world = model, config, world
-        self._synchronised_norms = 0
+    def __init__(self, classifier: Classifier, config: TrainingConfig, world: World):
+        self.classifier, self.config, self.world = classifier, config, world
+        self._synchronized_norms = 0
 
     def check_room(self, length: float) -> None:
-        """Raise InputError where the model cannot be placed for texts of `length` tokens on the mean."""
+        """Raise InputError where the model cannot be placed for texts of `length` tokens on average."""
 
     def place(self, folder: Path) -> Decision | None:
-        """Move the model to where it is computed; what a person should know of that. `folder` may take files."""
-        self.model.classifier.to(self.world.device)
+        """Move the model to its devices; return a decision to print, if any. `folder` may take files."""
+        self.classifier.to(self.world.device)
         return None
 
-    def begin(self) -> None:
+    def setup(self) -> None:
         """Make the model ready for training: precision, wrapping, then the optimizer on what wrapping left."""
-        self.masters = self.model.classifier.cast_to_half()
+        self.masters = self.classifier.cast_to_half()
         if self.config.sync_batch_norm and self.world.distributed:
-            self._synchronised_norms = batch_norm.synchronise(self.model.classifier)
-        self.module = self.wrap(self.model.classifier)
-        self.optimizer = make_optimizer(self.module, self.config, self.world.device, self.masters)
-        self.scaler = self.model.classifier.precision.scaler()
+            self._synchronized_norms = batch_norm.synchronize(self.classifier)
+        self.module = self.wrap(self.classifier)
+        self.reset_optimizer()
 
-    def wrap(self, model: nn.Module) -> nn.Module:
-        """The module that forward passes of training go through."""
-        return model
+    def reset_optimizer(self) -> None:
+        """Make a new optimizer and gradient scaler, without the state of earlier steps."""
+        self.optimizer = make_optimizer(self.module, self.config, self.world.device, self.masters)
+        self.scaler = self.classifier.precision.scaler()
+
+    def wrap(self, classifier: nn.Module) -> nn.Module:
+        """Return the module that forward passes of training go through."""
+        return classifier
 
     @property
     def trained(self) -> list[nn.Parameter]:
-        """What the optimizer moves."""
+        """The parameters that the optimizer updates."""
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
     @property
     def forward_is_collective(self) -> bool:
         """Whether a forward pass in training waits for the other ranks."""
-        return self._synchronised_norms > 0
+        return self._synchronized_norms > 0
 
-    def passes(self, own: int) -> int:
-        """How many forward passes this rank takes part in when it has `own` micro-batches.
+    def num_forward_passes(self, local: int) -> int:
+        """Return the forward passes that this rank must run when it has `local` micro-batches.
 
         As many as the busiest rank has where passes wait for each other; a collective then.
         """
-        return self.world.all_reduce_max(own) if self.forward_is_collective else own
+        return self.world.all_reduce_max(local) if self.forward_is_collective else local
 
     @property
-    def tokens_at_once(self) -> int | None:
-        """Tokens that a micro-batch holds at most; None: as many as there are.
+    def max_tokens(self) -> int | None:
+        """Tokens of a micro-batch at most; None for no limit.
 
         Where a pass waits for other ranks, or for weights from afar, more micro-batches would cost more than they save.
         """
-        alone = self.model.tokens_at_once
+        alone = self.classifier.max_tokens
         if alone is None or not self.world.plan.spec.cuts_steps or self.forward_is_collective:
             return None
         return alone // self.world.cache_sharers
 
-    def forward(self, batches: list[Batch]) -> torch.Tensor:
-        """Logits of a micro-batch, one batch a replica, concatenated in order."""
-        return self.module(batches[0].to(self.world.device))
+    def forward(self, batches: list[Batch], *, features: bool = False) -> torch.Tensor:
+        """Compute a micro-batch, one batch per replica, concatenated in order: logits, or `features` (n, width)."""
+        return self.module(batches[0].to(self.world.device), features=features)
 
     def accumulate(self, last: bool) -> contextlib.AbstractContextManager[Any]:
-        """Around the passes of a micro-batch; gradients are exchanged in the `last` one of a step."""
+        """Wrap the passes of a micro-batch; gradients are exchanged in the `last` one of a step."""
         return contextlib.nullcontext()
 
     def backward(self, loss: torch.Tensor, last: bool) -> None:
-        """Add the gradients of a micro-batch's loss."""
+        """Add the gradients of a micro-batch's loss; in the `last` one they are averaged over the ranks."""
         self.scaler.scale(loss).backward()
         copy_grads_to_masters(self.masters)
 
+    def local_backward(self, loss: torch.Tensor) -> None:
+        """Add the gradients of this rank's loss inside `without_exchange`; `sum_gradients` comes behind it."""
+        self.scaler.scale(loss).backward()
+        copy_grads_to_masters(self.masters)
+
+    def sum_gradients(self) -> None:
+        """Sum the gradients of `local_backward` over the ranks. A collective."""
+        self.world.add_gradients(self.trained)
+
     def without_exchange(self) -> contextlib.AbstractContextManager[Any]:
-        """Inside, passes of this rank alone are possible: nothing is exchanged. Not where `forward_is_collective`."""
+        """Allow passes of this rank alone inside: nothing is exchanged, unless `forward_is_collective`."""
         return contextlib.nullcontext()
 
     def optimizer_step(self) -> torch.Tensor:
         """Unscale, clip, step, clear. Returns the gradient's norm before clipping, the same on every rank."""
         self.scaler.unscale_(self.optimizer)
-        norm = sharding.whole(nn.utils.clip_grad_norm_(self.trained, self.config.max_grad_norm or math.inf))
+        norm = sharding.full_tensor(nn.utils.clip_grad_norm_(self.trained, self.config.max_grad_norm or math.inf))
         self.scaler.step(self.optimizer)
         self.scaler.update()
         copy_from_masters(self.masters)
@@ -119,7 +135,7 @@ class Strategy:
 
     @contextlib.contextmanager
     def dry_updates(self) -> Iterator[None]:
-        """Inside, `optimizer_step` changes nothing: learning rates are 0, and the optimizer's state is restored."""
+        """Have `optimizer_step` change nothing inside: learning rates are 0, the optimizer's state is restored."""
         rates = [group["lr"] for group in self.optimizer.param_groups]
         scale = self.scaler.state_dict()
         state = {
@@ -139,91 +155,104 @@ class Strategy:
                 self.scaler.load_state_dict(scale)
 
     def clear_gradients(self) -> None:
-        """Forget the gradients of the optimizer's weights, and of the half ones whose masters they are."""
+        """Clear the gradients of the optimizer's weights, and of the half ones whose masters they are."""
         self.optimizer.zero_grad(set_to_none=True)
         for weight in self.masters:
             weight.grad = None
 
-    def weights(self, keep: bool) -> Tensors:
-        """The weights by name, in main memory on ranks that `keep` them; empty elsewhere. A collective."""
-        return weights_of(self.model.stock, self.masters, keep, self._elsewhere())
+    @torch.no_grad()
+    def set_output_layer(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
+        """Set the head's weights (classes, width) and biases (classes,), the same on every rank."""
+        layer = self.classifier.output_layer
+        assert isinstance(layer.weight, nn.Parameter)
+        for parameter, value in ((layer.weight, weight), (layer.bias, bias)):
+            target = self.masters.get(parameter, parameter)
+            target.copy_(sharding.shard_like(value.to(target.device, target.dtype), target))
+        copy_from_masters(self.masters)
 
-    def moments(self, keep: bool) -> Tensors:
-        """The optimizer's state as "<parameter name>/<key>", where `keep` says so. A collective."""
-        return moments_of(self.model.stock, self.optimizer, self.masters, keep)
+    def state_dict(self, *, keep: bool) -> tuple[Tensors, Tensors]:
+        """Return weights by name, and optimizer state by "<parameter name>/<key>", in main memory.
+
+        Both are empty on ranks that do not `keep` them. A collective.
+        """
+        model = self.classifier.model
+        weights = collect_weights(model, self.masters, keep, self._offloaded_params())
+        return weights, collect_optimizer_state(model, self.optimizer, self.masters, keep)
 
     def load_weights(self, tensors: Tensors) -> None:
-        """Take weights by name, the same on every rank. Before `begin`, which rounds them where training does."""
-        load_weights(self.model.stock, tensors)
+        """Load weights by name, the same on every rank. Before `setup`, which rounds them where training does."""
+        load_weights(self.classifier.model, tensors)
 
-    def load_optimizer(self, moments: Tensors, scaler: dict[str, Any]) -> None:
-        """Take what `moments` and the scaler's state_dict gave."""
-        load_moments(self.model.stock, self.optimizer, self.masters, moments)
+    def load_optimizer(self, state: Tensors, scaler: dict[str, Any]) -> None:
+        """Load the optimizer state of `state_dict`, and the scaler's."""
+        load_optimizer_state(self.classifier.model, self.optimizer, self.masters, state)
         if scaler and self.scaler.is_enabled():
             self.scaler.load_state_dict(scaler)
 
     def end_training(self) -> None:
         """Leave the model with the weights that are saved, in full precision; it can still be evaluated."""
-        self.model.classifier.restore_fp32(self.masters)
+        self.classifier.restore_fp32(self.masters)
 
-    def stock_weights(self, keep: bool) -> Tensors:
-        """What the output folder holds, on ranks that `keep` it. The model is not used any more. A collective."""
-        return sharding.gathered(self.model.stock.state_dict(), keep)
+    def stock_weights(self, *, keep: bool) -> Tensors:
+        """Return the weights to save, on ranks that `keep` them. The model is not used any more. A collective."""
+        weights = sharding.gather_full(self.classifier.model.state_dict(), keep)
+        vocabulary = self.classifier.vocabulary
+        return weights if vocabulary is None or not keep else vocabulary.expand(weights)
 
-    def _elsewhere(self) -> Tensors:
-        """Weights that are on no device, by name."""
+    def _offloaded_params(self) -> Tensors:
+        """Return the weights that are on no device, by name."""
         return {}
 
 
-def make_strategy(model: LoadedModel, config: TrainingConfig, world: World) -> Strategy:
-    """The strategy that the device plan names."""
+def make_strategy(classifier: Classifier, config: TrainingConfig, world: World) -> Strategy:
+    """Make the strategy that the device plan names."""
     module, _, name = world.plan.spec.implementation.partition(":")
     implementation: type[Strategy] = getattr(importlib.import_module(f"classify.training.strategies.{module}"), name)
-    return implementation(model, config, world)
+    return implementation(classifier, config, world)
 
 
-Tensors = dict[str, torch.Tensor]
+def collect_weights(model: nn.Module, masters: Masters, keep: bool, offloaded: Mapping[str, torch.Tensor]) -> Tensors:
+    """Return the weights by name, in main memory on ranks that `keep` them, empty on others. A collective if sharded.
 
-
-def weights_of(model: nn.Module, masters: Masters, keep: bool, elsewhere: Mapping[str, torch.Tensor]) -> Tensors:
-    """The weights by name, in main memory on ranks that `keep` them, empty on others. A collective if sharded.
-
-    Weights in half precision are given as their `masters`, where they have some; those that are on no device come from
-    `elsewhere`.
+    Weights in half precision are given as their `masters`, where they have some; those on no device are `offloaded`.
     """
     keys = set(_shared_keys(model).values())
-    own = {name: masters[p] for name, p in model.named_parameters() if p in masters} | dict(elsewhere)
+    own = {name: masters[p] for name, p in model.named_parameters() if p in masters} | dict(offloaded)
     weights = {name: own.get(name, tensor) for name, tensor in model.state_dict().items() if name in keys}
-    return sharding.gathered(weights, keep)
+    return sharding.gather_full(weights, keep)
 
 
-def moments_of(model: nn.Module, optimizer: torch.optim.Optimizer, masters: Masters, keep: bool) -> Tensors:
-    """The optimizer's state as "<parameter name>/<key>", where `keep` says so. A collective if sharded."""
-    moments = {
+def collect_optimizer_state(
+    model: nn.Module, optimizer: torch.optim.Optimizer, masters: Masters, keep: bool
+) -> Tensors:
+    """Return the optimizer's state as "<parameter name>/<key>", where `keep` says so. A collective if sharded."""
+    state = {
         f"{name}/{key}": value
         for name, parameter in model.named_parameters()
         for key, value in optimizer.state.get(masters.get(parameter, parameter), {}).items()
     }
-    return sharding.gathered(moments, keep)
+    return sharding.gather_full(state, keep)
 
 
 def load_weights(model: nn.Module, tensors: Tensors) -> None:
-    """Copy what `weights_of` gave into a model, sharded or not; names and shapes must fit exactly."""
+    """Copy what `collect_weights` returned into a model, sharded or not; names and shapes must fit exactly."""
     own = model.state_dict()
     model.load_state_dict(
         {
-            # What is on no device (see `classify.training.strategies.device_map`) is frozen: it is as it was.
-            name: own[name] if own[name].is_meta else sharding.cut_like(tensors[key], own[name])
+            # A weight on no device (see `classify.training.strategies.device_map`) is frozen: it is as it was.
+            name: own[name] if own[name].is_meta else sharding.shard_like(tensors[key], own[name])
             for name, key in _shared_keys(model).items()
         },
         strict=True,
     )
 
 
-def load_moments(model: nn.Module, optimizer: torch.optim.Optimizer, masters: Masters, tensors: Tensors) -> None:
-    """Restore each parameter's optimizer state by the parameter's name, wherever the optimizer counts it.
+def load_optimizer_state(
+    model: nn.Module, optimizer: torch.optim.Optimizer, masters: Masters, tensors: Tensors
+) -> None:
+    """Restore each parameter's optimizer state by the parameter's name, at any index in the optimizer.
 
-    `masters` are what the optimizer moves in the place of weights in half precision.
+    `masters` are what the optimizer updates instead of weights in half precision.
     """
     by_name: dict[str, Tensors] = {}
     for key, value in tensors.items():
@@ -231,7 +260,7 @@ def load_moments(model: nn.Module, optimizer: torch.optim.Optimizer, masters: Ma
         by_name.setdefault(name, {})[part] = value
     places = {id(p): i for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
     state = {
-        places[id(masters.get(p, p))]: {key: sharding.cut_like(value, p) for key, value in by_name[name].items()}
+        places[id(masters.get(p, p))]: {key: sharding.shard_like(value, p) for key, value in by_name[name].items()}
         for name, p in model.named_parameters()
         if name in by_name
     }
@@ -240,7 +269,7 @@ def load_moments(model: nn.Module, optimizer: torch.optim.Optimizer, masters: Ma
 
 
 def _shared_keys(model: nn.Module) -> dict[str, str]:
-    """For each name of the state dict, the name its storage is saved under: tied tensors are saved once."""
+    """Map each name of the state dict to the name its storage is saved under: tied tensors are saved once."""
     first: dict[int, str] = {}
     tensors = model.state_dict(keep_vars=True)  # the parameters themselves, so that tied ones are one object
     return {name: first.setdefault(id(tensor), name) for name, tensor in tensors.items()}

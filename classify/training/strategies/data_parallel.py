@@ -13,28 +13,28 @@ from classify.training.strategies.base import Strategy
 
 
 class BatchDataParallel(DataParallel):
-    """DataParallel over ready-made batches: one whole micro-batch a replica, logits gathered in order.
+    """DataParallel over ready-made batches: one whole micro-batch per replica, outputs gathered in order.
 
     torch's own scatter cuts tensors along dimension 0, where a packed batch has size 1.
     """
 
     def scatter(self, inputs: tuple[Any, ...], kwargs: Any, device_ids: Any) -> Any:
-        """`inputs` holds one list with a batch per replica, at most as many as there are devices."""
+        """Move one batch to each device; `inputs` holds a list of at most as many batches as there are devices."""
         (batches,) = inputs
         moved = [
             (batch.to(torch.device(self.src_device_obj.type, i)),)
             for batch, i in zip(batches, device_ids, strict=False)
         ]
-        return moved, [{} for _ in moved]
+        return moved, [kwargs for _ in moved]
 
 
 class DataParallelStrategy(Strategy):
     """One process drives all devices."""
 
-    def wrap(self, model: nn.Module) -> nn.Module:
-        """The module that forward passes go through."""
-        return BatchDataParallel(model, device_ids=list(range(self.world.replicas)), output_device=0)
+    def wrap(self, classifier: nn.Module) -> nn.Module:
+        """Return the module that forward passes go through."""
+        return BatchDataParallel(classifier, device_ids=list(range(self.world.replicas)), output_device=0)
 
-    def forward(self, batches: list[Batch]) -> torch.Tensor:
-        """Logits of a micro-batch, one batch a replica, concatenated in order."""
-        return self.module(batches)
+    def forward(self, batches: list[Batch], *, features: bool = False) -> torch.Tensor:
+        """Compute a micro-batch, one batch per replica, concatenated in order."""
+        return self.module(batches, features=features)

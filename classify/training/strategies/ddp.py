@@ -16,25 +16,25 @@ from classify.training.strategies.base import Strategy
 
 
 class DDPStrategy(Strategy):
-    """One process a device, each with the whole model."""
+    """One process per device, each with the whole model."""
 
-    def wrap(self, model: nn.Module) -> nn.Module:
-        """The module that forward passes go through; the ranks start from rank 0's weights."""
+    def wrap(self, classifier: nn.Module) -> nn.Module:
+        """Return the module that forward passes go through; the ranks start from rank 0's weights."""
         device = self.world.device
-        devices = None if device.type == "cpu" else [device.index]
+        devices = None if device.index is None else [device.index]
         wrapped = DistributedDataParallel(
-            model, device_ids=devices, output_device=devices and devices[0], gradient_as_bucket_view=True
+            classifier, device_ids=devices, output_device=devices and devices[0], gradient_as_bucket_view=True
         )
         # Before each forward pass: no step changes other buffers, such as position numbers. An attribute, because the
         # argument has another name from torch 2.13 on.
-        wrapped.broadcast_buffers = batch_norm.count(model) > 0
+        wrapped.broadcast_buffers = batch_norm.count(classifier) > 0
         # A reducer that outlives the group would destroy it while holding the GIL, which gloo's thread may be waiting
         # for: a deadlock at exit. So reducers go first; the wrapped model cannot be used any more.
         self.world.before_close(lambda: _drop_reducer(wrapped))
         return wrapped
 
     def accumulate(self, last: bool) -> contextlib.AbstractContextManager[Any]:
-        """Gradients of all but the last micro-batch are added up without an exchange."""
+        """Add up the gradients of all but the last micro-batch without an exchange."""
         if last or not isinstance(self.module, DistributedDataParallel):  # nothing is exchanged anyway
             return contextlib.nullcontext()
         return self.module.no_sync()
@@ -47,8 +47,8 @@ class DDPStrategy(Strategy):
 
     @contextlib.contextmanager
     def without_exchange(self) -> Iterator[None]:
-        """Inside, passes go through the model as it was before it was wrapped, whose buffers would be exchanged."""
-        wrapped, bare = self.module, self.model.classifier
+        """Send passes through the model as it was before wrapping, which would exchange its buffers."""
+        wrapped, bare = self.module, self.classifier
         self.module = bare
         try:
             yield

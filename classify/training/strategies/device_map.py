@@ -33,29 +33,29 @@ class DeviceMapStrategy(Strategy):
 
     def check_room(self, length: float) -> None:
         """Decide which layer goes where. Raises InputError where what is trained does not fit."""
-        config, model = self.config, self.model.stock
+        config, model = self.config, self.classifier.model
         rows = config.train_batch_size / config.gradient_accumulation_steps
         share = KEPT_INPUT if config.gradient_checkpointing else 1.0
         self._places = choose_places(model, self.world.devices, share * rows * length, length, config.device_memory)
 
     def place(self, folder: Path) -> Decision:
         """Move the layers to their places; weights that find no room elsewhere lie in a file of `folder`."""
-        self._placement = Placement(self.model.stock, self._places, folder)
+        self._placement = Placement(self.classifier.model, self._places, folder)
         why = "the devices take turns" if len(self.world.devices) > 1 else "as much as its memory takes"
         return Decision("layers", self._placement.words(), why, "--device-memory")
 
-    def stock_weights(self, keep: bool) -> Tensors:
-        """What the output folder holds; the model is in main memory then."""
+    def stock_weights(self, *, keep: bool) -> Tensors:
+        """Return the weights to save; the model is in main memory then."""
         self._placement.undo()
-        return super().stock_weights(keep)
+        return super().stock_weights(keep=keep)
 
-    def _elsewhere(self) -> Tensors:
-        """Weights in main memory or on disk, by name."""
-        return self._placement.left_out()
+    def _offloaded_params(self) -> Tensors:
+        """Return the weights in main memory or on disk, by name."""
+        return self._placement.offloaded_params()
 
 
 class Placement:
-    """Where the pieces of a model lie; `undo` brings it back into main memory as it was."""
+    """The places of a model's pieces; `undo` brings it back into main memory as it was."""
 
     def __init__(self, model: nn.Module, places: dict[str, str], folder: Path):
         self.places = places
@@ -70,29 +70,29 @@ class Placement:
         dispatch_model(model, places, main_device=main, offload_dir=self._disk and self._disk.name)
 
     def words(self) -> str:
-        """How many pieces lie where, in order."""
+        """Count the pieces on each device, in order."""
         places = list(self.places.values())
         counts = [f"{places.count(place)} on {place}" for place in dict.fromkeys(places)]
         return f"{len(places)} pieces: {', '.join(counts)}"
 
-    def left_out(self) -> dict[str, torch.Tensor]:
-        """The weights that are on no device, by name, from where they lie."""
-        found: dict[str, torch.Tensor] = {}
+    def offloaded_params(self) -> dict[str, torch.Tensor]:
+        """Return the weights that are on no device, by name."""
+        params: dict[str, torch.Tensor] = {}
         for name, module in self._model.named_modules():
             outer = getattr(module, "_hf_hook", None)
             for hook in getattr(outer, "hooks", [outer]):
                 kept = getattr(hook, "weights_map", None)
                 for part, tensor in module.named_parameters(recurse=False):
                     if tensor.is_meta and kept is not None:
-                        found[f"{name}.{part}"] = torch.as_tensor(kept[part])
-        return found
+                        params[f"{name}.{part}"] = torch.as_tensor(kept[part])
+        return params
 
     def undo(self) -> None:
-        """All weights in main memory again, without hooks; the model can be used and saved like any other."""
+        """Bring all weights back into main memory, without hooks; the model can be used and saved like any other."""
         from accelerate.hooks import remove_hook_from_submodules
         from accelerate.utils import set_module_tensor_to_device
 
-        left = {name: tensor.clone() for name, tensor in self.left_out().items()}
+        left = {name: tensor.clone() for name, tensor in self.offloaded_params().items()}
         remove_hook_from_submodules(self._model)
         for name, tensor in left.items():
             set_module_tensor_to_device(self._model, name, "cpu", value=tensor)
@@ -104,7 +104,7 @@ class Placement:
 
 
 def choose_places(model: Any, devices: list[str], tokens: float, length: float, gib: float | None) -> dict[str, str]:
-    """{piece of a stock classifier: device}, frozen ones in main memory ("cpu") or on "disk" where need be.
+    """Return {piece of a stock classifier: device}, frozen ones in main memory ("cpu") or on "disk" where need be.
 
     `devices` are "cpu", or "cuda:0", "cuda:1"; `tokens` a step of texts of `length` tokens; `gib` is what each device
     may use, all that is free if None. Raises InputError where what is trained does not fit.
@@ -128,7 +128,7 @@ def choose_places(model: Any, devices: list[str], tokens: float, length: float, 
 
 
 def _free(device: str) -> int:
-    """Bytes that are free on a device."""
+    """Return the free bytes of a device."""
     if device == "cpu":
         return min(int(psutil.virtual_memory().available), main_memory())
     look = getattr(torch.get_device_module(torch.device(device)), "mem_get_info", None)
@@ -138,7 +138,7 @@ def _free(device: str) -> int:
 
 
 def _pieces(model: Any, activations: int) -> list[Piece]:
-    """Embeddings, layers and what comes behind, in forward order; each repeated layer keeps so many bytes."""
+    """List embeddings, layers and head in forward order; each repeated layer keeps `activations` bytes."""
     layers = {id(layer) for layer in repeated_layers(model)}
     pieces: list[Piece] = []
     below = True

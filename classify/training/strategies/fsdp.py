@@ -2,11 +2,12 @@
 
 Zhao et al., 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel"; the form here is torch's
 `fully_shard`, which cuts each parameter along its first dimension and leaves module names as they are. Gradients are
-exchanged behind every micro-batch: keeping whole ones is what it is there to avoid.
+exchanged behind every micro-batch: FSDP exists to avoid keeping whole ones.
 """
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 from classify.distributed.sharding import repeated_layers
@@ -14,21 +15,28 @@ from classify.training.strategies.base import Strategy
 
 
 class FSDPStrategy(Strategy):
-    """One process a device; together they hold one model."""
+    """One process per device; together they hold one model."""
 
-    def wrap(self, model: nn.Module) -> nn.Module:
+    def wrap(self, classifier: nn.Module) -> nn.Module:
         """Shard a model in place, each repeated layer by itself and the rest together."""
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        self.world.broadcast_parameters(model)  # as DistributedDataParallel does: all start from the same bits
+        self.world.broadcast_parameters(classifier)  # as DistributedDataParallel does: all start from the same bits
         mesh = init_device_mesh(self.world.device.type, (self.world.world_size,))
-        for layer in repeated_layers(model):
+        for layer in repeated_layers(classifier):
             fully_shard(layer, mesh=mesh)
-        fully_shard(model, mesh=mesh)
-        return model
+        fully_shard(classifier, mesh=mesh)
+        return classifier
 
     @property
     def forward_is_collective(self) -> bool:
-        """The ranks put each layer together in every pass."""
+        """Return True: the ranks gather each layer in every pass."""
         return True
+
+    def local_backward(self, loss: torch.Tensor) -> None:
+        """Add gradients, which backward passes average over the ranks: so they are scaled to their sum."""
+        super().local_backward(loss * self.world.world_size)
+
+    def sum_gradients(self) -> None:
+        """Do nothing: backward passes have exchanged the gradients."""

@@ -1,0 +1,221 @@
+"""Load stock models: with a new head for a table's classes, or as this program has trained them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from torch import nn
+
+from classify.data.tokenize import Tokens
+from classify.distributed.sharding import parameter_depths
+from classify.errors import InputError
+from classify.launch import process_settings
+from classify.modeling.classifier import Classifier, output_layer
+from classify.modeling.hub import WRAPPER_PREFIX, ModelFolder
+from classify.modeling.mean_pooling import append_layer
+
+_SHOWN = 3
+# A weight of one of an encoder's repeated layers.
+_LAYER = re.compile(r"(^|\.)layers?\.\d+\.")
+
+
+def quiet_libraries() -> None:
+    """Switch off transformers' own progress bars and notices."""
+    process_settings.tokenize_in_threads()
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+
+
+def load_pretrained(
+    folder: ModelFolder,
+    labels: Sequence[str],
+    *,
+    seed: int,
+    pad_token_id: int,
+    dropout: float | None = None,
+    problem_type: str = "single_label_classification",
+) -> Classifier:
+    """Load the model of a folder in float32 with a new head for `labels`, random from `seed`.
+
+    `problem_type` is transformers' word for what the labels are. Raises InputError where transformers has no sequence
+    classifier for the architecture, or the weights do not fit it.
+    """
+    quiet_libraries()
+    torch.manual_seed(seed)
+    try:
+        config = transformers.AutoConfig.from_pretrained(
+            folder.path,
+            num_labels=len(labels),
+            id2label=dict(enumerate(labels)),
+            label2id={name: number for number, name in enumerate(labels)},
+            problem_type=problem_type,
+            trust_remote_code=False,
+        )
+        if dropout is not None:
+            _set_dropout(config, dropout)
+        if folder.pooling == "mean" and hasattr(config, "classifier_pooling"):
+            config.classifier_pooling = "mean"
+        model, loading = transformers.AutoModelForSequenceClassification.from_pretrained(
+            folder.path,
+            output_loading_info=True,
+            config=config,
+            dtype=torch.float32,
+            use_safetensors=True,
+            trust_remote_code=False,
+            ignore_mismatched_sizes=True,  # of the head; `_check_weights` refuses any other
+            key_mapping={f"^{re.escape(WRAPPER_PREFIX)}": ""} if folder.wrapped else None,
+        )
+    except ValueError as error:
+        signs = ("Unrecognized configuration class", "does not recognize", "custom code")
+        if not any(sign in str(error) for sign in signs):
+            raise
+        raise InputError(
+            f"--model {folder.name}: transformers has no sequence classifier for the architecture "
+            f"{folder.config['model_type']!r} without running code from the model; take a BERT-like model."
+        ) from None
+    if output_layer(model).bias is None:
+        raise InputError(
+            f"--model {folder.name}: the classifier of the architecture {folder.config['model_type']!r} reads a text's "
+            "last token, as decoders do; take a BERT-like model, which reads the first."
+        )
+    _check_weights(folder.name, model.base_model_prefix, loading)
+    unread = sorted(key for key in loading["unexpected_keys"] if _LAYER.search(key))
+    if folder.wrapped:  # what transformers loaded under other names it would save under those again
+        loaded = model.state_dict()
+        model = transformers.AutoModelForSequenceClassification.from_config(config)
+        model.load_state_dict(loaded)
+    _reset_head(model, {*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])})
+    if folder.added_layers:
+        append_layer(model)
+    note = f"the weights hold more layers than config.json names; not read: {unread[0]}, ..." if unread else None
+    return Classifier(model, pad_token_id, note)
+
+
+def make_empty(folder: ModelFolder, labels: Sequence[str]) -> Any:
+    """Make the stock model of a folder for `labels` without weights (on the meta device)."""
+    quiet_libraries()
+    config = transformers.AutoConfig.from_pretrained(folder.path, num_labels=len(labels), trust_remote_code=False)
+    with torch.device("meta"):
+        model = transformers.AutoModelForSequenceClassification.from_config(config, trust_remote_code=False)
+        if folder.added_layers:
+            append_layer(model)
+    return model
+
+
+def load_trained(path: Path, *, pad_token_id: int) -> Classifier:
+    """Load a classifier that this program has written, with the labels it was trained on.
+
+    Raises InputError where weights are missing.
+    """
+    quiet_libraries()
+    model, loading = transformers.AutoModelForSequenceClassification.from_pretrained(
+        path, output_loading_info=True, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
+    )
+    missing = sorted(loading["missing_keys"])
+    if missing:
+        raise InputError(
+            f"--model {path}: {len(missing)} weights are missing in model.safetensors: {', '.join(missing[:_SHOWN])}; "
+            "copy the folder again."
+        )
+    # In evaluation mode for good: a pass that switched modes would do so for other threads, too.
+    return Classifier(model, pad_token_id).eval()
+
+
+def _check_weights(name: str, base: str, loading: Mapping[str, Any]) -> None:
+    """Raise InputError where the folder's weights leave parts of the encoder random, naming these.
+
+    `loading` is what transformers reports. The head is new, and a checkpoint of a language model has no pooler.
+    """
+
+    def is_new(key: str) -> bool:
+        return not key.startswith(f"{base}.") or key.startswith(f"{base}.pooler.")
+
+    missing = sorted(key for key in loading["missing_keys"] if not is_new(key))
+    mismatched = sorted(
+        f"{key} ({'x'.join(map(str, stored))} in the file, {'x'.join(map(str, expected))} by config.json)"
+        for key, stored, expected in loading["mismatched_keys"]
+        if not is_new(key)
+    )
+    faults = [
+        f"{what} ({len(keys)}): {', '.join(keys[:_SHOWN])}{', ...' if len(keys) > _SHOWN else ''}"
+        for what, keys in (("weights missing in the file", missing), ("weights of another shape", mismatched))
+        if keys
+    ]
+    if faults:
+        raise InputError(
+            f"--model {name}: the encoder would be partly random: {'; '.join(faults)}. Give the config.json that "
+            "belongs to the weights, or the weights that belong to it."
+        )
+
+
+@torch.no_grad()
+def _reset_head(model: Any, new: set[str]) -> None:
+    """Draw an output layer that came with the folder anew: its classes are of another table."""
+    layer = output_layer(model)
+    name = next(name for name, module in model.named_modules() if module is layer)
+    if f"{name}.weight" not in new:
+        nn.init.normal_(layer.weight, std=getattr(model.config, "initializer_range", 0.02))
+        nn.init.zeros_(layer.bias)
+
+
+def _set_dropout(config: Any, rate: float) -> None:
+    """Set every dropout that an architecture names in its configuration."""
+    for name, value in config.to_dict().items():
+        if (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and ("dropout" in name or name.endswith("drop"))
+        ):
+            setattr(config, name, rate)
+    if getattr(config, "classifier_dropout", 0) is None:
+        config.classifier_dropout = rate
+
+
+def freeze(model: nn.Module, *, embeddings: bool, layers: int) -> None:
+    """Stop training the embeddings, or the first `layers` layers with them.
+
+    Raises InputError for too many layers of a model whose config.json does not say how many it has.
+    """
+    depth = parameter_depths(model)
+    top = max(depth.values(), default=0) - 1
+    if layers > top:
+        raise InputError(f"--freeze-layers {layers}: the model has {top} layers; give that or less.")
+    for name, parameter in model.named_parameters():
+        if (depth[name] == 0 and embeddings) or (layers and depth[name] <= layers):
+            parameter.requires_grad_(False)
+
+
+def freeze_unused(classifier: Classifier, tokens: Tokens, row: int) -> list[str]:
+    """Stop asking gradients of parameters that the classifier never uses, and return their names.
+
+    DistributedDataParallel would wait for their gradients at every step. One backward pass on one row finds them.
+    """
+    classifier.eval()
+    classifier(classifier.batch(tokens, np.array([row]))).sum().backward()
+    unused = [name for name, p in classifier.model.named_parameters() if p.requires_grad and p.grad is None]
+    for name, parameter in classifier.model.named_parameters():
+        if name in unused:
+            parameter.requires_grad_(False)
+    classifier.zero_grad(set_to_none=True)
+    return unused
+
+
+def checkpoint_activations(model: Any) -> None:
+    """Keep each layer's input alone for the backward pass, and recompute the layer there (Chen et al., 2016).
+
+    Raises InputError for an architecture that transformers cannot do this with.
+    """
+    # Renamed in transformers 5.23, where the older name warns.
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    try:
+        enable({"use_reentrant": False})
+    except ValueError:
+        raise InputError(
+            f"--gradient-checkpointing: transformers has none for {model.config.model_type}; drop the flag."
+        ) from None
