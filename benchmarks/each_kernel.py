@@ -21,10 +21,11 @@ from classify.data.reading import read_tables
 from classify.data.sampler import BatchSampler
 from classify.data.split_table import split_table
 from classify.data.tokenize import TrainingSet, load_tokenizer, padding_id, tokenize
-from classify.modeling.classifier import load_model, verify_packing
 from classify.modeling.hub import resolve_model
 from classify.modeling.kernels.registry import KERNELS
+from classify.modeling.loading import load_pretrained
 from classify.modeling.precision import choose_precision
+from classify.modeling.verify_packing import verify_packing
 from classify.tasks.registry import recognize
 from classify.training.strategies.base import make_strategy
 from classify.training.trainer import Trainer
@@ -75,17 +76,17 @@ def steps(options: argparse.Namespace, off: list[str]) -> Iterator[object]:
     tokenizer = load_tokenizer(str(folder.path))
     texts = splits.train.texts(splits.text_column)
     tokens = tokenize(tokenizer, texts, folder.max_length).with_max_length(options.max_length)
-    model = load_model(folder, task.labels, seed=config.seed, pad_token_id=padding_id(tokenizer))
+    model = load_pretrained(folder, task.labels, seed=config.seed, pad_token_id=padding_id(tokenizer))
     model.install_kernels(config.device, off)
     strategy = make_strategy(model, config, config.start())
-    model.classifier.to(config.device)
+    model.to(config.device)
     model.set_precision(choose_precision(options.precision, config.device, None))
     rows = np.arange(len(texts))
     verify_packing(model, tokens, rows, config.start())
     batches = BatchSampler(len(texts), options.batch_size, config.seed)
     loss = task.loss(config, splits.train.targets)
     trainer = Trainer(strategy, TrainingSet(tokens, rows, splits.train.targets), batches, loss)
-    trainer.begin()
+    trainer.setup()
     return trainer.steps()
 
 

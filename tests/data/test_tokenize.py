@@ -19,7 +19,7 @@ from classify.data.tokenize import (
     load_tokenizer,
     max_length_reason,
     tokenize,
-    tokenize_column,
+    tokenize_columns,
 )
 from classify.modeling.hub import resolve_model
 from tests.support import tiny
@@ -138,5 +138,5 @@ def test_the_cache_knows_a_column_by_its_values(
     lengths = []
     for names in (("text", "label"), ("label", "text")):
         table = read_table(str(tmp_path / "test.csv"), options=ReadOptions(columns=names))
-        lengths.append(tokenize_column(tokenizer, table, "text", 64).full_lengths.tolist())
+        lengths.append(tokenize_columns(tokenizer, table, "text", 64).full_lengths.tolist())
     assert lengths == [[3, 3], [6, 6]]

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from classify.config.schema import TrainingConfig
-from classify.evaluation.inference import logits_of
-from classify.modeling.classifier import LoadedModel
+from classify.evaluation.inference import compute_logits
+from classify.modeling.classifier import Classifier
 from tests.support import tiny
 from tests.support.processes import run_distributed_test
 from tests.support.runs import SEED, data_and_model, make_trainer
@@ -20,12 +20,12 @@ from tests.support.runs import SEED, data_and_model, make_trainer
 pytestmark = pytest.mark.distributed
 
 
-def with_batch_norm(model: LoadedModel) -> LoadedModel:
+def with_batch_norm(model: Classifier) -> Classifier:
     """The tiny BERT with a BatchNorm over texts between its pooled output and its classes."""
     torch.manual_seed(SEED)
     norm = torch.nn.BatchNorm1d(model.hidden_size)
     torch.nn.init.uniform_(norm.weight, 0.5, 1.5)
-    model.stock.classifier = torch.nn.Sequential(norm, model.stock.classifier)
+    model.model.classifier = torch.nn.Sequential(norm, model.model.classifier)
     return model
 
 
@@ -44,9 +44,9 @@ def train_with_batch_norm(model_folder: Path, results: Path, way: str) -> None:
         with_batch_norm(model).use_packing(True)
         trainer = make_trainer(model, data, dataclasses.replace(config, max_steps=steps), world, batch_size)
         list(trainer.steps())
-        logits = logits_of(model, data.tokens, data.rows, world)
+        logits = compute_logits(model, data.tokens, data.rows, world)
         if world.is_main:
-            tensors = {name: tensor.numpy() for name, tensor in model.stock.state_dict().items()}
+            tensors = {name: tensor.numpy() for name, tensor in model.model.state_dict().items()}
             np.savez(results / f"{way}-{world.world_size}-{batch_size}.npz", logits=logits, **tensors)
     world.close()
 

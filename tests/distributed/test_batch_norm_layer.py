@@ -16,9 +16,9 @@ from classify.config.schema import TrainingConfig
 from classify.distributed.batch_norm import (
     AllReducedBatchNorm,
     counted,
+    describe_synchronization,
     statistics_kept,
-    synchronisation_note,
-    synchronise,
+    synchronize,
 )
 from classify.launch.device_plan import ParallelMode
 from classify.training.strategies.base import make_strategy
@@ -49,7 +49,7 @@ def test_it_is_torchs_layer(layer: nn.Module, shape: tuple[int, ...], group: Non
                                      track_running_stats=layer.track_running_stats))  # fmt: skip
     twin.load_state_dict(model.state_dict())
     held = list(model.parameters())
-    assert synchronise(model) == 1
+    assert synchronize(model) == 1
     assert isinstance(model[0], AllReducedBatchNorm)
     assert all(one is other for one, other in zip(model.parameters(), held, strict=True))
     one = torch.randn(shape, requires_grad=True)
@@ -68,10 +68,10 @@ def test_it_is_torchs_layer(layer: nn.Module, shape: tuple[int, ...], group: Non
 
 def test_what_it_does_is_told() -> None:
     plain, normed = nn.Sequential(nn.Linear(2, 2)), nn.Sequential(nn.BatchNorm1d(2))
-    assert "no BatchNorm layer" in synchronisation_note(plain, 2, 1)
-    assert "all 2 processes" in synchronisation_note(normed, 2, 1)
-    assert "one process a device" in synchronisation_note(normed, 1, 4)
-    assert "does nothing" in synchronisation_note(normed, 1, 1)
+    assert "no BatchNorm layer" in describe_synchronization(plain, 2, 1)
+    assert "all 2 processes" in describe_synchronization(normed, 2, 1)
+    assert "one process a device" in describe_synchronization(normed, 1, 4)
+    assert "does nothing" in describe_synchronization(normed, 1, 1)
 
 
 def test_an_input_that_does_not_count_leaves_the_statistics_alone(group: None) -> None:

@@ -22,7 +22,7 @@ from classify.config.schema import DataConfig, ModelConfig, RunConfig, TrainingC
 from classify.data.sampler import BatchSampler
 from classify.data.tokenize import TrainingSet
 from classify.distributed.world import World
-from classify.evaluation.inference import logits_of
+from classify.evaluation.inference import compute_logits
 from classify.launch.device_plan import DevicePlan, Hardware, ParallelMode, plan_devices
 from classify.training.strategies import data_parallel
 from classify.training.strategies.base import Strategy, make_strategy
@@ -102,7 +102,7 @@ def test_the_same_weights_as_one_device(two_devices: World, model_folder: Path, 
     other, _, alone = train(model_folder, TrainingConfig(use_cpu=True).start(), packed, micro)
     two, one = strategy.model, other.model
     a, b = (
-        torch.cat([p.detach().flatten() for n, p in model.stock.named_parameters() if not n.endswith("key.bias")])
+        torch.cat([p.detach().flatten() for n, p in model.model.named_parameters() if not n.endswith("key.bias")])
         for model in (two, one)
     )
     assert float((a - b).norm() / b.norm()) <= 1e-5
@@ -113,8 +113,8 @@ def test_the_same_weights_as_one_device(two_devices: World, model_folder: Path, 
     assert any(len(set(pair)) == 2 for pair in sizes), "some batches are cut unequally"
     assert [1] in sizes, "the last batch of an epoch has a row for one replica only"
     np.testing.assert_allclose(
-        logits_of(two, data.tokens, data.rows, two_devices),
-        logits_of(one, data.tokens, data.rows, two_devices),
+        compute_logits(two, data.tokens, data.rows, two_devices),
+        compute_logits(one, data.tokens, data.rows, two_devices),
         atol=1e-4,
     )
 
@@ -123,12 +123,12 @@ def test_logits_come_back_in_the_order_of_the_batches(two_devices: World, model_
     data, model = data_and_model(model_folder)
     model.use_packing(True)
     strategy = make_strategy(model, TrainingConfig(), two_devices)
-    strategy.begin()
+    strategy.setup()
     module: Any = strategy.module.eval()
     batches = [model.batch(data.tokens, rows) for rows in (np.arange(0, 5), np.arange(5, 7))]
     with torch.no_grad():
         got = strategy.forward(batches)
-        want = model.classifier(model.batch(data.tokens, np.arange(7)))
+        want = model(model.batch(data.tokens, np.arange(7)))
     assert module.sizes == [[5, 2]]
     assert (got - want).abs().max() < 1e-6
 

@@ -17,10 +17,11 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 from classify.config.schema import TrainingConfig
-from classify.distributed.sharding import gathered
+from classify.distributed.sharding import gather_full
 from classify.distributed.world import World
-from classify.evaluation.inference import logits_of
-from classify.modeling.classifier import LoadedModel, freeze_unused
+from classify.evaluation.inference import compute_logits
+from classify.modeling.classifier import Classifier
+from classify.modeling.loading import freeze_unused
 from tests.support import tiny
 from tests.support.processes import run_distributed_test
 from tests.support.runs import LEARNING_RATE, ROWS, SEED, STEPS, data_and_model, make_trainer
@@ -41,7 +42,7 @@ def count_exchanges(model_folder: Path, world: World, micro: int) -> tuple[int, 
     """
     data, model = data_and_model(model_folder)
     model.use_packing(True)
-    model.stock.spare = torch.nn.Linear(3, 3)
+    model.model.spare = torch.nn.Linear(3, 3)
     unused = freeze_unused(model, data.tokens, 0)
     config = TrainingConfig(use_cpu=True, max_steps=3, gradient_accumulation_steps=micro, seed=SEED)
     exchanges: list[int] = []
@@ -57,9 +58,9 @@ def count_exchanges(model_folder: Path, world: World, micro: int) -> tuple[int, 
     return len(exchanges), unused
 
 
-def _digest(model: LoadedModel) -> str:
+def _digest(model: Classifier) -> str:
     """Of the weights' bits."""
-    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.stock.parameters())).hexdigest()
+    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.model.parameters())).hexdigest()
 
 
 def train_every_case(model_folder: Path, results: Path, strategy: Any = "auto") -> None:
@@ -83,14 +84,14 @@ def train_every_case(model_folder: Path, results: Path, strategy: Any = "auto") 
             )
             trainer = make_trainer(model, data, config, world, BATCH)
             seeds: list[int] = []
-            hook = model.classifier.register_forward_pre_hook(lambda *_, to=seeds: to.append(torch.initial_seed()))
+            hook = model.register_forward_pre_hook(lambda *_, to=seeds: to.append(torch.initial_seed()))
             events = list(trainer.steps())
             hook.remove()
             everywhere = world.gather(torch.tensor(seeds)).tolist()
             assert len(everywhere) >= STEPS
             assert len(set(everywhere)) == len(everywhere), "two micro-batches would drop the same entries"
-            logits = logits_of(model, data.tokens, data.rows, world)
-            tensors = gathered(dict(model.stock.named_parameters()), keep=world.is_main)
+            logits = compute_logits(model, data.tokens, data.rows, world)
+            tensors = gather_full(dict(model.model.named_parameters()), keep=world.is_main)
             digests = world.gather_texts(_digest(model) if strategy != "fsdp" else "")
             assert len(set(digests)) == 1, "the ranks hold other weights"
             if world.is_main:
@@ -133,7 +134,7 @@ def plain_run(folder: Path) -> dict[str, Any]:
     torch.set_num_threads(1)
     data, loaded = data_and_model(folder)
     loaded.use_packing(False)
-    model = loaded.stock
+    model = loaded.model
     assert isinstance(model, BertForSequenceClassification)
     start = {f"start/{name}": p.detach().numpy().copy() for name, p in model.named_parameters()}
     decayed = [p for n, p in model.named_parameters() if not n.endswith("bias") and "LayerNorm" not in n]

@@ -17,12 +17,12 @@ from classify.data.tokenize import load_tokenizer, tokenize
 from classify.distributed.world import World
 from classify.errors import InputError, RankError
 from classify.launch.device_plan import ParallelMode
-from classify.modeling.classifier import load_model
 from classify.modeling.hub import resolve_model
+from classify.modeling.loading import load_pretrained
 from classify.modeling.precision import FP32, Precision
 from classify.training.strategies.base import make_strategy
 from classify.training.strategies.data_parallel import BatchDataParallel
-from classify.training.trainer import micro_batches
+from classify.training.trainer import make_micro_batches
 from tests.support import tiny
 from tests.support.processes import free_port
 from tests.support.runs import data_and_model, make_config, make_trainer
@@ -124,18 +124,18 @@ def test_data_parallel_gets_one_packed_batch_a_replica(model_folder: Path) -> No
     """torch would cut the (1, T) ids along dimension 0; each replica must get whole texts, and their order stay."""
     texts = [text for text, _ in tiny.table_rows(11)]
     tokens = tokenize(load_tokenizer(str(model_folder)), texts, 64)
-    model = load_model(resolve_model(str(model_folder)), ["a", "b"], seed=0, pad_token_id=0, dropout=0.0)
+    model = load_pretrained(resolve_model(str(model_folder)), ["a", "b"], seed=0, pad_token_id=0, dropout=0.0)
     model.use_packing(True)
     rows = np.arange(11)
-    (pieces,) = micro_batches(model, tokens.lengths_of(rows), rank=0, world_size=1, parts=1, replicas=2)
+    (pieces,) = make_micro_batches(model, tokens.lengths_of(rows), rank=0, world_size=1, parts=1, replicas=2)
     batches = [model.batch(tokens, rows[piece]) for piece in pieces]
     stand_in: Any = SimpleNamespace(src_device_obj=torch.device("cpu"))
     inputs, kwargs = BatchDataParallel.scatter(stand_in, (batches,), None, [0, 1])
     assert len(inputs) == len(kwargs) == 2
-    model.classifier.eval()
+    model.eval()
     with torch.no_grad():
-        gathered = torch.cat([model.classifier(*one, **more) for one, more in zip(inputs, kwargs, strict=True)])
-        whole = model.classifier(model.batch(tokens, rows))
+        gathered = torch.cat([model(*one, **more) for one, more in zip(inputs, kwargs, strict=True)])
+        whole = model(model.batch(tokens, rows))
     assert (gathered - whole[np.concatenate(pieces)]).abs().max() < 1e-6
 
 
@@ -143,12 +143,12 @@ def test_large_steps_are_cut_on_a_cpu(model_folder: Path) -> None:
     """Each micro-batch holds about as many tokens as fit; every row is in one; more parts, if asked for, are kept."""
     texts = [text for text, _ in tiny.table_rows(40)]
     tokens = tokenize(load_tokenizer(str(model_folder)), texts, 64)
-    model = load_model(resolve_model(str(model_folder)), ["a", "b"], seed=0, pad_token_id=0, dropout=0.0)
+    model = load_pretrained(resolve_model(str(model_folder)), ["a", "b"], seed=0, pad_token_id=0, dropout=0.0)
     model.use_packing(True)
     lengths = tokens.lengths
     at_once = int(lengths.sum()) // 5 + 1
     for rank, world_size, parts, wanted in ((0, 1, 1, 5), (0, 1, 9, 9), (1, 2, 1, 3)):
-        micros = micro_batches(model, lengths, rank, world_size, parts, 1, at_once)
+        micros = make_micro_batches(model, lengths, rank, world_size, parts, 1, at_once)
         assert len(micros) == wanted
         assert max(int(lengths[pieces[0]].sum()) for pieces in micros) <= 1.2 * at_once
         rows = np.concatenate([pieces[0] for pieces in micros])
@@ -160,17 +160,17 @@ def test_padded_steps_are_cut_by_tokens_and_on_a_cpu_alone(model_folder: Path) -
     """A GPU takes all rows at once; on a CPU texts of like length share a micro-batch of so many tokens."""
     texts = [text for text, _ in tiny.table_rows(256)]
     tokens = tokenize(load_tokenizer(str(model_folder)), texts, 64)
-    model = load_model(resolve_model(str(model_folder)), ["a", "b"], seed=0, pad_token_id=0, dropout=0.0)
+    model = load_pretrained(resolve_model(str(model_folder)), ["a", "b"], seed=0, pad_token_id=0, dropout=0.0)
     lengths, longest = tokens.lengths, int(tokens.lengths.max())
     model.set_precision(Precision("fp32", None, "", "cuda"))
     assert model.tokens_at_once is None
-    whole = micro_batches(model, lengths, 0, 1, 1, 1, model.tokens_at_once)
+    whole = make_micro_batches(model, lengths, 0, 1, 1, 1, model.tokens_at_once)
     assert [[len(piece) for piece in pieces] for pieces in whole] == [[256]]
     model.set_precision(FP32)
     at_once = model.tokens_at_once
     assert at_once == 1024
     for parts, wanted in ((1, 5), (20, 20)):
-        cut = [pieces[0] for pieces in micro_batches(model, lengths, 0, 1, parts, 1, at_once)]
+        cut = [pieces[0] for pieces in make_micro_batches(model, lengths, 0, 1, parts, 1, at_once)]
         assert len(cut) >= wanted
         assert sorted(np.concatenate(cut).tolist()) == list(range(256))
         padded = [len(piece) * int(lengths[piece].max()) for piece in cut]
@@ -216,16 +216,16 @@ def test_a_cut_step_changes_no_weight(
         model.use_packing(True)
         if norm:
             torch.manual_seed(0)
-            layers = (torch.nn.BatchNorm1d(model.hidden_size), model.stock.classifier)
-            model.stock.classifier = torch.nn.Sequential(*layers)
-        start = torch.cat([p.detach().flatten() for p in model.stock.parameters()])
+            layers = (torch.nn.BatchNorm1d(model.hidden_size), model.model.classifier)
+            model.model.classifier = torch.nn.Sequential(*layers)
+        start = torch.cat([p.detach().flatten() for p in model.model.parameters()])
         # A larger epsilon, or gradients that are rounding alone would move a weight as far as any other.
         config = TrainingConfig(use_cpu=True, max_steps=3, learning_rate=1e-3, adam_epsilon=1e-3, **settings)
         model.set_precision(choose_precision(config.precision, torch.device("cpu"), config.opt_level))
         trainer = make_trainer(model, data, config, config.start(), 16)
         list(trainer.steps())
         micros.append(trainer.micros)
-        ends.append(torch.cat([p.detach().float().flatten() for p in model.stock.parameters()]))
+        ends.append(torch.cat([p.detach().float().flatten() for p in model.model.parameters()]))
     assert micros[0] == 1
     assert (micros[1] > 1) is cut
     share = float((ends[1] - ends[0]).norm() / (ends[0] - start).norm())
@@ -238,13 +238,13 @@ def test_data_parallel_on_two_gpus(model_folder: Path) -> None:
     config = TrainingConfig()
     assert config.parallel_mode is ParallelMode.NOT_DISTRIBUTED
     tokens = tokenize(load_tokenizer(str(model_folder)), [text for text, _ in tiny.table_rows(11)], 64)
-    model = load_model(resolve_model(str(model_folder)), ["a", "b"], seed=0, pad_token_id=0, dropout=0.0)
+    model = load_pretrained(resolve_model(str(model_folder)), ["a", "b"], seed=0, pad_token_id=0, dropout=0.0)
     model.use_packing(True)
-    model.classifier.to(config.device)
+    model.to(config.device)
     strategy = make_strategy(model, config, config.start())
-    strategy.begin()
+    strategy.setup()
     batches = [model.batch(tokens, np.arange(0, 6)), model.batch(tokens, np.arange(6, 11))]
     got = strategy.forward(batches)
-    want = torch.cat([model.classifier(batch.to(config.device)) for batch in batches])
+    want = torch.cat([model(batch.to(config.device)) for batch in batches])
     assert got.device == config.device
     assert (got - want).abs().max() < 1e-4

@@ -13,21 +13,14 @@ import transformers
 
 from classify.config.schema import TrainingConfig
 from classify.data.tokenize import Tokens, load_tokenizer, tokenize
-from classify.distributed.sharding import repeated_layers
+from classify.distributed.sharding import parameter_depths, repeated_layers
 from classify.errors import InputError
-from classify.modeling.classifier import (
-    LoadedModel,
-    checkpoint_activations,
-    depths,
-    freeze,
-    freeze_unused,
-    load_model,
-    output_layer,
-    verify_packing,
-)
+from classify.modeling.classifier import Classifier, output_layer
 from classify.modeling.hub import resolve_model
+from classify.modeling.loading import checkpoint_activations, freeze, freeze_unused, load_pretrained
 from classify.modeling.memory_estimate import layer_count
 from classify.modeling.precision import choose_precision
+from classify.modeling.verify_packing import verify_packing
 from tests.support import tiny
 
 KINDS = list(tiny.configurations())
@@ -42,15 +35,15 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {kind: tiny.make_model(base / kind, kind) for kind in KINDS}
 
 
-def decide(model: LoadedModel, tokens: Tokens, rows: Any, wish: str = "auto", training: bool = True) -> str:
+def decide(model: Classifier, tokens: Tokens, rows: Any, wish: str = "auto", training: bool = True) -> str:
     """`verify_packing` in a single process on the CPU."""
     return verify_packing(model, tokens, rows, TrainingConfig(use_cpu=True).start(), wish, training=training)
 
 
-def load(folder: Path, device: str = "cpu") -> tuple[LoadedModel, Tokens]:
+def load(folder: Path, device: str = "cpu") -> tuple[Classifier, Tokens]:
     texts = [text for text, _ in tiny.table_rows(40)] + [""]
     tokens = tokenize(load_tokenizer(str(folder)), texts, 24)
-    model = load_model(resolve_model(str(folder)), ["a", "b", "c"], seed=1, pad_token_id=0, dropout=0.0)
+    model = load_pretrained(resolve_model(str(folder)), ["a", "b", "c"], seed=1, pad_token_id=0, dropout=0.0)
     model.install_kernels(torch.device(device))
     return model, tokens
 
@@ -61,13 +54,13 @@ def test_packed_logits_are_those_of_the_stock_model(folders: dict[str, Path], ki
     reason = decide(model, tokens, np.arange(len(tokens)))
     assert model.packed is (kind not in PADDED), reason
     rows = np.random.default_rng(0).permutation(len(tokens))
-    model.classifier.eval()
+    model.eval()
     with torch.no_grad():
-        got = model.classifier(model.batch(tokens, rows))
+        got = model(model.batch(tokens, rows))
         model.use_packing(False)
         for place, row in enumerate(rows):
             ids = torch.from_numpy(tokens.collate(np.array([row]))[0])[None]
-            alone = model.stock(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0]
+            alone = model.model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0]
             assert (got[place] - alone).abs().max() < 2e-5, tokens.lengths[row]
 
 
@@ -75,7 +68,7 @@ def test_packed_logits_are_those_of_the_stock_model(folders: dict[str, Path], ki
 def test_the_last_feed_forward_part_sees_one_token_a_text(folders: dict[str, Path], kind: str) -> None:
     """Also when the layer is computed again for the backward pass; a padded batch is computed whole."""
     model, tokens = load(folders[kind])
-    layers = repeated_layers(model.stock)
+    layers = repeated_layers(model.model)
     sizes = []
     for layer in layers:
         found = [m for m in layer.modules() if isinstance(m, torch.nn.Linear) and m.out_features == 64]
@@ -83,14 +76,14 @@ def test_the_last_feed_forward_part_sees_one_token_a_text(folders: dict[str, Pat
     rows = np.arange(6)
     model.use_packing(True)
     checkpoint_activations(model)
-    model.classifier.train()
-    model.classifier(model.batch(tokens, rows)).sum().backward()
+    model.train()
+    model(model.batch(tokens, rows)).sum().backward()
     total = int(tokens.lengths[rows].sum())
     assert len(layers) == 2
     assert sizes == [total, 6, 6, total]
     sizes.clear()
     model.use_packing(False)
-    model.classifier(model.batch(tokens, rows))
+    model(model.batch(tokens, rows))
     assert sizes == [6 * int(tokens.lengths[rows].max())] * 2
 
 
@@ -102,10 +95,10 @@ def test_gradients_are_those_of_the_stock_model(folders: dict[str, Path], kind: 
         model, tokens = load(folders[kind])
         decide(model, tokens, rows, wish)
         freeze_unused(model, tokens, 0)
-        model.classifier.train()
-        logits = model.classifier(model.batch(tokens, rows))
+        model.train()
+        logits = model(model.batch(tokens, rows))
         torch.nn.functional.cross_entropy(logits, torch.tensor([0, 1, 2] * 4)).backward()
-        found.append({name: p.grad.clone() for name, p in model.stock.named_parameters() if p.grad is not None})
+        found.append({name: p.grad.clone() for name, p in model.model.named_parameters() if p.grad is not None})
     packed, padded = found
     assert packed.keys() == padded.keys()
     scale = max(float(grad.norm()) for grad in padded.values())
@@ -117,7 +110,7 @@ def test_gradients_are_those_of_the_stock_model(folders: dict[str, Path], kind: 
 def test_the_number_of_layers_is_in_the_configuration(folders: dict[str, Path], kind: str) -> None:
     """Read before torch is loaded, to refuse to freeze more of them."""
     model, _ = load(folders[kind])
-    assert layer_count(model.stock.config.to_dict()) == max(depths(model.stock).values()) - 1
+    assert layer_count(model.model.config.to_dict()) == max(parameter_depths(model.model).values()) - 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -126,10 +119,10 @@ def test_every_parameter_that_is_asked_for_gets_a_gradient(folders: dict[str, Pa
     model, tokens = load(folders[kind])
     decide(model, tokens, np.arange(8))
     freeze_unused(model, tokens, 0)
-    model.classifier.train()
-    model.classifier(model.batch(tokens, np.arange(3))).sum().backward()
-    assert all((p.grad is not None) == p.requires_grad for p in model.stock.parameters())
-    assert output_layer(model.stock).weight.requires_grad
+    model.train()
+    model(model.batch(tokens, np.arange(3))).sum().backward()
+    assert all((p.grad is not None) == p.requires_grad for p in model.model.parameters())
+    assert output_layer(model.model).weight.requires_grad
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -205,11 +198,11 @@ def test_the_kernel_of_scores_is_checked_for_training_too(
 
 def test_the_check_leaves_no_gradient_behind(folders: dict[str, Path]) -> None:
     model, tokens = load(folders["bert"])
-    model.classifier.train()
+    model.train()
     decide(model, tokens, np.arange(len(tokens)))
     assert model.packed
-    assert model.classifier.training
-    assert all(parameter.grad is None for parameter in model.stock.parameters())
+    assert model.training
+    assert all(parameter.grad is None for parameter in model.model.parameters())
 
 
 def test_positions_of_roberta_begin_behind_the_padding(folders: dict[str, Path]) -> None:
@@ -230,7 +223,7 @@ def test_an_architecture_without_classifier_is_refused(tmp_path: Path) -> None:
     config = json.loads(path.read_text())
     path.write_text(json.dumps({**config, "model_type": "vit"}))
     with pytest.raises(InputError, match="no sequence classifier for the architecture 'vit'"):
-        load_model(resolve_model(str(tmp_path / "m")), ["a", "b"], seed=0, pad_token_id=0)
+        load_pretrained(resolve_model(str(tmp_path / "m")), ["a", "b"], seed=0, pad_token_id=0)
 
 
 def test_a_decoder_is_refused(tmp_path: Path) -> None:
@@ -241,7 +234,7 @@ def test_a_decoder_is_refused(tmp_path: Path) -> None:
     config = transformers.GPT2Config(vocab_size=99, n_embd=8, n_layer=1, n_head=2)
     transformers.GPT2Model(config).save_pretrained(folder)
     with pytest.raises(InputError, match="classifier of the architecture 'gpt2' reads a text's last token"):
-        load_model(resolve_model(str(tmp_path / "m")), ["a", "b"], seed=0, pad_token_id=0)
+        load_pretrained(resolve_model(str(tmp_path / "m")), ["a", "b"], seed=0, pad_token_id=0)
 
 
 @pytest.mark.gpu
@@ -254,13 +247,13 @@ def test_attention_over_ragged_texts_agrees_on_a_gpu(
     model, tokens = load(folders[kind], "cuda:0")
     rows = np.arange(len(tokens))
     device = torch.device("cuda:0")
-    model.classifier.to(device).eval()
+    model.to(device).eval()
     with torch.no_grad():
         model.use_packing(False)
-        exact = model.classifier(model.batch(tokens, rows).to(device))
+        exact = model(model.batch(tokens, rows).to(device))
         model.use_packing(True)
         with torch.autocast("cuda", dtype=half, enabled=half is not None):
-            got = model.classifier(model.batch(tokens, rows).to(device))
+            got = model(model.batch(tokens, rows).to(device))
     assert (got.float() - exact).abs().max() < bound * exact.abs().max()
 
 

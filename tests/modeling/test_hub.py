@@ -148,7 +148,7 @@ def test_a_model_without_its_tokenizer_is_refused(model_folder: Path, tmp_path: 
 
 
 def test_code_in_a_model_folder_is_never_run(model_folder: Path, tmp_path: Path) -> None:
-    from classify.modeling.classifier import load_model
+    from classify.modeling.loading import load_pretrained
 
     shutil.copytree(model_folder, tmp_path / "m")
     config = json.loads((model_folder / "config.json").read_text())
@@ -156,5 +156,5 @@ def test_code_in_a_model_folder_is_never_run(model_folder: Path, tmp_path: Path)
     (tmp_path / "m" / "config.json").write_text(json.dumps({**config, "model_type": "evil", "auto_map": remote}))
     (tmp_path / "m" / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     with pytest.raises(InputError, match="without running code"):
-        load_model(resolve_model(str(tmp_path / "m")), ["a", "b"], seed=0, pad_token_id=0)
+        load_pretrained(resolve_model(str(tmp_path / "m")), ["a", "b"], seed=0, pad_token_id=0)
     assert not (tmp_path / "ran").exists()

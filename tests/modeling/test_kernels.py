@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from classify.data.tokenize import TrainingSet
-from classify.modeling.classifier import LoadedModel
+from classify.modeling.classifier import Classifier
 from classify.modeling.kernels.base import AttentionArgs
 from classify.modeling.kernels.ragged import padded
 from classify.modeling.kernels.registry import KERNELS
@@ -23,7 +23,7 @@ NAMES = [kernel.name for kernel in KERNELS]
 HERE = [kernel.name for kernel in KERNELS if kernel.applies(CPU)]
 
 
-def without(folder: Path, off: list[str]) -> tuple[TrainingSet, LoadedModel]:
+def without(folder: Path, off: list[str]) -> tuple[TrainingSet, Classifier]:
     """The rows and a model that has all kernels but some."""
     data, model = data_and_model(folder, off=off)
     model.use_packing(True)
@@ -36,17 +36,17 @@ def test_logits_and_gradients_are_the_same_without_a_kernel(model_folder: Path, 
     for left_out in ([off], []):
         data, model = without(model_folder, left_out)
         assert [kernel.name for kernel in model.kernels] == [name for name in HERE if name not in left_out]
-        logits = model.classifier.train()(model.batch(data.tokens, data.rows[:19]))
+        logits = model.train()(model.batch(data.tokens, data.rows[:19]))
         logits.square().sum().backward()
-        found.append({"logits": logits, **{name: p.grad for name, p in model.stock.named_parameters()}})
+        found.append({"logits": logits, **{name: p.grad for name, p in model.model.named_parameters()}})
     torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
 
 
 def test_without_kernels_a_model_is_torchs_own(model_folder: Path) -> None:
     _, model = without(model_folder, NAMES)
-    layers = {type(module) for module in model.stock.modules() if isinstance(module, nn.Linear | nn.Dropout)}
+    layers = {type(module) for module in model.model.modules() if isinstance(module, nn.Linear | nn.Dropout)}
     assert layers == {nn.Linear, nn.Dropout}
-    assert model.stock.config._attn_implementation == "classify_packed_torch"
+    assert model.model.config._attn_implementation == "classify_packed_torch"
 
 
 @pytest.mark.parametrize(("kernels", "names"), [("auto", HERE), ("off", [])])

@@ -92,14 +92,14 @@ def test_a_model_gives_the_same_logits_and_gradients(
     for processor in ({}, ZEN5):
         monkeypatch.setattr(linear, "capabilities", lambda processor=processor: processor)
         data, model = data_and_model(folder)
-        assert multiplies_by_onednn(model.stock) == bool(processor)
+        assert multiplies_by_onednn(model.model) == bool(processor)
         model.use_packing(True)
-        model.classifier.eval()
+        model.eval()
         batch = model.batch(data.tokens, data.rows[:19])
-        logits = model.classifier(batch)
+        logits = model(batch)
         logits.square().sum().backward()
-        found.append({"logits": logits, **{name: p.grad for name, p in model.stock.named_parameters()}})
-    layers = [module for module in model.stock.modules() if isinstance(module, nn.Linear)]
+        found.append({"logits": logits, **{name: p.grad for name, p in model.model.named_parameters()}})
+    layers = [module for module in model.model.modules() if isinstance(module, nn.Linear)]
     assert layers
     assert all(type(module) is Linear for module in layers)
     torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)

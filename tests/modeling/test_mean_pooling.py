@@ -15,9 +15,9 @@ from classify.config.schema import TrainingConfig
 from classify.data.formats.registry import read_table
 from classify.data.tokenize import load_tokenizer, tokenize
 from classify.errors import InputError
-from classify.evaluation.inference import features_of
-from classify.modeling.classifier import load_model
+from classify.evaluation.inference import compute_features
 from classify.modeling.hub import resolve_model
+from classify.modeling.loading import load_pretrained
 from classify.modeling.memory_estimate import count_weights
 from classify.training.run import train
 from tests.support import tiny
@@ -46,9 +46,9 @@ def test_features_are_the_true_mean(tmp_path: Path, kind: str, packed: bool) -> 
     """Of the stock encoder's states, without the first token but for its small share."""
     path = mean_model(tmp_path / kind, kind)
     tokenizer = load_tokenizer(str(path))
-    model = load_model(resolve_model(str(path)), ["a", "b", "c"], seed=1, pad_token_id=0)
+    model = load_pretrained(resolve_model(str(path)), ["a", "b", "c"], seed=1, pad_token_id=0)
     model.use_packing(packed)
-    found = features_of(
+    found = compute_features(
         model, tokenize(tokenizer, TEXTS, 60), np.arange(len(TEXTS)), TrainingConfig(use_cpu=True).start()
     )
     encoder = transformers.AutoModel.from_pretrained(path).eval()
@@ -57,7 +57,7 @@ def test_features_are_the_true_mean(tmp_path: Path, kind: str, packed: bool) -> 
             states = encoder(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
         mean = states.mean(dim=0)
         if kind == "modernbert":
-            head = model.stock.head
+            head = model.model.head
             with torch.no_grad():
                 expected = head(mean)
         else:
@@ -72,24 +72,24 @@ def test_features_are_the_true_mean(tmp_path: Path, kind: str, packed: bool) -> 
 
 def test_the_layer_learns(folder: Path) -> None:
     """It can leave the mean: attention, which is uniform at first, gets a gradient, too."""
-    model = load_model(resolve_model(str(folder)), ["a", "b", "c"], seed=1, pad_token_id=0)
+    model = load_pretrained(resolve_model(str(folder)), ["a", "b", "c"], seed=1, pad_token_id=0)
     tokens = tokenize(load_tokenizer(str(folder)), TEXTS, 60)
-    model.classifier.train()
-    logits = model.classifier(model.batch(tokens, np.arange(8)))
+    model.train()
+    logits = model(model.batch(tokens, np.arange(8)))
     torch.nn.functional.cross_entropy(logits, torch.arange(8) % 3).backward()
-    layer = model.stock.bert.encoder.layer[-1]
+    layer = model.model.bert.encoder.layer[-1]
     for name in ("attention.self.query", "attention.self.value", "attention.output.dense", "output.dense"):
         assert layer.get_submodule(name).weight.grad.abs().max() > 0, name
     assert layer.attention.output.dropout.p == 0.0
-    assert model.stock.bert.encoder.layer[0].attention.output.dropout.p == 0.1
+    assert model.model.bert.encoder.layer[0].attention.output.dropout.p == 0.1
 
 
 @pytest.mark.parametrize(("says", "wish", "layers"), [("old", "auto", 3), ("new", "auto", 3), ("new", "first", 2)])
 def test_what_the_folder_says_decides(tmp_path: Path, says: str, wish: str, layers: int) -> None:
     found = resolve_model(str(mean_model(tmp_path / "m", says=says)), pooling=wish)
-    model = load_model(found, ["a", "b"], seed=1, pad_token_id=0)
-    assert len(model.stock.bert.encoder.layer) == model.stock.config.num_hidden_layers == layers
-    own = [p for name, p in model.stock.named_parameters() if not name.startswith("classifier")]
+    model = load_pretrained(found, ["a", "b"], seed=1, pad_token_id=0)
+    assert len(model.model.bert.encoder.layer) == model.model.config.num_hidden_layers == layers
+    own = [p for name, p in model.model.named_parameters() if not name.startswith("classifier")]
     assert count_weights(found.path, added_layers=found.added_layers) == (sum(p.numel() for p in own), 0)
 
 

@@ -27,14 +27,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_step_takes_what_is_estimated_or_a_little_less(folder: Path, name: str, level: str | None) -> None:
     """Weights, gradients and moments to a few per cent, which are the head; what the backward pass needs, roughly."""
     data, model = data_and_model(folder)
-    for module in model.stock.modules():
+    for module in model.model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.1
     model.use_packing(True)
     config = TrainingConfig(use_cpu=True, max_steps=1, opt_level=level)
     model.set_precision(choose_precision(name, torch.device("cpu"), level))
     trainer = make_trainer(model, data, config, config.start(), 8)
-    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.stock.parameters(), *model.stock.buffers())}
+    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.model.parameters(), *model.model.buffers())}
     saved: dict[int, torch.UntypedStorage] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -48,7 +48,7 @@ def test_a_step_takes_what_is_estimated_or_a_little_less(folder: Path, name: str
         trainer.train_step(step)
     lengths = data.tokens.lengths_of(data.rows)
     need = training_need(
-        model.stock.config.to_dict(),
+        model.model.config.to_dict(),
         count_weights(folder),
         ROWS,
         float(lengths.mean()),
@@ -60,7 +60,7 @@ def test_a_step_takes_what_is_estimated_or_a_little_less(folder: Path, name: str
     moments = sum(
         v.nbytes for values in trainer.strategy.optimizer.state.values() for k, v in values.items() if k != "step"
     )
-    weights = sum(parameter.nbytes for parameter in model.stock.parameters())
+    weights = sum(parameter.nbytes for parameter in model.model.parameters())
     assert weights == pytest.approx(need.weights, rel=0.05)
     masters = sum(master.nbytes for master in trainer.strategy.masters.values())
     assert moments + masters == pytest.approx(need.optimizer, rel=0.05)

@@ -13,13 +13,14 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from classify.errors import InputError
-from classify.modeling.classifier import LoadedModel, load_model, load_trained
+from classify.modeling.classifier import Classifier
 from classify.modeling.hub import resolve_model
+from classify.modeling.loading import load_pretrained, load_trained
 from tests.support import tiny
 
 
-def load(folder: Path) -> LoadedModel:
-    return load_model(resolve_model(str(folder)), ["a", "b"], seed=0, pad_token_id=0)
+def load(folder: Path) -> Classifier:
+    return load_pretrained(resolve_model(str(folder)), ["a", "b"], seed=0, pad_token_id=0)
 
 
 def copy_with_config(model_folder: Path, folder: Path, **changes: Any) -> Path:
@@ -61,10 +62,10 @@ def test_weights_of_a_wrapper_are_read_and_saved_without_its_prefix(
     weights = rename_weights(folder, prefix)
     assert resolve_model(str(folder)).found == "a local folder; 'module.' removed from the names of its weights"
     model = load(folder)
-    loaded = model.stock.bert.state_dict()
+    loaded = model.model.bert.state_dict()
     assert all(torch.equal(loaded[name], weight) for name, weight in weights.items())
-    model.stock.save_pretrained(tmp_path / "saved")
-    assert load_file(tmp_path / "saved" / "model.safetensors").keys() == model.stock.state_dict().keys()
+    model.model.save_pretrained(tmp_path / "saved")
+    assert load_file(tmp_path / "saved" / "model.safetensors").keys() == model.model.state_dict().keys()
 
 
 @pytest.mark.parametrize("kind", ["AutoModelForMaskedLM", "AutoModelForSequenceClassification"])
@@ -84,7 +85,7 @@ def test_layers_that_the_configuration_leaves_out_are_noted(model_folder: Path, 
 
 
 def test_a_result_folder_without_all_weights_is_refused(model_folder: Path, tmp_path: Path) -> None:
-    load(model_folder).stock.save_pretrained(tmp_path / "result")
+    load(model_folder).model.save_pretrained(tmp_path / "result")
     folder = copy_with_config(tmp_path / "result", tmp_path / "m", num_hidden_layers=4)
     with pytest.raises(InputError, match=r"32 weights are missing in model\.safetensors: bert\.encoder\.layer\.2"):
         load_trained(folder, pad_token_id=0)

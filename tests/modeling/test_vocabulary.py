@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 
 from classify.config.schema import DataConfig, ModelConfig, RunConfig, TrainingConfig
 from classify.data.tokenize import load_tokenizer, tokenize
-from classify.modeling.classifier import LoadedModel, load_model
+from classify.modeling.classifier import Classifier
 from classify.modeling.hub import resolve_model
-from classify.modeling.vocabulary import make_compact
+from classify.modeling.loading import load_pretrained
 from classify.training.run import train
 from tests.support import tiny
 
@@ -41,19 +41,20 @@ def test_logits_do_not_change(tmp_path: Path, kind: str) -> None:
     tokens = tokenize(load_tokenizer(str(folder)), [text for text, _ in tiny.table_rows(9)], 64)
     rows = np.arange(9)
 
-    def fresh() -> LoadedModel:
-        model = load_model(resolve_model(str(folder)), ["a", "b"], seed=0, pad_token_id=0, dropout=0.0)
-        model.classifier.eval()
+    def fresh() -> Classifier:
+        model = load_pretrained(resolve_model(str(folder)), ["a", "b"], seed=0, pad_token_id=0, dropout=0.0)
+        model.eval()
         return model
 
     whole, small = fresh(), fresh()
-    vocabulary, tables = make_compact(small, {"t": tokens}, [0, 1, 2, 3])
+    small.compact_vocabulary([tokens], [0, 1, 2, 3], compact=True)
+    vocabulary = small.vocabulary
     assert vocabulary is not None
     assert vocabulary.compacted
-    table = small.stock.get_input_embeddings()
+    table = small.model.get_input_embeddings()
     assert table.num_embeddings == len(vocabulary.used) < 128
     assert (np.diff(vocabulary.used) > 1).any(), "the ids in use must have gaps to tell one row from another"
-    start = whole.stock.get_input_embeddings().weight.detach()
+    start = whole.model.get_input_embeddings().weight.detach()
     expanded = vocabulary.expand({vocabulary.name: table.weight.detach() + 1})[vocabulary.name]
     moved = torch.isin(torch.arange(len(start)), torch.from_numpy(vocabulary.used))
     assert torch.equal(expanded, start + moved[:, None])
@@ -61,8 +62,8 @@ def test_logits_do_not_change(tmp_path: Path, kind: str) -> None:
         whole.use_packing(packed)
         small.use_packing(packed)
         with torch.no_grad():
-            want = whole.classifier(whole.batch(tokens, rows))
-            got = small.classifier(small.batch(tables["t"], rows))
+            want = whole(whole.batch(tokens, rows))
+            got = small(small.batch(tokens, rows))
         torch.testing.assert_close(got, want, rtol=0, atol=1e-6)
 
 
@@ -107,10 +108,9 @@ def test_checkpoints_hold_the_small_table_and_resume_from_it(table: Path, model_
 
 
 def test_little_to_save_changes_nothing(model_folder: Path) -> None:
-    model = load_model(resolve_model(str(model_folder)), ["a", "b"], seed=0, pad_token_id=0)
+    model = load_pretrained(resolve_model(str(model_folder)), ["a", "b"], seed=0, pad_token_id=0)
     tokens = tokenize(load_tokenizer(str(model_folder)), ["please help"], 64)
-    vocabulary, tables = make_compact(model, {"t": tokens}, range(120))
-    assert vocabulary is not None
-    assert not vocabulary.compacted
-    assert tables["t"] is tokens
-    assert model.stock.get_input_embeddings().num_embeddings == 128
+    model.compact_vocabulary([tokens], range(120), compact=True)
+    assert model.vocabulary is not None
+    assert not model.vocabulary.compacted
+    assert model.model.get_input_embeddings().num_embeddings == 128

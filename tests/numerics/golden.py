@@ -14,8 +14,8 @@ import torch
 
 from classify.config.schema import TrainingConfig
 from classify.data.tokenize import TrainingSet, load_tokenizer, tokenize
-from classify.modeling.classifier import load_model
 from classify.modeling.hub import resolve_model
+from classify.modeling.loading import load_pretrained
 from tests.support import tiny
 from tests.support.runs import make_trainer
 
@@ -44,10 +44,10 @@ def losses(folder: Path) -> list[float]:
     rows = tiny.table_rows(60)
     labels = sorted({label for _, label in rows})
     tokens = tokenize(load_tokenizer(str(folder)), [text for text, _ in rows], 64)
-    model = load_model(resolve_model(str(folder)), labels, seed=0, pad_token_id=0, dropout=0.0)
+    model = load_pretrained(resolve_model(str(folder)), labels, seed=0, pad_token_id=0, dropout=0.0)
     model.install_kernels(torch.device("cpu"))
     with torch.no_grad():
-        for name, parameter in model.stock.named_parameters():
+        for name, parameter in model.model.named_parameters():
             draw = np.random.RandomState(zlib.crc32(name.encode()))
             values = draw.uniform(-0.1, 0.1, size=tuple(parameter.shape)).astype(np.float32)
             parameter.copy_(torch.from_numpy(values + (1.0 if name.endswith("LayerNorm.weight") else 0.0)))

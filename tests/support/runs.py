@@ -16,8 +16,9 @@ from classify.config.schema import DataConfig, ModelConfig, RunConfig, TrainingC
 from classify.data.sampler import BatchSampler
 from classify.data.tokenize import TrainingSet, load_tokenizer, tokenize
 from classify.distributed.world import World
-from classify.modeling.classifier import LoadedModel, load_model
+from classify.modeling.classifier import Classifier
 from classify.modeling.hub import resolve_model
+from classify.modeling.loading import load_pretrained
 from classify.tasks.base import Loss
 from classify.tasks.single_label import CrossEntropy
 from classify.training.strategies.base import make_strategy
@@ -63,7 +64,7 @@ def make_config(model: Path, table: Path, out: Path, **changes: Any) -> RunConfi
 
 
 def make_trainer(
-    model: LoadedModel,
+    model: Classifier,
     data: TrainingSet,
     config: TrainingConfig,
     world: World,
@@ -73,7 +74,7 @@ def make_trainer(
     """Training of a model that is in its place, begun as a run begins it."""
     batches = BatchSampler(len(data.rows), batch_size, config.seed)
     trainer = Trainer(make_strategy(model, config, world), data, batches, loss or CrossEntropy())
-    trainer.begin()
+    trainer.setup()
     return trainer
 
 
@@ -109,12 +110,12 @@ def at_step(step: int, monkeypatch: pytest.MonkeyPatch, action: Callable[[], obj
     monkeypatch.setattr(Log, "on_step_end", log_and_act)
 
 
-def data_and_model(folder: Path, off: Container[str] = ()) -> tuple[TrainingSet, LoadedModel]:
+def data_and_model(folder: Path, off: Container[str] = ()) -> tuple[TrainingSet, Classifier]:
     """The rows and the model that every case begins with, with all kernels but those `off`; dropout 0."""
     rows = tiny.table_rows(ROWS)
     labels = sorted({label for _, label in rows})
     tokens = tokenize(load_tokenizer(str(folder)), [text for text, _ in rows], 64)
     numbers = np.array([labels.index(label) for _, label in rows])
-    model = load_model(resolve_model(str(folder)), labels, seed=SEED, pad_token_id=0, dropout=0.0)
+    model = load_pretrained(resolve_model(str(folder)), labels, seed=SEED, pad_token_id=0, dropout=0.0)
     model.install_kernels(torch.device("cpu"), off)
     return TrainingSet(tokens, np.arange(ROWS), numbers), model

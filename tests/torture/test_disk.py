@@ -42,8 +42,8 @@ def small() -> tuple[nn.Module, torch.optim.Optimizer]:
 
 def save(folder: Path, step: int, keep: int = 1) -> Path:
     model, optimizer = small()
-    weights = base.weights_of(model, {}, keep=True, elsewhere={})
-    moments = base.moments_of(model, optimizer, {}, keep=True)
+    weights = base.collect_weights(model, {}, True, {})
+    moments = base.collect_optimizer_state(model, optimizer, {}, True)
     return checkpoint.save(folder, step, weights, moments, {"x": step}, keep=lambda steps: set(steps[-keep:]))
 
 
@@ -55,7 +55,7 @@ def test_a_checkpoint_restores_model_and_optimizer(tmp_path: Path) -> None:
     fresh = nn.Linear(4, 3)
     again = torch.optim.AdamW(fresh.parameters())
     base.load_weights(fresh, found.model_tensors())
-    base.load_moments(fresh, again, {}, found.optimizer_tensors())
+    base.load_optimizer_state(fresh, again, {}, found.optimizer_tensors())
     assert torch.equal(fresh.weight, model.weight)
     for mine, other in zip(again.state.values(), optimizer.state.values(), strict=True):
         assert mine.keys() == other.keys()

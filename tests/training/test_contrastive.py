@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from classify.config.schema import TrainingConfig
 from classify.errors import ClassifyError, InputError
-from classify.evaluation.inference import features_of
+from classify.evaluation.inference import compute_features
 from classify.training import contrastive
 from classify.training.run import train
 from tests.support import tiny
@@ -51,7 +51,7 @@ def spread(folder: Path, steps: int) -> tuple[float, Any]:
     config = TrainingConfig(use_cpu=True, learning_rate=1e-3, seed=1)
     if steps:
         contrastive.contrastive_warmup(model, data, config.start(), config, steps)
-    features = features_of(model, data.tokens, data.rows, config.start())
+    features = compute_features(model, data.tokens, data.rows, config.start())
     unit = features / np.linalg.norm(features, axis=1, keepdims=True)
     same = data.targets[:, None] == data.targets[None, :]
     cosines, apart = unit @ unit.T, ~np.eye(len(unit), dtype=bool)
@@ -63,8 +63,8 @@ def test_texts_of_a_class_come_together(model_folder: Path) -> None:
     after, model = spread(model_folder, 30)
     assert before < 0.1
     assert after > before + 0.1
-    for name, parameter in untrained.stock.classifier.named_parameters():
-        assert torch.equal(parameter, dict(model.stock.classifier.named_parameters())[name]), "the head is not touched"
+    for name, parameter in untrained.model.classifier.named_parameters():
+        assert torch.equal(parameter, dict(model.model.classifier.named_parameters())[name]), "the head is not touched"
 
 
 def test_steps_hold_fewer_rows_where_memory_runs_out(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

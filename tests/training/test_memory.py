@@ -17,8 +17,8 @@ from classify.data.sampler import BatchSampler
 from classify.data.tokenize import TrainingSet, load_tokenizer, tokenize
 from classify.distributed.memory import main_memory, out_of_memory
 from classify.errors import ClassifyError, RankError
-from classify.modeling.classifier import freeze_unused, load_model
 from classify.modeling.hub import resolve_model
+from classify.modeling.loading import freeze_unused, load_pretrained
 from classify.training import dry_run
 from classify.training.strategies.base import Strategy
 from tests.support import tiny
@@ -47,7 +47,7 @@ def train_with(folder: Path, megabytes: int | None, rows_per_step: int = ROWS) -
     rows = tiny.table_rows(ROWS)
     tokens = tokenize(load_tokenizer(str(folder)), [text for text, _ in rows], 48)
     labels = sorted({label for _, label in rows})
-    model = load_model(resolve_model(str(folder)), labels, seed=5, pad_token_id=0, dropout=0.0)
+    model = load_pretrained(resolve_model(str(folder)), labels, seed=5, pad_token_id=0, dropout=0.0)
     model.install_kernels(torch.device("cpu"))
     freeze_unused(model, tokens, 0)
     model.use_packing(True)
@@ -69,7 +69,11 @@ def train_with(folder: Path, megabytes: int | None, rows_per_step: int = ROWS) -
         resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     events = list(trainer.steps())
     world.close()
-    return trainer.parts, [event.cut_into for event in events], [event.loss for event in events]
+    return (
+        trainer.progress.num_micro_batches,
+        [event.num_micro_batches for event in events],
+        [event.loss for event in events],
+    )
 
 
 def cut_a_step(folder: Path, losses: list[float]) -> None:
@@ -194,7 +198,7 @@ def test_a_step_that_is_tried_again_counts_once_for_batch_norm(
     for parts in (1, 2):
         data, model = data_and_model(model_folder)
         torch.manual_seed(0)
-        model.stock.classifier = torch.nn.Sequential(torch.nn.BatchNorm1d(model.hidden_size), model.stock.classifier)
+        model.model.classifier = torch.nn.Sequential(torch.nn.BatchNorm1d(model.hidden_size), model.model.classifier)
         config = TrainingConfig(use_cpu=True, max_steps=1, gradient_accumulation_steps=parts)
         trainer = make_trainer(model, data, config, config.start(), 8)
         if parts == 1:
@@ -202,7 +206,7 @@ def test_a_step_that_is_tried_again_counts_once_for_batch_norm(
         (event,) = trainer.steps()
         monkeypatch.undo()
         assert event.cut_into == (2 if parts == 1 else None)
-        norm = model.stock.classifier[0]
+        norm = model.model.classifier[0]
         found.append((int(norm.num_batches_tracked), norm.running_mean, norm.running_var))
     assert passes == 3
     assert found[0][0] == found[1][0] == 2

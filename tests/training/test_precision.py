@@ -40,7 +40,7 @@ def trained(folder: Path, device: torch.device = CPU, **settings: Any) -> tuple[
     model.use_packing(True)
     steps = {"max_steps": STEPS, "logging_steps": 1, "learning_rate": 1e-3, "seed": 3}
     config = TrainingConfig(use_cpu=device == CPU, strategy="none", **steps, **settings)
-    model.classifier.to(device)
+    model.to(device)
     model.set_precision(choose_precision(config.precision, device, config.opt_level))
     trainer = make_trainer(model, data, config, config.start(), 19)
     return [float(event.loss or 0) for event in trainer.steps()], trainer
@@ -175,7 +175,7 @@ def test_padded_texts_train_in_full_precision_unless_asked(
 def test_half_precision_fills_batches_up_and_changes_no_logit(tmp_path: Path, kind: str, training: bool) -> None:
     data, model = data_and_model(tiny.make_model(tmp_path / "model", kind))
     model.use_packing(True)
-    model.classifier.train(training)
+    model.train(training)
     plain = model.batch(data.tokens, data.rows[:19])
     model.set_precision(choose_precision("bf16", CPU))
     filled = model.batch(data.tokens, data.rows[:19])
@@ -183,14 +183,14 @@ def test_half_precision_fills_batches_up_and_changes_no_logit(tmp_path: Path, ki
     assert isinstance(filled, PackedBatch)
     assert plain.boundaries.tokens % 16
     assert filled.input_ids.shape[1] == filled.boundaries.tokens == -(-plain.boundaries.tokens // 16) * 16
-    model.classifier.precision = FP32  # as exact as the comparison
+    model.precision = FP32  # as exact as the comparison
     with torch.set_grad_enabled(training):
-        torch.testing.assert_close(model.classifier(filled), model.classifier(plain))
+        torch.testing.assert_close(model(filled), model(plain))
 
 
 def test_a_batch_norm_sees_no_filling(model_folder: Path) -> None:
     _, model = data_and_model(model_folder)
-    model.stock.norm = torch.nn.BatchNorm1d(2)
+    model.model.norm = torch.nn.BatchNorm1d(2)
     model.set_precision(choose_precision("bf16", CPU))
     assert model.token_multiple == 1
 
@@ -244,7 +244,7 @@ def test_levels_on_a_gpu(settings: dict[str, Any], model_folder: Path) -> None:
 def test_masters_keep_what_half_weights_would_lose(model_folder: Path) -> None:
     _, trainer = trained(model_folder, opt_level="O2")
     assert trainer.strategy.masters
-    for name, parameter in trainer.model.stock.named_parameters():
+    for name, parameter in trainer.classifier.model.named_parameters():
         if "LayerNorm" in name:
             assert parameter.dtype is torch.float32, name
             assert parameter not in trainer.strategy.masters, name
@@ -271,7 +271,7 @@ def test_masters_keep_what_half_weights_would_lose(model_folder: Path) -> None:
 def test_half_throughout_has_no_full_precision_anywhere(model_folder: Path) -> None:
     _, trainer = trained(model_folder, opt_level="O3")
     assert not trainer.strategy.masters
-    assert {parameter.dtype for parameter in trainer.model.stock.parameters()} == {torch.bfloat16}
+    assert {parameter.dtype for parameter in trainer.classifier.model.parameters()} == {torch.bfloat16}
     moments = [
         value for moment in trainer.strategy.optimizer.state.values() for key, value in moment.items() if key != "step"
     ]

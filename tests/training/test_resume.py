@@ -407,11 +407,11 @@ def test_the_gradient_scaler_goes_on_where_it_was(model_folder: Path) -> None:
     config = TrainingConfig(use_cpu=True)
     trainer = make_trainer(model, data, config, config.start(), 8)
     trainer.strategy.scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=7)
-    trainer.fit(3 * 8)
+    trainer.fit(end=3 * 8)
     state = trainer.state_dict(keep=True)
     again = make_trainer(model, data, config, config.start(), 8)
     again.strategy.scaler = torch.amp.GradScaler("cpu")
-    again.strategy.load_optimizer(state.moments, state.values["scaler"])
+    again.strategy.load_optimizer(state.optimizer, state.values["scaler"])
     assert again.strategy.scaler.state_dict() == trainer.strategy.scaler.state_dict()
     assert again.strategy.scaler.get_scale() == 8.0
     assert again.strategy.scaler.state_dict()["_growth_tracker"] == 3

@@ -23,8 +23,8 @@ from safetensors.torch import load_file
 import classify
 from classify.data.formats.registry import read_table
 from classify.errors import InputError
-from classify.modeling.classifier import load_model, load_trained
 from classify.modeling.hub import resolve_model
+from classify.modeling.loading import load_pretrained, load_trained
 from classify.prediction.inputs import check_prediction
 from classify.training import checkpoint, linear_probe
 from classify.training.output_dir import plan_output_dir
@@ -226,11 +226,11 @@ def test_one_text_alone_is_packed_too(finished: Path) -> None:
 
 
 def test_a_random_head_is_not_that_of_the_folder(finished: Path) -> None:
-    trained = load_trained(finished, pad_token_id=0).stock
+    trained = load_trained(finished, pad_token_id=0).model
     old = trained.classifier.weight
     names = ["one", "two", "three"]
     new, same = (
-        load_model(resolve_model(str(finished)), names, seed=3, pad_token_id=0).stock.classifier.weight
+        load_pretrained(resolve_model(str(finished)), names, seed=3, pad_token_id=0).model.classifier.weight
         for _ in range(2)
     )
     assert not torch.equal(new, old)

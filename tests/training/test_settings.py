@@ -15,8 +15,10 @@ from torch.nn.functional import cross_entropy
 
 from classify.config.schema import TrainingConfig
 from classify.data.sampler import BatchSampler
+from classify.distributed.sharding import parameter_depths
 from classify.errors import InputError
-from classify.modeling.classifier import LoadedModel, checkpoint_activations, depths, freeze
+from classify.modeling.classifier import Classifier
+from classify.modeling.loading import checkpoint_activations, freeze
 from classify.tasks.single_label import SingleLabel, balanced_weights
 from classify.training.optimizer import learning_rate_factor, make_optimizer
 from tests.support.runs import data_and_model, make_trainer
@@ -25,7 +27,7 @@ BATCH = 19  # three steps an epoch of the 57 rows
 SEED = 3
 
 
-def fresh(folder: Path) -> tuple[Any, LoadedModel]:
+def fresh(folder: Path) -> tuple[Any, Classifier]:
     data, model = data_and_model(folder)
     model.use_packing(True)
     return data, model
@@ -42,7 +44,7 @@ def after_one_step(folder: Path, **settings: Any) -> tuple[dict[str, torch.Tenso
     caught: dict[str, torch.Tensor] = {}
 
     def note(*_: Any) -> None:
-        caught.update({n: p.grad.clone() for n, p in model.stock.named_parameters() if p.grad is not None})
+        caught.update({n: p.grad.clone() for n, p in model.model.named_parameters() if p.grad is not None})
 
     trainer.strategy.optimizer.register_step_pre_hook(note)
     (event,) = trainer.steps()
@@ -57,11 +59,11 @@ def plain(
     data, model = data_and_model(folder)
     model.use_packing(False)
     rows = BatchSampler(57, BATCH, SEED).step_at(0).rows
-    logits = model.classifier(model.batch(data.tokens, rows))
+    logits = model(model.batch(data.tokens, rows))
     targets = data.targets if labels is None else labels
     mean = cross_entropy(logits, torch.from_numpy(targets[rows]), **loss)
     mean.backward()
-    found = {n: p.grad for n, p in model.stock.named_parameters() if p.grad is not None}
+    found = {n: p.grad for n, p in model.model.named_parameters() if p.grad is not None}
     return found, mean.item()
 
 
@@ -107,9 +109,9 @@ def test_class_weights_stand_in_numerator_and_denominator(model_folder: Path, mi
 def test_gradient_checkpointing_changes_nothing(model_folder: Path) -> None:
     calls = []
 
-    def prepare(model: LoadedModel) -> None:
+    def prepare(model: Classifier) -> None:
         checkpoint_activations(model)
-        layer = model.stock.bert.encoder.layer[0].attention
+        layer = model.model.bert.encoder.layer[0].attention
         layer.register_forward_hook(lambda *_: calls.append(1))
 
     got, _ = after_one_step(model_folder, prepare=prepare)
@@ -123,7 +125,7 @@ def test_frozen_parts_get_no_gradient_and_the_rest_the_same(
 ) -> None:
     got, _ = after_one_step(model_folder, prepare=lambda m: freeze(m, embeddings=embeddings, layers=layers))
     want = plain(model_folder)[0]
-    depth = depths(data_and_model(model_folder)[1].stock)
+    depth = parameter_depths(data_and_model(model_folder)[1].model)
     assert set(depth.values()) == {0, 1, 2, 3}
     assert_same(got, {name: gradient for name, gradient in want.items() if depth[name] not in frozen})
 
@@ -140,11 +142,11 @@ def test_layerwise_decay_of_the_learning_rate(model_folder: Path) -> None:
         use_cpu=True, max_steps=1, learning_rate=1e-3, layerwise_lr_decay=0.5, weight_decay=0.0, warmup_steps=0.0,
         lr_scheduler_type="constant",
     )  # fmt: skip
-    before = {name: p.detach().clone() for name, p in model.stock.named_parameters()}
+    before = {name: p.detach().clone() for name, p in model.model.named_parameters()}
     trainer = make_trainer(model, data, config, config.start(), BATCH)
     list(trainer.steps())
-    depth = depths(model.stock)
-    for name, parameter in model.stock.named_parameters():
+    depth = parameter_depths(model.model)
+    for name, parameter in model.model.named_parameters():
         moved = float((parameter.detach() - before[name]).abs().max())
         if not name.endswith("key.bias"):
             assert moved == pytest.approx(1e-3 * 0.5 ** (3 - depth[name]), rel=0.02), name
@@ -152,7 +154,7 @@ def test_layerwise_decay_of_the_learning_rate(model_folder: Path) -> None:
 
 def test_vectors_are_not_decayed(model_folder: Path) -> None:
     _, model = fresh(model_folder)
-    optimizer = make_optimizer(model.classifier, TrainingConfig(), torch.device("cpu"))
+    optimizer = make_optimizer(model, TrainingConfig(), torch.device("cpu"))
     assert {(p.ndim >= 2, group["weight_decay"]) for group in optimizer.param_groups for p in group["params"]} == {
         (True, 0.01),
         (False, 0.0),
@@ -202,21 +204,19 @@ def test_schedules_move_the_weights_as_a_plain_loop_does(model_folder: Path, sch
 
     other, stock = data_and_model(model_folder)
     stock.use_packing(False)
-    optimizer = torch.optim.AdamW(stock.stock.parameters(), weight_decay=0.0)
+    optimizer = torch.optim.AdamW(stock.model.parameters(), weight_decay=0.0)
     plan = BatchSampler(57, BATCH, SEED)
     for number, rate in enumerate(RATES[schedule]):
         rows = plan.step_at(number * BATCH).rows
         optimizer.param_groups[0]["lr"] = 1e-3 * rate
         optimizer.zero_grad()
-        cross_entropy(
-            stock.classifier(stock.batch(other.tokens, rows)), torch.from_numpy(other.targets[rows])
-        ).backward()
+        cross_entropy(stock(stock.batch(other.tokens, rows)), torch.from_numpy(other.targets[rows])).backward()
         optimizer.step()
     moved = 0.0
     for (name, got), want, start in zip(
-        model.stock.named_parameters(),
-        stock.stock.parameters(),
-        data_and_model(model_folder)[1].stock.parameters(),
+        model.model.named_parameters(),
+        stock.model.parameters(),
+        data_and_model(model_folder)[1].model.parameters(),
         strict=True,
     ):
         if not name.endswith("key.bias"):  # attention does not depend on them; Adam steps along their rounding

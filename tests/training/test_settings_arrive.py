@@ -32,14 +32,14 @@ from tests.support.runs import data_and_model, make_trainer
 def test_the_optimizers_settings(model_folder: Path, setting: str, value: float, key: str, expected: object) -> None:
     _, model = data_and_model(model_folder)
     config = TrainingConfig(use_cpu=True, **{setting: value})
-    groups = make_optimizer(model.classifier, config, torch.device("cpu")).param_groups
+    groups = make_optimizer(model, config, torch.device("cpu")).param_groups
     assert groups[0][key] == expected
 
 
 def test_loras_rank_and_alpha(model_folder: Path) -> None:
     _, model = data_and_model(model_folder)
     add_adapters(model, 4, 12)
-    pairs = [module for module in model.stock.modules() if hasattr(module, "lora_A")]
+    pairs = [module for module in model.model.modules() if hasattr(module, "lora_A")]
     assert {module.scaling["default"] for module in pairs} == {3.0}
     assert {module.lora_A["default"].out_features for module in pairs} == {4}
 
@@ -48,7 +48,7 @@ def weights_after_pairs(folder: Path, **changes: Any) -> list[torch.Tensor]:
     data, model = data_and_model(folder)
     config = TrainingConfig(use_cpu=True, learning_rate=1e-3, **changes)
     contrastive.contrastive_warmup(model, data, config.start(), config, 2)
-    return [parameter.detach().clone() for parameter in model.stock.parameters()]
+    return [parameter.detach().clone() for parameter in model.model.parameters()]
 
 
 def test_the_seed_draws_the_pairs(model_folder: Path) -> None:
@@ -77,12 +77,12 @@ def test_a_dry_run_changes_nothing(model_folder: Path, steps: int) -> None:
     data, model = data_and_model(model_folder)
     config = TrainingConfig(use_cpu=True)
     trainer = make_trainer(model, data, config, config.start(), 8)
-    trainer.fit(steps * 8)
-    before = copy.deepcopy((model.stock.state_dict(), trainer.strategy.optimizer.state_dict()))
+    trainer.fit(end=steps * 8)
+    before = copy.deepcopy((model.model.state_dict(), trainer.strategy.optimizer.state_dict()))
     dry_run.measure(trainer)
-    gradients = [parameter.grad for parameter in model.stock.parameters() if parameter.grad is not None]
+    gradients = [parameter.grad for parameter in model.model.parameters() if parameter.grad is not None]
     assert all(not gradient.any() for gradient in gradients)
-    after = model.stock.state_dict(), trainer.strategy.optimizer.state_dict()
+    after = model.model.state_dict(), trainer.strategy.optimizer.state_dict()
     torch.testing.assert_close(after, before, rtol=0, atol=0)
 
 

@@ -13,7 +13,7 @@ import pytest
 from classify.errors import Interrupted
 from classify.training import run
 from classify.training.run import train
-from classify.training.setup import Run
+from classify.training.setup import TrainingContext
 from tests.support.runs import make_config, read_json, stop_at
 
 
@@ -32,7 +32,7 @@ def test_a_plan_that_fits_and_a_run_that_resumes_to_it(
 
     The clock stands still: a model as tiny as this one spends its time on checkpoints, which no plan foresees.
     """
-    monkeypatch.setattr(Run, "elapsed", property(lambda _: 6.0))
+    monkeypatch.setattr(TrainingContext, "elapsed", property(lambda _: 6.0))
 
     def config(**changes: Any) -> Any:
         return make_config(
@@ -67,7 +67,7 @@ def test_a_rate_that_was_too_good_ends_at_the_limit(
 ) -> None:
     """The plan is for thousands of epochs; the clock says otherwise after some steps."""
     clock = iter(range(1000))
-    monkeypatch.setattr(Run, "elapsed", property(lambda _: float(next(clock))))
+    monkeypatch.setattr(TrainingContext, "elapsed", property(lambda _: float(next(clock))))
     monkeypatch.setattr(run.dry_run, "measure", lambda *_: 1e6)
     config = make_config(model_folder, table, tmp_path / "out", num_train_epochs=1e3, max_minutes=10.5 / 60)
     out = train(config)

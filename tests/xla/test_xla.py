@@ -73,7 +73,7 @@ def test_nothing_is_compiled_once_the_shapes_are_known(model_folder: Path) -> No
     assert config.device.type == "xla"
     data, model = data_and_model(model_folder)
     model.pad_for(config.start().accelerator)
-    model.classifier.to(config.device)
+    model.to(config.device)
     trainer = make_trainer(model, data, config, config.start(), 19)
     seen = [compilations() for _ in trainer.steps()]
     # 57 rows of up to 27 tokens: batches of 16 or 32 tokens, of 8, 16 or 32 rows.

@@ -111,13 +111,14 @@ class Strategy:
         copy_grads_to_masters(self.masters)
 
     def local_backward(self, loss: torch.Tensor) -> None:
-        """Add the gradients of this rank's loss inside `without_exchange`; `sum_gradients` comes behind it."""
+        """Add the gradients of a loss of features, of this rank alone; `sum_gradients` follows."""
         self.scaler.scale(loss).backward()
         copy_grads_to_masters(self.masters)
 
     def sum_gradients(self) -> None:
         """Sum the gradients of `local_backward` over the ranks. A collective."""
-        self.world.add_gradients(self.trained)
+        head = {id(self.masters.get(parameter, parameter)) for parameter in self.classifier.output_layer.parameters()}
+        self.world.add_gradients([parameter for parameter in self.trained if id(parameter) not in head])
 
     def without_exchange(self) -> contextlib.AbstractContextManager[Any]:
         """Allow passes of this rank alone inside: nothing is exchanged, unless `forward_is_collective`."""

@@ -7,6 +7,8 @@ exchanged behind every micro-batch: FSDP exists to avoid keeping whole ones.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -33,6 +35,12 @@ class FSDPStrategy(Strategy):
     def forward_is_collective(self) -> bool:
         """Return True: the ranks gather each layer in every pass."""
         return True
+
+    def set_output_layer(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
+        """Set the head's weights in their shards; behind a forward pass the outermost ones are still gathered."""
+        module: Any = self.module
+        module.reshard()
+        super().set_output_layer(weight, bias)
 
     def local_backward(self, loss: torch.Tensor) -> None:
         """Add gradients, which backward passes average over the ranks: so they are scaled to their sum."""
