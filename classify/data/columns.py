@@ -12,26 +12,12 @@ from classify.data.content import ColumnStats, binary_columns, column_stats
 from classify.data.names import GROUP_NAMES, LABEL_NAMES, PAIRED_NAMES, TEXT_NAMES
 from classify.data.table import Table
 from classify.data.text_hashes import EMPTY
+from classify.decision import Decision
 from classify.errors import InputError
 
 # Candidates and columns that a refusal names, and how much longer the texts of another column must be to count.
 _SHOWN, _LISTED = 5, 20
 _LONGER = 1.5
-
-
-@dataclass(frozen=True)
-class Decision:
-    """One thing the program decided by itself, and the flag that overrides it."""
-
-    what: str
-    value: str
-    why: str
-    flag: str
-
-    def line(self) -> str:
-        """As printed: what was chosen, why, and how to choose otherwise."""
-        how = f" ({self.flag} to change)" if self.flag else ""
-        return f"{self.what}: {self.value} - {self.why}{how}"
 
 
 @dataclass(frozen=True)

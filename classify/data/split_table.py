@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from classify.config.schema import DataConfig
 from classify.data import split_record
-from classify.data.columns import Decision, empty_texts
+from classify.data.columns import empty_texts
 from classify.data.labels import ClassNames, case_variants
 from classify.data.names import SPLITS, split_called
 from classify.data.near_duplicates import near_duplicates
@@ -20,6 +20,7 @@ from classify.data.splits import LabelEncoder, Rows, Split, Splits, Targets
 from classify.data.table import Table
 from classify.data.text_hashes import find_overlap, normalize_text
 from classify.data.times import read_times
+from classify.decision import Decision
 from classify.errors import InputError
 
 # Share of the rows of `--data` to validate on, and to test.

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from classify.data.columns import Decision
 from classify.data.table import Table
+from classify.decision import Decision
 
 Rows = npt.NDArray[np.int64]
 Targets = npt.NDArray[Any]

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.config.schema import TrainingConfig
-from classify.data.columns import Decision
 from classify.data.reading import InputTables
 from classify.data.table import Table
+from classify.decision import Decision
 from classify.evaluation.baseline import Baseline, MajorityBaseline
 from classify.evaluation.metrics import Scores
 

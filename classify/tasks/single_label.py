@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.config.schema import TrainingConfig
-from classify.data.columns import Decision
 from classify.data.labels import ClassNames, find_labels, label_ids
 from classify.data.reading import InputTables
 from classify.data.table import Table
+from classify.decision import Decision
 from classify.evaluation.baseline import Baseline, MajorityBaseline, fit_baseline
 from classify.evaluation.metrics import Scores, classification_metrics, score_classes, softmax
 from classify.tasks.base import Array, Loss, Task
@@ -50,7 +50,7 @@ class SingleLabel(Task):
 
     def decision(self) -> Decision:
         """One line on the classes."""
-        return Decision("task", f"one of {len(self.labels)} classes", "one label stands in each row", "--label-column")
+        return Decision("task", f"one of {len(self.labels)} classes", "one label per row", "--label-column")
 
     def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.int64]:
         """The class number of each row."""

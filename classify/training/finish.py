@@ -125,17 +125,17 @@ def _restore_kept_weights(context: TrainingContext, trainer: Trainer) -> tuple[f
         if not load_weights_of(context.output, context.strategy, step):
             return trainer.epoch, progress.step
         context.output.log(
-            f"keep: the weights of epoch {epoch:g}, which scored best on the validation split (--keep)"
+            f"keep: weights of epoch {epoch:g} (best on the validation split; --keep)"
             if step > 0
-            else "note: fine-tuning did not improve on the logistic regression that it began with, so the weights "
-            "before it are kept; try a lower --learning-rate, more --epochs or more rows"
+            else "note: fine-tuning did not beat the logistic regression it started from, whose weights are kept; try a "
+            "lower --learning-rate, more --epochs or more rows"
         )
     elif progress.best is not None and progress.best[metric] != kept[metric]:
         best, name = progress.best, metrics.display_name(metric)
         earlier = f"epoch {best['epoch']:g}" if best["step"] else "the start"
         context.output.log(
-            f"note: the last weights are kept: {name} {kept[metric]:.3f} on {rows} validation rows, "
-            f"and {earlier} had {best[metric]:.3f}, which may be chance (--keep to change)"
+            f"keep: last weights ({name} {kept[metric]:.3f} on {rows} validation rows; {earlier} had {best[metric]:.3f}, "
+            "which may be chance; --keep)"
         )
     return epoch, step
 

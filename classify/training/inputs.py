@@ -11,12 +11,12 @@ from pathlib import Path
 
 from classify.config.fields import shown_name
 from classify.config.schema import FIELDS, RunConfig, TrainingConfig
-from classify.data.columns import Decision
 from classify.data.inspect import inspect_splits
 from classify.data.reading import read_tables
 from classify.data.source import STANDARD_INPUT
 from classify.data.split_table import split_table
 from classify.data.splits import Splits
+from classify.decision import Decision
 from classify.errors import ErrorList, InputError
 from classify.evaluation.predictions_file import check_columns_free
 from classify.launch import device_plan, launcher

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from classify.config.schema import RunConfig
 from classify.config.stored_run import earlier_commands
-from classify.data.columns import Decision
 from classify.data.sampler import BatchSampler, balance_by_cost, end_in_time, token_cost
+from classify.decision import Decision
 from classify.errors import InputError, Interrupted
 from classify.evaluation.metrics import format_metrics
 from classify.launch import launcher
@@ -199,7 +199,7 @@ def _start(context: TrainingContext, trainer: Trainer, evaluate: Evaluate) -> No
         "contrastive_seconds": seconds,
     }
     context.output.log(
-        f"head: logistic regression on the model's output of {probe.rows} rows, validation "
+        f"head: logistic regression on the model's output of {probe.rows:,} rows, validation "
         f"{format_metrics(score.metrics)} ({time.perf_counter() - begin:.1f} s; --head)"
     )
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from classify.config.schema import RunConfig
-from classify.data.columns import Decision
 from classify.data.files import write_json
 from classify.data.splits import Splits
+from classify.decision import Decision
 from classify.errors import Interrupted
 from classify.training.output import Output
 

@@ -15,7 +15,6 @@ import numpy.typing as npt
 import torch
 
 from classify.config.schema import RunConfig
-from classify.data.columns import Decision
 from classify.data.coverage import check_coverage, check_ids
 from classify.data.splits import Split, Splits
 from classify.data.tokenize import (
@@ -27,6 +26,7 @@ from classify.data.tokenize import (
     padding_id,
     tokenize_columns,
 )
+from classify.decision import Decision
 from classify.distributed.batch_norm import describe_synchronization
 from classify.distributed.world import World
 from classify.errors import InputError

@@ -8,12 +8,12 @@ import pytest
 from classify.config.parser import parse_training
 from classify.config.schema import DEFAULT_MODEL, DataConfig, ModelConfig, RunConfig
 from classify.data import coverage
-from classify.data.tokenize import Tokens
+from classify.data.tokenize import Segment, Template, Tokens
 
 
 def tokens(rows: list[list[int]]) -> Tokens:
     offsets = np.cumsum([0, *map(len, rows)])
-    return Tokens(np.array([i for row in rows for i in row], np.int32), offsets, (2,), (3,), 64)
+    return Tokens(Segment(np.array([i for row in rows for i in row], np.int32), offsets), Template((2,), (3,)), 64)
 
 
 def test_the_share_is_that_of_the_rows_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

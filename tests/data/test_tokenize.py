@@ -32,11 +32,11 @@ def test_ids_are_those_of_transformers(model_folder: Path, max_length: int) -> N
     tokenizer = load_tokenizer(str(model_folder))
     got = tokenize(tokenizer, TEXTS, max_length)
     wanted = tokenizer(TEXTS, truncation=True, max_length=max_length)["input_ids"]
-    flat, lengths = got.collate(np.arange(len(TEXTS)))
-    assert flat.tolist() == [token for ids in wanted for token in ids]
-    assert lengths.tolist() == got.lengths.tolist() == [len(ids) for ids in wanted]
+    collated = got.collate(np.arange(len(TEXTS)))
+    assert collated.ids.tolist() == [token for ids in wanted for token in ids]
+    assert collated.lengths.tolist() == got.lengths.tolist() == [len(ids) for ids in wanted]
     some = np.array([52, 3, 50, 3])
-    assert got.collate(some)[0].tolist() == [token for row in some for token in wanted[row]]
+    assert got.collate(some).ids.tolist() == [token for row in some for token in wanted[row]]
 
 
 def test_truncation_and_padding_of_the_embedded_tokenizer_are_off() -> None:
@@ -46,7 +46,7 @@ def test_truncation_and_padding_of_the_embedded_tokenizer_are_off() -> None:
     assert len(tokenizer(["a", "a b c"])["input_ids"][0]) == 3
     got = tokenize(tokenizer, ["word " * 300, "Hello, world!"], 512)
     assert got.lengths.tolist() == [302, 6]
-    assert (got.prefix, got.suffix) == ((101,), (102,))
+    assert (got.template.prefix, got.template.suffix) == ((101,), (102,))
 
 
 def test_the_cache_is_used_and_mapped(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,8 +55,8 @@ def test_the_cache_is_used_and_mapped(model_folder: Path, tmp_path: Path, monkey
     first = tokenize(tokenizer, TEXTS, 64, digest="table-1")
     monkeypatch.setattr(module, "_encode", lambda *_: pytest.fail("tokenised twice"))
     again = tokenize(tokenizer, TEXTS, 10, digest="table-1")
-    assert isinstance(again.ids, np.memmap)
-    assert again.ids.tolist() == first.ids.tolist()
+    assert isinstance(again.first.ids, np.memmap)
+    assert again.first.ids.tolist() == first.first.ids.tolist()
     with pytest.raises(pytest.fail.Exception):
         tokenize(tokenizer, TEXTS, 64, digest="table-2")
     with pytest.raises(pytest.fail.Exception):  # the same table, read by another tokenizer
@@ -66,10 +66,10 @@ def test_the_cache_is_used_and_mapped(model_folder: Path, tmp_path: Path, monkey
 def test_a_damaged_cache_is_made_anew(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     tokenizer = load_tokenizer(str(model_folder))
-    wanted = tokenize(tokenizer, TEXTS, 64, digest="t").ids.tolist()
+    wanted = tokenize(tokenizer, TEXTS, 64, digest="t").first.ids.tolist()
     (folder,) = [path for path in cache.cache_folder().iterdir() if path.is_dir()]
     (folder / "ids.bin").write_bytes(b"garbage")
-    assert tokenize(tokenizer, TEXTS, 64, digest="t").ids.tolist() == wanted
+    assert tokenize(tokenizer, TEXTS, 64, digest="t").first.ids.tolist() == wanted
 
 
 def test_what_killed_processes_left_in_the_cache_goes(
@@ -78,7 +78,7 @@ def test_what_killed_processes_left_in_the_cache_goes(
     """An entry without its ids, once; and entries that were being made, once they are a day old."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     tokenizer = load_tokenizer(str(model_folder))
-    wanted = tokenize(tokenizer, TEXTS, 64, digest="t").ids.tolist()
+    wanted = tokenize(tokenizer, TEXTS, 64, digest="t").first.ids.tolist()
     (folder,) = [path for path in cache.cache_folder().iterdir() if path.is_dir()]
     (folder / "ids.bin").unlink()
     old, new = folder.parent / ".making-old", folder.parent / ".making-new"
@@ -86,7 +86,7 @@ def test_what_killed_processes_left_in_the_cache_goes(
         leftover.mkdir()
     os.utime(old, (0, 0))
     for _ in range(2):
-        assert tokenize(tokenizer, TEXTS, 64, digest="t").ids.tolist() == wanted
+        assert tokenize(tokenizer, TEXTS, 64, digest="t").first.ids.tolist() == wanted
     assert (folder / "ids.bin").exists()
     assert (old.exists(), new.exists()) == (False, True)
 
@@ -121,8 +121,8 @@ def test_default_max_length() -> None:
 
 def test_the_defaults_limit_is_named_where_it_cuts() -> None:
     long = np.array([10] * 90 + [700] * 10)
-    cut = "10 of 100 training texts are longer and cut at the end"
-    assert max_length_reason(long, 512, 8192, given=False) == f"{cut}; 512 is the default's limit"
+    cut = "10 of 100 training texts are longer and truncated"
+    assert max_length_reason(long, 512, 8192, given=False) == f"{cut}; 512 is the default limit"
     assert max_length_reason(long, 512, 512, given=False) == cut  # the model's own
     assert max_length_reason(long, 512, 8192, given=True) == cut
     assert max_length_reason(np.array([5, 6]), 512, 8192, given=False) == "no text is longer"
@@ -138,5 +138,5 @@ def test_the_cache_knows_a_column_by_its_values(
     lengths = []
     for names in (("text", "label"), ("label", "text")):
         table = read_table(str(tmp_path / "test.csv"), options=ReadOptions(columns=names))
-        lengths.append(tokenize_columns(tokenizer, table, "text", 64).full_lengths.tolist())
+        lengths.append(tokenize_columns(tokenizer, table, ["text"], 64).full_lengths.tolist())
     assert lengths == [[3, 3], [6, 6]]

@@ -154,7 +154,7 @@ def plain_run(folder: Path) -> dict[str, Any]:
         rate = (number + 1) / warmup if number < warmup else (20 - number) / (20 - warmup)
         for group in optimizer.param_groups:
             group["lr"] = LEARNING_RATE * rate
-        texts = [data.tokens.collate(np.array([row]))[0].tolist() for row in step.rows]
+        texts = [data.tokens.collate(np.array([row])).ids.tolist() for row in step.rows]
         longest = max(map(len, texts))
         ids = torch.tensor([text + [0] * (longest - len(text)) for text in texts])
         mask = torch.tensor([[1] * len(text) + [0] * (longest - len(text)) for text in texts])
@@ -168,7 +168,7 @@ def plain_run(folder: Path) -> dict[str, Any]:
     model.eval()
     with torch.no_grad():
         logits = [
-            model(input_ids=torch.from_numpy(data.tokens.collate(np.array([row]))[0])[None]).logits[0].numpy()
+            model(input_ids=torch.from_numpy(data.tokens.collate(np.array([row])).ids)[None]).logits[0].numpy()
             for row in range(ROWS)
         ]
     weights = {f"w/{name}": p.detach().numpy() for name, p in model.named_parameters()} | start

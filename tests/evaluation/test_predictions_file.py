@@ -75,14 +75,14 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1"])
-def test_cells_that_begin_like_formulas_are_guarded_where_that_is_asked_for(tmp_path: Path, text: str) -> None:
+def test_cells_that_look_like_formulas_are_escaped_on_request(tmp_path: Path, text: str) -> None:
     with (tmp_path / "in.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file, quoting=csv.QUOTE_ALL).writerows([("text", "note"), (text, "-1.5"), ("two", "+3")])
     table = read_table(str(tmp_path / "in.csv"))
-    for guarded in (False, True):
-        write_predictions(tmp_path / "p.csv", table, np.arange(2), ["class"], [[text], ["b"]], guarded=guarded)
+    for escaped in (False, True):
+        write_predictions(tmp_path / "p.csv", table, np.arange(2), ["class"], [[text], ["b"]], escape_formulas=escaped)
         again = read_table(str(tmp_path / "p.csv"))
-        sign = "'" if guarded else ""
+        sign = "'" if escaped else ""
         assert again.column("text") == [f"{sign}{text}", "two"]
         assert again.column("class") == [f"{sign}{text}", "b"]
         assert again.column("note") == ["-1.5", "+3"], "numbers stay numbers"

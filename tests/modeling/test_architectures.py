@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from classify.config.schema import TrainingConfig
-from classify.data.tokenize import Tokens, load_tokenizer, tokenize
+from classify.data.tokenize import Collated, Tokens, load_tokenizer, tokenize
 from classify.distributed.sharding import parameter_depths, repeated_layers
 from classify.errors import InputError
 from classify.modeling.classifier import Classifier, output_layer
@@ -59,7 +59,7 @@ def test_packed_logits_are_those_of_the_stock_model(folders: dict[str, Path], ki
         got = model(model.batch(tokens, rows))
         model.use_packing(False)
         for place, row in enumerate(rows):
-            ids = torch.from_numpy(tokens.collate(np.array([row]))[0])[None]
+            ids = torch.from_numpy(tokens.collate(np.array([row])).ids)[None]
             alone = model.model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0]
             assert (got[place] - alone).abs().max() < 2e-5, tokens.lengths[row]
 
@@ -75,7 +75,7 @@ def test_the_last_feed_forward_part_sees_one_token_a_text(folders: dict[str, Pat
         found[-1].register_forward_pre_hook(lambda _, args: sizes.append(args[0].shape[:-1].numel()))
     rows = np.arange(6)
     model.use_packing(True)
-    checkpoint_activations(model)
+    checkpoint_activations(model.model)
     model.train()
     model(model.batch(tokens, rows)).sum().backward()
     total = int(tokens.lengths[rows].sum())
@@ -85,6 +85,26 @@ def test_the_last_feed_forward_part_sees_one_token_a_text(folders: dict[str, Pat
     model.use_packing(False)
     model(model.batch(tokens, rows))
     assert sizes == [6 * int(tokens.lengths[rows].max())] * 2
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in WHOLE])
+def test_the_last_layer_attends_from_one_token_a_text(
+    folders: dict[str, Path], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import classify.modeling.kernels.attention as module
+
+    calls: list[bool] = []
+    honest = module.attend
+
+    def counted(*tensors: Any, cls_only: bool, **settings: Any) -> torch.Tensor:
+        calls.append(cls_only)
+        return honest(*tensors, cls_only=cls_only, **settings)
+
+    monkeypatch.setattr(module, "attend", counted)
+    model, tokens = load(folders[kind])
+    model.use_packing(True)
+    model.train()(model.batch(tokens, np.arange(6)))
+    assert calls == [False, True]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -135,8 +155,8 @@ def test_wrong_boundaries_are_noticed(
 
     honest = module.pack
 
-    def leaky(tokens: Tokens, rows: Any, first_position: int) -> Any:
-        batch = honest(tokens, rows, first_position)
+    def leaky(collated: Collated, first_position: int) -> Any:
+        batch = honest(collated, first_position)
         groups = list(batch.boundaries.groups)
         if len(groups) > 1:  # the last text's first token becomes the one before's last
             (before, count, length), (start, one, last) = groups[-2:]
@@ -189,8 +209,8 @@ def test_the_kernel_of_scores_is_checked_for_training_too(
 ) -> None:
     import classify.modeling.packing as module
 
-    honest = module._text_by_text
-    monkeypatch.setattr(module, "_text_by_text", lambda *given: honest(*given).roll(1, 0))
+    honest = module._attend_by_length
+    monkeypatch.setattr(module, "_attend_by_length", lambda *given: honest(*given).roll(1, 0))
     model, tokens = load(folders["bert"])
     assert "packed and padded scored logits differ" in decide(model, tokens, np.arange(len(tokens)))
     assert not model.packed

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from classify.modeling import layout as rooms
+from classify.modeling import layout as layouts
 from classify.modeling.kernels.attention import attend
 from classify.modeling.layout import make_layout
 
@@ -18,13 +18,13 @@ Runs = list[tuple[int, int, int]]
 
 def runs_of(lengths: list[int]) -> Runs:
     """Runs of equal length, as a packed row has them."""
-    found: Runs = []
+    runs: Runs = []
     start = 0
-    for length, group in itertools.groupby(lengths):
-        count = len(list(group))
-        found.append((start, count, length))
+    for length, equal in itertools.groupby(lengths):
+        count = len(list(equal))
+        runs.append((start, count, length))
         start += count * length
-    return found
+    return runs
 
 
 def inputs(tokens: int, heads: int, size: int, dtype: torch.dtype) -> list[torch.Tensor]:
@@ -32,11 +32,11 @@ def inputs(tokens: int, heads: int, size: int, dtype: torch.dtype) -> list[torch
     return [torch.randn(tokens, heads, size, generator=generator, dtype=dtype).requires_grad_() for _ in range(3)]
 
 
-def text_by_text(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: list[int], reach: int) -> torch.Tensor:
+def text_by_text(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: list[int], window: int) -> torch.Tensor:
     parts = []
     for one, two, three in zip(q.split(lengths), k.split(lengths), v.split(lengths), strict=True):
         along = torch.arange(len(one))
-        mask = (along[:, None] - along[None, :]).abs() <= reach if reach >= 0 else None
+        mask = (along[:, None] - along[None, :]).abs() <= window if window >= 0 else None
         out = scaled_dot_product_attention(*(t.transpose(0, 1) for t in (one, two, three)), attn_mask=mask)
         parts.append(out.transpose(0, 1))
     return torch.cat(parts)
@@ -48,19 +48,19 @@ LENGTHS = {
     "equal": [6, 6, 6],
     "one": [5],
     "very unequal": [200, 2, 2, 2, 2],
-    "several sweeps": [80, 80, 80, 70, 40, 40, 9],
+    "several groups": [80, 80, 80, 70, 40, 40, 9],
 }
 
 
 @pytest.fixture(autouse=True)
 def small_caches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that these few texts make several sweeps where they are long."""
-    monkeypatch.setattr(rooms, "_CACHED", 30_000)
-    monkeypatch.setattr(rooms, "_LONG", 30_000)
-    monkeypatch.setattr(rooms, "_BLOCK", 48)
+    """So that these few texts make several groups where they are long."""
+    monkeypatch.setattr(layouts, "_CACHED", 30_000)
+    monkeypatch.setattr(layouts, "_LONG", 30_000)
+    monkeypatch.setattr(layouts, "_BLOCK", 48)
 
 
-def bytes_kept(length: int, reach: int, dropout: float) -> int:
+def bytes_kept(length: int, window: int, dropout: float) -> int:
     """What attention of one text in 12 heads of 32 keeps for its backward pass."""
     kept: dict[int, int] = {}
 
@@ -71,43 +71,43 @@ def bytes_kept(length: int, reach: int, dropout: float) -> int:
 
     given = inputs(length, 12, 32, torch.float32)
     with torch.autograd.graph.saved_tensors_hooks(look, lambda tensor: tensor):
-        attend(*given, make_layout([(0, 1, length)], 12), scale=0.2, dropout=dropout, reach=reach)
+        attend(*given, make_layout([(0, 1, length)], 12), scale=0.2, dropout=dropout, window=window)
     return sum(kept.values())
 
 
-@pytest.mark.parametrize("reach", [-1, 64])
+@pytest.mark.parametrize("window", [-1, 64])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_memory_grows_with_a_long_text_and_not_with_its_square(
-    reach: int, dropout: float, monkeypatch: pytest.MonkeyPatch
+    window: int, dropout: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Little more than queries, keys and values are kept; all scores of 1,024 tokens would take 48 MiB."""
     monkeypatch.undo()
-    assert bytes_kept(1024, reach, dropout) < 1024 * 12 * 32 * 4 * 4
-    assert bytes_kept(2048, reach, dropout) < 2.1 * bytes_kept(1024, reach, dropout)
+    assert bytes_kept(1024, window, dropout) < 1024 * 12 * 32 * 4 * 4
+    assert bytes_kept(2048, window, dropout) < 2.1 * bytes_kept(1024, window, dropout)
 
 
-@pytest.mark.parametrize("reach", [8, 64])
-def test_a_long_text_is_computed_within_its_reach_alone(reach: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("window", [8, 64])
+def test_a_long_text_is_computed_within_its_window_alone(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    (sweep,) = make_layout([(0, 1, 1024)], 12).sweeps
-    blocks = list(sweep.blocks(reach, first_only=False))
+    (group,) = make_layout([(0, 1, 1024)], 12).bucket_groups
+    blocks = list(group.blocks(window, cls_only=False))
     seen = [(query, key) for block in blocks for query in _range(block.queries) for key in _range(block.keys)]
-    assert len(seen) <= 1024 * 4 * reach
+    assert len(seen) <= 1024 * 4 * window
     assert len(seen) == len(set(seen))
-    assert {(query, key) for query in range(1024) for key in range(1024) if abs(query - key) <= reach} <= set(seen)
+    assert {(query, key) for query in range(1024) for key in range(1024) if abs(query - key) <= window} <= set(seen)
 
 
 def _range(part: slice) -> range:
     return range(part.start, part.stop)
 
 
-@pytest.mark.parametrize("reach", [-1, 2])
+@pytest.mark.parametrize("window", [-1, 2])
 @pytest.mark.parametrize("name", LENGTHS)
-def test_the_same_as_torchs_attention_and_gradients(name: str, reach: int) -> None:
+def test_the_same_as_torchs_attention_and_gradients(name: str, window: int) -> None:
     lengths = LENGTHS[name]
     own, theirs = (inputs(sum(lengths), 2, 4, torch.float32) for _ in range(2))
-    got = attend(*own, make_layout(runs_of(lengths), 2), scale=0.5, dropout=0.0, reach=reach)
-    want = text_by_text(*theirs, lengths, reach)
+    got = attend(*own, make_layout(runs_of(lengths), 2), scale=0.5, dropout=0.0, window=window)
+    want = text_by_text(*theirs, lengths, window)
     torch.testing.assert_close(got, want)
     weight = torch.randn(got.shape, generator=torch.Generator().manual_seed(2))
     (got * weight).sum().backward()
@@ -116,17 +116,17 @@ def test_the_same_as_torchs_attention_and_gradients(name: str, reach: int) -> No
         torch.testing.assert_close(a.grad, b.grad)
 
 
-@pytest.mark.parametrize("reach", [-1, 2])
+@pytest.mark.parametrize("window", [-1, 2])
 @pytest.mark.parametrize("name", LENGTHS)
-def test_first_tokens_alone_get_the_same_attention_and_gradients(name: str, reach: int) -> None:
+def test_first_tokens_alone_get_the_same_attention_and_gradients(name: str, window: int) -> None:
     lengths = LENGTHS[name]
     starts = torch.tensor([0, *itertools.accumulate(lengths[:-1])])
     weight = torch.randn(len(lengths), 2, 4, generator=torch.Generator().manual_seed(2))
     found = []
-    for first_only in (False, True):
+    for cls_only in (False, True):
         own = inputs(sum(lengths), 2, 4, torch.float32)
         layout = make_layout(runs_of(lengths), 2)
-        got = attend(*own, layout, scale=0.5, dropout=0.0, reach=reach, first_only=first_only)
+        got = attend(*own, layout, scale=0.5, dropout=0.0, window=window, cls_only=cls_only)
         (got[starts] * weight).sum().backward()
         found.append([got[starts], *(tensor.grad for tensor in own)])
     for whole, first in zip(*found, strict=True):
@@ -142,7 +142,7 @@ def test_half_precision_computes_short_texts_in_full(lengths: list[int], exact: 
     for dtype in (torch.bfloat16, torch.float32):
         drawn = inputs(sum(lengths), 2, 8, torch.float32)
         own = [tensor.detach().bfloat16().to(dtype).requires_grad_() for tensor in drawn]
-        got = attend(*own, make_layout(runs_of(lengths), 2), scale=0.4, dropout=0.0, reach=-1)
+        got = attend(*own, make_layout(runs_of(lengths), 2), scale=0.4, dropout=0.0, window=-1)
         got.sum().backward()
         found.append([one.bfloat16() for one in (got.detach(), *(tensor.grad for tensor in own))])
     assert all(torch.equal(half, full) for half, full in zip(*found, strict=True)) == exact
@@ -150,64 +150,64 @@ def test_half_precision_computes_short_texts_in_full(lengths: list[int], exact: 
         torch.testing.assert_close(half, full, rtol=0.05, atol=0.05)
 
 
-@pytest.mark.parametrize("first_only", [False, True])
+@pytest.mark.parametrize("cls_only", [False, True])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-@pytest.mark.parametrize(("narrowest", "reach"), [(1, -1), (1, 1), (16, -1)])
+@pytest.mark.parametrize(("narrowest", "window"), [(1, -1), (1, 1), (16, -1)])
 def test_gradients_are_those_of_finite_differences(
-    narrowest: int, reach: int, dropout: float, first_only: bool, monkeypatch: pytest.MonkeyPatch
+    narrowest: int, window: int, dropout: float, cls_only: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In several buckets, and with dropout, too: the same entries are dropped in the backward pass."""
-    monkeypatch.setattr(rooms, "_CALLS", 0.0)
-    monkeypatch.setattr(rooms, "_NARROWEST", narrowest)
-    monkeypatch.setattr(rooms, "_CACHED", 40 if narrowest == 1 else 30_000)
-    monkeypatch.setattr(rooms, "_LONG", 60)
-    monkeypatch.setattr(rooms, "_BLOCK", 4)
+    monkeypatch.setattr(layouts, "_CALLS", 0.0)
+    monkeypatch.setattr(layouts, "_NARROWEST", narrowest)
+    monkeypatch.setattr(layouts, "_CACHED", 40 if narrowest == 1 else 30_000)
+    monkeypatch.setattr(layouts, "_LONG", 60)
+    monkeypatch.setattr(layouts, "_BLOCK", 4)
     lengths = [6, 4, 3, 3, 1] if narrowest == 1 else [4, 3, 3, 1]
     layout = make_layout(runs_of(lengths), 2)
-    assert [len(sweep.buckets) for sweep in layout.sweeps] == ([1, 1, 2] if narrowest == 1 else [1])
-    assert [sweep.is_long for sweep in layout.sweeps] == ([True, False, False] if narrowest == 1 else [False])
+    assert [len(group.buckets) for group in layout.bucket_groups] == ([1, 1, 2] if narrowest == 1 else [1])
+    assert [group.is_long for group in layout.bucket_groups] == ([True, False, False] if narrowest == 1 else [False])
 
     def seeded(*tensors: torch.Tensor) -> torch.Tensor:
         torch.manual_seed(0)
-        return attend(*tensors, layout, scale=0.7, dropout=dropout, reach=reach, first_only=first_only)
+        return attend(*tensors, layout, scale=0.7, dropout=dropout, window=window, cls_only=cls_only)
 
     assert torch.autograd.gradcheck(seeded, tuple(inputs(sum(lengths), 2, 3, torch.float64)))
 
 
 @pytest.mark.parametrize("lengths", [[12, 7, 7], [40]], ids=["short", "one long"])
 def test_dropout_drops_its_share_and_keeps_the_mean(lengths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rooms, "_CACHED", 4000)
-    monkeypatch.setattr(rooms, "_LONG", 4000)
+    monkeypatch.setattr(layouts, "_CACHED", 4000)
+    monkeypatch.setattr(layouts, "_LONG", 4000)
     q, k, v = inputs(sum(lengths), 4, 8, torch.float32)
     layout = make_layout(runs_of(lengths), 4)
     with torch.no_grad():
-        whole = attend(q, k, v, layout, scale=0.3, dropout=0.0, reach=-1)
+        whole = attend(q, k, v, layout, scale=0.3, dropout=0.0, window=-1)
         torch.manual_seed(0)
-        draws = torch.stack([attend(q, k, v, layout, scale=0.3, dropout=0.25, reach=-1) for _ in range(2000)])
+        draws = torch.stack([attend(q, k, v, layout, scale=0.3, dropout=0.25, window=-1) for _ in range(2000)])
     assert not torch.equal(draws[0], draws[1])
     torch.testing.assert_close(draws.mean(dim=0), whole, rtol=0, atol=0.06)
 
 
-def test_sweeps_hold_every_text_once_and_end_where_the_caches_do() -> None:
-    lengths = LENGTHS["several sweeps"]
+def test_groups_hold_every_text_once_and_end_where_the_caches_do() -> None:
+    lengths = LENGTHS["several groups"]
     layout = make_layout(runs_of(lengths), 2)
     assert layout.sources[layout.places].tolist() == list(range(2 * sum(lengths)))
     assert sum(bucket.shape[0] for bucket in layout.buckets) == len(lengths)
-    assert len(layout.sweeps) > 2
+    assert len(layout.bucket_groups) > 2
     entries = texts = 0
-    for sweep in layout.sweeps:
-        assert (sweep.entry, sweep.text) == (entries, texts)
-        entries += sum(math.prod(bucket.shape) for bucket in sweep.buckets)
-        texts += sum(math.prod(bucket.shape[:2]) for bucket in sweep.buckets)
-        assert sweep.count_scores(first_only=False) <= 30_000
+    for group in layout.bucket_groups:
+        assert (group.entry, group.text) == (entries, texts)
+        entries += sum(math.prod(bucket.shape) for bucket in group.buckets)
+        texts += sum(math.prod(bucket.shape[:2]) for bucket in group.buckets)
+        assert group.count_scores(cls_only=False) <= 30_000
     assert entries == len(layout.sources)
     assert texts == len(layout.firsts)
     alone = make_layout([(0, 3, 200)], 2)
-    assert [sweep.count_scores(first_only=False) for sweep in alone.sweeps] == [2 * 208 * 208] * 3
+    assert [group.count_scores(cls_only=False) for group in alone.bucket_groups] == [2 * 208 * 208] * 3
 
 
 def test_buckets_hold_every_token_once_and_join_what_is_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rooms, "_CACHED", 1 << 20)
+    monkeypatch.setattr(layouts, "_CACHED", 1 << 20)
     lengths = sorted(torch.randint(3, 40, (32,), generator=torch.Generator().manual_seed(0)).tolist(), reverse=True)
     layout = make_layout(runs_of(lengths), 12)
     assert layout.sources[layout.places].tolist() == list(range(12 * sum(lengths)))

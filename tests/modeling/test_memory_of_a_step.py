@@ -49,7 +49,7 @@ def test_a_step_takes_what_is_estimated_or_a_little_less(folder: Path, name: str
     lengths = data.tokens.lengths_of(data.rows)
     need = training_need(
         model.model.config.to_dict(),
-        count_weights(folder),
+        (count_weights(folder), 0),
         ROWS,
         float(lengths.mean()),
         half=name == "bf16",

@@ -60,7 +60,7 @@ def test_weights_of_a_wrapper_are_read_and_saved_without_its_prefix(
 ) -> None:
     folder = copy_with_config(model_folder, tmp_path / "m")
     weights = rename_weights(folder, prefix)
-    assert resolve_model(str(folder)).found == "a local folder; 'module.' removed from the names of its weights"
+    assert resolve_model(str(folder)).origin == "a local folder; 'module.' removed from the names of its weights"
     model = load(folder)
     loaded = model.model.bert.state_dict()
     assert all(torch.equal(loaded[name], weight) for name, weight in weights.items())

@@ -111,21 +111,21 @@ def test_weights_before_the_last_are_kept_where_they_are_clearly_better(
         name: {"macro_f1": value, "accuracy": value, "loss": 1 - value}
         for name, value in {"best": best, "last": last}.items()
     }
-    progress = Progress(best=scores["best"], latest=scores["last"])
-    assert progress.kept(rule, metric, "accuracy", rows) is scores[kept]
+    progress = Progress(best=scores["best"], last_eval=scores["last"])
+    assert progress.choose_kept(rule, metric, "accuracy", rows) is scores[kept]
 
 
 @pytest.mark.parametrize(("metric", "best"), [("macro_f1", 3), ("accuracy", 1), ("loss", 2)])
 def test_each_score_has_its_best_step(metric: str, best: int) -> None:
-    """Of equal ones the lower loss counts; `waited` is how many came after the best."""
+    """Of equal ones the lower loss counts; `epochs_without_improvement` is how many came after the best."""
     progress = Progress()
     for macro_f1, accuracy, loss in [(0.5, 0.9, 0.7), (0.4, 0.8, 0.5), (0.6, 0.8, 0.8), (0.6, 0.8, 0.9)]:
         progress.step += 1
         progress.add_score({"macro_f1": macro_f1, "accuracy": accuracy, "loss": loss}, float(progress.step), metric)
     assert progress.best is not None
     assert progress.best["step"] == best
-    assert progress.waited == 4 - best
-    assert [progress.waited_long(patience) for patience in (4 - best, 5 - best, None)] == [True, False, False]
+    assert progress.epochs_without_improvement == 4 - best
+    assert [progress.is_out_of_patience(patience) for patience in (4 - best, 5 - best, None)] == [True, False, False]
 
 
 def test_epochs_have_time_to_get_ahead_of_the_start() -> None:
@@ -134,7 +134,7 @@ def test_epochs_have_time_to_get_ahead_of_the_start() -> None:
     for step, score in enumerate([0.9, 0.5, 0.6, 0.7, 0.95, 0.8]):
         progress.step = step
         progress.add_score({"macro_f1": score, "accuracy": score, "loss": 1 - score}, float(step), "macro_f1")
-        waited.append(progress.waited)
+        waited.append(progress.epochs_without_improvement)
     assert waited == [0, 0, 1, 2, 0, 1]
 
 

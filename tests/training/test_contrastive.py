@@ -18,7 +18,7 @@ from classify.training.run import train
 from tests.support import tiny
 from tests.support.comparison import difference
 from tests.support.processes import run_ranks
-from tests.support.runs import FILES, data_and_model, make_config, read_json
+from tests.support.runs import FILES, data_and_model, make_config, make_trainer, read_json
 
 
 def test_the_loss_is_the_mean_over_pairs_of_each_kind() -> None:
@@ -50,7 +50,7 @@ def spread(folder: Path, steps: int) -> tuple[float, Any]:
     model.use_packing(True)
     config = TrainingConfig(use_cpu=True, learning_rate=1e-3, seed=1)
     if steps:
-        contrastive.contrastive_warmup(model, data, config.start(), config, steps)
+        contrastive.contrastive_warmup(make_trainer(model, data, config, config.start(), 8).strategy, data, steps)
     features = compute_features(model, data.tokens, data.rows, config.start())
     unit = features / np.linalg.norm(features, axis=1, keepdims=True)
     same = data.targets[:, None] == data.targets[None, :]
@@ -71,20 +71,22 @@ def test_steps_hold_fewer_rows_where_memory_runs_out(model_folder: Path, monkeyp
     """The step is done again, and later ones stay as small; with no rows left to halve the line says what to do."""
     data, model = data_and_model(model_folder)
     config = TrainingConfig(use_cpu=True, learning_rate=1e-3, seed=1)
+    strategy = make_trainer(model, data, config, config.start(), 8).strategy
     features, room, taken = contrastive.ContrastiveTrainer._features, 9, []
 
-    def short_of_memory(self: Any, rows: Any) -> torch.Tensor:
-        taken.append(len(rows))
-        if len(rows) > room:
+    def short_of_memory(self: Any, pieces: Any) -> torch.Tensor:
+        count = sum(map(len, pieces))
+        taken.append(count)
+        if count > room:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return features(self, rows)
+        return features(self, pieces)
 
     monkeypatch.setattr(contrastive.ContrastiveTrainer, "_features", short_of_memory)
-    contrastive.contrastive_warmup(model, data, config.start(), config, 3)
+    contrastive.contrastive_warmup(strategy, data, 3)
     assert [count > room for count in taken] == [True, True, False, False, False]
     room = 3
     with pytest.raises(ClassifyError, match=r"out of memory with the pairs .*take .* --contrastive-steps 0"):
-        contrastive.contrastive_warmup(model, data, config.start(), config, 3)
+        contrastive.contrastive_warmup(strategy, data, 3)
 
 
 def test_the_start_does_not_depend_on_the_number_of_ranks(model_folder: Path, tmp_path: Path) -> None:
@@ -113,7 +115,7 @@ def test_a_run_says_it_and_its_start_has_it(
         )
         out = train(config)
         said = capsys.readouterr().out
-        assert ("pairs: 10 steps on pairs of rows" in said) is (steps == 10)
+        assert ("pairs: 10 contrastive steps" in said) is (steps == 10)
         starts[steps] = load_file(out / "checkpoints" / "step-00000000" / "model.safetensors")
         assert read_json(out / "run.json")["config"]["training"]["contrastive_steps"] == steps
     moved = [name for name, tensor in starts[0].items() if not torch.equal(tensor, starts[10][name])]
@@ -126,7 +128,7 @@ def test_pairs_go_before_a_random_head_where_they_are_asked_for(
     for steps, said in ((None, False), (2, True)):
         out = tmp_path / str(steps)
         train(make_config(model_folder, table, out, head="random", contrastive_steps=steps, max_steps=1))
-        assert ("pairs: 2 steps on pairs of rows" in capsys.readouterr().out) is said
+        assert ("pairs: 2 contrastive steps" in capsys.readouterr().out) is said
 
 
 def test_zero_epochs_keep_the_start(model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

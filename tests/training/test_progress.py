@@ -24,7 +24,7 @@ def test_chance_keeps_no_earlier_epoch_of_an_imbalanced_table() -> None:
             accuracy = float(np.mean(predicted == targets))
             scores = {"macro_f1": macro_f1(targets, predicted), "accuracy": accuracy, "loss": 1.0}
             progress.add_score(scores, epoch, "macro_f1")
-        earlier += progress.kept("auto", "macro_f1", "accuracy", ROWS)["epoch"] < EPOCHS
+        earlier += progress.choose_kept("auto", "macro_f1", "accuracy", ROWS)["epoch"] < EPOCHS
     assert earlier < 0.05 * RUNS
 
 
@@ -33,6 +33,6 @@ def test_a_clearly_better_epoch_is_kept() -> None:
     for epoch, accuracy in enumerate((0.9, 0.7), start=1):
         progress.step = epoch
         progress.add_score({"macro_f1": accuracy, "accuracy": accuracy, "loss": 1.0}, epoch, "macro_f1")
-    assert progress.kept("auto", "macro_f1", "accuracy", 100)["epoch"] == 1
-    assert progress.kept("last", "macro_f1", "accuracy", 100)["epoch"] == 2
-    assert progress.kept("auto", "macro_f1", "accuracy", 15)["epoch"] == 2
+    assert progress.choose_kept("auto", "macro_f1", "accuracy", 100)["epoch"] == 1
+    assert progress.choose_kept("last", "macro_f1", "accuracy", 100)["epoch"] == 2
+    assert progress.choose_kept("auto", "macro_f1", "accuracy", 15)["epoch"] == 2

@@ -44,17 +44,17 @@ def test_more_rows_never_take_fewer_steps() -> None:
         assert steps[1] >= steps[0] or many.batch_size > few.batch_size
 
 
-PAIRS, STEPS = ", 100 steps on pairs of rows before", ", --contrastive-steps"
-WHY = "for 400 training rows and an encoder 32 wide"
+PAIRS, STEPS = ", 100 contrastive steps", ", --contrastive-steps"
+WHY = "400 training rows, hidden size 32"
 
 
 @pytest.mark.parametrize(
     ("given", "chosen", "flags"),
     [
-        ({}, f"batches of 8, 3 epochs, learning rate 5e-05{PAIRS}", f"--batch-size, --epochs, --learning-rate{STEPS}"),
+        ({}, f"batch size 8, 3 epochs, learning rate 5e-05{PAIRS}", f"--batch-size, --epochs, --learning-rate{STEPS}"),
         (
             {"num_train_epochs": 2.0},
-            f"batches of 8, learning rate 5e-05{PAIRS}",
+            f"batch size 8, learning rate 5e-05{PAIRS}",
             f"--batch-size, --learning-rate{STEPS}",
         ),
         (
@@ -62,7 +62,7 @@ WHY = "for 400 training rows and an encoder 32 wide"
             f"3 epochs, learning rate 5e-05{PAIRS}",
             f"--epochs, --learning-rate{STEPS}",
         ),
-        ({"contrastive_steps": 0, "learning_rate": 1e-4}, "batches of 8, 6 epochs", "--batch-size, --epochs"),
+        ({"contrastive_steps": 0, "learning_rate": 1e-4}, "batch size 8, 6 epochs", "--batch-size, --epochs"),
         ({"num_train_epochs": 2.0, "batch_size": 4, "learning_rate": 1e-4, "contrastive_steps": 0}, None, None),
     ],
 )
@@ -73,7 +73,7 @@ def test_what_is_given_stands(
     training = TrainingConfig(output_dir=str(tmp_path / "out"), **given)  # type: ignore[arg-type]
     checked = check(RunConfig(DataConfig(data=str(table)), ModelConfig(model=str(model_folder)), training))
     lines = [guess.line() for guess in checked.decisions if guess.what == "recipe"]
-    assert lines == ([] if chosen is None else [f"recipe: {chosen} - {WHY} ({flags} to change)"])
+    assert lines == ([] if chosen is None else [f"recipe: {chosen} ({WHY}; {flags})"])
     training = checked.config.training
     for name, value in given.items():
         assert getattr(training, name) == value
@@ -102,7 +102,7 @@ def test_few_rows_are_trained_on_in_pairs_alone(
     training = checked.config.training
     assert (training.epochs, training.contrastive_steps) == (epochs, steps)
     (line,) = (guess.line() for guess in checked.decisions if guess.what == "recipe")
-    assert ("100 steps on pairs of rows before" in line) is (steps > 0)
+    assert ("100 contrastive steps" in line) is (steps > 0)
 
 
 def test_another_table_gets_another_recipe(model_folder: Path, table: Path, tmp_path: Path) -> None:
@@ -126,8 +126,8 @@ def test_the_fast_preset_keeps_a_head_that_has_seen_all_rows(
     table = tiny.write_table(tmp_path / "rows.csv", tiny.table_rows(1_500))
     out = train(make_config(model_folder, table, tmp_path / "out", preset="fast", num_train_epochs=None))
     said = capsys.readouterr().out
-    assert "a logistic regression on the model's output of 1200 rows" in said
-    assert "recipe: no epochs - for 1,200 training rows" in said
+    assert "logistic regression on the model's output of 1,200 rows" in said
+    assert "recipe: 0 epochs (1,200 training rows" in said
     before, after = (load_file(folder / "model.safetensors") for folder in (model_folder, out))
     shared = [name for name in before if f"bert.{name}" in after]
     assert len(shared) > 10

@@ -222,7 +222,7 @@ def test_one_text_alone_is_packed_too(finished: Path) -> None:
 
     classifier = classify.load_classifier(str(finished), use_cpu=True)
     classifier.probabilities(["my card was stolen"])
-    assert classifier.model.packed
+    assert classifier.classifier.packed
 
 
 def test_a_random_head_is_not_that_of_the_folder(finished: Path) -> None:
@@ -317,7 +317,7 @@ def test_the_best_epoch_is_kept(
     assert found["best_epoch"] == best + 1
     assert found["eval"][metric] == pytest.approx(values[best], rel=1e-5)
     assert found["eval"]["loss"] == pytest.approx(losses[best], rel=1e-5)
-    assert f"the weights of epoch {best + 1} are kept" in capsys.readouterr().out
+    assert f"keep: weights of epoch {best + 1} (best on the validation split; --keep)" in capsys.readouterr().out
 
 
 def test_patience_ends_a_run_that_gets_no_better(
@@ -336,7 +336,7 @@ def test_patience_ends_a_run_that_gets_no_better(
     assert ended < EPOCHS, "the test needs a run that gets worse"
     found = read_json(out / "metrics.json")
     assert (found["train"]["epochs"], found["best_epoch"]) == (ended, ended - 1)
-    assert f"stopped: no better macro F1 since epoch {ended - 1} (--patience to change)" in capsys.readouterr().out
+    assert f"stopped: no better macro F1 since epoch {ended - 1} (--patience)" in capsys.readouterr().out
     before = (out / "model.safetensors").read_bytes()
     train(make_config(model_folder, table, out, **settings, patience=1, resume_from_checkpoint=True))
     assert "A longer --patience would extend it" in capsys.readouterr().out
@@ -356,8 +356,8 @@ def test_a_better_epoch_that_may_be_chance_is_not_kept(
     log = [json.loads(line) for line in (out / "train_log.jsonl").read_text().splitlines()]
     scores = [line["eval"]["macro_f1"] for line in log if "eval" in line]
     assert found["eval"]["macro_f1"] == pytest.approx(scores[-1])
-    line = f"macro F1 {scores[-1]:.3f} on 30 validation rows, and epoch {scores.index(max(scores)) + 1} had"
-    assert f"the last weights are kept: {line} {max(scores):.3f}, which may be chance" in capsys.readouterr().out
+    line = f"macro F1 {scores[-1]:.3f} on 30 validation rows; epoch {scores.index(max(scores)) + 1} had"
+    assert f"keep: last weights ({line} {max(scores):.3f}, which may be chance; --keep)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("falls", [True, False], ids=["loss falls", "loss rises"])
@@ -403,7 +403,7 @@ def test_the_start_is_kept_where_no_epoch_beats_it(
     assert found["best_epoch"] == 0
     assert found["eval"]["accuracy"] == found["probe"]["accuracy"]
     assert found["train"]["epochs"] == 2
-    assert "fine-tuning did not improve on the logistic regression that it began with" in capsys.readouterr().out
+    assert "fine-tuning did not beat the logistic regression it started from" in capsys.readouterr().out
     kept = {path.name for path in (out / "checkpoints").iterdir()}
     assert kept == {"step-00000000", "step-00000008"}
     start = checkpoint.load(out / "checkpoints" / "step-00000000").model_tensors()
@@ -532,9 +532,9 @@ def test_a_classifier_answers_the_same_twice(finished: Path) -> None:
 
     classifier = classify.load_classifier(str(finished), use_cpu=True)
     first = classifier.probabilities(["my card was stolen", "the app is broken"])
-    assert classifier.model.packed
+    assert classifier.classifier.packed
     np.testing.assert_array_equal(classifier.probabilities(["my card was stolen", "the app is broken"]), first)
-    assert classifier.model.packed
+    assert classifier.classifier.packed
 
 
 def test_a_long_text_model_reads_512_tokens_unless_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -545,5 +545,5 @@ def test_a_long_text_model_reads_512_tokens_unless_asked(tmp_path: Path, capsys:
         config = make_config(model, data, tmp_path / str(length), max_steps=1, max_length=wanted)
         assert read_json(train(config) / "run.json")["max_length"] == length
         told = capsys.readouterr().out
-        assert f"max length: {length} tokens - " in told
-        assert ("512 is the default's limit (--max-length to change)" in told) is (wanted is None)
+        assert f"max length: {length} tokens (" in told
+        assert ("512 is the default limit; --max-length" in told) is (wanted is None)

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from classify.config.schema import TrainingConfig
-from classify.data.columns import Decision
+from classify.decision import Decision
 from classify.distributed import batch_norm, sharding
 from classify.distributed.world import World
 from classify.modeling.classifier import Classifier

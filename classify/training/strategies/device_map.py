@@ -16,8 +16,8 @@ import psutil
 import torch
 from torch import nn
 
-from classify.data.columns import Decision
 from classify.data.files import TEMPORARY
+from classify.decision import Decision
 from classify.distributed.memory import main_memory
 from classify.distributed.sharding import repeated_layers
 from classify.errors import InputError
