@@ -185,7 +185,7 @@ def choose_precision(name: str, device: torch.device, opt_level: str | None = No
                 f"--precision tf32 exists on NVIDIA GPUs only. Got device {kind} instead; use fp32 or bf16."
             )
         torch.set_float32_matmul_precision("high")
-    return Precision(name, HALF.get(name), "asked for", kind)
+    return Precision(name, HALF.get(name), "as requested", kind)
 
 
 def multiplies_bf16() -> bool:
@@ -208,7 +208,7 @@ def faster_on_cpu(width: int) -> Precision:
 def _of_level(opt_level: str, name: str, accelerator: Accelerator) -> Precision:
     """Apex's O1, O2 or O3; its half precision is fp16, which becomes bf16 on CPUs and where that was asked for."""
     short = name if name in HALF else "fp16" if accelerator.has_fp16 else "bf16"
-    why = "" if short == "fp16" else ", bf16 was asked for" if name == "bf16" else ", a CPU has no fast fp16"
+    why = "" if short == "fp16" else ", bf16 was requested" if name == "bf16" else ", a CPU has no fast fp16"
     scaler = " with a gradient scaler" if short == "fp16" else ""
     names = {
         "O1": (short, f"autocast{scaler}"),

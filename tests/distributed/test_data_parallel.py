@@ -56,7 +56,7 @@ class TwoReplicas(nn.Module):
         self.module = module
         self.sizes: list[list[int]] = []
 
-    def forward(self, batches: list[Any]) -> torch.Tensor:
+    def forward(self, batches: list[Any], *, features: bool) -> torch.Tensor:
         stand_in: Any = type("Devices", (), {"src_device_obj": torch.device("cpu")})
         inputs, _ = BatchDataParallel.scatter(stand_in, (batches,), None, [0, 1])
         replicas = [replica_of(self.module) for _ in inputs]
@@ -64,7 +64,7 @@ class TwoReplicas(nn.Module):
 
         def run(replica: nn.Module, batch: Any) -> torch.Tensor:
             with torch.set_grad_enabled(enabled):  # as torch's parallel_apply does: threads do not inherit it
-                return replica(batch)
+                return replica(batch, features=features)
 
         with ThreadPoolExecutor(2) as pool:
             parts = list(pool.map(run, replicas, (one for (one,) in inputs)))
@@ -100,7 +100,7 @@ def test_the_same_weights_as_one_device(two_devices: World, model_folder: Path, 
     """The loss is weighted by rows: a mean of the replicas' means would differ where they hold unequal numbers."""
     strategy, data, told = train(model_folder, two_devices, packed, micro)
     other, _, alone = train(model_folder, TrainingConfig(use_cpu=True).start(), packed, micro)
-    two, one = strategy.model, other.model
+    two, one = strategy.classifier, other.classifier
     a, b = (
         torch.cat([p.detach().flatten() for n, p in model.model.named_parameters() if not n.endswith("key.bias")])
         for model in (two, one)

@@ -99,14 +99,14 @@ def count_own_rows(folder: Path, texts: list[str]) -> None:
     """Each rank computes some of the texts, and all together each text once."""
     with classify.load_classifier(str(folder), use_cpu=True) as classifier:
         own: list[int] = []
-        collate = classifier.model.batch
+        collate = classifier.classifier.batch
         classifier.probabilities(texts[:2])  # the check of packing computes texts on every rank
 
         def counted(tokens: Any, rows: Any) -> Any:
             own.extend(rows.tolist())
             return collate(tokens, rows)
 
-        classifier.model.batch = counted  # type: ignore[method-assign]
+        classifier.classifier.batch = counted  # type: ignore[method-assign]
         assert classifier.probabilities(texts).shape == (len(texts), 3)
         assert 0.2 * len(texts) < len(own) < 0.5 * len(texts)
         everywhere = sorted(classifier.world.gather(torch.tensor(own)).tolist())

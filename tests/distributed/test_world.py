@@ -111,7 +111,7 @@ def test_a_run_that_fails_says_so_to_the_process_group(
     honest = World.close
     monkeypatch.setattr(World, "close", lambda self, error=None: closed.append(error) or honest(self, error))
     fault = ValueError("broken")
-    for name in ("classify.training.setup.load", "classify.training.trainer.Trainer.train_step"):
+    for name in ("classify.training.setup.load_classifier", "classify.training.trainer.Trainer.train_step"):
         with monkeypatch.context() as patch:
             patch.setattr(name, lambda *_, **__: (_ for _ in ()).throw(fault))
             with pytest.raises(ValueError, match="broken"):
@@ -127,10 +127,10 @@ def test_data_parallel_gets_one_packed_batch_a_replica(model_folder: Path) -> No
     model = load_pretrained(resolve_model(str(model_folder)), ["a", "b"], seed=0, pad_token_id=0, dropout=0.0)
     model.use_packing(True)
     rows = np.arange(11)
-    (pieces,) = make_micro_batches(model, tokens.lengths_of(rows), rank=0, world_size=1, parts=1, replicas=2)
+    (pieces,) = make_micro_batches(model, tokens.lengths_of(rows), rank=0, world_size=1, count=1, replicas=2)
     batches = [model.batch(tokens, rows[piece]) for piece in pieces]
     stand_in: Any = SimpleNamespace(src_device_obj=torch.device("cpu"))
-    inputs, kwargs = BatchDataParallel.scatter(stand_in, (batches,), None, [0, 1])
+    inputs, kwargs = BatchDataParallel.scatter(stand_in, (batches,), {}, [0, 1])
     assert len(inputs) == len(kwargs) == 2
     model.eval()
     with torch.no_grad():
@@ -163,11 +163,11 @@ def test_padded_steps_are_cut_by_tokens_and_on_a_cpu_alone(model_folder: Path) -
     model = load_pretrained(resolve_model(str(model_folder)), ["a", "b"], seed=0, pad_token_id=0, dropout=0.0)
     lengths, longest = tokens.lengths, int(tokens.lengths.max())
     model.set_precision(Precision("fp32", None, "", "cuda"))
-    assert model.tokens_at_once is None
-    whole = make_micro_batches(model, lengths, 0, 1, 1, 1, model.tokens_at_once)
+    assert model.max_tokens is None
+    whole = make_micro_batches(model, lengths, 0, 1, 1, 1, model.max_tokens)
     assert [[len(piece) for piece in pieces] for pieces in whole] == [[256]]
     model.set_precision(FP32)
-    at_once = model.tokens_at_once
+    at_once = model.max_tokens
     assert at_once == 1024
     for parts, wanted in ((1, 5), (20, 20)):
         cut = [pieces[0] for pieces in make_micro_batches(model, lengths, 0, 1, parts, 1, at_once)]
@@ -189,8 +189,8 @@ def test_processes_of_a_machine_share_its_caches(
     world = TrainingConfig(use_cpu=True).start()
     launch = replace(world.plan.launch, world_size=processes, local_world_size=processes)
     there = replace(world, plan=replace(world.plan, launch=launch, strategy=strategy))
-    model: Any = SimpleNamespace(tokens_at_once=alone)
-    assert make_strategy(model, TrainingConfig(), there).tokens_at_once == wanted
+    model: Any = SimpleNamespace(max_tokens=alone)
+    assert make_strategy(model, TrainingConfig(), there).max_tokens == wanted
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_a_cut_step_changes_no_weight(
         model.set_precision(choose_precision(config.precision, torch.device("cpu"), config.opt_level))
         trainer = make_trainer(model, data, config, config.start(), 16)
         list(trainer.steps())
-        micros.append(trainer.micros)
+        micros.append(len(trainer._micro_batches(trainer.batches.step_at(0))))
         ends.append(torch.cat([p.detach().float().flatten() for p in model.model.parameters()]))
     assert micros[0] == 1
     assert (micros[1] > 1) is cut

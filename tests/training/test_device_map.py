@@ -100,7 +100,7 @@ def test_placing_and_taking_back(deep: Path, tmp_path: Path) -> None:
     placement = Placement(model, choose_places(model, ["cpu"], tokens=10, length=5, gib=0.28 / 1024), tmp_path)
     assert "disk" in placement.places.values()
     assert any(parameter.is_meta for parameter in model.parameters())
-    left = placement.left_out()
+    left = placement.offloaded_params()
     assert left
     assert all(torch.equal(tensor, stored[name]) for name, tensor in left.items())
     torch.testing.assert_close(model(input_ids=ids).logits, before)

@@ -168,7 +168,7 @@ CASES: dict[str, Case] = {
     "model": Case({"model": "another"}),
     "head": Case({"head": "random"}),
     "pooling": Case({"pooling": "mean"}),
-    "packing": Case({"packing": "padded"}, said("texts")),
+    "packing": Case({"packing": "padded"}, said("packing")),
     "kernels": Case({"kernels": "off"}, said("kernels")),
     "compact_vocabulary": Case({"compact_vocabulary": False}, said("vocabulary")),
     "freeze_embeddings": Case({"freeze_embeddings": True}),

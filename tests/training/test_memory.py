@@ -111,12 +111,13 @@ def test_a_single_text_that_does_not_fit_ends_the_run(model_folder: Path) -> Non
     data, model = data_and_model(model_folder)
     config = TrainingConfig(use_cpu=True)
     trainer = make_trainer(model, data, config, config.start(), 8)
-    trainer.make_room(3, "no room")
-    trainer.make_room(3, "no room")
+    step = trainer.batches.step_at(0)
+    while trainer.progress.num_micro_batches < len(step.rows):
+        trainer.halve_micro_batches(step, "no room")
     with pytest.raises(
         ClassifyError, match=r"step 1: out of memory with a single text \(no room\); take --gradient-ch"
     ):
-        trainer.make_room(3, "no room")
+        trainer.halve_micro_batches(step, "no room")
 
 
 def fail_in_the_optimizers_step(folder: Path) -> None:
@@ -205,7 +206,7 @@ def test_a_step_that_is_tried_again_counts_once_for_batch_norm(
             monkeypatch.setattr(Strategy, "backward", short_of_memory)
         (event,) = trainer.steps()
         monkeypatch.undo()
-        assert event.cut_into == (2 if parts == 1 else None)
+        assert event.num_micro_batches == (2 if parts == 1 else None)
         norm = model.model.classifier[0]
         found.append((int(norm.num_batches_tracked), norm.running_mean, norm.running_var))
     assert passes == 3

@@ -157,7 +157,7 @@ def test_a_run_begun_on_one_processor_goes_on_on_another(
     record = read_json(out / "run.json")
     assert record["precision"] == begun
     assert begun in [guess["value"] for guess in record["guesses"] if guess["what"] == "precision"]
-    assert f"precision: {begun} - the run began in it" in capsys.readouterr().out
+    assert f"precision: {begun} (the run began in it; --precision)" in capsys.readouterr().out
     _agree(out)
 
 
@@ -192,7 +192,7 @@ def test_a_batch_norm_sees_no_filling(model_folder: Path) -> None:
     _, model = data_and_model(model_folder)
     model.model.norm = torch.nn.BatchNorm1d(2)
     model.set_precision(choose_precision("bf16", CPU))
-    assert model.token_multiple == 1
+    assert model._token_multiple == 1
 
 
 def test_half_precision_of_a_cpu_is_not_fp16() -> None:

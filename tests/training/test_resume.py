@@ -342,7 +342,7 @@ def check_weights_of_the_last_epoch(out: Path) -> None:
     assert read_json(out / "metrics.json")["eval"]["loss"] == pytest.approx(scored[-1]["loss"], rel=1e-5)
 
 
-def test_a_lost_best_epoch_is_sought_anew(
+def test_a_lost_best_epoch_is_searched_anew(
     model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The last epoch is not the best; and the best is damaged."""
@@ -360,7 +360,7 @@ def test_a_lost_best_epoch_is_sought_anew(
     harm(kept[0], "flip")
     shutil.copytree(out, tmp_path / "killed")
     run.train(config(EPOCHS + 1))
-    assert "the best is sought anew" in capsys.readouterr().out
+    assert "the best epoch so far is searched anew" in capsys.readouterr().out
     assert read_json(out / "metrics.json")["best_epoch"] == EPOCHS + 1
     check_weights_of_the_last_epoch(out)
     # The same where nothing is left to train: a process that was killed while it wrote its last files.

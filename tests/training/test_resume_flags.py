@@ -71,7 +71,7 @@ def test_what_the_recipe_chose_is_chosen_again(finished: Path, tmp_path: Path) -
     [
         (lambda state: state["progress"].update(rows_seen=7), "unexpected keyword argument 'rows_seen'"),
         (lambda state: state.pop("scaler"), "KeyError: 'scaler'"),
-        (lambda state: state.update(progress=[1]), "TypeError"),
+        (lambda state: state.update(progress=[1]), "AttributeError"),
     ],
 )
 def test_a_state_that_another_version_wrote_is_no_internal_error(

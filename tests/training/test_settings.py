@@ -110,7 +110,7 @@ def test_gradient_checkpointing_changes_nothing(model_folder: Path) -> None:
     calls = []
 
     def prepare(model: Classifier) -> None:
-        checkpoint_activations(model)
+        checkpoint_activations(model.model)
         layer = model.model.bert.encoder.layer[0].attention
         layer.register_forward_hook(lambda *_: calls.append(1))
 

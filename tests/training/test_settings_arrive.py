@@ -47,7 +47,7 @@ def test_loras_rank_and_alpha(model_folder: Path) -> None:
 def weights_after_pairs(folder: Path, **changes: Any) -> list[torch.Tensor]:
     data, model = data_and_model(folder)
     config = TrainingConfig(use_cpu=True, learning_rate=1e-3, **changes)
-    contrastive.contrastive_warmup(model, data, config.start(), config, 2)
+    contrastive.contrastive_warmup(make_trainer(model, data, config, config.start(), 8).strategy, data, 2)
     return [parameter.detach().clone() for parameter in model.model.parameters()]
 
 
@@ -62,7 +62,7 @@ def test_the_rate_of_steps_on_pairs_rises_and_falls(model_folder: Path, monkeypa
     monkeypatch.setattr(contrastive, "set_learning_rate", lambda _, rate: rates.append(rate))
     data, model = data_and_model(model_folder)
     config = TrainingConfig(use_cpu=True, learning_rate=1e-3)
-    contrastive.contrastive_warmup(model, data, config.start(), config, 20)
+    contrastive.contrastive_warmup(make_trainer(model, data, config, config.start(), 8).strategy, data, 20)
     highest = rates.index(max(rates))
     assert 0 < highest < 5
     assert max(rates) <= 1e-3
