@@ -266,7 +266,7 @@ class World:
             torch.distributed.destroy_process_group()
 
     def describe(self) -> str:
-        """One line: device, parallel mode and why."""
+        """Return device and parallel mode as words."""
         spec, place = self.plan.spec, ""
         if self.distributed:
             place = f", {self.world_size} processes ({spec.name_for_people}, {self.plan.backend})"
@@ -274,4 +274,4 @@ class World:
             place = ", ".join(["", *self.devices[1:]]) + f" ({spec.name_for_people})"
         elif self.replicas > 1:
             place = f", {self.replicas} devices ({spec.name_for_people})"
-        return f"{self.plan.device}{place}: {self.plan.reason}"
+        return f"{self.plan.device}{place}"

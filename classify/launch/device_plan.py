@@ -112,7 +112,7 @@ def plan_devices(
             f"{kind}:0" if count else "cpu", ParallelMode.NOT_PARALLEL, "model", count, None, launch, reason
         )
     if count == 0:
-        reason = "--cpu was given" if use_cpu else "no accelerator was found"
+        reason = "--cpu" if use_cpu else "no accelerator found"
         return DevicePlan("cpu", ParallelMode.NOT_PARALLEL, "none", 0, None, launch, reason)
     if strategy == "dp" and not accelerator.replicates:
         other = "drop it" if accelerator.one_process else f"use --nproc {count}, one process a device"

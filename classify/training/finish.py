@@ -6,6 +6,7 @@ Each file has a writer in `WRITERS`; they share the `Results`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shlex
 import shutil
@@ -52,7 +53,6 @@ class Results:
     scores: metrics.Scores
     unseen: metrics.Scores | None
     majority: MajorityBaseline
-    baseline: Baseline | None
     probe_metrics: dict[str, float] | None
     best_epoch: float
     start_seconds: float
@@ -66,6 +66,11 @@ class Results:
     def task(self) -> Task:
         """The task of the run."""
         return self.context.inputs.task
+
+    @functools.cached_property
+    def baseline(self) -> Baseline | None:
+        """The baseline's scores, fitted when first read: the model is saved before. None if it cannot be fitted."""
+        return _fit_baseline(self.context)
 
 
 def finish(
@@ -105,7 +110,6 @@ def finish(
                 scores,
                 _score_unseen(context, logits),
                 context.inputs.task.majority(splits.train.targets, splits.scored.targets),
-                _fit_baseline(context),
                 trainer.probe_metrics,
                 best_epoch,
                 start_seconds,
@@ -127,15 +131,15 @@ def _restore_kept_weights(context: TrainingContext, trainer: Trainer) -> tuple[f
         context.output.log(
             f"keep: weights of epoch {epoch:g} (best on the validation split; --keep)"
             if step > 0
-            else "note: fine-tuning did not beat the logistic regression it started from, whose weights are kept; try a "
-            "lower --learning-rate, more --epochs or more rows"
+            else "note: fine-tuning did not beat the logistic regression it started from, whose weights are kept; "
+            "try a lower --learning-rate, more --epochs or more rows"
         )
     elif progress.best is not None and progress.best[metric] != kept[metric]:
         best, name = progress.best, metrics.display_name(metric)
         earlier = f"epoch {best['epoch']:g}" if best["step"] else "the start"
         context.output.log(
-            f"keep: last weights ({name} {kept[metric]:.3f} on {rows} validation rows; {earlier} had {best[metric]:.3f}, "
-            "which may be chance; --keep)"
+            f"keep: last weights ({name} {kept[metric]:.3f} on {rows} validation rows; {earlier} had "
+            f"{best[metric]:.3f}, which may be chance; --keep)"
         )
     return epoch, step
 

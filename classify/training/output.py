@@ -64,8 +64,8 @@ class Output:
                 raise
             kept = [f"{CHECKPOINTS}/{path.name}" for path in checkpoint.finished(self.checkpoints)]
             raise DiskError(
-                f"{self.folder}: {what} could not be written: {reason}. Kept: {', '.join(kept) or 'nothing yet'}; fix "
-                f"that (free some space, say) and go on with --resume {shlex.quote(str(self.folder))}."
+                f"{self.folder}: {what} could not be written: {reason}. Kept: {', '.join(kept) or 'nothing yet'}. Fix "
+                f"that (free some space, for example) and continue with --resume {shlex.quote(str(self.folder))}."
             ) from error
 
 

@@ -288,7 +288,7 @@ def _decide(classifier: Classifier, packing: str, world: World, batch_size: int)
     way = "on" if classifier.packed else "off; padded" if classifier.static_shapes else "off; padded by length"
     decisions = [
         Decision("packing", way, packing, "--packing"),
-        Decision("device", world.describe(), f"{batch_size} rows per step", "--cpu, --nproc"),
+        Decision("device", world.describe(), f"{world.plan.reason}; {batch_size} rows per step", "--cpu, --nproc"),
         Decision("precision", precision.name, precision.why, "--precision"),
     ]
     if classifier.has_adapters:

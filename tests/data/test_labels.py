@@ -48,7 +48,7 @@ def test_labels_that_differ_in_writing_alone_are_one_class(tmp_path: Path) -> No
     assert splits.labels == ["Billing", "Café", "Login", "Other", "Prices", "Refund", "Returns", "Shipping"]
     (line,) = [guess.line() for guess in splits.decisions if guess.what == "labels"]
     assert "'Billing' (63) = 'billing ' (2), 'Refund' (40) = 'REFUND' (1), 'Café' (12) = " in line
-    assert line.endswith("(--normalize-labels none to change)")
+    assert line.endswith("; --normalize-labels none)")
     rows = sum(len(part) for part in (splits.train, splits.validation, splits.test or ()))
     assert rows == sum(COUNTS.values())
 

@@ -34,7 +34,7 @@ TRAIN = "python run_classify.py --data my.csv"
 TRAIN_BY_FILE = "python run_classify.py --config configs/quickstart.yaml --learning-rate 3e-5"
 PREDICT = "classify predict --model runs/my-1 --data new.csv --out predictions.csv"
 # These lines depend on the model, the processor or the number of steps: what they are called, and their flags.
-VARYING = ("model", "pooling", "max length", "texts", "device", "precision", "vocabulary")
+VARYING = ("model", "pooling", "max length", "packing", "device", "precision", "vocabulary")
 
 
 @pytest.fixture(scope="module")
@@ -109,15 +109,15 @@ def test_the_snippets(place: Path, snippet: str) -> None:
 
 
 def structure(printed: str) -> list[str]:
-    """The lines without their numbers, and without what depends on the machine; alike ones in a row once."""
+    """The lines without their numbers, and without what depends on machine or scores; alike ones in a row once."""
     lines = []
     for line in printed.splitlines():
         name, _, rest = line.partition(": ")
         if name in VARYING:
-            line = f"{name}: {re.findall(r' [(][^()]*[)]$', rest)}"
+            line = f"{name}: {re.findall(r'; (--[^()]*)[)]$', rest)}"
         line = re.sub(r"\S+ -m classify", "classify", line).removesuffix(" - best so far")
         lines.append(re.sub(r"\d+([.,]\d+)*", "#", " ".join(line.split())))
-    return [line for line, _ in itertools.groupby(lines) if not line.startswith("note: ")]
+    return [line for line, _ in itertools.groupby(lines) if not line.startswith(("note: ", "keep: "))]
 
 
 def test_the_sample_output_is_what_a_run_prints(model_folder: Path, tmp_path: Path) -> None:

@@ -287,7 +287,7 @@ def test_a_run_that_is_resumed_is_not_refused_for_what_it_has_written(
         ((checkpoint, "save"), "checkpoint step-00000006"),
         ((finishing, "save_model"), "the model"),
         ((finishing, "write_predictions"), "predictions.csv"),
-        ((finishing, "_baseline"), "metrics.json"),
+        ((finishing, "_fit_baseline"), "metrics.json"),
     ],
     ids=["log", "checkpoint", "model", "predictions", "metrics"],
 )
@@ -318,8 +318,8 @@ def test_a_disk_that_fills_up_ends_in_one_line_and_nothing_is_lost(
     listed = ", ".join(f"checkpoints/{name}" for name in kept) or "nothing yet"
     assert caught.value.exit_code == 2
     assert str(caught.value) == (
-        f"{out}: {what} could not be written: No space left on device. Kept: {listed}; mend that (free some space, "
-        f"say) and go on with --resume {out}."
+        f"{out}: {what} could not be written: No space left on device. Kept: {listed}. Fix that (free some space, for "
+        f"example) and continue with --resume {out}."
     )
     assert read_json(out / "run.json")["status"] in ("interrupted", "failed")
     (small_disk / "ballast").unlink()

@@ -82,7 +82,7 @@ def temporaries(folder: Path) -> list[Path]:
     [
         ("classify.training.setup.load_tokenizer", None),
         ("classify.data.tokenize._write", None),
-        ("classify.training.setup.load", None),
+        ("classify.training.setup.load_classifier", None),
         ("classify.training.run._record", set()),
         ("classify.training.run.linear_probe.init_head_from_probe", {"run.json", "train_log.jsonl"}),
         ("classify.tasks.single_label.fit_baseline", FILES - {"tensorboard", "metrics.json"}),
@@ -118,7 +118,7 @@ def test_twice_a_second_apart_in_the_training_loop(words: list[str], tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "where", ["classify.prediction.predict.load_trained", "classify.prediction.predict.logits_of", "os.fsync"]
+    "where", ["classify.prediction.predict.load_trained", "classify.prediction.predict.compute_logits", "os.fsync"]
 )
 def test_while_predicting(model_folder: Path, words: list[str], table: Path, tmp_path: Path, where: str) -> None:
     assert main([*words, "--max-steps", "1", "--output-dir", str(tmp_path / "out")], program="run_classify.py") == 0
