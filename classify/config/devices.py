@@ -102,7 +102,7 @@ class DeviceConfig:
 
     @property
     def parallel_mode(self) -> ParallelMode:
-        """One device, several in one process (DataParallel), or one process a device (DDP)."""
+        """One device, several in one process (DataParallel), or one process per device (DDP)."""
         return self.device_plan.parallel_mode
 
     @property

@@ -441,10 +441,8 @@ class RunConfig:
         `rows` are the training rows, `width` is the encoder's hidden size; see `recipe.choose`.
         """
         training = self.training
-        # Contrastive training keeps the start of few rows and needs a head from the probe, and the whole model with its
-        # optimizer on each device.
-        whole = training.strategy_spec.whole_model and training.opt_level not in HALF_WEIGHT_LEVELS
-        pairs = self.model.head == "probe" and training.contrastive_steps != 0 and whole
+        # Contrastive training is of use where the head starts from the probe.
+        pairs = self.model.head == "probe" and training.contrastive_steps != 0
         recipe = dataclasses.asdict(choose(rows, width, pairs=pairs, preset=training.preset, lora=self.model.lora))
         if training.per_device_train_batch_size is not None:
             del recipe["batch_size"]

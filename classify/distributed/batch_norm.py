@@ -106,7 +106,7 @@ def describe_synchronization(model: nn.Module, processes: int, replicas: int) ->
     if processes > 1:
         return f"{layers} BatchNorm layer(s) take their statistics from the rows of all {processes} processes"
     if replicas > 1:
-        return "--sync-batch-norm needs one process a device; under DataParallel each replica keeps to its own rows"
+        return "--sync-batch-norm needs one process per device; under DataParallel each replica keeps to its own rows"
     return "one process has all rows of a step already; --sync-batch-norm does nothing"
 
 

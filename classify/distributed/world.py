@@ -269,9 +269,9 @@ class World:
         """Return device and parallel mode as words."""
         spec, place = self.plan.spec, ""
         if self.distributed:
-            place = f", {self.world_size} processes ({spec.name_for_people}, {self.plan.backend})"
+            place = f", {self.world_size} processes with {spec.name_for_people} over {self.plan.backend}"
         elif spec.spreads_layers:
-            place = ", ".join(["", *self.devices[1:]]) + f" ({spec.name_for_people})"
+            place = ", ".join(["", *self.devices[1:]]) + f" with {spec.name_for_people}"
         elif self.replicas > 1:
-            place = f", {self.replicas} devices ({spec.name_for_people})"
+            place = f", {self.replicas} devices with {spec.name_for_people}"
         return f"{self.plan.device}{place}"

@@ -21,7 +21,7 @@ from classify.errors import DeviceError, InputError
 from classify.launch import accelerators, sagemaker
 from classify.launch.accelerator import Accelerator
 from classify.launch.launcher import Launch, read_launch
-from classify.launch.strategies import STRATEGIES, StrategySpec
+from classify.launch.strategies import STRATEGIES, StrategySpec, default_strategy
 
 
 class ParallelMode(enum.Enum):
@@ -55,7 +55,7 @@ class DevicePlan:
 
     @property
     def spec(self) -> StrategySpec:
-        """What the strategy needs and can do."""
+        """The strategy's properties."""
         return STRATEGIES[self.strategy]
 
     @property
@@ -96,56 +96,61 @@ def plan_devices(
     kind = "cpu" if use_cpu else hardware.kind
     count = 0 if kind == "cpu" else hardware.count
     check_strategy(launch, strategy, backend, on_cpu=count == 0)
-    if launch.local_rank >= 0:
-        if sagemaker.is_data_parallel(environment) and not use_cpu:
-            backend = backend or "smddp"
-        way = "ddp" if strategy == "auto" else strategy
-        return _plan_launched(launch, kind, count, way, backend)
+    if launch.local_rank < 0:
+        return _plan_alone(launch, kind, count, strategy, "--cpu" if use_cpu else "no accelerator found")
+    if sagemaker.is_data_parallel(environment) and not use_cpu:
+        backend = backend or "smddp"
+    return _plan_launched(launch, kind, count, strategy, backend)
+
+
+def _plan_alone(launch: Launch, kind: str, count: int, requested: str, why_cpu: str) -> DevicePlan:
+    """Plan a process that no launcher started, with `count` devices of a kind, or a CPU."""
     accelerator = accelerators.of(kind)
-    if strategy == "model" and accelerator.one_process:
-        raise InputError(f"--strategy model does not work on {accelerator.name} devices; drop it.")
-    if strategy == "model":
+    default = default_strategy(launched=False, devices=count if accelerator.replicates else 1)
+    strategy = default if requested == "auto" else requested
+    spec = STRATEGIES[strategy]
+    if spec.spreads_layers:
+        if accelerator.one_process:
+            raise InputError(f"--strategy {strategy} does not work on {accelerator.name} devices; drop it.")
         count = min(count, 1) if accelerator.single_device_per_process else count
         where = f"{count} {kind} device{'s' * (count > 1)}" if count else "main memory and disk"
-        reason = f"local_rank is -1; the layers of one model are spread over {where}"
-        return DevicePlan(
-            f"{kind}:0" if count else "cpu", ParallelMode.NOT_PARALLEL, "model", count, None, launch, reason
-        )
+        reason = f"local_rank is -1; layers of one model spread over {where}"
+        device = f"{kind}:0" if count else "cpu"
+        return DevicePlan(device, ParallelMode.NOT_PARALLEL, strategy, count, None, launch, reason)
+    alone = default_strategy(launched=False, devices=1)
     if count == 0:
-        reason = "--cpu" if use_cpu else "no accelerator found"
-        return DevicePlan("cpu", ParallelMode.NOT_PARALLEL, "none", 0, None, launch, reason)
-    if strategy == "dp" and not accelerator.replicates:
-        other = "drop it" if accelerator.one_process else f"use --nproc {count}, one process a device"
-        raise InputError(f"--strategy dp is torch's DataParallel, which {kind} devices do not have; {other}.")
-    if count == 1 or strategy == "none" or not accelerator.replicates:
-        number = "one" if count == 1 else "to be one" if strategy == "none" else "one process for the"
-        reason = f"local_rank is -1 and there is {number} {kind} device{'s' if number.endswith('the') else ''}"
+        return DevicePlan("cpu", ParallelMode.NOT_PARALLEL, alone, 0, None, launch, why_cpu)
+    if spec.replicates_model and not accelerator.replicates:
+        other = "drop it" if accelerator.one_process else f"use --nproc {count}, one process per device"
+        raise InputError(f"--strategy {strategy} is torch's DataParallel, which {kind} devices do not have; {other}.")
+    if spec.replicates_model and count > 1:
+        return DevicePlan(
+            f"{kind}:0",
+            ParallelMode.NOT_DISTRIBUTED,
+            strategy,
+            count,
+            None,
+            launch,
+            f"local_rank is -1 and this process sees {count} {kind} devices",
+            advice=f"DataParallel copies the model at every step; --nproc {count} (or torchrun) is faster",
+        )
+    advice, reason = None, f"local_rank is -1 and there is one {kind} device"
+    if count > 1:
+        reason = f"local_rank is -1; one of {count} {kind} devices"
+    if count > 1 and requested == "auto":
         advice = f"one of {count} {kind} devices is used"
         advice += "" if accelerator.one_process else f"; --nproc {count} (or torchrun) uses all"
-        wanted = count == 1 or strategy == "none"
-        return DevicePlan(
-            f"{kind}:0", ParallelMode.NOT_PARALLEL, "none", 1, None, launch, reason, None if wanted else advice
-        )
-    return DevicePlan(
-        f"{kind}:0",
-        ParallelMode.NOT_DISTRIBUTED,
-        "dp",
-        count,
-        None,
-        launch,
-        f"local_rank is -1 and there are {count} {kind} devices in this one process",
-        advice=f"DataParallel copies the model at every step; --nproc {count} (or torchrun) is faster",
-    )
+    return DevicePlan(f"{kind}:0", ParallelMode.NOT_PARALLEL, alone, 1, None, launch, reason, advice)
 
 
 def check_strategy(launch: Launch, strategy: str, backend: str | None, on_cpu: bool) -> None:
-    """Raise InputError where what was asked for contradicts how the process was started.
+    """Raise InputError where flags contradict how the process was started.
 
-    Only `on_cpu` depends on the hardware, so most of this can be told before any is looked at.
+    Only `on_cpu` depends on the hardware, so most of this is checked before any is looked at.
     """
-    processes = None if strategy == "auto" else STRATEGIES[strategy].processes
+    spec = None if strategy == "auto" else STRATEGIES[strategy]
     if launch.local_rank >= 0:
-        if processes == "one":
+        if spec is not None and spec.processes == "one":
             raise InputError(
                 f"--strategy {strategy} works in one process, but {_started(launch)}; drop the flag, or start with "
                 "python alone."
@@ -155,7 +160,7 @@ def check_strategy(launch: Launch, strategy: str, backend: str | None, on_cpu: b
                 f"--ddp-backend {backend} works on accelerators only, but this is a CPU run; drop it, or give gloo."
             )
         return
-    if processes == "one a device":
+    if spec is not None and spec.processes == "one per device":
         raise InputError(
             f"--strategy {strategy} needs one process per device, but this process was started alone; "
             "start with torchrun --nproc-per-node 2, or with --nproc 2."
@@ -165,8 +170,10 @@ def check_strategy(launch: Launch, strategy: str, backend: str | None, on_cpu: b
             f"--ddp-backend {backend} needs several processes, but this one was started alone; start with torchrun or "
             "--nproc, or drop it."
         )
-    if on_cpu and strategy == "dp":
-        raise InputError("--strategy dp needs several GPUs in one process. Got a CPU run instead; use --nproc 2.")
+    if on_cpu and spec is not None and spec.replicates_model:
+        raise InputError(
+            f"--strategy {strategy} needs several GPUs in one process, but this is a CPU run; use --nproc 2."
+        )
 
 
 def _started(launch: Launch) -> str:
@@ -175,9 +182,10 @@ def _started(launch: Launch) -> str:
     return f"a launcher started {launch.world_size} (WORLD_SIZE)"
 
 
-def _plan_launched(launch: Launch, kind: str, count: int, strategy: str, backend: str | None) -> DevicePlan:
-    """The plan of a process that a launcher started: its share of the rows on device `local_rank`."""
+def _plan_launched(launch: Launch, kind: str, count: int, requested: str, backend: str | None) -> DevicePlan:
+    """Plan a process that a launcher started: its shard of the rows on device `local_rank`."""
     accelerator = accelerators.of(kind)
+    strategy = default_strategy(launched=True, devices=count) if requested == "auto" else requested
     if accelerator.one_process:
         raise DeviceError(
             f"a launcher started {launch.world_size} processes (WORLD_SIZE), but on {accelerator.name} devices one "
@@ -185,8 +193,8 @@ def _plan_launched(launch: Launch, kind: str, count: int, strategy: str, backend
         )
     place = f"launched as rank {launch.rank} of {launch.world_size}"
     if count == 0:
-        reason = f"{place}; on CPU every rank shares it"
-        # SageMaker's library exists for GPUs; who asks for it on a CPU has one that does it.
+        reason = f"{place}; all ranks share the CPU"
+        # SageMaker's library exists for GPUs; who requests it on a CPU has one that does it.
         backend = backend if backend == "smddp" else "gloo"
         return DevicePlan("cpu", ParallelMode.DISTRIBUTED, strategy, 0, backend, launch, reason)
     backend = backend or accelerator.backend
@@ -221,10 +229,10 @@ def _otherwise(accelerator: Accelerator) -> str:
 
 
 def device_identity(plan: DevicePlan, environment: Mapping[str, str], properties: Any, host: str) -> str:
-    """A text that two ranks have in common where they compute on the same device of the same machine.
+    """Return a text that is equal on two ranks where they use the same device of the same machine.
 
-    `properties` are what torch says of the device, None where it says nothing. A device is known by its UUID and its
-    PCI address, or where there are none by the variables that choose devices and its number among those chosen.
+    `properties` are torch's device properties, None where there are none. A device is identified by its UUID and PCI
+    address; where it has none, by the variables that choose devices and its index among those.
     """
     launch = plan.launch
     machine = host if launch.machine is None else launch.machine
@@ -247,25 +255,25 @@ def check_own_device(plan: DevicePlan, identities: Sequence[str]) -> None:
             accelerator = accelerators.of(plan.device.partition(":")[0])
             raise InputError(
                 f"rank {first} and rank {rank} are on the same device ({plan.device} of one machine), which "
-                f"{plan.backend} refuses; start one process a device, let the scheduler bind each task to its own "
+                f"{plan.backend} refuses; start one process per device, let the scheduler bind each task to its own "
                 f"(srun --gpus-per-task=1), {_otherwise(accelerator)}."
             )
 
 
 def detect_hardware() -> Hardware:
-    """The accelerators torch can use in this process."""
+    """Find the accelerators torch can use in this process."""
     accelerator, count = accelerators.find(os.environ)
     return Hardware(accelerator.kind, count)
 
 
 def one_per_device() -> int:
-    """Processes that `--nproc gpu` starts: one for each accelerator. Raises DeviceError where there is none."""
+    """Return how many processes `--nproc gpu` starts: one per accelerator. Raises DeviceError where there is none."""
     hardware = detect_hardware()
     accelerator = accelerators.of(hardware.kind)
     if accelerator.one_process:
         raise DeviceError(
-            f"--nproc gpu starts one process a GPU, but on {accelerator.name} devices one process trains; drop it."
+            f"--nproc gpu starts one process per GPU, but on {accelerator.name} devices one process trains; drop it."
         )
     if hardware.count == 0:
-        raise DeviceError("--nproc gpu starts one process a GPU, but no accelerator was found; give a number.")
+        raise DeviceError("--nproc gpu starts one process per GPU, but there is no accelerator; give a number.")
     return hardware.count

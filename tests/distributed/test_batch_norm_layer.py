@@ -70,7 +70,7 @@ def test_what_it_does_is_told() -> None:
     plain, normed = nn.Sequential(nn.Linear(2, 2)), nn.Sequential(nn.BatchNorm1d(2))
     assert "no BatchNorm layer" in describe_synchronization(plain, 2, 1)
     assert "all 2 processes" in describe_synchronization(normed, 2, 1)
-    assert "one process a device" in describe_synchronization(normed, 1, 4)
+    assert "one process per device" in describe_synchronization(normed, 1, 4)
     assert "does nothing" in describe_synchronization(normed, 1, 1)
 
 

@@ -147,7 +147,7 @@ def test_a_whole_run_says_that_ddp_is_faster(
     folder = classify.train(RunConfig(DataConfig(data=str(table)), ModelConfig(model=str(model_folder)), training))
     said = capsys.readouterr().out
     assert said.count("--nproc 2 (or torchrun) is faster") == 1
-    assert "2 devices (DataParallel)" in said
+    assert "2 devices with DataParallel" in said
     run = json.loads((folder / "run.json").read_text())
     assert (run["strategy"], run["status"]) == ("dp", "finished")
     assert [entry["rows_per_step"] for entry in run["topology"]] == [32]

@@ -32,7 +32,7 @@ def train(folder: Path, table: Path, model: Path, strategy: str, out: str, *more
     """Train on two ranks; returns what the first printed. Neither says anything on stderr."""
     printed = run_ranks(
         2, "run_classify.py", "--data", str(table), "--model", str(model), "--cpu",
-        "--contrastive-steps", "0", "--epochs", "2", "--batch-size",
+        "--contrastive-steps", "4", "--epochs", "2", "--batch-size",
         "16", "--learning-rate", "1e-3", "--save-steps", "2", "--config", "c.yaml", "--report-to", "none",
         "--strategy", strategy, "--output-dir", out, *more, folder=folder,
     )  # fmt: skip

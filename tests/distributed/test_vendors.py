@@ -85,7 +85,7 @@ def on_cpu(model_folder: Path, table: Path, tmp_path_factory: pytest.TempPathFac
 
 def test_one_process_takes_one_and_says_so(alone: Trained, on_cpu: Path) -> None:
     folder, printed, calls = alone
-    assert "device: npu:0: " in printed
+    assert "device: npu:0 (" in printed
     assert "one of 2 npu devices is used; --nproc 2" in printed
     assert [place["device"] for place in read_json(folder / "run.json")["topology"]] == ["npu:0"]
     (work,) = calls
@@ -97,7 +97,7 @@ def test_one_process_takes_one_and_says_so(alone: Trained, on_cpu: Path) -> None
 def test_two_machines_with_two_npus_each(train: Callable[..., Any], on_cpu: Path) -> None:
     """npu:LOCAL_RANK and hccl, chosen as on the real machines; weights as on one CPU."""
     folder, printed, calls = train("four", processes=4, machines=2)
-    assert "4 processes (DistributedDataParallel, hccl)" in printed
+    assert "4 processes with DistributedDataParallel over hccl" in printed
     record = read_json(folder / "run.json")
     places = [(place["machine"], place["local_rank"], place["device"]) for place in record["topology"]]
     assert places == [(0, 0, "npu:0"), (0, 1, "npu:1"), (1, 0, "npu:0"), (1, 1, "npu:1")]
@@ -123,7 +123,7 @@ def test_two_processes_on_other_vendors_devices(
 ) -> None:
     """A Gaudi is hpu:0 to the process that acquires it, and LOCAL_RANK says which one that is."""
     folder, printed, calls = train("two", kind=kind, processes=2)
-    assert f"2 processes (DistributedDataParallel, {backend})" in printed
+    assert f"2 processes with DistributedDataParallel over {backend}" in printed
     assert [place["device"] for place in read_json(folder / "run.json")["topology"]] == devices
     used = {int(work["LOCAL_RANK"]): work["operations"] for work in calls}
     assert sorted(used) == [0, 1]
@@ -166,7 +166,7 @@ def test_tasks_that_see_one_device_each(model_folder: Path, table: Path, tmp_pat
 def test_data_parallel_on_two_cuda_devices(train: Callable[..., Any], on_cpu: Path) -> None:
     """One process, local rank -1: torch's own DataParallel copies the model to both."""
     folder, printed, (work,) = train("both", kind="cuda")
-    assert "device: cuda:0, 2 devices (DataParallel): local_rank is -1" in printed
+    assert "device: cuda:0, 2 devices with DataParallel (local_rank is -1" in printed
     assert "precision: fp32 (full precision, the safe choice on cuda" in printed  # of the Turing generation
     assert min(work["operations"]) > 500
     assert difference(folder, on_cpu) < 1e-5
@@ -186,7 +186,7 @@ def test_apples_gpu(train: Callable[..., Any], on_cpu: Path) -> None:
     """One process, no float64 on the device."""
     # A real interpreter: a process forked from the server does not find this device.
     folder, printed, (work,) = train("apple", kind="mps", interpreter=sys.executable)
-    assert "device: mps:0: local_rank is -1 and there is one mps device" in printed
+    assert "device: mps:0 (local_rank is -1 and there is one mps device" in printed
     assert work["operations"][0] > 1000
     assert difference(folder, on_cpu) < 1e-5
 
@@ -219,7 +219,7 @@ def test_layers_spread_over_two_npus(train: Callable[..., Any], alone: Trained, 
     _, _, (whole,) = alone
     room = str(int(0.8 * whole["peaks"][0]))
     folder, printed, (work,) = train("spread", "--strategy", "model", "--device-memory", "0.002", STANDIN_MEMORY=room)
-    assert "device: npu:0, npu:1 (model parallel)" in printed
+    assert "device: npu:0, npu:1 with model parallelism" in printed
     assert " on npu:0, " in printed
     assert min(work["operations"]) > 500
     assert difference(folder, on_cpu) < 1e-5

@@ -52,7 +52,7 @@ def test_frozen_layers_on_disk_change_no_bit(
     capsys.readouterr()
     folder = run.train(config("spread", **spread))
     said = capsys.readouterr().out
-    assert "(model parallel): local_rank is -1; the layers of one model are spread over main memory and disk" in said
+    assert "with model parallelism (local_rank is -1; layers of one model spread over main memory and disk" in said
     assert "on disk, " in said
     assert weights(folder) == weights(whole)
     assert (folder / "predictions.csv").read_bytes() == (whole / "predictions.csv").read_bytes()

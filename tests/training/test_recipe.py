@@ -88,7 +88,7 @@ def test_what_is_given_stands(
         ({"contrastive_steps": 0}, 17, 0),
         ({"head": "random"}, 17, 0),
         ({"strategy": "model"}, 0, 100),
-        ({"opt_level": "O2"}, 17, 0),
+        ({"opt_level": "O2"}, 0, 100),
         ({"preset": "fast"}, 0, 0),
     ],
 )
