@@ -1,4 +1,4 @@
-"""Commands, exit codes and the one line of an error. Heavy imports happen inside the handlers."""
+"""Run commands, print errors and return exit codes. Heavy imports are inside the handlers."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ Fine-tune a BERT classifier on your own table of texts and labels, and use it.
 
   classify train --data my.csv                                  train (the same as python run_classify.py)
   classify predict --model runs/my-1 --data new.csv --out p.csv  predict every row of a table
-  classify inspect --data my.csv                                what a table holds, before anything is trained on it
-  classify cache                                                what is kept of tables between runs; --clear forgets it
-  classify devices                                              what this machine would do, and why
+  classify inspect --data my.csv                                inspect a table without training
+  classify cache                                                show or clear the cache
+  classify devices                                              show the ranks and devices of this machine
   classify COMMAND --help                                       the flags of a command
   classify --version                                            the version"""
 
 
 def main(argv: Sequence[str] | None = None, program: str = "classify") -> int:
-    """Run a command and return its exit code: 0, 1 our fault, 2 the person's input, 3 checkpoint, 130/143 signal."""
+    """Run a command and return its exit code: 0, 1 internal error, 2 invalid input, 3 checkpoint, 130/143 signal."""
     if argv is not None:
         return _run(list(argv), program)
-    # This process is ours alone. Loading the libraries makes a million objects that stay: looking through them for
-    # garbage time and again, and once more before leaving, takes a quarter of a short command's time.
+    # The libraries create a million objects that stay. Garbage collection over them, and at exit, would take a quarter
+    # of a short command's time.
     gc.set_threshold(100_000, 50, 100)
     process_settings.prepare_process()
     interrupts.handle_sigint()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names in scripts that a terminal does not know end no run
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal cannot encode must not end a run
     try:
         return _run(sys.argv[1:], program)
     finally:
@@ -64,7 +64,7 @@ def _run(arguments: list[str], program: str) -> int:
 
 
 def _tell(error: BaseException, debug: bool) -> int:
-    """Print the line of an error, and return its exit code."""
+    """Print an error's message and return its exit code."""
     if isinstance(error, ClassifyError):
         if error.reported:
             if debug:
@@ -72,7 +72,7 @@ def _tell(error: BaseException, debug: bool) -> int:
             return error.exit_code
         return _fail(str(error), error.exit_code, debug, everywhere=error.everywhere)
     if isinstance(error, BrokenPipeError):
-        # Whoever read our output has left, e.g. `| head`; that is no fault.
+        # The reader of the output has ended, e.g. `| head`; that is no error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     if isinstance(error, ModuleNotFoundError):
@@ -144,19 +144,22 @@ def _train(arguments: list[str], program: str) -> int:
 def _predict(arguments: list[str], program: str) -> int:
     parser = Parser(prog=program, description="Predict every row of a table with a trained classifier.")
     parser.add_argument("--model", metavar="FOLDER", help="the output folder of a training run")
-    parser.add_argument("--data", metavar="FILE", help="the table, in any form that training takes")
-    parser.add_argument("--encoding", metavar="X", help="its encoding; recognised if not given")
-    parser.add_argument("--sheet", metavar="X", help="sheet of an Excel workbook; the first if not given")
+    parser.add_argument("--data", metavar="FILE", help="the table, in any format that training reads")
+    parser.add_argument("--encoding", metavar="X", help="its encoding (default: auto-detected)")
+    parser.add_argument("--sheet", metavar="X", help="sheet of an Excel workbook (default: the first)")
     parser.add_argument(
-        "--no-header", "--no_header", action="store_true", help="its first row is data; columns are column_1, ..."
+        "--no-header", "--no_header", action="store_true", help="no header row; columns are column_1, ..."
     )
-    parser.add_argument("--out", metavar="FILE", default="predictions.csv", help="written here (default: %(default)s)")
-    parser.add_argument("--text-column", "--text_column", metavar="X", help="as in training if not given")
+    parser.add_argument("--out", metavar="FILE", default="predictions.csv", help="output file (default: %(default)s)")
+    parser.add_argument("--text-column", "--text_column", metavar="X", help="text column (default: as in training)")
     parser.add_argument(
-        "--excel-safe", "--excel_safe", action="store_true", help="no cell is a formula to a spreadsheet"
+        "--excel-safe",
+        "--excel_safe",
+        action="store_true",
+        help="prefix cells that look like formulas with ' (CSV injection)",
     )
     parser.add_argument("--precision", choices=["auto", "fp32", "tf32", "bf16", "fp16"], default="auto")
-    parser.add_argument("--cpu", "--use-cpu", "--no-cuda", action="store_true", help="leave GPUs alone")
+    parser.add_argument("--cpu", "--use-cpu", "--no-cuda", action="store_true", help="use the CPU only")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     options, unknown = parser.parse_known_args(arguments)
     faults = unknown_words(unknown, parser)
@@ -197,7 +200,7 @@ def _inspect(arguments: list[str], program: str) -> int:
         return 0
     config = parse_training(arguments, program)
     if config.training.nproc is not None or launcher.is_launched():
-        raise InputError("classify inspect looks at a table in one process; start it without --nproc or a launcher.")
+        raise InputError("classify inspect runs in one process; start it without --nproc or a launcher.")
     from classify.data.files import write_json
     from classify.training.inspection import inspect_run
 
@@ -205,15 +208,15 @@ def _inspect(arguments: list[str], program: str) -> int:
     for line in report.lines():
         print(escape_controls(line))
     file = Path("inspect.json")
-    replaced = " (in place of the one that was there)" if file.exists() else ""
+    replaced = " (overwritten)" if file.exists() else ""
     write_json(file, report.as_json())
-    print(f"all of it: {file}{replaced}")
+    print(f"full report: {file}{replaced}")
     return 0
 
 
 def _cache(arguments: list[str], program: str) -> int:
-    parser = Parser(prog=program, description="Say what is kept of tables between runs, and where, or forget it.")
-    parser.add_argument("--clear", action="store_true", help="forget them all")
+    parser = Parser(prog=program, description="Show or clear the cache of tables.")
+    parser.add_argument("--clear", action="store_true", help="delete all entries")
     options, unknown = parser.parse_known_args(arguments)
     faults = unknown_words(unknown, parser)
     if faults:
@@ -224,24 +227,25 @@ def _cache(arguments: list[str], program: str) -> int:
         cache.clear_cache()
     count, size = cache.cached_bytes()
     most = cache.MOST_BYTES >> 20
-    print(f"{cache.cache_folder()}: {count} entries, {size / (1 << 20):.1f} of up to {most} MiB (--clear forgets them)")
+    print(f"{cache.cache_folder()}: {count} entries, {size / (1 << 20):.1f} of up to {most} MiB (--clear deletes them)")
     reason = cache.why_not_trusted()
     if reason is not None:
-        print(f"note: it is not used: {reason}")
+        print(f"note: the cache is not used: {reason}")
     return 0
 
 
 def _devices(arguments: list[str], program: str) -> int:
-    parser = Parser(prog=program, description="Show which rank would compute where, and why; nothing is trained.")
-    parser.add_argument("--nnodes", metavar="N", help="plan a cluster of so many machines instead of this one")
+    parser = Parser(prog=program, description="Show the device of each rank, and why; nothing is trained.")
+    parser.add_argument("--nnodes", metavar="N", help="plan a cluster of N machines instead of this one")
     parser.add_argument(
-        "--nproc-per-node", "--nproc_per_node", metavar="N", help="processes on each machine; 2,1 if unequal"
+        "--nproc-per-node", "--nproc_per_node", metavar="N", help="processes per machine; 2,1 if unequal"
     )
     parser.add_argument(
         "--device", metavar="KIND", default="cuda", help="kind of the planned devices (default: %(default)s)"
     )
-    parser.add_argument("--batch-size", "--batch_size", metavar="N", default=str(Recipe.batch_size), help="of a step")
-    parser.add_argument("--cpu", "--use-cpu", "--no-cuda", action="store_true", help="leave GPUs alone")
+    size = str(Recipe.batch_size)
+    parser.add_argument("--batch-size", "--batch_size", metavar="N", default=size, help="global batch size")
+    parser.add_argument("--cpu", "--use-cpu", "--no-cuda", action="store_true", help="use the CPU only")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     options, unknown = parser.parse_known_args(arguments)
     faults = unknown_words(unknown, parser)
@@ -276,10 +280,10 @@ def _devices(arguments: list[str], program: str) -> int:
 
 
 def _fail(message: str, code: int, debug: bool, everywhere: bool = True) -> int:
-    """Print the error once on each machine, and return its code.
+    """Print the error once per machine, and return its code.
 
-    Of an error that every rank meets, one process of each machine prints the line at once; the others stay silent and
-    linger, because a launcher ends all processes when the first one leaves.
+    If every rank has the error, one process per machine prints it. The others wait a second, because a launcher ends
+    all processes when the first one exits.
     """
     if debug:
         traceback.print_exc()
@@ -294,16 +298,16 @@ def _fail(message: str, code: int, debug: bool, everywhere: bool = True) -> int:
 
 
 def print_error_early(error: Exception) -> None:
-    """Print the line of an error before the other machines hear of it, which may take long."""
+    """Print an error before the other machines receive it, which may take long."""
     _tell(error, debug=False)
     if isinstance(error, ClassifyError):
         error.reported = True
 
 
 def _let_first_error_speak(error: BaseException) -> None:
-    """When a peer has gone, its own line is the one to read: wait for the launcher to end this process too.
+    """Wait for the launcher to end this process where a lost peer caused the error: the peer prints the cause.
 
-    --nproc leaves a rank that prints an error its time before it ends the others.
+    --nproc gives a rank time to print its error before it ends the others.
     """
     text = str(error).lower()
     if launcher.is_launched() and any(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Decision:
-    """One thing the program decided by itself, why, and the flag that overrides it."""
+    """A decision of the program, its reason, and the flag that overrides it."""
 
     what: str
     value: str

@@ -1,7 +1,4 @@
-"""Options: their declarations, flags, YAML, and the recipe for what is not given.
-
-`from classify.config import RunConfig` and its parts are for Python code that trains.
-"""
+"""Settings: declarations, flags, YAML files and default recipe. Python code that trains imports them from here."""
 
 from classify.config.schema import DataConfig, ModelConfig, RunConfig, TrainingConfig
 

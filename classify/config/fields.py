@@ -1,4 +1,4 @@
-"""One option of the program: its default, its flags, the values it takes, and the line a wrong value earns."""
+"""Declare options: default, flags, valid values and the message for an invalid value."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from typing import Any, Literal
 
 from classify.errors import InputError
 
-# Of a value other than text that a message repeats, in characters.
+# Characters of a value, other than text, that a message repeats.
 _LONGEST = 80
 
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """A condition on a value and its words, as they follow "must be a number"."""
+    """A condition on a number, and its words after "must be a number"."""
 
     words: str
     holds: Callable[[Any], bool]
 
 
 def above(low: float) -> Check:
-    """Values greater than `low`."""
+    """Accept values greater than `low`."""
     return Check(f"above {low}", lambda x: x > low)
 
 
 def at_least(low: float) -> Check:
-    """Values not less than `low`."""
+    """Accept values not less than `low`."""
     return Check(f"of at least {low}", lambda x: x >= low)
 
 
 def between(low: float, high: float, *, include_high: bool = False) -> Check:
-    """Values from `low` up to `high`, which is left out unless `include_high`."""
+    """Accept values from `low` to `high`, exclusive unless `include_high`."""
     if include_high:
         return Check(f"from {low} to {high}", lambda x: low <= x <= high)
     return Check(f"from {low} to below {high}", lambda x: low <= x < high)
 
 
 def above_or_off(low: float, off: float) -> Check:
-    """Values greater than `low`, or the one value that switches the option off."""
+    """Accept values greater than `low`, or `off`, which switches the option off."""
     return Check(f"above {low}, or {off}", lambda x: x > low or x == off)
 
 
@@ -54,11 +54,11 @@ def option(
     switch: tuple[str, str] | None = None,
     metavar: str = "NAME",
 ) -> Any:
-    """Declare a dataclass field that a person can set.
+    """Declare a dataclass field that is an option of the program.
 
-    `flags` are its names on the command line; the first is the one shown. A resumed run reports which `learning`
-    options have changed. `switch` holds the words that true and false mean, as YAML reads `off` and a flag without a
-    value says true. `metavar` names the value of a text option in the help.
+    `flags` are its names on the command line; the help shows the first. A resumed run reports changed `learning`
+    options. `switch` holds the values for true and false: YAML reads `off` as false, a flag without a value is true.
+    `metavar` names the value of a text option in the help.
     """
     metadata = {
         "help": help, "flags": flags, "check": check, "learning": learning, "switch": switch, "metavar": metavar
@@ -67,21 +67,18 @@ def option(
 
 
 def shown_name(spec: dataclasses.Field[Any]) -> str:
-    """Return an option's name in messages: its flag, or the name of a field that has none."""
+    """Return an option's name in messages: its first flag, or its field name."""
     return spec.metadata["flags"][0] if spec.metadata["flags"] else spec.name
 
 
 def choices(hint: Any) -> tuple[str, ...]:
-    """The words an option takes where it takes nothing else; empty for other types."""
+    """Return the values of a Literal type; empty for other types."""
     kinds = [kind for kind in _kinds(hint) if kind is not type(None)]
     return typing.get_args(kinds[0]) if typing.get_origin(kinds[0]) is Literal and len(kinds) == 1 else ()
 
 
 def convert(spec: dataclasses.Field[Any], hint: Any, raw: Any, name: str) -> Any:
-    """Convert `raw` (a string from the command line, a YAML or Python value) to the type `hint`.
-
-    Raises InputError with one line: "<name> must be ... Got ... instead."
-    """
+    """Convert `raw` (from the command line, YAML or Python) to the type `hint`. Raises InputError."""
     kinds = _kinds(hint)
     if raw is None and type(None) in kinds:
         return None
@@ -97,19 +94,19 @@ def convert(spec: dataclasses.Field[Any], hint: Any, raw: Any, name: str) -> Any
 
 
 def describe(value: Any) -> str:
-    """A value for a message: as Python writes it where that is short, else what it is."""
+    """Return a value's repr for a message, or its type where that is long."""
     text = repr(value)
     short = len(text) <= _LONGEST and "\n" not in text
     return text if short or isinstance(value, str) else f"a {type(value).__name__}"
 
 
 def _kinds(hint: Any) -> tuple[Any, ...]:
-    """The alternatives of a type: `int | None` gives int and NoneType."""
+    """Return the members of a union: int and NoneType for `int | None`."""
     return (hint,) if typing.get_origin(hint) is Literal else (typing.get_args(hint) or (hint,))
 
 
 def _as_kind(kind: Any, raw: Any) -> Any:
-    """`raw` as `kind`, or None where it is no such thing."""
+    """Return `raw` as `kind`, or None if it cannot be converted."""
     if typing.get_origin(kind) is Literal:
         return raw if isinstance(raw, str) and raw in typing.get_args(kind) else None
     if kind is bool:
@@ -124,14 +121,14 @@ def _as_kind(kind: Any, raw: Any) -> Any:
 
 
 def as_switch(raw: Any) -> bool | None:
-    """`raw` as true or false, or None where it says neither."""
+    """Return `raw` as a boolean, or None if it is neither true nor false."""
     if isinstance(raw, str):
         return {"true": True, "yes": True, "false": False, "no": False}.get(raw.lower())
     return raw if isinstance(raw, bool) else None
 
 
 def _as_number(kind: type, raw: Any) -> int | float | None:
-    """`raw` as a finite number of that kind; "1e3" and 2.0 are whole numbers too."""
+    """Return `raw` as a finite number of that kind, else None; "1e3" and 2.0 are whole numbers too."""
     if isinstance(raw, bool):
         return None
     try:

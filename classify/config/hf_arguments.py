@@ -1,8 +1,7 @@
-"""Arguments of TrainingArguments, `run_glue.py` and `run_classification.py` that are no settings of this program.
+"""Handle arguments of TrainingArguments, `run_glue.py` and `run_classification.py` that are not options here.
 
-An argument that is a setting here has its name among that setting's flags. Of the others, one either has the same
-meaning under another name (`TRANSLATED`), or no effect (`NO_EFFECT`), or asks for something else and is refused with
-the way to it (`REFUSED`). Names are written with underscores.
+Options with the same name are aliases among the flags. The others have another name here (`TRANSLATED`), have no effect
+(`NO_EFFECT`), or are refused with an alternative (`REFUSED`). Names are written with underscores.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ NO_EFFECT = frozenset(
     """.split()  # noqa: SIM905
 )
 
-# Values, besides false and none, that ask for what a run does anyway.
+# Values, besides false and none, that match what a run does anyway.
 _USUAL: dict[str, tuple[str, ...]] = {
     "eval_strategy": ("epoch",),
     "evaluation_strategy": ("epoch",),
@@ -65,7 +64,7 @@ REFUSED: dict[str, str] = {
     "data_seed": "--seed draws the order of the rows, too",
     "dataloader_drop_last": "each row is trained on once an epoch, in a smaller last batch; drop it",
     "dataset_config_name": _TABLES,
-    "debug": "a key of this program is none; give the flag --debug",
+    "debug": "not a setting; give the flag --debug",
     "dataset_name": _TABLES,
     "deepspeed": _FSDP,
     "do_regression": "labels are classes here; drop it",
@@ -115,7 +114,7 @@ NO_TRAINING = (
 
 
 def _warmup(raw: Any) -> tuple[str, Any]:
-    """A ratio of 1 is all steps, while `warmup_steps` of 1 is one step."""
+    """Return warmup_steps below 1 for a ratio; a ratio of 1 is all steps, but `warmup_steps` of 1 is one step."""
     try:
         return "warmup_steps", min(float(raw), 1 - 1e-9)
     except (TypeError, ValueError):
@@ -136,12 +135,12 @@ NAMES = tuple(sorted(NO_EFFECT | REFUSED.keys() | TRANSLATED.keys()))
 
 
 def is_unset(raw: Any) -> bool:
-    """Return whether a value says what the scripts do when the argument is absent."""
+    """Return whether a value means the same as an absent argument."""
     return raw is None or as_switch(raw) is False or raw in ("", "no", "none", "None", [], {}, 0)
 
 
 def has_no_effect(name: str, raw: Any) -> bool:
-    """Return whether a run is the same with this argument and without it."""
+    """Return whether this argument does not change a run."""
     if name in NO_EFFECT:
         return True
     return name != "warmup_ratio" and (is_unset(raw) or str(raw).lower() in _USUAL.get(name, ()))

@@ -1,8 +1,7 @@
-"""Command line and YAML to `RunConfig`: one table of names for both, all faults collected, nothing heavy imported.
+"""Parse the command line and YAML files into a `RunConfig`.
 
-argparse is used for what it does well (splitting, help layout) in 10 ms; its values stay strings, so that every
-wrong one is reported together by `classify.config.schema`, and its errors, usage text and exit are replaced by
-InputError.
+argparse splits the words and prints the help. Its values stay strings, so that `classify.config.schema` reports all
+invalid ones together. Its errors are raised as InputError.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from classify.config.stored_run import FILE, newest_runs, run_folder, stored_val
 from classify.errors import InputError
 from classify.launch import launcher
 
-# The headings of --help, and the class whose own options stand under each, in its order.
+# The headings of --help, and the class whose options are listed under each.
 GROUPS = {
     "Data": DataConfig,
     "Model": ModelConfig,
@@ -40,43 +39,43 @@ COMMON = (
     "preset", "num_train_epochs", "batch_size", "learning_rate", "max_minutes", "seed", "precision", "use_cpu",
     "nproc", "strategy", "output_dir", "overwrite_output_dir", "resume_from_checkpoint",
 )  # fmt: skip
-# Similarity, by difflib, above which a flag is taken for a misspelt one.
+# difflib similarity above which a flag is suggested.
 _ALIKE = 0.74
-# Arguments of other scripts stand in the namespace under their names with this in front.
+# Prefix of arguments of other scripts in the namespace.
 _FOREIGN = "foreign:"
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse without its usage text, its abbreviations and its exit."""
+    """argparse without usage text, abbreviations and exit."""
 
     def __init__(self, **kwargs: Any):
         super().__init__(allow_abbrev=False, formatter_class=_Formatter, **kwargs)
 
     def error(self, message: str) -> NoReturn:
-        """Raise instead of printing the usage and leaving."""
+        """Raise InputError instead of printing the usage and exiting."""
         raise InputError(message if message.endswith(".") else f"{message}. See --help.")
 
 
 class _Formatter(argparse.HelpFormatter):
-    """One column for the flag, one for its text, at the width of the terminal."""
+    """Formatter with a wider column for flags."""
 
     def __init__(self, prog: str):
         super().__init__(prog, max_help_position=36)
 
     def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
-        """A switch is shown without the value that it may have."""
+        """Show a switch without its optional value."""
         return "" if action.metavar == "" else super()._format_args(action, default_metavar)
 
 
 def spellings(flag: str) -> list[str]:
-    """A flag with `-` and with `_`: both are taken."""
+    """Return a flag spelled with `-` and with `_`."""
     return list(dict.fromkeys([flag, "--" + flag[2:].replace("-", "_")]))
 
 
 def training_parser(program: str, *, full_help: bool = True) -> Parser:
-    """Return the parser of a training run; values stay strings, absent flags leave nothing behind.
+    """Return the parser of a training run; its help lists all options, or the common ones.
 
-    Its help lists all options, or those that people use most.
+    Values stay strings; absent flags are not in the namespace.
     """
     parser = Parser(
         prog=program,
@@ -92,9 +91,9 @@ def training_parser(program: str, *, full_help: bool = True) -> Parser:
         for name in _own_flags(kind):
             _add(group, name, shown=full_help or name in COMMON)
         if title == "Result":
-            file = "YAML with any of these options, or the JSON of TrainingArguments; flags win over it"
+            file = "YAML with any of these options, or the JSON of TrainingArguments; flags override it"
             group.add_argument("--config", metavar="FILE", help=file)
-            plan = "show what was understood of the table and which rank would compute where, and stop"
+            plan = "print the detected columns, the devices and the memory estimate, and exit"
             group.add_argument("--plan", action="store_true", help=plan)
             group.add_argument("--debug", action="store_true", help="show the traceback of an error")
             group.add_argument("--help-all", action="store_true", help="list every flag and exit")
@@ -110,7 +109,7 @@ def training_parser(program: str, *, full_help: bool = True) -> Parser:
 
 
 def print_help(words: Sequence[str], program: str) -> bool:
-    """Print the help of a training run if the words ask for it, and return whether they do."""
+    """Print the help of a training run if requested, and return whether it was."""
     full = "--help-all" in words or "--help_all" in words
     if not full and "-h" not in words and "--help" not in words:
         return False
@@ -119,18 +118,18 @@ def print_help(words: Sequence[str], program: str) -> bool:
 
 
 def _own_flags(kind: type[Any]) -> list[str]:
-    """The options of a config class that have flags, without those of the classes it is made of."""
+    """List the options with flags that a config class declares itself, without its bases'."""
     inherited = {spec.name for base in kind.__bases__ if dataclasses.is_dataclass(base) for spec in fields(base)}
     return [spec.name for spec in fields(kind) if spec.metadata["flags"] and spec.name not in inherited]
 
 
 def _add(group: argparse._ArgumentGroup, name: str, *, shown: bool) -> None:
-    """Add a field's flags; the help shows the first, if any."""
+    """Add a field's flags; the help shows the first if `shown`."""
     spec = FIELDS[name][1]
     hint = HINTS[name]
     flags = spec.metadata["flags"]
     arguments: dict[str, Any] = {"dest": name}
-    if hint is bool:  # SageMaker and others pass "--bf16 True"
+    if hint is bool:  # SageMaker passes "--bf16 True"
         arguments |= {"nargs": "?", "const": True, "metavar": ""}
     else:
         arguments["metavar"] = "{" + ",".join(choices(hint)) + "}" if choices(hint) else _metavar(spec, hint)
@@ -156,9 +155,9 @@ def _help(spec: Field[Any]) -> str:
 
 
 def parse_training(argv: Sequence[str], program: str) -> RunConfig:
-    """Command line, over the YAML of `--config`, over the run of `--resume`, over the defaults.
+    """Merge the command line, the file of `--config`, the run of `--resume` and the defaults, in this order.
 
-    Raises InputError with every fault.
+    Raises InputError with all faults.
     """
     parser = training_parser(program)
     words = list(argv)
@@ -195,7 +194,7 @@ def parse_training(argv: Sequence[str], program: str) -> RunConfig:
 def _translate(foreign: dict[str, Any], given: dict[str, Any], faults: list[str], where: str = "--") -> list[str]:
     """Set in `given` what arguments of other scripts mean here, and return those that have no effect.
 
-    `where` is what stands before their names in messages.
+    `where` precedes their names in messages.
     """
     ignored = []
     for name, raw in foreign.items():
@@ -213,7 +212,7 @@ def _translate(foreign: dict[str, Any], given: dict[str, Any], faults: list[str]
 
 
 def _from_container(values: dict[str, Any], faults: list[str]) -> dict[str, Source]:
-    """Set what SageMaker's container gives and the command does not; return the sources of those fields."""
+    """Add the defaults of SageMaker's container to `values`; return the sources of those fields."""
     try:
         container = sagemaker.container_values(os.environ, values)
     except InputError as error:
@@ -224,7 +223,7 @@ def _from_container(values: dict[str, Any], faults: list[str]) -> dict[str, Sour
 
 
 def _over(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """Merge values, of which the first win; either way to give the batch size wins over the other."""
+    """Merge values; the first override the second, also where they give the batch size by the other field."""
     alike = ("batch_size", "per_device_train_batch_size")
     if any(name in first for name in alike):
         second = {name: value for name, value in second.items() if name not in alike}
@@ -232,7 +231,7 @@ def _over(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_run(values: dict[str, Any], faults: list[str]) -> tuple[dict[str, Any], str]:
-    """Settings of the run that --resume goes on with, and the file they stand in, where the command names no table."""
+    """Return the settings of the run of --resume, and their file, if the command has no --data."""
     resume = values.get("resume_from_checkpoint", False)
     switch = as_switch(resume)
     if switch is False or "data" in values or faults:
@@ -241,7 +240,7 @@ def _from_run(values: dict[str, Any], faults: list[str]) -> tuple[dict[str, Any]
     if not isinstance(folder, str):
         newest = ", ".join(newest_runs())
         faults.append(
-            "--resume must name the folder of a run, e.g. --resume runs/my-1, where no --data is given. Got nothing "
+            "--resume without --data must name the folder of a run, e.g. --resume runs/my-1. Got nothing "
             f"instead{f'; the newest are {newest}' if newest else ''}."
         )
         return {}, ""
@@ -250,13 +249,13 @@ def _from_run(values: dict[str, Any], faults: list[str]) -> tuple[dict[str, Any]
     except InputError as error:
         faults.extend(error.faults)
         return {}, ""
-    if launcher.is_launched():  # processes are there already
+    if launcher.is_launched():  # the launcher has started the processes
         stored.pop("nproc", None)
     return stored, str(run_folder(folder) / FILE)
 
 
 def _yaml_values(path: str, faults: list[str], ignored: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the fields set in a file, and the name of each in messages; adds to its `faults` and `ignored` keys."""
+    """Return the fields set in a file, and the name of each in messages; add to `faults` and `ignored`."""
     import yaml
 
     try:
@@ -281,20 +280,21 @@ def _yaml_values(path: str, faults: list[str], ignored: list[str]) -> tuple[dict
         return {}, {}
     values: dict[str, Any] = {}
     names: dict[str, str] = {}
-    known = yaml_keys()
+    fields_by_key = yaml_keys()
     foreign: dict[str, Any] = {}
     for key, value in content.items():
-        name = known.get(str(key).replace("-", "_"))
-        if value is None:  # what is not set
+        spelled = str(key).replace("-", "_")
+        name = fields_by_key.get(spelled)
+        if value is None:
             continue
-        if name is None and (other := str(key).replace("-", "_")) in hf_arguments.NAMES:
-            foreign[other] = value
+        if name is None and spelled in hf_arguments.NAMES:
+            foreign[spelled] = value
         elif name is None:
-            faults.append(f"{path}: " + unknown_name(str(key), list(known)))
+            faults.append(f"{path}: " + unknown_name(str(key), list(fields_by_key)))
         elif name in values and values[name] == value:
             continue
         elif name in values:
-            faults.append(f"{path}: {key} and {names[name].split(': ')[-1]} set the same thing; keep one of them.")
+            faults.append(f"{path}: {key} and {names[name].split(': ')[-1]} are the same setting; keep one of them.")
         else:
             values[name] = value
             names[name] = f"{path}: {key}"
@@ -305,7 +305,7 @@ def _yaml_values(path: str, faults: list[str], ignored: list[str]) -> tuple[dict
 
 
 def yaml_keys() -> dict[str, str]:
-    """Every key a YAML file may hold, written with `_`, and the field it sets."""
+    """Return {key: field} of all keys of YAML files, with `_`."""
     keys = {name: name for name in FIELDS}
     for name, (_, spec) in FIELDS.items():
         for flag in spec.metadata["flags"]:
@@ -314,14 +314,14 @@ def yaml_keys() -> dict[str, str]:
 
 
 def known_flags(parser: argparse.ArgumentParser) -> list[str]:
-    """Return the parser's own flags, each in the form with hyphens."""
-    own = (action for action in parser._actions if not action.dest.startswith(_FOREIGN))
-    flags = (flag for action in own for flag in action.option_strings)
+    """Return the program's flags, with hyphens."""
+    actions = (action for action in parser._actions if not action.dest.startswith(_FOREIGN))
+    flags = (flag for action in actions for flag in action.option_strings)
     return [flag for flag in flags if flag.startswith("--") and "_" not in flag]
 
 
 def unknown_words(words: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
-    """One line for each unknown flag; words without a flag are told only where no flag is, whose value they may be."""
+    """Return one message per unknown flag; if there is none, one per word without a flag."""
     faults = [unknown_name(word, known_flags(parser)) for word in words if word.startswith("--")]
     if faults:
         return faults
@@ -329,7 +329,7 @@ def unknown_words(words: Sequence[str], parser: argparse.ArgumentParser) -> list
 
 
 def unknown_name(word: str, known: Sequence[str]) -> str:
-    """The one line for a flag or key that does not exist, with the nearest one that does."""
+    """Return the message for an unknown flag or key, with the nearest valid one."""
     flag = word.split("=")[0]
     near = difflib.get_close_matches(flag, known, n=1, cutoff=_ALIKE)
     hint = f"Did you mean {near[0]}?" if near else "See --help-all."

@@ -1,7 +1,4 @@
-"""How a table is trained on where nobody says otherwise: batch, epochs and learning rate.
-
-docs/recipe.md tells what each number is for and what was tried. Each one has its flag.
-"""
+"""Choose default batch size, epochs and learning rate for a table; docs/recipe.md has the experiments."""
 
 from __future__ import annotations
 
@@ -9,16 +6,21 @@ import math
 from dataclasses import dataclass, replace
 
 _EPOCHS = 3
-# Without pairs a table of fewer rows is seen more often, up to so many times.
+# Without pairs tables of fewer rows train for more epochs, up to this many.
 _ROWS, _MOST_EPOCHS = 1_500, 20
-# Rows from which a batch holds 16, and 32.
+# Rows from which the batch size is 16, and 32.
 _ROWS_FOR_16, _ROWS_FOR_32 = 4_000, 10_000
 # Wider encoders take smaller steps, LoRA's matrices larger ones (Hu et al., 2022, "LoRA", appendix D: 4e-4 and 5e-4).
 _WIDE, _LORA = 512, 10
-# Rows below which pairs are trained on before, and for how many steps; and rows below which they are instead of epochs.
+# Rows below which contrastive steps come first, and their number; rows below which they replace epochs.
 _ROWS_FOR_PAIRS, _CONTRASTIVE_STEPS = 4_000, 100
-_ROWS_FOR_EPOCHS = 250
-# What a preset changes in the recipe: "fast" keeps the head's start, a logistic regression on the frozen model.
+_ROWS_FOR_EPOCHS = 300
+# Folds of cross-validation where nothing is held back; fewer where all of them would take over a minute on two cores.
+FOLDS, FEWER_FOLDS, _MULTIPLICATIONS = 5, 3, 6e12
+# Maximum rows and tokens of a contrastive step.
+CONTRASTIVE_ROWS, CONTRASTIVE_TOKENS = 32, 8_192
+_CHARACTERS_PER_TOKEN = 4
+# Changes of each preset to the recipe: "fast" trains only a logistic regression on the frozen model.
 PRESETS: dict[str, dict[str, float]] = {
     "fast": {"num_train_epochs": 0, "contrastive_steps": 0},
     "default": {},
@@ -27,7 +29,7 @@ PRESETS: dict[str, dict[str, float]] = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a run trains with; the numbers here are those of large tables and small models."""
+    """Hyperparameters of a run; the defaults suit large tables and small models."""
 
     batch_size: int = 32
     num_train_epochs: float = _EPOCHS
@@ -35,13 +37,16 @@ class Recipe:
     contrastive_steps: int = 0
 
 
-def choose(rows: int, width: int, *, pairs: bool = True, preset: str = "default", lora: bool = False) -> Recipe:
-    """Choose for `rows` training rows and an encoder of that width; `pairs`: may be trained on.
+def choose(
+    rows: int, width: int, *, labelled: int, pairs: bool = True, preset: str = "default", lora: bool = False
+) -> Recipe:
+    """Choose for `rows` training rows and an encoder of that width; `pairs` allows contrastive steps.
 
-    Steps matter more than epochs: with too few of them fine-tuning has not converged (Mosbach et al., 2021, "On the
-    Stability of Fine-tuning BERT", section 6). So batches shrink with the table. Steps on pairs (see `contrastive`)
-    bring the classes apart before; without them epochs grow as the root of what rows are missing. Learning rates are of
-    those that Devlin et al., 2019, name in appendix A.3.
+    Of fewer than 300 `labelled` rows of the table none are held back, and no epochs are trained.
+
+    Too few steps do not converge (Mosbach et al., 2021, "On the Stability of Fine-tuning BERT", section 6), so small
+    tables take smaller batches. Contrastive steps (see `contrastive`) separate the classes first; without them epochs
+    grow with the inverse root of the rows. Learning rates are from Devlin et al., 2019, appendix A.3.
     """
     batch = 32 if rows >= _ROWS_FOR_32 else 16 if rows >= _ROWS_FOR_16 else 8
     rate = (5e-5 if width <= _WIDE else 3e-5) * (_LORA if lora else 1)
@@ -49,6 +54,20 @@ def choose(rows: int, width: int, *, pairs: bool = True, preset: str = "default"
         epochs = round(min(_MOST_EPOCHS, max(_EPOCHS, _EPOCHS * math.sqrt(_ROWS / rows))))
         recipe = Recipe(batch, epochs, rate)
     else:
-        epochs = _EPOCHS if rows >= _ROWS_FOR_EPOCHS else 0
+        epochs = _EPOCHS if labelled >= _ROWS_FOR_EPOCHS else 0
         recipe = Recipe(batch, epochs, rate, _CONTRASTIVE_STEPS if rows < _ROWS_FOR_PAIRS else 0)
     return replace(recipe, **PRESETS[preset])  # type: ignore[arg-type]
+
+
+def choose_folds(labelled: int) -> int:
+    """Return the number of folds for a table of `labelled` rows; 0: hold rows back."""
+    return FOLDS if labelled < _ROWS_FOR_EPOCHS else 0
+
+
+def takes_fewer_folds(characters: float, layers: int, width: int) -> bool:
+    """Return whether the contrastive steps of all folds are long, for an encoder and texts of that mean length.
+
+    The count is of multiplications in forward passes: the same command has the same folds on any machine.
+    """
+    tokens = min(CONTRASTIVE_ROWS * characters / _CHARACTERS_PER_TOKEN, CONTRASTIVE_TOKENS)
+    return FOLDS * _CONTRASTIVE_STEPS * tokens * 12 * layers * width**2 > _MULTIPLICATIONS

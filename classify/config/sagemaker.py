@@ -1,8 +1,8 @@
-"""Amazon SageMaker's training container: its folders stand for flags that are not given.
+"""Default paths in Amazon SageMaker's training container.
 
-The variables are those of the sagemaker-training toolkit (https://github.com/aws/sagemaker-training-toolkit, section
-"Environment Variables"). A container puts each input channel into a folder, SM_CHANNEL_<NAME>, and uploads what it
-finds in SM_MODEL_DIR at the end. Hyperparameters arrive as `--name value`, like flags.
+A container puts each input channel into a folder, SM_CHANNEL_<NAME>, and uploads SM_MODEL_DIR at the end.
+Hyperparameters arrive as `--name value`, like flags. The variables are those of
+https://github.com/aws/sagemaker-training-toolkit, section "Environment Variables".
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from classify.config.fields import as_switch
 from classify.errors import InputError
 
-# A field of the run, and the channels that may hold its table, by the names people give them.
+# Fields, and the usual names of the channels that hold their table.
 _CHANNELS = {
     "data": ("TRAIN", "TRAINING"),
     "eval_data": ("VALIDATION", "VALID", "EVAL", "DEV"),
@@ -24,10 +24,10 @@ _TABLES = (".csv", ".tsv")
 
 
 def container_values(environment: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """{field: (value, variable)} of what the container says and the person does not; empty elsewhere.
+    """Return {field: (value, variable)} for settings missing from `given`; empty outside a container.
 
-    Who names a table names all; who names a folder to resume from has named the output too. Raises InputError for a
-    channel that does not hold one table.
+    --data replaces all channels, a folder of --resume the output folder. Raises InputError for a channel that does not
+    hold one table.
     """
     fields: dict[str, tuple[str, str]] = {}
     if "SM_MODEL_DIR" not in environment:

@@ -1,7 +1,4 @@
-"""What the run.json of an earlier run knows: its settings, to go on with them, and the commands it was given.
-
-A folder may come from anywhere, so what stands there is checked like a YAML file.
-"""
+"""Read settings and commands from the run.json of an earlier run, checked like a YAML file."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ CHECKPOINTS = "checkpoints"
 FILE = "run.json"
 _TABLES = ("data", "eval_data", "test_data", "labels", "eval_labels", "test_labels", "split_like")
 _PATHS = (*_TABLES, "model")
-# What a new command says anew: where it goes on, and which process of a launcher it is.
+# Fields that belong to one command and are not restored.
 _OF_A_COMMAND = ("resume_from_checkpoint", "overwrite_output_dir", "output_dir", "local_rank")
 _NEWEST = 3
 # Values that switched a removed option off, besides none and false.
@@ -26,7 +23,7 @@ _OFF = {"average_seeds": 1}
 
 
 def run_folder(name: str) -> Path:
-    """The folder of a run, from its name, that of its checkpoints, or of one of them."""
+    """Return a run's folder from its own path, that of its checkpoints, or of one of them."""
     path = Path(name)
     if path.parent.name == CHECKPOINTS:
         return path.parent.parent
@@ -34,20 +31,18 @@ def run_folder(name: str) -> Path:
 
 
 def stored_values(folder: Path) -> dict[str, Any]:
-    """Return {field: raw value} of the settings that a run was given, where they are not the defaults.
+    """Return {field: raw value} of a run's settings that are not defaults and were not set by the recipe.
 
-    What its recipe chose is left out, so that it is chosen again.
-
-    Relative paths are relative to the working directory of that run, if what they name is still there. Raises
-    InputError where run.json is missing or holds none.
+    Resolves relative paths against that run's working directory, if they still exist there. Raises InputError where
+    run.json is missing or has no settings.
     """
     file = folder / FILE
     if not folder.is_dir():
         raise InputError(f"--resume {folder}: no such folder. Expected a run's folder, or a checkpoint in it.")
     if not file.exists():
         raise InputError(
-            f"--resume {folder}: no {FILE} in it, so the run's settings are not known; give --data and the other "
-            "flags of the run."
+            f"--resume {folder}: no {FILE} there, so the run's settings are unknown; give --data and the other flags "
+            "of the run."
         )
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
@@ -68,8 +63,7 @@ def stored_values(folder: Path) -> dict[str, Any]:
     unknown = ", ".join(map(repr, gone))
     if unknown:
         raise InputError(
-            f"{file}: this version knows no {unknown}, which stands under 'config'; give --data and the other flags of "
-            "the run."
+            f"{file}: unknown setting {unknown} under 'config'; give --data and the other flags of the run."
         )
     values = {
         name: value
@@ -80,11 +74,11 @@ def stored_values(folder: Path) -> dict[str, Any]:
         and value != _default(name)
         and value is not None
     }
-    if "pooling" not in stored:  # of a version that read the first token always, and had no recipe
+    if "pooling" not in stored:  # from a version that always pooled the first token, and had no recipe
         values["pooling"] = "first"
         if stored.get("per_device_train_batch_size") is None and isinstance(content.get("batch_size"), int):
             values["batch_size"] = content["batch_size"]
-    if "normalize_labels" not in stored:  # of a version that kept all labels apart
+    if "normalize_labels" not in stored:  # from a version that did not normalize labels
         values["normalize_labels"] = "none"
     for name in _PATHS:
         if isinstance(values.get(name), str):
@@ -98,24 +92,27 @@ def _default(name: str) -> Any:
 
 
 def _where_it_lies(name: str, base: Path, keep: bool) -> str:
-    """A path of a run whose working directory was `base`; one that is nowhere is kept as it was, or named in full."""
+    """Resolve a run's path against its working directory `base`.
+
+    A missing path is returned unchanged with `keep`, else resolved where it looks like a file.
+    """
     if Path(name).is_absolute() or base.resolve() == Path.cwd():
         return name
     there = base / name
     if there.exists() or glob.glob(str(there), recursive=True):
         return str(there)
-    # What never was a path, such as the name of a data set on a hub, has no suffix, or a colon.
+    # The name of a data set on a hub has no suffix, or a colon.
     return name if keep or Path(name).exists() or not Path(name).suffix or ":" in name else str(there)
 
 
 def newest_runs() -> list[str]:
-    """The folders below runs/ that were begun last, newest first."""
+    """Return the newest folders below runs/, newest first."""
     files = sorted(Path("runs").glob(f"*/{FILE}"), key=lambda file: (file.stat().st_mtime, file), reverse=True)
     return [str(file.parent) for file in files[:_NEWEST]]
 
 
 def earlier_commands(folder: Path) -> list[dict[str, Any]]:
-    """What run.json tells of the starts of this run so far, oldest first; empty where it tells nothing."""
+    """Return the recorded commands of a run, oldest first; empty where run.json has none."""
     try:
         content = json.loads((folder / FILE).read_text(encoding="utf-8"))
         last = {"command": content["command"], "status": content["status"]}

@@ -1,4 +1,4 @@
-"""Zip and tar archives with one table, which is read where it lies: nothing is unpacked."""
+"""Read the one table of a zip or tar archive without unpacking it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from classify.data.unread import refuse_unread_archive
 from classify.errors import InputError
 
 SUFFIXES = (".zip", ".tar", ".tgz")
-# What broken archives, and those packed in a way that Python does not know, raise.
+# Errors of broken archives, and of compression methods that Python lacks.
 ERRORS = (zipfile.BadZipFile, tarfile.TarError, NotImplementedError, RuntimeError)
 _SHOWN = 4
 _ABOUT = ("readme", "license", "licence", "copying", "changelog")  # files that come with a table
@@ -102,8 +102,8 @@ def _only_table(path: str, names: Iterator[str], suffixes: Container[str]) -> st
         tables = files
     if len(tables) == 1:
         return tables[0]
-    found = f"several ({_list(tables)})" if tables else f"none ({_list(files) or 'it is empty'})"
-    raise InputError(f"{path}: expected one table in the archive. Got {found}; unpack it, and name one or the folder.")
+    got = f"several ({_list(tables)})" if tables else f"none ({_list(files) or 'it is empty'})"
+    raise InputError(f"{path}: expected one table in the archive. Got {got}; unpack it, and name one or the folder.")
 
 
 def _list(names: list[str]) -> str:

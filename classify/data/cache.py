@@ -1,7 +1,7 @@
-"""What is kept of a table between runs: its token ids, and its rows where they are too many for the memory.
+"""Cache the token ids of a table between runs, and its rows where they are too many for memory.
 
-An entry is a folder named after what it was made of, so a file that was changed finds another one. It is there whole or
-not at all, readable by its owner alone: it holds people's texts.
+An entry is a folder named by a hash of its inputs, so a changed file gets a new entry. Entries are written atomically
+and readable by their owner only: they hold people's texts.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from classify.data.files import TEMPORARY, atomic_path
 from classify.launch.environment import cache_home
 
 MOST_BYTES = 4 << 30
-# An entry that is still being made after a day is of a process that was killed.
+# A temporary entry older than a day was left by a killed process.
 _LEFT_SECONDS = 24 * 3600
 
 T = TypeVar("T")
 
 
 def cache_folder() -> Path:
-    """Where the entries are: `$XDG_CACHE_HOME/classify`, `~/.cache/classify` without it."""
+    """Return the cache folder, in `$XDG_CACHE_HOME`, else in `~/.cache`."""
     return cache_home() / "classify" / "tables"
 
 
 def cached_bytes() -> tuple[int, int]:
-    """How many entries there are, and how many bytes they take."""
+    """Return the number of entries, and their bytes."""
     sizes = {} if why_not_trusted() is not None else _sizes(cache_folder())
     return len(sizes), sum(sizes.values())
 
@@ -54,19 +54,18 @@ def why_not_trusted() -> str | None:
 
 
 def clear_cache() -> None:
-    """Forget all entries. A run that uses one goes on with what it has open."""
+    """Remove all entries. Running processes keep the files that they have open."""
     shutil.rmtree(cache_folder(), ignore_errors=True)
     shutil.rmtree(cache_folder().with_name("tokens"), ignore_errors=True)  # of an earlier version
 
 
 def cached(key: str, write: Callable[[Path], None], read: Callable[[Path], T | None]) -> T | None:
-    """What `read` makes of the folder under `key`, which `write` fills first where there is none, or a damaged one.
+    """Return what `read` makes of the entry `key`; `write` fills a missing or damaged entry first.
 
-    `read` answers None for a damaged folder. None where the cache cannot be used: it is read-only, the disk is full, or
-    it is not trusted.
+    `read` returns None for a damaged folder. Returns None where the cache is read-only, full or not trusted.
 
-    Of several processes of a machine that ask for the same entry the first makes it, under a file lock. That needs no
-    process group, so no rank can run into its time-out here.
+    Of several processes on a machine the first fills the entry, under a file lock. That needs no process group, so no
+    rank can run into its time-out here.
     """
     import filelock
 
@@ -77,11 +76,11 @@ def cached(key: str, write: Callable[[Path], None], read: Callable[[Path], T | N
             return None
         with filelock.FileLock(folder.with_suffix(".lock")):
             if folder.exists():
-                found = read(folder)
-                if found is not None:
+                entry = read(folder)
+                if entry is not None:
                     with contextlib.suppress(OSError):
                         os.utime(folder)
-                    return found
+                    return entry
                 shutil.rmtree(folder, ignore_errors=True)
             _remove_leftovers(folder.parent)
             with atomic_path(folder) as temporary:
@@ -94,21 +93,21 @@ def cached(key: str, write: Callable[[Path], None], read: Callable[[Path], T | N
 
 
 def _sizes(cache: Path) -> dict[Path, int]:
-    """The bytes of each entry, the one used longest ago first."""
+    """Return the bytes of each entry, least recently used first."""
     entries = [path for path in cache.iterdir() if path.is_dir() and path.name[0] != "."] if cache.is_dir() else []
     entries.sort(key=lambda path: path.stat().st_mtime)
     return {entry: sum(file.stat().st_size for file in entry.iterdir()) for entry in entries}
 
 
 def _remove_leftovers(cache: Path) -> None:
-    """Take away what killed processes left."""
+    """Remove temporary entries of killed processes."""
     for leftover in cache.glob(f"{TEMPORARY}*"):
         if time.time() - leftover.stat().st_mtime > _LEFT_SECONDS:
             shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _make_room(new: Path) -> None:
-    """Drop the entries used longest ago, but for the new one, until the cache is as large as it may be."""
+    """Drop the least recently used entries, except the new one, until the cache is below its limit."""
     sizes = _sizes(new.parent)
     total = sum(sizes.values())
     for entry, size in sizes.items():

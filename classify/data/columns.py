@@ -1,4 +1,4 @@
-"""Which column is the text and which the label: guessed from names and values, with the reason."""
+"""Detect the text and label columns from names and values, with the reason."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LONGER = 1.5
 
 @dataclass(frozen=True)
 class Columns:
-    """The two columns that matter, and the guesses that led to them."""
+    """The text and label columns, and the decisions behind them."""
 
     text: str
     label: str
@@ -40,10 +40,10 @@ def find_columns(table: Table, text_column: str | None, label_column: str | None
     if text_column is not None and text_column == label_column:
         faults.append(f"--text-column and --label-column both name {text_column!r}; give two columns of {table.path}.")
     if len(table.columns) < 2 and not faults:
-        got = f"the one column {table.columns[0]!r}" if table.columns else "no column that holds anything"
+        got = f"the one column {table.columns[0]!r}" if table.columns else "no column with values"
         faults.append(
-            f"{table.path}: expected a column with texts and one with labels. Got {got} instead; labels in a file of "
-            "their own go with --labels."
+            f"{table.path}: expected a column with texts and one with labels. Got {got} instead; give labels in a "
+            "separate file with --labels."
         )
     if faults:
         raise InputError(*faults)
@@ -60,15 +60,15 @@ def find_columns(table: Table, text_column: str | None, label_column: str | None
     for what, find in (("text", search.find_text), ("label", search.find_label)):
         if (text if what == "text" else label) is not None:
             continue
-        found = find(label if what == "text" else text)
-        if isinstance(found, _Doubt):
-            doubts.append(found)
+        result = find(label if what == "text" else text)
+        if isinstance(result, _Doubt):
+            doubts.append(result)
             continue
-        decisions.append(Decision(f"{what} column", found.column, found.why, f"--{what}-column"))
+        decisions.append(Decision(f"{what} column", result.column, result.why, f"--{what}-column"))
         if what == "text":
-            text = found.column
+            text = result.column
         else:
-            label = found.column
+            label = result.column
     if doubts:
         line = " ".join(f"--{doubt.what}-column {doubt.proposed!r}".replace("'", '"') for doubt in doubts)
         raise InputError(
@@ -100,13 +100,13 @@ class _Doubt:
 
 @dataclass(frozen=True)
 class _Search:
-    """The columns of a table, and what their values look like."""
+    """The columns of a table, and their statistics."""
 
     table: Table
     stats: dict[str, ColumnStats]
 
     def find_text(self, taken: str | None) -> _Found | _Doubt:
-        """Find the column of the texts: a usual name counts where it holds texts, and no other column longer ones."""
+        """Find the text column: a usual name counts where it holds texts, and no other column longer ones."""
         free = [name for name in self.stats if name != taken]
         texts = [name for name in free if self.stats[name].is_text]
         named = [name for name in free if _key(name) in TEXT_NAMES]
@@ -132,14 +132,13 @@ class _Search:
         if taken is not None and len(free) == 1 and not named and self.stats[free[0]].could_be_text:
             return _Found(free[0], "it is the other column")
         if len(texts) == 2:
-            pair = "two columns hold texts, which are a pair (a task that is not supported), or one of them"
-            return self._doubt("text", texts, pair)
+            return self._doubt("text", texts, "two columns hold texts (text pairs are not supported)")
         if texts:
             return self._doubt("text", texts, "several columns could hold the text")
-        return self._doubt("text", named or free, f"no column is named, or looks, like a text{self._why_not(named)}")
+        return self._doubt("text", named or free, f"no column looks like a text{self._why_not(named)}")
 
     def find_label(self, taken: str | None) -> _Found | _Doubt:
-        """Find the column of the labels: a usual name counts where values come again, as classes do."""
+        """Find the label column: a usual name counts where values repeat, as classes do."""
         free = [name for name in self.stats if name != taken]
         likely = [name for name in free if self._is_label(name)]
         for names in (LABEL_NAMES, GROUP_NAMES):
@@ -151,11 +150,11 @@ class _Search:
             if fitting:
                 return self._doubt("label", fitting, "several columns could hold the label")
             single = [name for name in named if self.stats[name].distinct < 2]
-            if single and len(named) == 1:  # which is refused by what it holds
+            if single and len(named) == 1:  # refused later, with its value
                 return _Found(single[0], "matched by column name")
             if named:
                 others = [name for name in likely if name not in named]
-                why = f"the values of {named[0]!r} hardly come again, as classes do"
+                why = f"the values of {named[0]!r} rarely repeat, unlike class labels"
                 return self._doubt("label", [named[0], *others], why)
         if len(free) == 1 and not self.stats[free[0]].is_text:
             only = self.stats[free[0]]
@@ -163,17 +162,17 @@ class _Search:
                 return _Found(free[0], "it is the other column")
         scores = [name for name in free if self.stats[name].is_score]
         if len(likely) == 1 and not scores:
-            return _Found(likely[0], "the only column whose values come again, as classes do")
-        regression = f"; {', '.join(scores)} holds numbers on a scale (regression, a task that is not supported)"
+            return _Found(likely[0], "the only column whose values repeat, as class labels do")
+        regression = f"; {', '.join(scores)} holds numbers on a scale (regression is not supported)"
         regression = regression if scores else ""
         marks = binary_columns(self.table)
         if len(marks) > 2:
-            several = f"{len(marks)} columns hold 0 and 1 alone, which are several labels a row"
-            return self._doubt("label", marks, f"{several} (a task that is not supported), or one of them")
+            why = f"{len(marks)} columns hold only 0 and 1: several labels a row (multi-label is not supported)"
+            return self._doubt("label", marks, why)
         if likely:
             several = "several columns could hold the label" if len(likely) > 1 else "one column could hold the label"
             return self._doubt("label", likely, several + regression)
-        words = f"no column is named, or looks, like a label{regression}"
+        words = f"no column looks like a label{regression}"
         return self._doubt("label", scores or [name for name in free if not self.stats[name].is_text] or free, words)
 
     def _is_label(self, name: str, *, named: bool = False) -> bool:
@@ -181,7 +180,7 @@ class _Search:
         return (stats.could_be_class or stats.is_score if named else stats.is_class) or stats.is_list
 
     def _why_not(self, named: Sequence[str]) -> str:
-        """Say what stands below a usual name that was passed over."""
+        """Describe the values of a usual name that was not taken."""
         if not named:
             return ""
         stats = self.stats[named[0]]
@@ -207,9 +206,9 @@ class _Search:
 
 
 def find_text_column(table: Table, text_column: str | None, trained_on: str) -> str:
-    """Return the text column of a table to predict: the one that is named by a flag, else the one trained on.
+    """Return the text column of a table to predict: the one named by a flag, the one trained on, or the only one.
 
-    A table of one column of texts has no other. Raises InputError with the candidates.
+    Raises InputError with the candidates.
     """
     faults: list[str] = []
     text = _named(table, text_column, "--text-column", faults)
@@ -249,7 +248,7 @@ def require_named_column(table: Table, name: str | None, flag: str) -> None:
 
 
 def empty_texts(table: Table, text_column: str) -> str | None:
-    """The lines on which the text is empty, in words; None where there is none."""
+    """Return a note with the lines of empty texts; None without any."""
     empty = np.flatnonzero(table.text_hashes(text_column) == EMPTY).tolist()
     return f"{table.where(empty)}: the text is empty" if empty else None
 
@@ -267,5 +266,5 @@ def _listed(table: Table) -> str:
 
 
 def _key(name: str) -> str:
-    """Normalize the name of a column: case, and what stands between its words."""
+    """Normalize a column name: case, and the separators of its words."""
     return re.sub(r"[\s_-]+", "_", name.strip().lower())

@@ -1,4 +1,4 @@
-"""What a column's values look like: texts, classes, scores, several labels, or something else."""
+"""Tell what a column's values are: texts, classes, scores, several labels, or something else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from classify.data.dialect import is_number
 from classify.data.table import Table
 
-# Rows that are looked at; what a column holds shows in fewer.
+# Rows of the sample.
 _SAMPLE = 5_000
 # A class has a short name and several rows, in small tables at least two.
 _LONGEST_CLASS, _ROWS_A_CLASS, _FEW_CLASSES = 60, 4, 10
@@ -45,23 +45,23 @@ _NO_CLASSES = ("dates or times", "objects")
 
 @dataclass(frozen=True)
 class ColumnStats:
-    """What stands in a column, from a sample of its values that are not empty."""
+    """Statistics of a column, from a sample of its non-empty values."""
 
     values: Sequence[str]
 
     @functools.cached_property
     def distinct(self) -> int:
-        """Different values."""
+        """Return the number of distinct values."""
         return len(set(self.values))
 
     @functools.cached_property
     def numbers(self) -> bool:
-        """Whether nearly all values are numbers."""
+        """Return whether nearly all values are numbers."""
         return _share(self.values, is_number) >= _MOST
 
     @functools.cached_property
     def odd_kind(self) -> str | None:
-        """What nearly all values are, where that is neither a text nor a name."""
+        """Return what nearly all values are, where they are neither texts nor names."""
         if self.numbers:
             return "numbers"
         kinds = (kind for kind, form in _ODD_KINDS.items() if _share(self.values, form.fullmatch) >= _MOST)
@@ -69,35 +69,35 @@ class ColumnStats:
 
     @functools.cached_property
     def words(self) -> float:
-        """Words of a value, on the mean; in scripts without spaces as many as its letters would be elsewhere."""
+        """Return the mean number of words; in scripts without spaces, estimated from the letters."""
         count = sum(len(value.split()) for value in self.values) / max(1, len(self.values))
         wide = _share(self.values, lambda value: any(character > "\u2e80" for character in value))
         return max(count, _WORDS * self.length / _LETTERS) if wide > 0.5 else count
 
     @functools.cached_property
     def length(self) -> float:
-        """Characters of a value, on the mean."""
+        """Return the mean number of characters."""
         return sum(map(len, self.values)) / max(1, len(self.values))
 
     @property
     def is_text(self) -> bool:
-        """Whether the values are texts: of several words, and hardly two alike."""
+        """Return whether the values are texts: several words each, and mostly distinct."""
         return self.could_be_text and self.words >= _WORDS and self.distinct >= _DIFFERENT * len(self.values)
 
     @property
     def could_be_text(self) -> bool:
-        """The same of a column that is named like a text: its texts may be short, or come again."""
+        """Return the same for a column named like a text: its texts may be short, or repeat."""
         enough = self.distinct >= _DIFFERENT_IF_NAMED * len(self.values)
         return bool(self.values) and self.odd_kind is None and enough
 
     @property
     def is_class(self) -> bool:
-        """Whether the values are classes: short, few, and each again and again."""
+        """Return whether the values are classes: short, few, and repeated."""
         return self.could_be_class and not (self.numbers and self.distinct > _MOST_NUMBERS)
 
     @property
     def could_be_class(self) -> bool:
-        """The same of a column that is named like a label: its classes may be many numbers."""
+        """Return the same for a column named like a label: its classes may be many numbers."""
         rows = len(self.values)
         most = max(rows / _ROWS_A_CLASS, min(rows / 2, _FEW_CLASSES)) if rows >= _FEW_ROWS else rows
         if not 2 <= self.distinct <= most or self.odd_kind in _NO_CLASSES or self.is_score:
@@ -106,13 +106,13 @@ class ColumnStats:
 
     @property
     def is_score(self) -> bool:
-        """Whether the values are numbers on a scale: with fractions, of more kinds than classes have."""
+        """Return whether the values are numbers on a scale: with fractions, and many distinct ones."""
         fractions = _share(self.values, lambda value: is_number(value) and not float(value).is_integer())
         return self.numbers and fractions > 0.1 and self.distinct > 10
 
     @functools.cached_property
     def is_list(self) -> bool:
-        """Whether the values are lists of classes, such as "a,b" or "a|b": the same parts in many rows, two in some."""
+        """Return whether the values are lists of classes such as "a,b" or "a|b": repeated parts, some rows with two."""
         parts = [re.split(r"[,|;] ?", value) for value in self.values]
         several = sum(len(one) > 1 for one in parts)
         counts = Counter(part for one in parts for part in one)
@@ -126,7 +126,7 @@ class ColumnStats:
 
     @property
     def example(self) -> str:
-        """One of the values, shortened."""
+        """Return one value, shortened."""
         value = " ".join(self.values[0].split()) if self.values else ""
         return repr(value if len(value) <= _EXAMPLE else value[: _EXAMPLE - 3] + "...")
 
@@ -138,7 +138,7 @@ def column_stats(table: Table, column: str) -> ColumnStats:
 
 
 def binary_columns(table: Table) -> list[str]:
-    """Return the columns that hold 0 and 1 alone: several of them are several labels a row."""
+    """Return the columns that hold only 0 and 1: several of them are several labels a row."""
     return [name for name in table.columns if set(column_stats(table, name).values) == {"0", "1"}]
 
 

@@ -1,4 +1,4 @@
-"""Check whether a model can read the texts: the share of unknown tokens, their script, ids beyond its table."""
+"""Check whether a model can read the texts: the share of unknown tokens, their script, ids beyond its embeddings."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def unknown_share(tokens: Tokens, rows: npt.NDArray[np.int64], unknown: int | No
 
 
 def _count(segment: Segment, rows: npt.NDArray[np.int64], token: int) -> int:
-    chosen = np.zeros(len(segment), dtype=bool)
-    chosen[rows] = True
+    is_counted = np.zeros(len(segment), dtype=bool)
+    is_counted[rows] = True
     count = 0
     for start in range(0, len(segment.ids), _BLOCK):
         places = start + np.flatnonzero(segment.ids[start : start + _BLOCK] == token)
-        count += int(chosen[np.searchsorted(segment.offsets, places, side="right") - 1].sum())
+        count += int(is_counted[np.searchsorted(segment.offsets, places, side="right") - 1].sum())
     return count
 
 
@@ -64,14 +64,14 @@ def check_coverage(train: Split, text_column: str, tokens: Tokens, tokenizer: An
     counts = scripts(train.texts(text_column))
     (script, _), *_ = counts.most_common(1) or [("", 0)]
     most = f" (most letters are {'Chinese' if script == 'CJK' else script.capitalize()})" if script else ""
-    own = f", such as {_CHINESE}" if script == "CJK" and not counts["HIRAGANA"] else ""
+    example = f", such as {_CHINESE}" if script == "CJK" and not counts["HIRAGANA"] else ""
     line = f"{100 * share:.0f} % of the tokens of the training texts are unknown to {model.name}{most}"
-    take = f"a multilingual one, such as {_MULTILINGUAL}, or one for the language of the texts{own}"
+    take = f"a multilingual one, such as {_MULTILINGUAL}, or one for the language of the texts{example}"
     if share <= _REFUSED or model.model is not None:
         return f"{line}; if the scores are poor, give another --model: {take}"
     raise InputError(
         f"{train.table.path}, column {text_column!r}: {line}; expected a model that reads them. Give --model {take}. "
-        f"To train this one all the same, name it: --model {model.name}."
+        f"To train it anyway, give --model {model.name}."
     )
 
 

@@ -1,4 +1,4 @@
-"""How a text file divides its lines into columns: the delimiter, the quotes, whether the first row is a header."""
+"""Detect how a text file separates columns: the delimiter, the quotes, and whether there is a header."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from typing import Any, AnyStr
 csv.field_size_limit((1 << 31) - 1)  # texts longer than the standard library's 128 Ki characters exist
 
 _DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "bar"}
-# What stands in names and texts without dividing them.
+# Characters of names and texts that are no delimiters.
 _WITHIN_NAMES = "\0 \r\n\"'._-?!()[]"
-# Of the rows of a sample, the share that have the most frequent width, below which a dialect does not fit.
+# A dialect fits where at least this share of a sample's rows has the most frequent width.
 _UNIFORM = 0.9
-# The line with which Excel names the delimiter, and lines that may stand above a header.
+# The line with which Excel names the delimiter, and the most lines above a header.
 _SEPARATOR = re.compile(r'\ufeff?"?sep=([^\r\n])"?[\r\n]', re.IGNORECASE)
 _MOST_ABOVE = 10
-# Characters of a class in a text file.
+# Most characters of a class name.
 _LONGEST_CLASS = 60
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """`quote` is None where quotes are text like any other; `escape` is what stands before a quote inside a field."""
+    """`quote` is None where quotes are text like any other; `escape` precedes a quote inside a field."""
 
     delimiter: str
     quote: str | None = '"'
@@ -35,7 +35,7 @@ class Dialect:
 
     @property
     def words(self) -> str:
-        """For people: what stands between the columns, and quotes that are not the usual ones."""
+        """Describe the delimiter, and quotes other than the usual ones."""
         between = f"{_DELIMITERS.get(self.delimiter, repr(self.delimiter))} between columns"
         if self.quote is None:
             return f"{between}, quotes are text"
@@ -44,7 +44,7 @@ class Dialect:
         return f"{between}, quotes escaped by a backslash" if self.escape else between
 
     def reader(self, lines: Iterable[str], *, strict: bool = True) -> Any:
-        """The standard library's reader of this dialect."""
+        """Return the standard library's reader for this dialect."""
         return csv.reader(
             lines,
             delimiter=self.delimiter,
@@ -57,7 +57,7 @@ class Dialect:
 
 
 def candidates(delimiter: str, sample: str) -> list[Dialect]:
-    """The dialects with a delimiter of which a sample shows a sign, the usual one first."""
+    """Return the dialects with a delimiter that a sample shows signs of, the usual one first."""
     signs = [Dialect(delimiter)]
     if '\\"' in sample:
         signs.append(Dialect(delimiter, escape="\\"))
@@ -69,11 +69,10 @@ def candidates(delimiter: str, sample: str) -> list[Dialect]:
 
 
 def detect_dialect(sample: str, suffix: str) -> Dialect:
-    """The dialect in which the rows of a sample have equally many columns, more than one where that can be.
+    """Return the dialect in which the rows of a sample have equally many columns, if possible more than one.
 
-    Among equals that one is taken which no space follows, as it does in prose; then a name that ends in .tsv decides,
-    then the comma. Other characters are looked at where none of the usual delimiters fits. The sample may end inside a
-    row.
+    Ties go to a delimiter without a space after it, which prose has; then to the tab in .tsv files; then to the comma.
+    Other characters are tried where none of the usual delimiters fits. The sample may end inside a row.
     """
     delimiters = sorted(_DELIMITERS, key=lambda one: (_is_prose(sample, one), (one == "\t") != (suffix == ".tsv")))
     best, best_share = Dialect(delimiters[0]), 0.0
@@ -93,29 +92,29 @@ def detect_dialect(sample: str, suffix: str) -> Dialect:
 def find_table(sample: str, suffix: str, usual: Sequence[str], known: Sequence[str] = ()) -> tuple[Dialect, int]:
     """Return the dialect of a sample's table, and the number of lines above it.
 
-    Above a table stands `sep=;`, with which Excel names the delimiter, or what programs export with it: a title, keys
-    and values, blank lines. These fill at most half of the columns, and what follows is a header: a row without numbers
-    that fills all columns and, of two columns, holds a `usual` or `known` name.
+    Above a table there may be `sep=;`, Excel's name of the delimiter, or a title, keys and values, blank lines. Such
+    lines fill at most half of the columns. The header below them has no numbers, fills all columns and, of two columns,
+    holds a `usual` or `known` name.
     """
     separator = _SEPARATOR.match(sample)
     if separator is not None:
-        rest = skip_lines(sample, 1)
-        return max(candidates(separator[1], rest), key=lambda dialect: _uniformity(rest, dialect)), 1
+        table = skip_lines(sample, 1)
+        return max(candidates(separator[1], table), key=lambda dialect: _uniformity(table, dialect)), 1
     dialect = detect_dialect(sample, suffix)
     filled = [_count_filled(row) for row in _sample_rows(sample, dialect)]
     usually = Counter(filled).most_common(1)[0][0] if filled else 0
     if _uniformity(sample, dialect) >= _UNIFORM and filled[0] >= usually:
         return dialect, 0
     for above in range(1, _MOST_ABOVE + 1):
-        rest = skip_lines(sample, above)
-        below = detect_dialect(rest, suffix)
-        if _uniformity(rest, below) < _UNIFORM:
+        table = skip_lines(sample, above)
+        below = detect_dialect(table, suffix)
+        if _uniformity(table, below) < _UNIFORM:
             continue
-        header, *rows = _sample_rows(rest, below)
+        header, *rows = _sample_rows(table, below)
         width = Counter(map(len, rows)).most_common(1)[0][0] if rows else 0
         is_full = len(header) == _count_filled(header) == width and not any(map(is_number, header))
         named = any(value in known or value.strip().lower() in usual for value in header)
-        lines = sample[: len(sample) - len(rest)]
+        lines = sample[: len(sample) - len(table)]
         is_narrow = all(_count_filled(row) <= max(1, width // 2) for row in _sample_rows(lines, below))
         if is_full and is_narrow and (named or width > 2):
             return below, above
@@ -126,7 +125,7 @@ def is_table(sample: str, usual: Sequence[str], known: Sequence[str] = ()) -> bo
     """Return whether a text file without a table's suffix shows columns: prose has commas, too.
 
     It does with a header of several names, one of them `usual` or `known`, and with rows of equal width: by a
-    delimiter that is not followed by a space, or where a column holds values that come again, as classes do.
+    delimiter that is not followed by a space, or where the values of a column repeat, as classes do.
     """
     dialect, above = find_table(sample, "", usual, known)
     rows = _sample_rows(skip_lines(sample, above), dialect)
@@ -142,7 +141,7 @@ def is_table(sample: str, usual: Sequence[str], known: Sequence[str] = ()) -> bo
 
 
 def skip_lines(text: AnyStr, count: int) -> AnyStr:
-    """Drop the first lines of a text, or of its bytes."""
+    """Drop the first lines of text or bytes."""
     ends = re.compile(b"\r\n|\r|\n" if isinstance(text, bytes) else "\r\n|\r|\n")
     for _ in range(count):
         end = ends.search(text)
@@ -165,20 +164,20 @@ def _count_filled(row: Sequence[str]) -> int:
 
 
 def _unusual(sample: str) -> list[str]:
-    """Characters of the first line that may be a delimiter where the usual ones are none; most frequent ones first."""
+    """Return unusual delimiters that the first line may have, most frequent first."""
     first = sample.lstrip("\r\n").partition("\n")[0]
     counts = Counter(one for one in first if one.isascii() and not one.isalnum() and one not in _WITHIN_NAMES)
     return [one for one, _ in counts.most_common()]
 
 
 def _most_frequent(sample: str, delimiters: Sequence[str]) -> str:
-    """Of rows that no dialect finds equally wide: the delimiter of the first line, which is the header mostly."""
+    """Return the usual delimiter that is most frequent in the first line, mostly the header."""
     first = sample.lstrip("\r\n").partition("\n")[0]
     return max(delimiters, key=lambda one: (first.count(one), one == delimiters[0]))
 
 
 def _uniformity(sample: str, dialect: Dialect) -> float:
-    """The share of rows that have the most frequent width; 0 where that is one column, or the quotes do not close."""
+    """Return the share of rows with the most frequent width; 0 for one column, or where quotes do not close."""
     widths: list[int] = []
     reader = dialect.reader(io.StringIO(sample, newline=""))
     try:
@@ -196,7 +195,7 @@ def _uniformity(sample: str, dialect: Dialect) -> float:
 
 
 def rows_of(lines: Iterable[str], dialect: Dialect, *, strict: bool = True) -> Iterator[tuple[int, list[str]]]:
-    """(first physical line, fields) of every row that is not an empty line. Raises csv.Error where it is `strict`."""
+    """Yield (first physical line, fields) of each row that is not an empty line. Raises csv.Error if `strict`."""
     reader = dialect.reader(lines, strict=strict)
     before = 0
     for row in reader:
@@ -208,10 +207,9 @@ def rows_of(lines: Iterable[str], dialect: Dialect, *, strict: bool = True) -> I
 def has_header(rows: Sequence[Sequence[str]], usual: Sequence[str], known: Sequence[str] = ()) -> bool:
     """Return whether the first of some rows names the columns.
 
-    It does where it holds a `usual` name, or one of the `known` columns of a table that this one goes with, unless that
-    name comes again in its column: then it is a class, or, where the whole row comes again, the header of files that
-    were joined. A number over numbers, or any value that comes again, makes the row data. Where nothing tells, it is a
-    header, unless the rows are as wide as the table with the known columns.
+    It does where it holds a `usual` name, or one of the `known` columns of a related table. A name that repeats in its
+    column is a class, unless the whole row repeats, as in joined files. A number over numbers, or any repeated value,
+    makes the row data. Otherwise it is a header, unless the rows are as wide as `known`.
     """
     first, below = list(rows[0]), rows[1:]
     columns = [[row[place] for row in below if place < len(row) and row[place]] for place in range(len(first))]
@@ -231,7 +229,6 @@ def has_header(rows: Sequence[Sequence[str]], usual: Sequence[str], known: Seque
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a number."""
     try:
         float(text)
     except ValueError:

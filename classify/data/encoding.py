@@ -1,4 +1,4 @@
-"""In which encoding a file is written: by its mark, as UTF-8 where all of it is that, else by what its letters say."""
+"""Detect the encoding of a file: by its byte order mark, as UTF-8 where all of it is valid, else by its letters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-# With these bytes, all ASCII, ISO-2022-JP begins what is Japanese.
+# The ASCII bytes with which ISO-2022-JP switches to Japanese.
 _JAPANESE = b"\x1b$"
 # Evidence that two readings of a file must differ by, in points: see legacy_encoding.
 _CLOSE = 8.0
@@ -29,8 +29,8 @@ _CLOSE = 8.0
 _ENOUGH = 8_000
 _FIELD = re.compile(rb'[^\t\r\n",;]+')
 _EXCERPT = 20
-# Letters that are UTF-8 for each that is not, from which on a file is UTF-8 that was damaged: misread letters of
-# another encoding are hardly ever UTF-8.
+# With this many valid letters for each invalid one, a file is damaged UTF-8: letters of another encoding are hardly
+# ever valid.
 _MOSTLY = 20
 _SHOWN = 5
 _WORDS = {
@@ -65,56 +65,56 @@ class Encoding:
 
     @property
     def errors(self) -> str:
-        """What is done with bytes that are no text: they stop the reading, or are shown as U+FFFD in a damaged file."""
+        """Return how to handle invalid bytes: raise, or read them as U+FFFD in a damaged file."""
         return "replace" if self.damaged else "strict"
 
     @property
     def title(self) -> str:
-        """Its name for people."""
+        """Return its display name."""
         return _WORDS.get(self.name, self.name)
 
     @property
     def words(self) -> str:
-        """Its name for people, and what it makes of the file."""
+        """Return its display name, with the damaged lines or an excerpt."""
         name = self.title
         if self.damaged:
             lines = ", ".join(map(str, self.damaged))
-            return f"{name} but for bytes on lines {lines} ..., which are read as \ufffd"
+            return f"{name} except bytes on lines {lines} ..., read as \ufffd"
         return f"{name} (e.g. {self.sample})" if self.sample else name
 
     @property
     def flag(self) -> str:
-        """How to say otherwise; whole UTF-8 is not guessed, since nothing else looks like it."""
+        """Return the flag to override it; none for valid UTF-8, since nothing else looks like it."""
         return "" if self.words == "UTF-8" else "--encoding"
 
     def text(self, source: Source) -> io.TextIOWrapper:
-        """The characters of a file."""
+        """Open a file as text."""
         return io.TextIOWrapper(source.open(), encoding=self.name, errors=self.errors, newline="")
 
 
-def detect_encoding(source: Source, asked: str | None = None) -> Encoding:
-    """The encoding of a file: the one `asked` for, else the first that decodes all of it.
+def detect_encoding(source: Source, requested: str | None = None) -> Encoding:
+    """Return the encoding of a file: the `requested` one, else the first that decodes all of it.
 
-    Raises InputError where there is no such encoding, and where the file is not text in it.
+    Raises InputError for an unknown encoding, and for a file that is not text in it.
     """
-    if asked is not None:
+    if requested is not None:
         try:
-            codecs.lookup(asked)
+            codecs.lookup(requested)
         except LookupError:
             raise InputError(
-                f"--encoding {asked}: Python knows no such encoding; e.g. utf-8, gb18030, cp1252."
+                f"--encoding {requested}: unknown to Python; expected a name such as utf-8, gb18030, cp1252."
             ) from None
-        fault = _fault(source, asked)
+        fault = _fault(source, requested)
         if fault is not None:
-            raise InputError(f"--encoding {asked}: {source.path} line {fault[0]} is not text in it{fault[1]}.")
-        return _with_sample(source, asked)
+            raise InputError(f"--encoding {requested}: not valid in {source.path} line {fault[0]}{fault[1]}.")
+        return _with_sample(source, requested)
     start = source.head
     for mark, name in _MARKS:
         if start.startswith(mark):
             fault = _fault(source, name)
             if fault is not None:
                 raise InputError(
-                    f"{source.path} line {fault[0]}: begins as {_WORDS[name]} and is not{fault[1]}; give --encoding."
+                    f"{source.path} line {fault[0]}: marked as {_WORDS[name]} but is not{fault[1]}; give --encoding."
                 )
             return _with_sample(source, name)
     wide = _wide(start)
@@ -124,7 +124,7 @@ def detect_encoding(source: Source, asked: str | None = None) -> Encoding:
     if fault is None:
         return _with_sample(source, "iso2022_jp" if _is_iso2022(source) else "utf-8")
     if b"\0" in start:
-        raise InputError(f"{source.path} line {fault[0]}: expected text. Got bytes that are none; give another file.")
+        raise InputError(f"{source.path} line {fault[0]}: expected text. Got binary data; give another file.")
     damaged = _damaged_lines(source)
     if damaged:
         return Encoding("utf-8", damaged)
@@ -132,13 +132,13 @@ def detect_encoding(source: Source, asked: str | None = None) -> Encoding:
 
 
 def decode_start(start: bytes) -> str:
-    """The first characters of a file, as far as its mark or UTF-8 tell; for looking at its form alone."""
+    """Decode the first bytes of a file by its mark, else as UTF-8, to recognize its form."""
     name = next((name for mark, name in _MARKS if start.startswith(mark)), None) or _wide(start) or "utf-8"
     return start.decode(name, errors="replace").lstrip("\ufeff")
 
 
 def _wide(start: bytes) -> str | None:
-    """UTF-16 without a mark: of Latin letters, spaces and digits every other byte is zero."""
+    """Detect UTF-16 without a mark: every other byte of Latin letters, spaces and digits is zero."""
     if b"\0" not in start:
         return None
     even, odd = start[::2].count(0), start[1::2].count(0)
@@ -149,7 +149,7 @@ def _wide(start: bytes) -> str | None:
 
 
 def _fault(source: Source, name: str) -> tuple[int, str] | None:
-    """The line on which a file stops being text in an encoding, and what stands there; None where all of it is."""
+    """Return the first line that is not text in an encoding, with the reason; None where all lines are."""
     decoder = codecs.getincrementaldecoder(name)()
     lines = 1
     for block in _blocks(source):
@@ -166,7 +166,7 @@ def _fault(source: Source, name: str) -> tuple[int, str] | None:
 
 
 def _damaged_lines(source: Source) -> tuple[int, ...]:
-    """The first lines that are not UTF-8 where nearly all letters beyond ASCII are; none where many are not."""
+    """Return the first lines that are not UTF-8 where nearly all letters beyond ASCII are; else none."""
     good = bad = 0
     lines: list[int] = []
     with source.open() as stream:
@@ -198,7 +198,7 @@ def _legacy_encoding(source: Source, fault: tuple[int, str]) -> Encoding:
     best = next(filter(decodes, ranked), None)
     if best is None:
         raise InputError(
-            f"{source.path} line {fault[0]}: not UTF-8{fault[1]}, nor any encoding that is known; give --encoding."
+            f"{source.path} line {fault[0]}: not UTF-8{fault[1]}, nor any known encoding; give --encoding."
         )
     rivals = [
         reading
@@ -219,7 +219,7 @@ def _legacy_encoding(source: Source, fault: tuple[int, str]) -> Encoding:
 
 
 def _with_sample(source: Source, name: str) -> Encoding:
-    """An encoding that no letters had to tell, with an excerpt of what it reads first unless it is UTF-8."""
+    """Return an encoding by name, with an excerpt of the file unless it is UTF-8."""
     encoding = Encoding(name)
     if codecs.lookup(name).name in ("utf-8", "utf-8-sig"):
         return encoding
@@ -228,12 +228,12 @@ def _with_sample(source: Source, name: str) -> Encoding:
 
 
 def _is_iso2022(source: Source) -> bool:
-    """Whether 7-bit bytes switch to Japanese letters somewhere."""
+    """Return whether 7-bit bytes switch to Japanese letters somewhere."""
     return any(_JAPANESE in block for block in _blocks(source)) and _fault(source, "iso2022_jp") is None
 
 
 def _sample(source: Source) -> bytes:
-    """Fields that are not ASCII, a line each: the first ones, then each that holds a byte not seen before."""
+    """Return fields that are not ASCII, one per line: the first ones, then each with a byte not seen before."""
     fields: list[bytes] = []
     size, seen = 0, bytes(range(128))
     with source.open() as stream:
@@ -250,13 +250,13 @@ def _sample(source: Source) -> bytes:
 
 
 def _excerpt(text: str) -> str:
-    """The words about the first letter beyond ASCII, or about another such character, in quotes; "" without one."""
-    found = re.search(r"[^\W\d_\x00-\x7f]", text) or re.search(r"[^\x00-\x7f]", text)
-    return "" if found is None else _quote(text, found.start())
+    """Quote the words around the first letter, else character, beyond ASCII; "" without one."""
+    match = re.search(r"[^\W\d_\x00-\x7f]", text) or re.search(r"[^\x00-\x7f]", text)
+    return "" if match is None else _quote(text, match.start())
 
 
 def _differing(readings: list[Reading]) -> list[str]:
-    """An excerpt of each reading, of the first field in which most of them differ."""
+    """Return an excerpt of each reading, from the first field in which most of them differ."""
     fields = max(zip(*(reading.text.split("\n") for reading in readings), strict=True), key=lambda one: len(set(one)))
     place = next(at for at, letters in enumerate(itertools.zip_longest(*fields)) if len(set(letters)) > 1)
     return [_quote(field, place) for field in fields]

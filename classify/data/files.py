@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and what a process leaves that is killed while it writes one."""
+"""Write files atomically, and remove what a killed process left."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-# Begins the name of all that is being made or removed in an output folder.
+# Prefix of temporary files and folders in an output folder.
 TEMPORARY = ".making-"
 
 
 @contextmanager
 def atomic_path(path: Path, before_replacing: Callable[[], object] = lambda: None) -> Iterator[Path]:
-    """Where to write a file or a folder, which gets its name when the block ends and all of it is on the disk.
+    """Yield a temporary path; its file or folder is flushed to disk and renamed when the block ends.
 
-    A file of that name is replaced; a folder is not, so `before_replacing` may take away one that is there. Where the
-    block fails nothing is left.
+    An existing file is replaced; a folder is not, so `before_replacing` may remove one. Where the block fails nothing
+    is left.
     """
     temporary = path.with_name(f"{TEMPORARY}{path.name}-{secrets.token_hex(4)}")
     try:
@@ -33,7 +33,7 @@ def atomic_path(path: Path, before_replacing: Callable[[], object] = lambda: Non
         flush(temporary)
         before_replacing()
         temporary.replace(path)
-        # A folder above that may not be read, or a disk that knows no such flush, is no reason to fail for a file.
+        # An unreadable parent folder, or a disk without this flush, is no reason to fail for a file.
         with contextlib.nullcontext() if is_folder else contextlib.suppress(OSError):
             flush(path.parent)
     except BaseException:
@@ -43,7 +43,7 @@ def atomic_path(path: Path, before_replacing: Callable[[], object] = lambda: Non
 
 @contextmanager
 def atomic_dir(folder: Path) -> Iterator[Path]:
-    """An empty folder whose files move into `folder` when the block ends, each replacing one of its name."""
+    """Yield an empty folder whose files move into `folder` when the block ends, replacing files of the same name."""
     with tempfile.TemporaryDirectory(dir=folder, prefix=f"{TEMPORARY}files-") as made:
         temporary = Path(made)
         yield temporary
@@ -56,13 +56,13 @@ def atomic_dir(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[str]]:
-    """A text file that appears under its name only when it is complete and on the disk."""
+    """Open a text file that appears under its name only when it is complete and on disk."""
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         yield file
 
 
 def flush(path: Path) -> None:
-    """Have the operating system put a file, or a folder's entries, on the disk."""
+    """Flush a file, or a folder's entries, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -71,20 +71,20 @@ def flush(path: Path) -> None:
 
 
 def flush_files(folder: Path) -> None:
-    """Have the operating system put the files of a folder on the disk."""
+    """Flush the files of a folder to disk."""
     for path in sorted(folder.iterdir()):
         flush(path)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a value as indented JSON, whole or not at all."""
+    """Write a value as indented JSON, atomically."""
     with atomic_write(path) as file:
         json.dump(value, file, indent=2, ensure_ascii=False)
         file.write("\n")
 
 
 def umask() -> int:
-    """The process's umask, which can only be read by setting it."""
+    """Return the process's umask, which can only be read by setting it."""
     mask = os.umask(0)
     os.umask(mask)
     return mask
@@ -104,9 +104,9 @@ def _remove(path: Path) -> None:
 
 
 def why_not_writable(folder: Path) -> str | None:
-    """Why nothing can be made in a folder, in the system's words; None where it can. Nothing is left there.
+    """Return the system's reason why nothing can be created in a folder; None where it can. Leaves nothing there.
 
-    Found out by trying: permissions alone say yes in /proc, and to root nearly everywhere.
+    It tries, since permissions alone allow it in /proc, and to root nearly everywhere.
     """
     try:
         os.rmdir(tempfile.mkdtemp(prefix=".classify-", dir=folder))

@@ -1,4 +1,4 @@
-"""What a person should know of their table before anything is trained on it, as text and as JSON."""
+"""Report on a table before training, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from classify.data.splits import Rows, Splits
 from classify.data.text_hashes import EMPTY, group_duplicates, normalize_text
 from classify.data.tokenize import Tokens, default_max_length
 
-# Texts that languages and near-duplicates are looked for in.
+# Texts sampled for languages and near-duplicates.
 _SAMPLE = 10_000
 _SHOWN = 5
 _CLASSES = 10
-# Of a language that is recognised with less certainty nothing is said: short texts fit several.
+# Languages recognised with less certainty do not count: short texts fit several.
 _CERTAIN = 0.7
 
 
 @dataclass
 class Report:
-    """What a table holds. The sampled parts, `tokens` and `speed` are empty until somebody has looked at them."""
+    """Findings on a table. The sampled fields, `tokens` and `speed` are empty until they are filled in."""
 
     path: str
     form: str
@@ -50,63 +50,63 @@ class Report:
     notes: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values, numbers unrounded."""
+        """Return plain values, numbers unrounded."""
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """The same for a terminal."""
+        """Return the report as lines for a terminal."""
         return [
             f"table: {self.path}, {self.rows} rows - {self.form}",
             "columns: " + ", ".join(f"{name!r} ({role})" for name, role in self.columns.items()),
             *self.brief(),
             *self._sampled(),
-            *(f"leak: {count} {part} texts are also in the training part" for part, count in self.leaks.items()),
+            *(f"leak: {count} {split} texts are also in the training split" for split, count in self.leaks.items()),
             *([f"empty: {self.empty_texts} rows have no text"] if self.empty_texts else []),
             *self._speed(),
             *(f"note: {note}" for note in self.notes),
         ]
 
     def brief(self) -> list[str]:
-        """What a run says of its table when it begins."""
+        """Return the lines about the table that a run prints at its start."""
         largest = sorted(self.classes.items(), key=lambda one: -one[1])
         names = ", ".join(f"{name!r} {count}" for name, count in largest[:_CLASSES])
         more = f" and {len(largest) - _CLASSES} more" if len(largest) > _CLASSES else ""
-        said = [f"classes: {len(largest)}, the largest {self.imbalance:.1f} times the smallest: {names}{more}"]
-        said.append(_spread_words("characters", self.characters))
+        lines = [f"classes: {len(largest)}, the largest {self.imbalance:.1f} times the smallest: {names}{more}"]
+        lines.append(_spread_words("characters", self.characters))
         if self.tokens:
             best = self.tokens["recommended_max_length"]
             recommended = "" if best == self.tokens["max_length"] else f"; --max-length {best:.0f} is recommended"
-            said[-1] = (
-                f"{_spread_words('tokens', self.tokens)}; --max-length {self.tokens['max_length']:.0f} cuts "
+            lines[-1] = (
+                f"{_spread_words('tokens', self.tokens)}; --max-length {self.tokens['max_length']:.0f} truncates "
                 f"{100 * self.tokens['rows_cut']:.1f} % of the rows and {100 * self.tokens['tokens_cut']:.1f} % of the "
                 f"tokens; {100 * self.tokens['unknown']:.1f} % are unknown to the model, "
-                f"{self.tokens['tokens_per_character']:.2f} a character{recommended}"
+                f"{self.tokens['tokens_per_character']:.2f} per character{recommended}"
             )
         if self.copies:
-            said.append(f"copies: {self.copies} rows hold a text that another row holds, but for case and spaces")
-        said += [
-            f"copies: {one['text'][:60]!r} has the labels {', '.join(map(repr, one['labels']))} ({one['where']})"
+            lines.append(f"duplicates: {self.copies} rows repeat the text of another row, ignoring case and spaces")
+        lines += [
+            f"duplicates: {one['text'][:60]!r} has the labels {', '.join(map(repr, one['labels']))} ({one['where']})"
             for one in self.conflicts[:_SHOWN]
         ]
         if self.conflicting_texts > _SHOWN:
-            said.append(f"copies: {self.conflicting_texts - _SHOWN} more texts with several labels")
-        return said
+            lines.append(f"duplicates: {self.conflicting_texts - _SHOWN} more texts with several labels")
+        return lines
 
     def _sampled(self) -> list[str]:
-        said = []
+        lines = []
         if len(self.tokens_by_class) > 1:
             medians = sorted((one["median"], name) for name, one in self.tokens_by_class.items())
             (least, short), (most, long) = medians[0], medians[-1]
-            said.append(f"tokens by class: median from {least:.0f} ({short!r}) to {most:.0f} ({long!r})")
+            lines.append(f"tokens by class: median from {least:.0f} ({short!r}) to {most:.0f} ({long!r})")
         if self.languages:
             shares = ", ".join(f"{name} {100 * share:.1f} %" for name, share in list(self.languages.items())[:_SHOWN])
-            said.append(f"languages: {shares} of the texts whose language shows")
+            lines.append(f"languages: {shares} of the texts whose language is certain")
         if self.near_duplicates.get("texts"):
-            said.append(
+            lines.append(
                 f"near-duplicates: {self.near_duplicates['texts']} of {self.near_duplicates['sampled']} different "
-                "texts are nearly the same as another (--near-duplicates keeps them in one part)"
+                "texts are nearly the same as another (--near-duplicates keeps them in one split)"
             )
-        return said
+        return lines
 
     def _speed(self) -> list[str]:
         if not self.speed:
@@ -116,15 +116,15 @@ class Report:
         listed = ", ".join(f"{name} {_time_words(spent)}" for name, spent in parts.items())
         return [
             f"time: about {_time_words(self.speed['seconds'])} here ({listed}); {self.speed['rows_per_second']:.0f} "
-            "rows/s in training; start and files not included",
+            "rows/s in training; without startup and file I/O",
             f"memory: about {self.speed['memory_bytes'] / (1 << 20):,.0f} MiB on each device",
         ]
 
 
 def inspect_splits(splits: Splits, listed: int = _SHOWN) -> Report:
-    """What the tables and their parts say by themselves; rows and texts are those of `--data`.
+    """Report on the tables and splits alone; rows and texts are those of `--data`.
 
-    So many texts with several labels are `listed` with their places, for which the file is looked through again.
+    The first `listed` texts with several labels get their places, for which the file is read again.
     """
     table, columns = splits.train.table, {splits.text_column: "text", splits.label_column: "label"}
     targets = splits.targets
@@ -154,7 +154,7 @@ def inspect_splits(splits: Splits, listed: int = _SHOWN) -> Report:
 
 
 def inspect_sample(report: Report, splits: Splits, seed: int) -> None:
-    """Fill in what is looked for in a sample of the different texts: languages, and texts that are nearly the same."""
+    """Fill in languages and near-duplicates, from a sample of the distinct texts."""
     table = splits.train.table
     rows, _ = group_duplicates(table.text_hashes(splits.text_column))
     if len(rows) > _SAMPLE:
@@ -166,13 +166,13 @@ def inspect_sample(report: Report, splits: Splits, seed: int) -> None:
 
 
 def count_tokens(
-    report: Report, splits: Splits, tokens: Tokens, wanted: int | None, cap: int, unknown: int | None
+    report: Report, splits: Splits, tokens: Tokens, max_length: int | None, cap: int, unknown: int | None
 ) -> None:
-    """Fill in how long texts are for a model that reads up to `cap` tokens, and what the length chosen cuts."""
+    """Fill in token counts for a model that reads up to `cap` tokens, and what `max_length` truncates."""
     rows, targets = splits.train.rows, splits.train.targets
     lengths = tokens.full_lengths[rows]
     recommended = default_max_length(lengths, cap)
-    limit = wanted or recommended
+    limit = max_length or recommended
     characters = splits.train.table.lengths(splits.text_column)[rows]
     report.tokens = {
         **_spread(lengths),
@@ -191,13 +191,13 @@ def count_tokens(
 
 
 def _conflicts(splits: Splits, first: Rows, group_of: Rows, filled: npt.NDArray[np.bool_], most: int) -> dict[str, Any]:
-    """The texts that have several labels: how many there are, and the first of them with their labels and places."""
+    """Return the number of texts with several labels, and the first `most` with labels and places."""
     table, targets = splits.train.table, splits.targets
     labelled = np.flatnonzero(filled & (targets >= 0))
     # The label of the last row of each group; a group conflicts where another row has another one.
-    known = np.full(len(first), -1, dtype=np.int64)
-    known[group_of[labelled]] = targets[labelled]
-    groups = np.unique(group_of[labelled[targets[labelled] != known[group_of[labelled]]]])
+    last_label = np.full(len(first), -1, dtype=np.int64)
+    last_label[group_of[labelled]] = targets[labelled]
+    groups = np.unique(group_of[labelled[targets[labelled] != last_label[group_of[labelled]]]])
     listed = groups[:most]
     rows = np.flatnonzero(np.isin(group_of, listed))
     rows_of: dict[int, list[int]] = collections.defaultdict(list)
@@ -217,12 +217,12 @@ def _conflicts(splits: Splits, first: Rows, group_of: Rows, filled: npt.NDArray[
 
 
 def _languages(texts: Sequence[str]) -> dict[str, float]:
-    """The share of each language (ISO 639) among the texts whose language is certain, the most frequent first."""
+    """Return the share of each language (ISO 639) among texts of a certain language, most frequent first."""
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-    found = (identifier.classify(text) for text in texts)
-    counts = collections.Counter(language for language, certainty in found if certainty >= _CERTAIN)
+    guesses = (identifier.classify(text) for text in texts)
+    counts = collections.Counter(language for language, certainty in guesses if certainty >= _CERTAIN)
     return {language: count / counts.total() for language, count in counts.most_common()}
 
 

@@ -1,4 +1,4 @@
-"""Which classes a column of labels holds, and the class number of each row."""
+"""Map a column of labels to classes, and rows to class numbers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ MIN_ROWS = 10
 
 @dataclass(frozen=True)
 class ClassNames:
-    """What classes are called: for what stands in the table, the name of its class where that is another one.
+    """Class names: `names` maps labels of the table to their class where its name differs.
 
-    `unlabelled` is what stands there, besides nothing, where a row has no label; `rows` counts those of each label.
+    `unlabelled` are labels that, like an empty cell, mean none; `rows` counts the rows of each label.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class ClassNames:
     rows: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, label: str) -> str | None:
-        """The class of a label as it stands in a table; None where it stands for none."""
+        """Return the class of a label as in the table; None where it means none."""
         return None if label in self.unlabelled or not label.strip() else self.names.get(label, label)
 
     def merged(self, *, normalized: bool) -> list[str]:
@@ -59,39 +59,39 @@ def name_classes(
     given: str | None = None,
     unlabelled: frozenset[str] = frozenset(),
 ) -> ClassNames:
-    """What the classes of these labels, with how many rows have each, are called.
+    """Name the classes of labels, from the rows of each.
 
-    1.0 and 1 are one label where both occur, as one program writes what another reads. With `normalize` labels that
-    differ in case, spaces or Unicode form are one, called as most rows call it. `given` renames:
+    1.0 and 1 are one class where both occur, as programs write numbers differently. With `normalize` labels that
+    differ in case, spaces or Unicode form are one class, named as in most rows. `given` renames:
     "0=negative,1=positive". Raises InputError where it names a label that does not occur, or a class twice.
     """
-    chosen = {label: label for label in counts}
+    class_of = {label: label for label in counts}
     for label in counts:
         whole = label.partition(".")[0]
         if re.fullmatch(r"[+-]?\d+\.0+", label) and whole in counts:
-            chosen[label] = whole
+            class_of[label] = whole
     if normalize:
         ways: dict[str, list[str]] = {}
         for label in counts:
-            ways.setdefault(normalize_text(chosen[label]), []).append(label)
+            ways.setdefault(normalize_text(class_of[label]), []).append(label)
         for same in ways.values():
             best = max(same, key=lambda label: (counts[label], label))
-            chosen |= dict.fromkeys(same, chosen[best].strip())
+            class_of |= dict.fromkeys(same, class_of[best].strip())
     renamed = _renamed(given) if given is not None else {}
-    unknown = sorted(set(renamed) - set(chosen.values()) - set(counts))
+    unknown = sorted(set(renamed) - set(class_of.values()) - set(counts))
     if unknown:
         raise InputError(
             f"--label-names: {', '.join(map(repr, unknown))} is no label of --data; expected some of "
-            f"{', '.join(map(repr, sorted(set(chosen.values()))[:10]))}."
+            f"{', '.join(map(repr, sorted(set(class_of.values()))[:10]))}."
         )
     new: dict[str, str] = {}
     for old, name in renamed.items():
-        if new.setdefault(chosen.get(old, old), name) != name:
+        if new.setdefault(class_of.get(old, old), name) != name:
             raise InputError(
-                f"--label-names gives {name!r} to {old!r}, which is one class with another label that it names; give "
-                "it one name, or add --normalize-labels none."
+                f"--label-names gives {name!r} to {old!r}, which is one class with a label of another name; give both "
+                "one name, or add --normalize-labels none."
             )
-    return ClassNames({label: new.get(name, name) for label, name in chosen.items()}, unlabelled, dict(counts))
+    return ClassNames({label: new.get(name, name) for label, name in class_of.items()}, unlabelled, dict(counts))
 
 
 def _renamed(given: str) -> dict[str, str]:
@@ -107,9 +107,9 @@ def _renamed(given: str) -> dict[str, str]:
 def find_labels(
     table: Table, label_column: str, more: Table | None = None, classes: ClassNames | None = None
 ) -> list[str]:
-    """Class names from all rows of `--data` and `--eval-data`, numbers in numeric order, others in alphabetic order.
+    """Return class names from all rows of `--data` and `--eval-data`, numbers first, in order.
 
-    Raises InputError for too few rows with a label, a single class, or a value of its own in every row.
+    Raises InputError for too few rows with a label, a single class, or a different value in every row.
     """
     classes = classes or ClassNames()
     counts = class_counts(table, label_column, classes)
@@ -125,14 +125,14 @@ def find_labels(
         )
     if max(counts.values()) < 2:
         raise InputError(
-            f"{table.path}: expected at least 2 rows for some class. Got {rows} rows and as many different values in "
-            f"column {label_column!r} instead; name another column with --label-column."
+            f"{table.path}: expected at least 2 rows for some class. Got {rows} rows with as many different values "
+            f"in column {label_column!r} instead; name another column with --label-column."
         )
     return sorted(names, key=_label_order)
 
 
 def class_counts(table: Table, column: str, classes: ClassNames) -> dict[str, int]:
-    """How many rows each class has."""
+    """Count the rows of each class."""
     counts: Counter[str] = Counter()
     for value, count in value_counts(table, column).items():
         name = classes.of(value)
@@ -142,7 +142,7 @@ def class_counts(table: Table, column: str, classes: ClassNames) -> dict[str, in
 
 
 def value_counts(table: Table, column: str) -> dict[str, int]:
-    """How many rows each value of a column has."""
+    """Count the rows of each value of a column."""
     pairs = pc.value_counts(table.arrow.column(column)).to_pylist()
     return {pair["values"]: pair["counts"] for pair in pairs}
 
@@ -150,7 +150,7 @@ def value_counts(table: Table, column: str) -> dict[str, int]:
 def label_ids(
     table: Table, label_column: str, labels: list[str], known_from: str, classes: ClassNames | None = None
 ) -> npt.NDArray[np.int64]:
-    """Class numbers of all rows, -1 of a row without a label.
+    """Return (rows,) class numbers, -1 for a row without a label.
 
     Raises InputError naming labels that `known_from` does not have, with their lines.
     """
@@ -193,7 +193,7 @@ def check_empty_labels(table: Table, label_column: str) -> None:
     if 2 * len(empty) > len(table):
         raise InputError(
             f"{table.where(empty.tolist())}: the label is empty in {len(empty)} of {len(table)} rows; name another "
-            "column with --label-column, or have such rows left out (--drop-unlabelled) or predicted "
+            "column with --label-column, or leave such rows out (--drop-unlabelled), or predict them "
             "(--predict-unlabelled)."
         )
 
@@ -203,5 +203,5 @@ def _label_order(name: str) -> tuple[int, float, str]:
         number = float(name)
     except ValueError:
         return (1, 0.0, name)
-    # "nan" has no place in an order, and would make it depend on the order it is asked in.
+    # "nan" compares with nothing, so the order would depend on that of the input.
     return (0, number, name) if math.isfinite(number) else (1, 0.0, name)

@@ -89,8 +89,8 @@ _ODDITIES = tuple(
 _LETTER = re.compile(r"[^\W\d_\x00-\x7f]")
 _WORD_BEYOND_ASCII = re.compile(r"\S*[^\x00-\x7f]\S*")
 _LETTER_IN_WORD = re.compile(r"[^\W\d_][^\W\d_\x00-\x7f]|[^\W\d_\x00-\x7f][^\W\d_]")
-# A vowel that is written before its consonant is followed by it, all others stand behind one.
-# What is written in Thai letters is Thai to py3langid, whatever it spells, so these weigh more.
+# A vowel that is written before its consonant is followed by it, all others follow one.
+# py3langid takes all Thai letters for Thai, so these weigh more.
 _THAI_WEIGHT = 20
 _THAI_ODDITY = re.compile("[เ-ไ](?![ก-ฮ])|(?<![ก-ฮะ-ฺ็-๎])[ะ-ฺ็-๎ๅ]")
 
@@ -137,7 +137,7 @@ def _identifier() -> LanguageIdentifier:
 def _language_evidence(text: str, languages: list[str]) -> float:
     """Return the log-likelihood of the likeliest of these languages, above the mean of all languages.
 
-    None of it where letters beyond ASCII stand by themselves alone: a misread sign of a currency is such a letter.
+    0 where no letter beyond ASCII is beside another letter, as a misread currency sign is.
     """
     if _LETTER.search(text) and not _LETTER_IN_WORD.search(text):
         return 0.0
@@ -153,12 +153,12 @@ def _has_other_letters(text: str) -> bool:
 def _count_oddities(text: str) -> int:
     """Count places where characters beyond ASCII do not belong together, by weight."""
     classes = text.translate(_CLASSES)
-    found = sum(weight * len(pattern.findall(classes)) for pattern, weight in _ODDITIES)
-    return found + _THAI_WEIGHT * len(_THAI_ODDITY.findall(text))
+    oddities = sum(weight * len(pattern.findall(classes)) for pattern, weight in _ODDITIES)
+    return oddities + _THAI_WEIGHT * len(_THAI_ODDITY.findall(text))
 
 
 class _Classes(dict[int, str]):
-    """The class of a character as one letter, found when it is asked for."""
+    """The class of each character as one letter, computed on first use."""
 
     def __missing__(self, code: int) -> str:
         self[code] = _classify_character(chr(code))

@@ -1,4 +1,4 @@
-"""Names that columns of texts and of labels have in people's tables, in many languages; in lower case."""
+"""Usual names of text, label and split columns in many languages, in lower case."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GROUP_NAMES = (
     "subject_area", "abteilung", "thema", "warteschlange", "rubrik", "équipe", "département", "thème", "equipo",
     "departamento", "tema", "reparto", "afdeling", "отдел", "тема", "部门", "主题", "部門", "부서",
 )  # fmt: skip
-# Pairs of names that say together which is which: those of a spreadsheet that was read in R.
+# Pairs of names for text and label: those of a spreadsheet that was read in R.
 PAIRED_NAMES = (("v2", "v1"),)
 # The splits of a table, the words for each, and the names of columns that hold them.
 SPLITS = ("train", "eval", "test")

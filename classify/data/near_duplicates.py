@@ -1,4 +1,4 @@
-"""Texts that are nearly the same: copies that were edited, forwarded, or filled from one template."""
+"""Find near-duplicates: texts that were edited, forwarded, or filled from one template."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _CHARACTERS, _NUMBERS, _COMMON = 5, 128, 0.8
 
 
 def near_duplicates(texts: Sequence[str]) -> npt.NDArray[np.int64]:
-    """For each text a number that it shares with the texts that are nearly the same as it, directly or through others.
+    """Return (texts,) a group number per text, shared by near-duplicates, directly or through others.
 
-    By MinHash and locality-sensitive hashing, so a pair near the threshold may be missed.
+    Uses MinHash and locality-sensitive hashing, so a pair near the threshold may be missed.
     """
     from datasketch import MinHash, MinHashLSH
     from scipy.sparse import coo_array

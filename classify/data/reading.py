@@ -1,4 +1,4 @@
-"""Read the tables of a run: which columns matter, what the classes are called, which column holds the splits."""
+"""Read the tables of a run; find the columns, the class names and the split column."""
 
 from __future__ import annotations
 
@@ -158,11 +158,11 @@ def _find_split_column(
     Raises InputError where it holds something else, or where splits are given in several ways.
     """
     name = None if config.split_column == NO_COLUMN else config.split_column
-    given: dict[str, object] = {_origin(config.eval_data, eval_table, "--eval-data"): eval_table}
-    given |= {"--split-column": name, "--split-by-time": config.split_by_time}
+    sources: dict[str, object] = {_origin(config.eval_data, eval_table, "--eval-data"): eval_table}
+    sources |= {"--split-column": name, "--split-by-time": config.split_by_time}
     if name is not None:
-        given[_origin(config.test_data, test_table, "--test-data")] = test_table
-    ways = [flag for flag, value in given.items() if value is not None]
+        sources[_origin(config.test_data, test_table, "--test-data")] = test_table
+    ways = [flag for flag, value in sources.items() if value is not None]
     if len(ways) > 1:
         raise InputError(f"{ways[0]} and {ways[1]} both define the splits; give one of them.")
     by_seed = {
@@ -230,7 +230,7 @@ def _possible_splits(config: DataConfig, table: Table) -> Iterator[tuple[str, di
 
 
 def _origin(path: str | None, table: Table | None, flag: str) -> str:
-    """Name what gave a further table: its flag, or the folder it was found in."""
+    """Name the source of a further table: its flag, or the folder it is in."""
     return flag if path is not None or table is None else table.path
 
 

@@ -1,4 +1,4 @@
-"""Which rows make up which step: pure functions of (rows, seed, epoch, batch size), without torch.
+"""Assign rows to steps: pure functions of (rows, seed, epoch, batch size), without torch.
 
 The global batch of a step does not depend on how many processes, devices or micro-batches divide it. Within an
 epoch the rows come in a uniformly random order, each exactly once: the semantics of torch's `RandomSampler` in one
@@ -22,7 +22,7 @@ Rows = npt.NDArray[np.int64]
 
 @functools.lru_cache(maxsize=2)
 def epoch_order(rows: int, seed: int, epoch: int) -> Rows:
-    """A random permutation of range(rows) for one epoch, the same on every machine and NumPy version.
+    """Return a random permutation of range(rows) for one epoch, the same on every machine and NumPy version.
 
     Only bit streams of NumPy's bit generators are guaranteed to stay as they are (NEP 19), not `permutation`; so
     the order is that of one 64-bit draw a row.
@@ -35,7 +35,7 @@ def epoch_order(rows: int, seed: int, epoch: int) -> Rows:
 
 @dataclass(frozen=True)
 class Step:
-    """One optimizer step: its rows in shuffled order, and where training stands before and after it."""
+    """One optimizer step: its rows in shuffled order, and the rows consumed before it."""
 
     epoch: int
     rows: Rows
@@ -43,7 +43,7 @@ class Step:
 
     @property
     def end(self) -> int:
-        """Rows consumed when the step is done."""
+        """Return the rows consumed when the step is done."""
         return self.position + len(self.rows)
 
 
@@ -57,46 +57,46 @@ class BatchSampler:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps that one epoch takes."""
+        """Return the optimizer steps of one epoch."""
         return math.ceil(self.rows / self.batch_size)
 
     def step_at(self, position: int) -> Step:
-        """The step that begins when `position` rows are consumed."""
+        """Return the step that begins when `position` rows are consumed."""
         epoch, offset = divmod(position, self.rows)
         order = epoch_order(self.rows, self.seed, epoch)
         return Step(epoch, order[offset : offset + self.batch_size], position)
 
     def steps(self, position: int, end: int) -> Iterator[Step]:
-        """The steps from `position` until at least `end` rows are consumed."""
+        """Yield the steps from `position` until at least `end` rows are consumed."""
         while position < end:
             step = self.step_at(position)
             yield step
             position = step.end
 
     def end_of(self, epochs: float, max_steps: int = -1) -> int:
-        """Rows consumed at the end of a run of so many epochs, or of `max_steps` steps if that is given (> 0)."""
+        """Return the rows consumed at the end of a run of `epochs` epochs, or of `max_steps` steps if above 0."""
         if max_steps > 0:
-            whole, rest = divmod(max_steps, self.steps_per_epoch)
-            return whole * self.rows + min(rest * self.batch_size, self.rows)
+            whole, steps = divmod(max_steps, self.steps_per_epoch)
+            return whole * self.rows + min(steps * self.batch_size, self.rows)
         return self._whole_steps(math.ceil(round(epochs * self.rows, 6)))
 
     def steps_until(self, position: int) -> int:
-        """Optimizer steps that bring training from the start to `position`."""
-        whole, rest = divmod(position, self.rows)
-        return whole * self.steps_per_epoch + math.ceil(rest / self.batch_size)
+        """Return the optimizer steps from the start to `position`."""
+        whole, offset = divmod(position, self.rows)
+        return whole * self.steps_per_epoch + math.ceil(offset / self.batch_size)
 
     def _whole_steps(self, position: int) -> int:
-        """`position`, moved up to the end of the step it falls into."""
-        epochs, rest = divmod(position, self.rows)
-        return epochs * self.rows + min(math.ceil(rest / self.batch_size) * self.batch_size, self.rows)
+        """Round `position` up to the end of its step."""
+        epochs, offset = divmod(position, self.rows)
+        return epochs * self.rows + min(math.ceil(offset / self.batch_size) * self.batch_size, self.rows)
 
 
 def end_in_time(plan: BatchSampler, end: int, rows: float, eval_rows: int, test_rows: int, start: int = 0) -> int:
-    """Rows consumed at the end of a run, at most `end`, that has time to train up to `rows` rows.
+    """Return the rows consumed at the end of a run, at most `end`, with time to train up to `rows` rows.
 
-    It stands at `start` rows, and the evaluations up to there are done. Whole epochs where one fits, since each ends
-    with an evaluation that a part of one would hardly repay; else as many steps as fit, at least one. An evaluation
-    pass costs a third of training on the same rows: no backward pass.
+    The run is at `start` rows, with the evaluations up to there done. It ends after a whole epoch where one fits, since
+    each ends with an evaluation; else after as many steps as fit, at least one. An evaluation pass costs a third of
+    training on the same rows: no backward pass.
     """
     done = start // plan.rows
     for epochs in range(math.ceil(end / plan.rows), done, -1):
@@ -108,7 +108,7 @@ def end_in_time(plan: BatchSampler, end: int, rows: float, eval_rows: int, test_
 
 
 def token_cost(lengths: npt.NDArray[np.int64], hidden_size: int) -> npt.NDArray[np.float64]:
-    """Relative work of texts of so many tokens in an encoder of that width.
+    """Return the relative cost of texts of `lengths` tokens in an encoder of width `hidden_size`.
 
     Per token and layer a transformer multiplies 12 h^2 pairs in its matrices and 2 L h in attention, so the cost of
     a text is L (1 + L / (6 h)) in units of a token without attention.
@@ -117,7 +117,7 @@ def token_cost(lengths: npt.NDArray[np.int64], hidden_size: int) -> npt.NDArray[
 
 
 def balance_by_cost(costs: npt.NDArray[np.float64], parts: int) -> list[Rows]:
-    """Deal items into `parts` bins of nearly equal cost: largest first, each to the least loaded bin.
+    """Distribute items over `parts` bins of nearly equal cost: largest first, each to the least loaded bin.
 
     Returns for each bin the indices into `costs`, largest cost first; with fewer items than parts some are empty.
     Greedy longest-processing-time rule (R. L. Graham, 1969, Bounds on Multiprocessing Timing Anomalies): at most
@@ -146,7 +146,7 @@ def batch_by_tokens(lengths: npt.NDArray[np.int64], token_budget: int, *, padded
 
     What a batch holds depends on the lengths alone, not on how many processes share the batches, so a text meets
     the same neighbours on any topology. `padded` counts every text at the length of the longest. A single text
-    above the budget is a batch of its own.
+    above the budget is one batch.
     """
     order = np.argsort(-lengths, kind="stable").astype(np.int64)
     cut: list[Rows] = []
@@ -164,6 +164,6 @@ def batch_by_tokens(lengths: npt.NDArray[np.int64], token_budget: int, *, padded
 
 
 def shard_batches(batches: Sequence[Rows], costs: npt.NDArray[np.float64], rank: int, world_size: int) -> list[Rows]:
-    """The evaluation batches that one rank computes; together the ranks compute each exactly once."""
+    """Return the evaluation batches of one rank; together the ranks compute each exactly once."""
     totals = np.array([costs[batch].sum() for batch in batches])
     return [batches[i] for i in balance_by_cost(totals, world_size)[rank]]

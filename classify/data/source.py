@@ -1,4 +1,4 @@
-"""A file that holds a table: found, hashed, and decompressed while it is read."""
+"""Find, hash and decompress a file that holds a table."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _COMPRESSIONS: tuple[tuple[bytes, str, Callable[[Path], Any]], ...] = (
     (rb"\xfd7zXZ\x00", "xz", lzma.open),
     (rb"\x28\xb5\x2f\xfd", "zstd", lambda path: pyarrow.input_stream(str(path), compression="zstd")),
 )
-# What stands for standard input in the place of a name.
+# The path that means standard input.
 STANDARD_INPUT = "-"
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
-# A file that grows by more than this when it is decompressed, and to more bytes than that, is no table of texts.
+# A file that decompresses to more than this many times its size, and to more bytes than that, is no table of texts.
 _MOST_GROWTH, _FEW_BYTES = 200, 64 << 20
 
 
@@ -51,12 +51,12 @@ class Source:
 
     @cached_property
     def file(self) -> Path:
-        """Where it lies; standard input is written down first, since it is read more than once."""
+        """Return the path to read; standard input is copied to a file, since it is read more than once."""
         return _standard_input() if self.path == STANDARD_INPUT else Path(self.path)
 
     @property
     def suffix(self) -> str:
-        """What the name ends in, without that of a compression: ".csv" of my.csv.gz."""
+        """Return the suffix without that of a compression: ".csv" of my.csv.gz."""
         name = Path(self.member or self.path).name.lower()
         for ending in _COMPRESSED:
             name = name.removesuffix(ending)
@@ -64,19 +64,19 @@ class Source:
 
     @property
     def stem(self) -> str:
-        """The file's name without that of its form and compression, for runs/<stem>-<n>; of a pattern what is fixed."""
+        """Return the name without suffixes, for runs/<stem>-<n>; of a pattern its fixed characters."""
         name = Path("stdin" if self.path == STANDARD_INPUT else self.path)
         stem = Path(name.stem).stem if name.suffix.lower() in (*_COMPRESSED, ".zip") else name.stem
         return re.sub(r"[*?\[\]:]+", "-", stem).strip("-_. ") or "tables"
 
     @property
     def is_file(self) -> bool:
-        """Whether the path names a file, or standard input."""
+        """Return whether the path is a file, or standard input."""
         return self.path == STANDARD_INPUT or Path(self.path).is_file()
 
     @cached_property
     def head(self) -> bytes:
-        """Its first 64 KiB, decompressed."""
+        """Return the first 64 KiB, decompressed."""
         with self.open() as stream:
             return stream.read(_HEAD)
 
@@ -91,20 +91,20 @@ class Source:
 
     @property
     def compression(self) -> str | None:
-        """The name of its compression."""
+        """Return the name of the compression."""
         return None if self._compression is None else self._compression[0]
 
     def check_growth(self, size: int) -> None:
-        """Raise InputError where so many bytes come out of this file that it was made to fill the memory."""
+        """Raise InputError where the file decompresses to `size` bytes or more, too many for a table."""
         compressed = self.file.stat().st_size
         if size > max(_FEW_BYTES, _MOST_GROWTH * compressed):
             raise InputError(
-                f"{self.path}: {size >> 20} MiB and more come out of a file of {compressed} bytes; save it as "
-                "plain CSV if that is as it should be."
+                f"{self.path}: decompresses from {compressed} bytes to {size >> 20} MiB or more; if that is intended, "
+                "save it as plain CSV."
             )
 
     def open(self) -> BinaryIO:
-        """Its bytes, decompressed. Raises InputError in reading where they are not what they seem."""
+        """Open the decompressed bytes. Reading raises InputError where they are damaged."""
         if not self.member:
             return self._decompress()
         if self.compression is None and archives.is_zip(self._magic):
@@ -120,7 +120,7 @@ class Source:
         return cast(BinaryIO, io.BufferedReader(_Bounded(self, stream)))
 
     def find_member(self, suffixes: Container[str]) -> str:
-        """The one table in it if it is an archive, else "". Raises InputError where an archive has none, or several."""
+        """Return the one table of an archive, "" for another file. Raises InputError for none or several."""
         if self.compression is None and archives.is_zip(self._magic):
             return archives.find_zip_member(self.path, self.file, suffixes, self.check_growth)
         if archives.is_tar(self.head):
@@ -130,13 +130,13 @@ class Source:
 
     @cached_property
     def sha256(self) -> str:
-        """Of the file as it lies there."""
+        """Return the hash of the file as stored."""
         with self.file.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class _Bounded(io.RawIOBase):
-    """A decompressed stream that ends with an error where it grows out of all proportion."""
+    """A decompressed stream that raises InputError where it is damaged or grows too large."""
 
     def __init__(self, source: Source, stream: IO[bytes]):
         self._source, self._stream, self._given = source, stream, 0
@@ -163,7 +163,7 @@ class _Bounded(io.RawIOBase):
 
 @functools.cache
 def _standard_input() -> Path:
-    """A file with all of standard input, which goes when the process ends."""
+    """Copy standard input to a file that is removed when the process ends."""
     with tempfile.NamedTemporaryFile(prefix="classify-", delete=False) as file:
         atexit.register(Path(file.name).unlink, missing_ok=True)
         shutil.copyfileobj(sys.stdin.buffer, file)
@@ -173,8 +173,8 @@ def _standard_input() -> Path:
 def check_file(source: Source, suffixes: Container[str]) -> Source:
     """Return the source of a file, with the member of an archive that holds the table.
 
-    Raises InputError where there is no such file, it is empty, or of a form that is known and not read. `suffixes` are
-    those of files to name instead.
+    Raises InputError where there is no such file, it is empty, or of an unsupported form. `suffixes` are those of
+    files to suggest instead.
     """
     path = source.path
     if not source.is_file:

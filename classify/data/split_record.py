@@ -1,7 +1,8 @@
-"""The record of each text's split, so that a table with more rows can be split alike."""
+"""The record of each text's split or fold, so that a table with more rows can be split alike."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,19 +16,34 @@ from classify.errors import InputError
 FILE = "split.parquet"
 
 
-def write_record(folder: Path, hashes: TextHashes, assignment: npt.NDArray[np.int8]) -> None:
-    """Write a row per text: its hash and its split; `assignment` (rows,) are indices into `SPLITS`, or -1."""
+@dataclass(frozen=True)
+class EarlierSplit:
+    """The split or fold of texts in an earlier run.
+
+    `numbers` (texts,) are -1 for new texts; `num_folds` is 0 where they are splits.
+    """
+
+    numbers: npt.NDArray[np.int8]
+    num_folds: int
+
+
+def write_record(folder: Path, hashes: TextHashes, assignment: npt.NDArray[np.int8], num_folds: int = 0) -> None:
+    """Write a row per text: its hash and its split or fold; `assignment` (rows,) are their numbers, or -1.
+
+    With `num_folds` the numbers are folds, else indices into `SPLITS`.
+    """
     import pyarrow
     from pyarrow import parquet
 
     numbers, first = np.unique(hashes[assignment >= 0], return_index=True)
-    parts = pyarrow.DictionaryArray.from_arrays(assignment[assignment >= 0][first], list(SPLITS))
+    names = _fold_names(num_folds) or list(SPLITS)
+    parts = pyarrow.DictionaryArray.from_arrays(assignment[assignment >= 0][first], names)
     with atomic_path(folder / FILE) as temporary:
         parquet.write_table(pyarrow.table({"text_sha256": numbers, "part": parts}), temporary)
 
 
-def read_record(hashes: TextHashes, folder: str) -> npt.NDArray[np.int8]:
-    """Return (texts,) the split of each text in an earlier run, as an index into `SPLITS`; -1 for other texts.
+def read_record(hashes: TextHashes, folder: str) -> EarlierSplit:
+    """Read the split or fold of each text in an earlier run.
 
     Raises InputError where the folder holds no record.
     """
@@ -43,11 +59,20 @@ def read_record(hashes: TextHashes, folder: str) -> npt.NDArray[np.int8]:
     try:
         record = parquet.read_table(file)
         numbers = record["text_sha256"].to_numpy().astype(np.uint64)
-        parts = np.array([SPLITS.index(part) for part in record["part"].to_pylist()], dtype=np.int8)
+        names = record["part"].unify_dictionaries().chunk(0).dictionary.to_pylist() if len(record) else list(SPLITS)
+        num_folds = 0 if names == list(SPLITS) else len(names)
+        if num_folds and names != _fold_names(num_folds):
+            raise ValueError(f"unknown splits {names}")
+        parts = np.array([names.index(part) for part in record["part"].to_pylist()], dtype=np.int8)
     except (pyarrow.ArrowException, KeyError, ValueError, OSError) as error:
         raise InputError(f"--split-like {folder}: {FILE} cannot be read ({str(error).splitlines()[0]}).") from None
     if not len(numbers):
-        return np.full(len(hashes), -1, dtype=np.int8)
+        return EarlierSplit(np.full(len(hashes), -1, dtype=np.int8), 0)
     order = np.argsort(numbers)
     place = np.minimum(np.searchsorted(numbers[order], hashes), len(numbers) - 1)
-    return np.where(numbers[order][place] == hashes, parts[order][place], -1).astype(np.int8)
+    known = numbers[order][place] == hashes
+    return EarlierSplit(np.where(known, parts[order][place], -1).astype(np.int8), num_folds)
+
+
+def _fold_names(num_folds: int) -> list[str]:
+    return [f"fold {number + 1}" for number in range(num_folds)]

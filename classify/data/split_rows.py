@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ _BLOCK = 1 << 16
 
 @dataclass(frozen=True)
 class SplitRows:
-    """Row numbers of each split, ascending (file order); `None` where a split comes from a file of its own."""
+    """Row numbers of each split, ascending (file order); `None` where a split comes from a separate file."""
 
     train: Rows
     eval: Rows | None
@@ -36,8 +37,8 @@ def split_rows(
 ) -> SplitRows:
     """Split rows so that each split has the same mix of classes, as nearly as whole rows allow.
 
-    Duplicates of a text, whose `hashes` are equal, go to the same split, so that no split is scored on what another has
-    learned; so do rows with the same number in one of the `groups`. Every class keeps a row in train; a class with one
+    Duplicates, whose `hashes` are equal, go to the same split, so that no split is scored on training texts; so do rows
+    with the same number in one of the `groups`. Every class keeps a row in train; a class with one
     row stays there whole. A share of 0 gives `None` for that split.
 
     `earlier` is the split that each row was in before (0 train, 1 validation, 2 test, -1 new): there it stays, and new
@@ -56,6 +57,35 @@ def split_rows(
     return SplitRows(splits[0], splits[1] if eval_share else None, splits[2] if test_share else None)
 
 
+def assign_folds(
+    hashes: TextHashes,
+    labels: Rows,
+    folds: int,
+    *,
+    seed: int,
+    groups: Sequence[npt.NDArray[np.int64]] = (),
+    earlier: npt.NDArray[np.int8] | None = None,
+) -> Rows:
+    """Return the fold (rows,) of each row, from 0; folds have the same mix of classes as far as possible.
+
+    Duplicates, and rows with the same number in one of the `groups`, share a fold. There are as many folds as
+    groups where those are fewer. `earlier` is the fold that each row was in before, -1 for new ones: there it stays.
+    """
+    first, group_of = group_duplicates(hashes)
+    if groups:
+        first, group_of = _joined(first, group_of, groups)
+    folds = min(folds, len(first))
+    before = _earlier_splits(group_of, earlier, len(first), (1 / folds,) * folds)
+    order = _largest_first(np.bincount(group_of), _draws(seed, len(first)), before < 0)
+    tally = _Tally((1 / folds,) * folds, np.bincount(labels).tolist())
+    assigned = np.zeros(len(order), dtype=np.int64)
+    for group, content in zip(_in_turn(order), _contents(order, group_of, labels), strict=True):
+        nearest = min(range(folds), key=lambda fold: tally.growth(fold, content))
+        assigned[group] = before[group] if before[group] >= 0 else nearest
+        tally.add(int(assigned[group]), content)
+    return assigned[group_of]
+
+
 def _assign_texts(
     first: Rows,
     group_of: Rows,
@@ -64,8 +94,8 @@ def _assign_texts(
     draws: npt.NDArray[np.uint64],
     earlier: npt.NDArray[np.int8] | None,
 ) -> npt.NDArray[np.int8]:
-    """Return the split of each text: each class gives its quota of rows, with all duplicates of a text."""
-    # A text that occurs with several labels counts for the label of its first row, and for none may it be the last one.
+    """Return the split of each text: each class gives its quota of rows, with all their duplicates."""
+    # A text with several labels counts for that of its first row; train must keep a row of each of them.
     group_labels = labels[first]
     differing = np.unique(group_of[labels != group_labels[group_of]])
     mixed = _class_counts(differing, group_of, labels)
@@ -73,7 +103,7 @@ def _assign_texts(
     order = np.argsort(draws, kind="stable")
     before = _earlier_splits(group_of, earlier, len(first), shares)
     taken = np.maximum(before, 0)
-    order = order[before[order] != 0]  # what was trained on is not taken for another part
+    order = order[before[order] != 0]  # training rows of the earlier run stay in train
     for part in (1, 2):
         if shares[part]:
             _take(taken, part, shares[part], order, group_labels, group_sizes, mixed)
@@ -94,21 +124,12 @@ def _assign_groups(
     """
     sizes = np.bincount(group_of)
     before = _earlier_splits(group_of, earlier, len(sizes), shares)
-    # Known groups first; among groups of up to twice the size the draws decide, so that seeds differ.
-    order = np.lexsort((draws, -np.frexp(sizes)[1], before < 0))
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
-    rows_per_class = np.bincount(labels)
-    pairs, counts = np.unique(rank[group_of] * len(rows_per_class) + labels, return_counts=True)
-    place, classes = np.divmod(pairs, len(rows_per_class))
-    bounds = np.searchsorted(place, np.arange(len(order) + 1)).tolist()
-    contents = list(zip(classes.tolist(), counts.tolist(), strict=True))
-
+    order = _largest_first(sizes, draws, before < 0)
+    contents = _contents(order, group_of, labels)
     taken = np.zeros(len(order), dtype=np.int8)
-    tally = _Tally(shares, rows_per_class.tolist())
+    tally = _Tally(shares, np.bincount(labels).tolist())
     scored = [split for split in (1, 2) if shares[split]]
-    for position, group in enumerate(_in_turn(order)):
-        content = contents[bounds[position] : bounds[position + 1]]
+    for group, content in zip(_in_turn(order), contents, strict=True):
         if before[group] >= 0:
             split = int(before[group])
         else:
@@ -118,7 +139,7 @@ def _assign_groups(
         tally.add(split, content)
     for split in scored:  # one that no group fitted takes the smallest that leaves train the largest split
         for position in reversed(range(len(order))) if tally.rows[split] == 0 else ():
-            group, content = int(order[position]), contents[bounds[position] : bounds[position + 1]]
+            group, content = int(order[position]), contents[position]
             rows_left = tally.rows[0] - int(sizes[group])
             largest = rows_left >= max(*tally.rows[1:], int(sizes[group]))
             if taken[group] == 0 and before[group] < 0 and largest and tally.can_leave_train(content):
@@ -129,10 +150,27 @@ def _assign_groups(
     return taken
 
 
+def _largest_first(sizes: Rows, draws: npt.NDArray[np.uint64], new: npt.NDArray[np.bool_] | None = None) -> Rows:
+    """Order groups, those that are not `new` first, by size; the draws decide up to twice the size."""
+    return np.lexsort((draws, -np.frexp(sizes)[1], np.zeros(len(sizes), dtype=bool) if new is None else new))
+
+
+def _contents(order: Rows, group_of: Rows, labels: Rows) -> list[list[tuple[int, int]]]:
+    """Return the (class, rows) pairs of each group, in the given order of groups."""
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    num_classes = int(labels.max()) + 1
+    keys, counts = np.unique(rank[group_of] * num_classes + labels, return_counts=True)
+    place, classes = np.divmod(keys, num_classes)
+    bounds = np.searchsorted(place, np.arange(len(order) + 1)).tolist()
+    pairs = list(zip(classes.tolist(), counts.tolist(), strict=True))
+    return [pairs[start:end] for start, end in itertools.pairwise(bounds)]
+
+
 class _Tally:
     """Count the rows and classes of each split; a content lists (class, rows) of a group."""
 
-    def __init__(self, shares: tuple[float, float, float], rows_per_class: list[int]):
+    def __init__(self, shares: tuple[float, ...], rows_per_class: list[int]):
         self.rows = [0] * len(shares)
         self._classes = [[0] * len(rows_per_class) for _ in shares]
         self._shares, self._rows_per_class = shares, rows_per_class
@@ -161,7 +199,7 @@ class _Tally:
 
 
 def cap_rows(labels: Rows, rows: Rows, limit: int, *, seed: int) -> Rows:
-    """At most `limit` of the given rows, with the same mix of classes and (where it fits) a row of each."""
+    """Return at most `limit` of the given rows, with the same mix of classes and (where it fits) a row of each."""
     if len(rows) <= limit:
         return rows
     label_array = labels[rows]
@@ -188,7 +226,7 @@ def _joined(first: Rows, group_of: Rows, groups: Sequence[npt.NDArray[np.int64]]
 
 
 def _class_counts(groups: Rows, group_of: Rows, labels: Rows) -> dict[int, Rows]:
-    """How many rows of each class each of the groups has."""
+    """Count the rows of each class in each of the groups."""
     rows = np.flatnonzero(np.isin(group_of, groups))
     rows = rows[np.argsort(group_of[rows], kind="stable")]
     ends = np.searchsorted(group_of[rows], groups, side="right")
@@ -202,8 +240,8 @@ def _earlier_splits(
     """Return the split that the first known row of each group was in; -1 without one, or where it has no share now."""
     before = np.full(count, -1, dtype=np.int8)
     if earlier is not None:
-        known = np.flatnonzero((earlier >= 0) & (np.array([*shares, 0.0])[earlier] > 0))[::-1]
-        before[group_of[known]] = earlier[known]  # where indices repeat the last one stays
+        assigned = np.flatnonzero((earlier >= 0) & (np.array([*shares, 0.0])[earlier] > 0))[::-1]
+        before[group_of[assigned]] = earlier[assigned]  # where indices repeat the last one stays
     return before
 
 
@@ -226,8 +264,8 @@ def _take(
     `mixed` holds the number of rows of each class for groups that have several.
     """
     rows_per_class = np.bincount(labels, weights=sizes).astype(np.int64)
-    given = np.bincount(labels, weights=sizes * (taken > 0)).astype(np.int64)
-    quota = _quotas(rows_per_class, max(1, round(fraction * int(sizes.sum()))), keep_one=False, given=given)
+    elsewhere = np.bincount(labels, weights=sizes * (taken > 0)).astype(np.int64)
+    quota = _quotas(rows_per_class, max(1, round(fraction * int(sizes.sum()))), keep_one=False, elsewhere=elsewhere)
     quota = np.maximum(quota - np.bincount(labels, weights=sizes * (taken == part)).astype(np.int64), 0)
     classes = max([0, *map(len, mixed.values())])
     left = np.bincount(labels, weights=sizes * (taken == 0), minlength=classes).astype(np.int64)
@@ -237,7 +275,7 @@ def _take(
             left[: len(counts)] += counts
 
     def spared(group: int) -> bool:
-        """Whether train keeps a row of every class without this group."""
+        """Return whether train keeps a row of every class without this group."""
         if group not in mixed:
             return bool(left[labels[group]] - sizes[group] >= 1)
         counts = mixed[group]
@@ -256,29 +294,29 @@ def _take(
                 left[: len(mixed[group])] -= mixed[group]
             else:
                 left[label] -= size
-    if not (taken == part).any():  # every text has more hashes than fit: rather one too large than none
+    if not (taken == part).any():  # every text has more duplicates than fit: rather one too large than none
         spared_group = next((group for group in _in_turn(order) if taken[group] == 0 and spared(group)), None)
         if spared_group is not None:
             taken[spared_group] = part
 
 
 def _in_turn(order: Rows) -> Iterator[int]:
-    """The numbers one by one; as Python's own they are quicker, and all of them at once would take much memory."""
+    """Yield the numbers as Python ints, which are quicker, in blocks to save memory."""
     for start in range(0, len(order), _BLOCK):
         yield from order[start : start + _BLOCK].tolist()
 
 
-def _quotas(counts: Rows, total: int, *, keep_one: bool, given: Rows | None = None) -> Rows:
-    """Whole numbers proportional to `counts` with sum `total` (largest remainder); `keep_one`: at least 1 a class.
+def _quotas(counts: Rows, total: int, *, keep_one: bool, elsewhere: Rows | None = None) -> Rows:
+    """Return whole numbers proportional to `counts` that sum to `total`; `keep_one`: at least 1 per class.
 
-    `given` is what each class has given to another part: many small classes should be seen in one of them.
+    Uses the largest remainders. `elsewhere` counts rows in other splits: small classes should be in one of them.
     """
     exact = counts * (total / max(1, counts.sum()))
     quota = np.floor(exact).astype(np.int64)
     if keep_one:
         quota = np.where(counts > 0, np.maximum(quota, 1), 0)
     # Between equal remainders the larger class gives the row; of classes too small for one, one that has not given yet.
-    again = np.zeros_like(counts) if given is None else np.where(quota == 0, given, 0)
+    again = np.zeros_like(counts) if elsewhere is None else np.where(quota == 0, elsewhere, 0)
     by_remainder = np.lexsort((-counts, again, -(exact - quota)))
     for label in by_remainder[: max(0, total - int(quota.sum()))]:
         quota[label] += 1
@@ -288,7 +326,7 @@ def _quotas(counts: Rows, total: int, *, keep_one: bool, given: Rows | None = No
 
 
 def _place_in_class(labels: Rows, order: Rows) -> Rows:
-    """For each row, how many rows of its class come before it in `order`."""
+    """Return (rows,) how many rows of its class come before each row in `order`."""
     place = np.empty(len(labels), dtype=np.int64)
     by_class = np.argsort(labels[order], kind="stable")
     shuffled = order[by_class]

@@ -1,4 +1,4 @@
-"""Assign rows to splits: by tables of their own, a column, time, or the seed."""
+"""Assign rows to splits: by separate tables, a column, time, or the seed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from classify.data.labels import ClassNames, case_variants
 from classify.data.names import SPLITS, split_called
 from classify.data.near_duplicates import near_duplicates
 from classify.data.reading import InputTables
-from classify.data.split_rows import cap_rows, split_rows
+from classify.data.split_rows import assign_folds, cap_rows, split_rows
 from classify.data.splits import LabelEncoder, Rows, Split, Splits, Targets
 from classify.data.table import Table
 from classify.data.text_hashes import find_overlap, normalize_text
@@ -32,27 +32,28 @@ _MISSING = frozenset({"nan", "null", "none", "n/a", "na", "#n/a", "<na>"})
 
 @dataclass(frozen=True)
 class _Assignment:
-    """Rows of `--data` by split; None of a split that a table of its own gives, or that there is none of."""
+    """Rows of `--data` by split; None for a split from a separate table, or a missing one."""
 
     train: Rows
     validation: Rows | None
     test: Rows | None
     how: str
     flag: str = "--eval-data, --test-data"
+    num_folds: int = 0
     notes: tuple[str, ...] = ()
 
 
-def split_table(tables: InputTables, encoder: LabelEncoder, config: DataConfig, seed: int) -> Splits:
+def split_table(tables: InputTables, encoder: LabelEncoder, config: DataConfig, seed: int, folds: int = 0) -> Splits:
     """Split the tables of a run. Raises InputError where the texts are too few, or a label is unknown.
 
     Given tables are taken as they are. `--data` alone is split 80/10/10 into train, validation and test, 90/10 into
-    train and validation beside `--test-data`; beside `--eval-data` alone there is no test split. `max_train_samples`
-    caps the training split once the class names are fixed. Rows without a label are in no split.
+    train and validation beside `--test-data`; beside `--eval-data` alone there is no test split. With `folds` the rows
+    that would be held back are trained on, too, and the training split is cross-validated. `max_train_samples` caps the training split once the class names are fixed. Rows without a label are in no split.
     """
     table, columns = tables.train, tables.columns
     targets = encoder.encode(table, columns.label, "--data")
     labelled = np.flatnonzero(tables.labelled(table))
-    assigned = _assign(tables, labelled, encoder.stratify_by(targets), config, seed)
+    assigned = _assign(tables, labelled, encoder.stratify_by(targets), config, seed, folds)
     train = Split(table, assigned.train, targets[assigned.train])
     validation = _make_split(tables, tables.eval, encoder, assigned.validation, targets)
     tested = _make_split(tables, tables.test, encoder, assigned.test, targets)
@@ -60,10 +61,16 @@ def split_table(tables: InputTables, encoder: LabelEncoder, config: DataConfig, 
         raise InputError(_too_few(tables, validation, config.split_by_time, config.group_column))
     # Without a table, or with too few different texts, there is no test score, rather than a false one.
     test = tested if len(tested) else None
-    scored = {"validation": validation} | ({} if test is None else {"test": test})
     if config.max_train_samples is not None:
         kept = cap_rows(encoder.stratify_by(targets), train.rows, config.max_train_samples, seed=seed)
         train = Split(table, kept, targets[kept])
+    fold_of, assignment = None, _by_row(assigned, len(table))
+    if assigned.num_folds:
+        fold_of, validation = _assign_folds(tables, train, encoder, config, seed, assigned.num_folds), train
+        assignment = np.full(len(table), -1, dtype=np.int8)
+        assignment[train.rows] = fold_of
+    scored = {} if fold_of is not None else {"validation": validation}
+    scored |= {} if test is None else {"test": test}
     hashes = (split.table.text_hashes(columns.text)[split.rows] for split in (train, *scored.values()))
     in_training = dict(zip(scored, map(tuple, find_overlap(*hashes)), strict=True))
     unlabelled = _find_unlabelled(tables)
@@ -79,7 +86,8 @@ def split_table(tables: InputTables, encoder: LabelEncoder, config: DataConfig, 
     notes += _warnings(columns.text, encoder, train, scored, in_training)
     notes += [_describe_unlabelled(file, split, predicted=file in predicted) for file, split in unlabelled.items()]
     notes += [*_missing_words(tables.classes), *assigned.notes]
-    sizes = f"train {len(train)}, validation {len(validation)}, test {len(test) if test else 0}"
+    held_out = f"{fold_of.max() + 1} folds" if fold_of is not None else f"validation {len(validation)}"
+    sizes = f"train {len(train)}, {held_out}, test {len(test) if test else 0}"
     flag = assigned.flag if tables.eval is None else ""
     split = Decision("split", sizes, assigned.how, flag)
     return Splits(
@@ -94,26 +102,82 @@ def split_table(tables: InputTables, encoder: LabelEncoder, config: DataConfig, 
         warnings=tuple(notes),
         unlabelled=predicted,
         in_training=in_training,
-        assignment=_by_row(assigned, len(table)),
+        assignment=assignment,
+        folds=fold_of,
     )
 
 
-def _assign(tables: InputTables, labelled: Rows, stratify_by: Rows, config: DataConfig, seed: int) -> _Assignment:
+def _assign(
+    tables: InputTables, labelled: Rows, stratify_by: Rows, config: DataConfig, seed: int, folds: int
+) -> _Assignment:
     """Assign the labelled rows of `--data`."""
     if tables.eval is not None:
-        return _Assignment(labelled, None, None, "given as files of their own")
+        return _Assignment(labelled, None, None, "given as separate files")
     if tables.split_column is not None:
         assigned = _by_column(tables, labelled)
     elif config.split_by_time is not None:
         assigned = _by_time(tables, labelled, config.split_by_time)
     else:
         assigned = _Assignment(labelled, None, None, "")
+    if assigned.validation is not None and config.folds:
+        raise InputError(
+            f"--folds {config.folds}: column {tables.split_column!r} of {tables.train.path} has the validation rows; "
+            "add --split-column none to cross-validate all rows, or drop --folds."
+        )
     if assigned.validation is not None:
         return assigned
+    if config.split_like is not None:
+        folds = _read_earlier(tables, assigned.train, config.split_like).num_folds
+    if folds:
+        return _all_train(assigned, tables, config, seed, folds)
     tested = assigned.test is None and tables.test is None
     by_seed = _by_seed(tables, assigned.train, stratify_by, config, seed, test_share=_SHARE if tested else 0.0)
     how = f"{assigned.how}; {by_seed.how}" if assigned.how else by_seed.how
     return replace(by_seed, test=assigned.test if by_seed.test is None else by_seed.test, how=how, flag=assigned.flag)
+
+
+def _all_train(assigned: _Assignment, tables: InputTables, config: DataConfig, seed: int, folds: int) -> _Assignment:
+    """Hold no row back: all train, and their scores come from cross-validation."""
+    how = f"all rows of {tables.train.path} train; scores from cross-validation, stratified, seed {seed}"
+    how += _describe_groups(config)
+    how += f", folds of {config.split_like}" if config.split_like is not None else ""
+    how = f"{assigned.how}; {how}" if assigned.how else how
+    return replace(assigned, validation=assigned.train, how=how, flag="--folds 0", num_folds=folds)
+
+
+def _assign_folds(
+    tables: InputTables, train: Split, encoder: LabelEncoder, config: DataConfig, seed: int, folds: int
+) -> Rows:
+    """Return the fold of each training row."""
+    earlier = None if config.split_like is None else _read_earlier(tables, train.rows, config.split_like).numbers
+    hashes = train.table.text_hashes(tables.columns.text)[train.rows]
+    groups = _groups(tables, train.rows, config)
+    assigned = assign_folds(
+        hashes, encoder.stratify_by(train.targets), folds, seed=seed, groups=groups, earlier=earlier
+    )
+    if assigned.max() < 1:
+        raise InputError(_too_few(tables, train, None, config.group_column))
+    return assigned
+
+
+def _read_earlier(tables: InputTables, rows: Rows, folder: str) -> split_record.EarlierSplit:
+    """Read the split or fold that these rows of `--data` had in the run in `folder`."""
+    return split_record.read_record(tables.train.text_hashes(tables.columns.text)[rows], folder)
+
+
+def _groups(tables: InputTables, rows: Rows, config: DataConfig) -> list[Rows]:
+    """Return numbers (rows,), equal for rows that must share a split, for each reason there is."""
+    groups = []
+    if config.group_column is not None:
+        groups.append(tables.train.values(config.group_column)[1][rows])
+    if config.near_duplicates:
+        groups.append(near_duplicates(tables.train.take(tables.columns.text, rows)))
+    return groups
+
+
+def _describe_groups(config: DataConfig) -> str:
+    how = f", grouped by {config.group_column!r}" if config.group_column is not None else ""
+    return how + (", near-duplicates in one split" if config.near_duplicates else "")
 
 
 def _by_seed(
@@ -121,43 +185,38 @@ def _by_seed(
 ) -> _Assignment:
     """Split these rows of `--data` by the seed, a tenth of them to validate on."""
     table, text = tables.train, tables.columns.text
-    groups = []
-    if config.group_column is not None:
-        groups.append(table.values(config.group_column)[1][rows])
-    if config.near_duplicates:
-        groups.append(near_duplicates(table.take(text, rows)))
+    groups = _groups(tables, rows, config)
     hashes = table.text_hashes(text)[rows]
-    earlier = None if config.split_like is None else split_record.read_record(hashes, config.split_like)
+    earlier = None if config.split_like is None else _read_earlier(tables, rows, config.split_like).numbers
     split = split_rows(
         hashes, stratify_by[rows], seed=seed, eval_share=_SHARE, test_share=test_share, groups=groups, earlier=earlier
     )
     splits = (split.train, split.eval, split.test)
     how = f"{'80/10/10' if test_share else '90/10'} of {table.path}, stratified, seed {seed}"
     if groups:  # what came out, which is as near as whole groups allow
-        shares = "/".join(f"{100 * len(own) / len(rows):.0f}" for own in splits if own is not None)
+        shares = "/".join(f"{100 * len(part) / len(rows):.0f}" for part in splits if part is not None)
         how = f"{shares} of {table.path}, stratified as far as groups allow, seed {seed}"
-    how += f", grouped by {config.group_column!r}" if config.group_column is not None else ""
-    how += ", near-duplicates in one split" if config.near_duplicates else ""
+    how += _describe_groups(config)
     if earlier is not None:
         now = np.zeros(len(rows), dtype=np.int8)
-        for number, own in enumerate(splits):
-            now[own if own is not None else slice(0)] = number
-        known = earlier >= 0
-        kept = int((earlier == now)[known].sum())
-        how += f"; {kept} of {int(known.sum())} rows of {config.split_like} keep their split"
+        for number, part in enumerate(splits):
+            now[part if part is not None else slice(0)] = number
+        was_split = earlier >= 0
+        kept = int((earlier == now)[was_split].sum())
+        how += f"; {kept} of {int(was_split.sum())} rows of {config.split_like} keep their split"
     notes = []
-    for name, own, share in (("validation", split.eval, _SHARE), ("test", split.test, test_share)):
+    for name, part, share in (("validation", split.eval, _SHARE), ("test", split.test, test_share)):
         quota = max(1, round(share * len(rows)))
-        if own is not None and 3 * abs(len(own) - quota) > quota:
+        if part is not None and 3 * abs(len(part) - quota) > quota:
             notes.append(
-                f"the {name} split has {len(own)} of {len(rows)} rows, not {quota}: whole groups allow no closer split"
+                f"the {name} split has {len(part)} of {len(rows)} rows, not {quota}: whole groups allow no closer split"
             )
-    validation, tested = (None if own is None else rows[own] for own in (split.eval, split.test))
+    validation, tested = (None if part is None else rows[part] for part in (split.eval, split.test))
     return _Assignment(rows[split.train], validation, tested, how, notes=tuple(notes))
 
 
 def _by_column(tables: InputTables, labelled: Rows) -> _Assignment:
-    """Assign rows as the split column says; without validation rows these are left to be taken from training."""
+    """Assign rows by the split column; without validation rows these are taken from train later."""
     name, table = tables.split_column, tables.train
     assert name is not None
     values, numbers = table.values(name)
@@ -173,12 +232,12 @@ def _by_column(tables: InputTables, labelled: Rows) -> _Assignment:
 
 
 def _by_time(tables: InputTables, labelled: Rows, column: str) -> _Assignment:
-    """Test on the newest tenth, validate on the tenth before it; rows of one moment stay together."""
+    """Test on the newest tenth, validate on the tenth before it; rows of the same time stay together."""
     times = read_times(tables.train, column, labelled)
     order = np.argsort(times, kind="stable")
     sorted_times = times[order]
     count = max(1, round(_SHARE * len(labelled)))
-    # A cut before the first row of its moment.
+    # Cut before the first row of a time.
     last = len(order)
     if tables.test is None:
         last = int(np.searchsorted(sorted_times, sorted_times[-count]))
@@ -191,15 +250,15 @@ def _by_time(tables: InputTables, labelled: Rows, column: str) -> _Assignment:
 
 
 def _make_split(
-    tables: InputTables, given: Table | None, encoder: LabelEncoder, rows: Rows | None, targets: Targets
+    tables: InputTables, table: Table | None, encoder: LabelEncoder, rows: Rows | None, targets: Targets
 ) -> Split:
-    """Return the labelled rows of a table of its own, where one is given, else these rows of `--data`."""
-    if given is None:
+    """Return the labelled rows of a separate table, else these rows of `--data`."""
+    if table is None:
         rows = np.empty(0, dtype=np.int64) if rows is None else rows
         return Split(tables.train, rows, targets[rows])
-    known = "--data" if tables.eval is None else "--data or --eval-data"
-    rows = np.flatnonzero(tables.labelled(given))
-    return Split(given, rows, encoder.encode(given, tables.columns.label, known)[rows])
+    known_from = "--data" if tables.eval is None else "--data or --eval-data"
+    rows = np.flatnonzero(tables.labelled(table))
+    return Split(table, rows, encoder.encode(table, tables.columns.label, known_from)[rows])
 
 
 def _by_row(assigned: _Assignment, count: int) -> npt.NDArray[np.int8] | None:
@@ -230,7 +289,7 @@ def _too_few(tables: InputTables, validation: Split, split_by_time: str | None, 
     if not tables.labelled(table).any():
         return f"{table.path}: no row has a label; expected rows to train on."
     if split_by_time is not None:
-        return f"{table.path}: expected several moments in column {split_by_time!r}, to split by. Got too few instead."
+        return f"{table.path}: expected several times in column {split_by_time!r} to split by. Got too few instead."
     if group_column is not None:
         groups = len(set(table.take(group_column, np.flatnonzero(tables.labelled(table)))))
         return (
@@ -248,7 +307,7 @@ def _describe_unlabelled(file: str, split: Split, *, predicted: bool) -> str:
 
 
 def _merged(classes: ClassNames) -> tuple[Decision, ...]:
-    """Name the labels that are one class but for how they are written."""
+    """List the labels that are one class, written differently."""
     merged = classes.merged(normalized=True)
     if not merged:
         return ()
@@ -258,7 +317,7 @@ def _merged(classes: ClassNames) -> tuple[Decision, ...]:
 
 
 def _missing_words(classes: ClassNames) -> list[str]:
-    """Note labels that programs write for a missing value, since they may as well be classes."""
+    """Note labels that programs write for a missing value; they may be classes."""
     return [
         f"{rows} rows have the label {label!r}; if it means no label, give --unlabelled-value {label}"
         for label, rows in classes.rows.items()
@@ -302,6 +361,6 @@ def _occurring(encoder: LabelEncoder, split: Split) -> npt.NDArray[np.bool_]:
     return np.bincount(encoder.stratify_by(split.targets), minlength=len(encoder.labels)) > 0
 
 
-def _list(labels: Sequence[str], chosen: npt.NDArray[np.bool_]) -> str:
-    names = [label for label, is_chosen in zip(labels, chosen, strict=True) if is_chosen]
+def _list(labels: Sequence[str], mask: npt.NDArray[np.bool_]) -> str:
+    names = [label for label, is_listed in zip(labels, mask, strict=True) if is_listed]
     return ", ".join(map(repr, names[:_SHOWN])) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

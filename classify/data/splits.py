@@ -41,7 +41,10 @@ class Splits:
     `targets` are those of all rows of `--data`, in splits or not. `unlabelled` are rows to predict at the end, by the
     name of their file; `in_training` the indices of validation and test rows whose text is in the training split, too.
     `assignment` is the split of each row of `--data` as an index into `SPLITS`, -1 for none; None where the splits are
-    tables of their own.
+    separate tables.
+
+    `folds` (len(train),) is the fold of each training row in cross-validation, else None. With folds nothing is held
+    back: the validation split is the training split, and its logits come from models that were trained without the row.
     """
 
     text_column: str
@@ -56,15 +59,26 @@ class Splits:
     unlabelled: Mapping[str, Split] = field(default_factory=dict)
     in_training: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     assignment: npt.NDArray[np.int8] | None = None
+    folds: Rows | None = None
 
     @property
     def scored(self) -> Split:
-        """The split that the final scores are of: test, or validation where there is none."""
+        """Return the split of the final scores: test, else validation."""
         return self.test or self.validation
 
     @property
+    def num_folds(self) -> int:
+        """Return the number of folds; 0 without cross-validation."""
+        return 0 if self.folds is None else int(self.folds.max()) + 1
+
+    @property
+    def method(self) -> str | None:
+        """Return how the validation scores come about, where not from rows that were held back."""
+        return None if self.folds is None else f"{self.num_folds}-fold cross-validation"
+
+    @property
     def tables(self) -> list[Table]:
-        """Each table once, `--data` first."""
+        """Return each table once, `--data` first."""
         tables: list[Table] = []
         for split in (self.train, self.validation, self.test, *self.unlabelled.values()):
             if split is not None and not any(split.table is table for table in tables):
@@ -79,6 +93,8 @@ class Splits:
             if split is not None:
                 digest.update(split.table.digest(self.text_column).encode())
                 digest.update(split.rows.tobytes() + split.targets.tobytes())
+        if self.folds is not None:
+            digest.update(self.folds.tobytes())
         return digest.hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""A table as it was read: one Arrow table of strings, whatever form it came in, and where each row stands in the file.
+"""Table of any form as one Arrow table of strings, with the place of each row in the file.
 
 All columns stay text, as in the file, so that predictions.csv can repeat them; `as_dataset` shares them without a copy.
 """
@@ -26,10 +26,10 @@ _BLOCK = 1 << 16
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of a file, or of what else a path names; every column is a string column.
+    """The rows of a path; every column is a string column.
 
-    `form` says in words what the file was recognized as, `flag` how to read it otherwise. `places` returns where row
-    numbers stand in the file, in `unit`: lines, rows of a sheet, files. Without `has_names` the columns had no header.
+    `form` describes what the file was recognized as, `flag` overrides it. `places` returns the places of row numbers in
+    the file, in `unit`: lines, rows of a sheet, files. Without `has_names` the columns had no header.
     `skipped` rows could not be read; `notes` name what may have been read wrong. `sha256` is of what was read.
     """
 
@@ -47,7 +47,7 @@ class Table:
 
     @property
     def columns(self) -> list[str]:
-        """Column names in the order of the file."""
+        """Return the column names in the order of the file."""
         return list(self.arrow.column_names)
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Texts that are copies of each other but for case and spaces, known by numbers that they share."""
+"""Hash texts so that duplicates, up to case, spaces and Unicode form, share a number."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def normalize_text(text: str) -> str:
 
 
 def text_hashes(texts: Iterable[str]) -> TextHashes:
-    """(texts,) a hash of each text that its copies share: the first eight bytes of a SHA-256."""
+    """Return (texts,) hashes, equal for duplicates: the first eight bytes of a SHA-256."""
     digests = (
         hashlib.sha256(normalize_text(text).encode("utf-8", "surrogatepass")).digest()[:_BYTES] for text in texts
     )
     return np.frombuffer(b"".join(digests), dtype=">u8").astype(np.uint64)
 
 
-# The number of texts that hold nothing but space.
+# The hash of texts without any character but space.
 EMPTY = text_hashes([""])[0]
 
 
 def group_duplicates(numbers: TextHashes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """(groups,) the first row of each group of copies, ascending, and (rows,) the group of each row."""
+    """Return (groups,) the first row of each group of duplicates, ascending, and (rows,) the group of each row."""
     _, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
     order = np.argsort(first, kind="stable")
     place = np.empty(len(order), dtype=np.int64)
@@ -44,10 +44,10 @@ def group_duplicates(numbers: TextHashes) -> tuple[npt.NDArray[np.int64], npt.ND
     return first[order], place[inverse]
 
 
-def find_overlap(known: TextHashes, *others: TextHashes) -> list[list[int]]:
-    """For each of the others, the indices of its texts that are also among the known ones."""
-    known = np.sort(known)
-    if not len(known):
+def find_overlap(hashes: TextHashes, *others: TextHashes) -> list[list[int]]:
+    """Return for each of `others` the indices of its texts that also occur in `hashes`."""
+    hashes = np.sort(hashes)
+    if not len(hashes):
         return [[] for _ in others]
-    places = (np.minimum(np.searchsorted(known, other), len(known) - 1) for other in others)
-    return [np.flatnonzero(known[place] == other).tolist() for place, other in zip(places, others, strict=True)]
+    places = (np.minimum(np.searchsorted(hashes, other), len(hashes) - 1) for other in others)
+    return [np.flatnonzero(hashes[place] == other).tolist() for place, other in zip(places, others, strict=True)]

@@ -1,4 +1,4 @@
-"""Moments as people write them in tables, as numbers that can be ordered."""
+"""Parse the times in a table into numbers that can be ordered."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from classify.data.splits import Rows
 from classify.data.table import Table
 from classify.errors import InputError
 
-# Ways to write a moment besides ISO 8601 and numbers; the day may come first, or the month.
+# Formats besides ISO 8601 and numbers; the day may come first, or the month.
 _DATES = (
     "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%d %B %Y", "%d %b %Y", "%B %d, %Y",
     "%b %d, %Y",
@@ -26,9 +26,9 @@ _FORMATS = (
 
 
 def read_times(table: Table, column: str, rows: Rows) -> npt.NDArray[np.float64]:
-    """A number for each of the rows, larger for later ones: what stands there, or seconds since 1970.
+    """Return (rows,) numbers, larger for later rows: those in the table, or the time since 1970.
 
-    Raises InputError naming rows that hold no time, and where the day may stand first as well as the month.
+    Raises InputError naming rows that hold no time, and where day and month may be swapped.
     """
     import pandas
 

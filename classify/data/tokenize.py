@@ -48,7 +48,7 @@ class Template:
 
     @property
     def tokens(self) -> list[int]:
-        """All special tokens."""
+        """Return all special tokens."""
         return [*self.prefix, *self.middle, *self.suffix]
 
 
@@ -90,22 +90,22 @@ class Tokens:
 
     @property
     def segments(self) -> list[Segment]:
-        """The columns."""
+        """Return the ids of each column."""
         return [self.first] if self.second is None else [self.first, self.second]
 
     @property
     def special(self) -> int:
-        """Special tokens of each row."""
+        """Return the number of special tokens of each row."""
         return len(self.template.tokens)
 
     @property
     def full_lengths(self) -> Ids:
-        """(rows,) tokens of each row with its special tokens, before truncation."""
+        """Return (rows,) tokens of each row with its special tokens, before truncation."""
         return sum((segment.lengths() for segment in self.segments), np.array(self.special))
 
     @property
     def lengths(self) -> Ids:
-        """(rows,) tokens of each row as the model sees it."""
+        """Return (rows,) tokens of each row as the model sees it."""
         return np.minimum(self.full_lengths, self.max_length)
 
     def lengths_of(self, rows: Ids) -> Ids:
@@ -113,7 +113,7 @@ class Tokens:
         return np.minimum(sum((s.lengths(rows) for s in self.segments), np.array(self.special)), self.max_length)
 
     def with_max_length(self, max_length: int) -> Tokens:
-        """Return the same ids, truncated elsewhere."""
+        """Return the same ids with another maximum length."""
         return dataclasses.replace(self, max_length=max_length)
 
     def collate(self, rows: Ids) -> Collated:
@@ -199,8 +199,8 @@ def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int, *, digest: s
 def tokenize_columns(tokenizer: Any, table: Table, columns: Sequence[str], max_length: int) -> Tokens:
     """Tokenise one text column of a table, or two, or find their ids in the cache."""
     texts = table.as_dataset()
-    first, *rest = (_tokenize(tokenizer, texts[column], table.digest(column)) for column in columns)
-    return Tokens(first, find_template(tokenizer, pairs=bool(rest)), max_length, *rest)
+    first, *second = (_tokenize(tokenizer, texts[column], table.digest(column)) for column in columns)
+    return Tokens(first, find_template(tokenizer, pairs=bool(second)), max_length, *second)
 
 
 def _tokenize(tokenizer: Any, texts: Sequence[str], digest: str | None) -> Segment:

@@ -1,4 +1,4 @@
-"""Known forms that are not read, each with a way to one that is."""
+"""Refuse known unsupported forms, each with a way to convert it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The process group and a process's place in it; nobody else acts on ranks."""
+"""Process group, collectives and sharding."""

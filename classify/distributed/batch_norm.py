@@ -1,9 +1,7 @@
-"""BatchNorm over all ranks: the statistics of a micro-batch are those of its rows on every process.
+"""Synchronize BatchNorm statistics over all ranks (Ioffe and Szegedy, 2015, "Batch Normalization", section 3.1).
 
-Ioffe and Szegedy, 2015, "Batch Normalization", section 3.1. torch converts the layers, but its SyncBatchNorm
-refuses CPU tensors (and DistributedDataParallel refuses it there), and counts the row that a rank computes which has
-none of its own; so the arithmetic is an own one on every device, of two all-reduces. BERT itself has no BatchNorm,
-heads and other encoders may.
+torch's SyncBatchNorm refuses CPU tensors, and counts the padding row of a rank without rows. So only its conversion is
+used, and the forward pass has two all-reduces. BERT has no BatchNorm; heads and other encoders may.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 class _Sum(torch.autograd.Function):
-    """All-reduce whose gradient is all-reduced too: each rank's loss depends on every rank's input."""
+    """All-reduce whose gradient is all-reduced too, as each rank's loss depends on every rank's input."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
@@ -34,9 +32,9 @@ class _Sum(torch.autograd.Function):
 
 
 class AllReducedBatchNorm(_BatchNorm):
-    """BatchNorm of inputs (n, C, ...) whose n differ from rank to rank; every rank calls it in training.
+    """BatchNorm of inputs (n, C, ...); n may differ between ranks. Every rank must call it in training.
 
-    An input that is not `counted` is normalised with the others' statistics and adds nothing to them.
+    An input that is not `counted` is normalized with the other ranks' statistics and adds nothing to them.
     """
 
     counted = True
@@ -46,11 +44,11 @@ class AllReducedBatchNorm(_BatchNorm):
             raise ValueError(f"expected an input of at least 2 dimensions. Got {input.dim()} instead.")
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """The normalised input, of the same shape."""
+        """Normalize the input; the output has the same shape."""
         if not self.training:
             return super().forward(input)
         self._check_input_dim(input)
-        over = [place for place in range(input.dim()) if place != 1]
+        over = [dimension for dimension in range(input.dim()) if dimension != 1]
         shape = [1, -1] + [1] * (input.dim() - 2)
         share = float(self.counted)
         wide = input.float()
@@ -66,7 +64,7 @@ class AllReducedBatchNorm(_BatchNorm):
         return scaled.to(input.dtype)
 
     def _remember(self, mean: torch.Tensor, variance: torch.Tensor, count: float) -> None:
-        """Move the running statistics as torch does: the variance without bias."""
+        """Update the running statistics as torch does, with the unbiased variance."""
         if not self.track_running_stats or self.running_mean is None or self.running_var is None:
             return
         assert self.num_batches_tracked is not None
@@ -78,7 +76,7 @@ class AllReducedBatchNorm(_BatchNorm):
 
 
 def synchronize(model: nn.Module) -> int:
-    """Replace every BatchNorm of a model by one over all ranks, weights and buffers kept; returns how many.
+    """Replace every BatchNorm of a model by a synchronized one with the same weights and buffers; return their number.
 
     Call it before the model is wrapped.
     """
@@ -90,7 +88,7 @@ def synchronize(model: nn.Module) -> int:
 
 
 def count(model: nn.Module) -> int:
-    """How many BatchNorm layers a model has, of any kind."""
+    """Count a model's BatchNorm layers, of any kind."""
     return len(_layers(model))
 
 
@@ -99,20 +97,20 @@ def _layers(model: nn.Module) -> list[_BatchNorm]:
 
 
 def describe_synchronization(model: nn.Module, processes: int, replicas: int) -> str:
-    """What --sync-batch-norm does for a model on so many processes, or on replicas in one process: a line."""
+    """Return the effect of --sync-batch-norm in one line."""
     layers = count(model)
     if layers == 0:
-        return "this model has no BatchNorm layer (BERT's norms look at one token each); --sync-batch-norm does nothing"
+        return "--sync-batch-norm has no effect: this model has no BatchNorm layer"
     if processes > 1:
-        return f"{layers} BatchNorm layer(s) take their statistics from the rows of all {processes} processes"
+        return f"{layers} BatchNorm layer(s) compute statistics over the rows of all {processes} processes"
     if replicas > 1:
-        return "--sync-batch-norm needs one process per device; under DataParallel each replica keeps to its own rows"
-    return "one process has all rows of a step already; --sync-batch-norm does nothing"
+        return "--sync-batch-norm has no effect under DataParallel; start one process per device"
+    return "--sync-batch-norm has no effect: one process has all rows of a step"
 
 
 @contextlib.contextmanager
 def counted(model: nn.Module, yes: bool) -> Iterator[None]:
-    """Inside, the inputs of a model's layers count for the statistics, or do not."""
+    """Set in this block whether inputs count for the statistics of a model's layers."""
     layers = [layer for layer in model.modules() if isinstance(layer, AllReducedBatchNorm)]
     for layer in layers:
         layer.counted = yes
@@ -125,7 +123,7 @@ def counted(model: nn.Module, yes: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def statistics_kept(model: nn.Module, *, after_errors_only: bool = False) -> Iterator[None]:
-    """Give the running statistics of a model's BatchNorms the values back that they had before."""
+    """Restore the running statistics of a model's BatchNorms after this block."""
     statistics = [buffer for layer in _layers(model) for buffer in layer.buffers(recurse=False)]
     before = [buffer.clone() for buffer in statistics]
     done = False

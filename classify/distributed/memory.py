@@ -1,4 +1,4 @@
-"""Memory: how much of it the machine has for this process, and how it, or a device, says that there is no more."""
+"""Measure main memory and detect out-of-memory errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 _CONTROL_GROUPS = Path("/sys/fs/cgroup")
 
-# How torch, C++ and CUDA's libraries say so, besides torch's own error class for devices.
+# Out-of-memory messages of torch, C++ and CUDA's libraries, besides torch.OutOfMemoryError.
 _NO_ROOM = (
     "can't allocate memory",
     "bad_alloc",
@@ -24,14 +24,14 @@ _NO_ROOM = (
     "CUDA error: out of memory",
     "RESOURCE_EXHAUSTED",
 )
-# What oneDNN says where it has no memory for an operation, and also where the processor has no such operation.
+# oneDNN's message where memory ran out, and also where the CPU does not support an operation.
 _NO_PRIMITIVE = "could not create a primitive"
-# With less memory left than this, it is the memory.
+# With less free memory than this, the cause is memory.
 _SHORT = 1 << 30
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether a device's memory, or the machine's, could not hold what was asked for."""
+    """Return whether an error means that a device or the machine ran out of memory."""
     text = str(error)
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or any(sign in text for sign in _NO_ROOM):
         return True
@@ -39,10 +39,10 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def attempt(compute: Callable[[], T], device: torch.device, *, last: bool = False) -> tuple[T | None, str]:
-    """What a computation returns, and ""; or None and the reason, where memory ran out.
+    """Return a computation's result and "", or None and the error message if memory ran out.
 
-    Nothing holds the failed attempt's activations any more then, and the device's cache is given back, so that a
-    smaller one can succeed. With `last` there is no smaller one: the error is raised.
+    On failure activations and the device's cache are released, so that a smaller attempt can succeed. With `last` the
+    error is raised.
     """
     try:
         return compute(), ""
@@ -55,7 +55,7 @@ def attempt(compute: Callable[[], T], device: torch.device, *, last: bool = Fals
 
 
 def _memory_left() -> int:
-    """Bytes of main memory that are free, or less where the address space of this process is limited (ulimit -v)."""
+    """Return the bytes of free main memory, at most what the address space limit (ulimit -v) leaves."""
     left = int(psutil.virtual_memory().available)
     process = psutil.Process()
     if hasattr(process, "rlimit"):  # Linux and FreeBSD
@@ -66,30 +66,29 @@ def _memory_left() -> int:
 
 
 def main_memory(own: Path = Path("/proc/self/cgroup"), groups: Path = _CONTROL_GROUPS) -> int:
-    """Bytes of main memory that this process may use: the machine's, or less where a container or a job is limited.
+    """Return the bytes of main memory that this process may use: the machine's, or the limit of a container or job.
 
-    Linux keeps such limits for groups of processes, `own` names this one's (cgroups(7), both versions); a limit of a
-    group above counts too.
+    Reads the limits of this process's control groups, listed in the file `own`, and of their parents (cgroups(7),
+    both versions).
     """
     limits = [int(psutil.virtual_memory().total)]
     lines: list[str] = []
     with contextlib.suppress(OSError):
         lines = own.read_text(encoding="utf-8").splitlines()
     for line in lines:
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
+        controllers, _, path = line.partition(":")[2].partition(":")
         if controllers and "memory" not in controllers.split(","):
             continue
         root, name = (groups / "memory", "memory.limit_in_bytes") if controllers else (groups, "memory.max")
         group = PurePosixPath(path)
-        for one in (group, *group.parents):
+        for folder in (group, *group.parents):
             with contextlib.suppress(OSError, ValueError):  # no such group here, or no limit ("max")
-                limits.append(int((root / one.relative_to("/") / name).read_text(encoding="ascii")))
+                limits.append(int((root / folder.relative_to("/") / name).read_text(encoding="ascii")))
     return min(limits)
 
 
 def release_cache(device: torch.device) -> None:
-    """Give back what a device's allocator keeps for later, so that another division of it can succeed."""
+    """Release the cached memory of a device's allocator."""
     if accelerators.of(device.type).built_into_torch:
-        # The device's own module: torch.accelerator.empty_cache() asks for an allocator that not every vendor has.
+        # torch.accelerator.empty_cache() needs an allocator that not every vendor has.
         getattr(torch.get_device_module(device), "empty_cache", lambda: None)()

@@ -1,4 +1,4 @@
-"""Starting: the plan carried out, the process group formed, and every rank told where all the others are."""
+"""Start the process group of a device plan and exchange the topology."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from classify.launch.launcher import (
 )
 
 _PATIENCE_SECONDS = 20.0
-# Process groups that this process has formed: a script may train, or load a classifier, more than once.
+# Number of process groups formed by this process: a script may train, or load a classifier, more than once.
 _formed = 0
-# An address that is nobody's (RFC 5737); the route to it is the one to other machines. Nothing is sent there.
+# A reserved address (RFC 5737); the route to it is the one to other machines. Nothing is sent there.
 _OUTSIDE = "192.0.2.1"
 
 
 def start(plan: DevicePlan, timeout_seconds: int = 1800) -> World:
-    """Start the process group where there are several processes, take the device, set the thread count."""
+    """Start the process group if there are several processes, and set device and number of threads."""
     if plan.parallel_mode is ParallelMode.DISTRIBUTED:
-        export(plan.launch)  # before the device is touched: some vendors' software finds its own there
+        export(plan.launch)  # before the device is used: some vendors' software reads the local rank
     threads = process_settings.share_cores(plan.launch)
     if threads is not None:
         torch.set_num_threads(threads)
@@ -66,7 +66,7 @@ def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> None:
     check_meeting_place(address, port, listens=hosts_the_store(launch))
     interface = interface_towards(address)
     if interface is not None and interface.startswith("lo") and launch.spans_machines:
-        interface = interface_towards(_OUTSIDE)  # the machine's own name often stands for loopback in /etc/hosts
+        interface = interface_towards(_OUTSIDE)  # /etc/hosts often maps the host name to loopback
     if interface is not None:
         process_settings.exchange_over(interface)
     assert plan.backend is not None
@@ -82,7 +82,7 @@ def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> None:
 
 
 def _import_backend(plan: DevicePlan) -> None:
-    """Import the package that registers a backend with torch, where torch does not load it by itself.
+    """Import the package that registers a backend with torch, if torch does not load it itself.
 
     https://docs.aws.amazon.com/sagemaker/latest/dg/data-parallel-modify-sdp-pt.html
     https://docs.habana.ai/en/latest/PyTorch/PyTorch_Scaling_Guide/DDP_Based_Scaling.html
@@ -100,15 +100,15 @@ def _import_backend(plan: DevicePlan) -> None:
 
 @contextlib.contextmanager
 def _patience(what: str) -> Iterator[None]:
-    """Say what is waited for when it takes long; a firewall, or a machine nobody started, looks like a hang.
+    """Print a note if this block takes long: a firewall, or a rank that was not started, looks like a hang.
 
-    Ctrl-C ends the process at once meanwhile: torch looks for no signals.
+    Ctrl-C ends the process at once in this block, because torch handles no signals.
     """
 
-    def say() -> None:
-        print(f"note: {what}; are all started, and may they reach it?", file=sys.stderr, flush=True)
+    def print_note() -> None:
+        print(f"note: {what}; check that all ranks are started and can reach it", file=sys.stderr, flush=True)
 
-    timer = threading.Timer(_PATIENCE_SECONDS, say)
+    timer = threading.Timer(_PATIENCE_SECONDS, print_note)
     timer.daemon = True
     timer.start()
     try:
@@ -119,15 +119,14 @@ def _patience(what: str) -> Iterator[None]:
 
 
 def _meet(launch: Launch, timeout: datetime.timedelta) -> torch.distributed.Store:
-    """The store in which the ranks find each other, empty for each group of processes.
+    """Return the ranks' store, with a new prefix for each process group.
 
-    torchrun with a fixed address serves all attempts of a job from one store, where the addresses of groups that are
-    gone still stand (torch 2.13 names them alike in every attempt). On several machines the agents count restarts each
-    for itself, so the number cannot keep attempts apart; there torchrun must be given --rdzv-backend c10d, which meets
-    at a new store each time.
+    torchrun with a fixed address keeps one store for all attempts of a job, with the addresses of earlier groups (torch
+    2.13 gives them the same names in every attempt). On several machines each agent counts its own restarts, so the
+    count does not identify an attempt; there torchrun needs --rdzv-backend c10d, which creates a store per attempt.
     """
     listener = take_listener()
-    if listener is not None:  # of --nproc: torch itself would listen on all of the machine's addresses
+    if listener is not None:  # of --nproc: torch itself would listen on all addresses of the machine
         store: torch.distributed.Store = torch.distributed.TCPStore(
             launch.address or "127.0.0.1",
             launch.port or 0,
@@ -144,20 +143,21 @@ def _meet(launch: Launch, timeout: datetime.timedelta) -> torch.distributed.Stor
 
 
 def _identity(plan: DevicePlan) -> str:
-    """What tells this rank's device from all others."""
+    """Return a string that identifies this rank's device."""
     device = torch.device(plan.device)
-    ask = getattr(getattr(torch, device.type), "get_device_properties", None)
-    return device_identity(plan, os.environ, ask(device) if ask is not None else None, socket.gethostname())
+    get_properties = getattr(getattr(torch, device.type), "get_device_properties", None)
+    properties = None if get_properties is None else get_properties(device)
+    return device_identity(plan, os.environ, properties, socket.gethostname())
 
 
 def _exchange(store: torch.distributed.Store, launch: Launch, text: str) -> list[str]:
-    """One text of each rank, in rank order, before there is a group. A collective.
+    """Gather one string per rank, in rank order, before the group is formed. A collective.
 
-    The store ends with the process that serves it, so that one leaves last: the texts may make every rank end.
+    Rank 0 may serve the store, so it returns last: the strings may make every rank exit.
     """
     ranks = range(launch.world_size)
     store.set(f"device/{launch.rank}", text)
-    texts = [one.decode() for one in store.multi_get([f"device/{rank}" for rank in ranks])]
+    texts = [value.decode() for value in store.multi_get([f"device/{rank}" for rank in ranks])]
     store.set(f"device-read/{launch.rank}", "")
     if launch.is_main:
         store.wait([f"device-read/{rank}" for rank in ranks])
@@ -165,13 +165,13 @@ def _exchange(store: torch.distributed.Store, launch: Launch, text: str) -> list
 
 
 def _topology(world: World) -> list[dict[str, Any]]:
-    """One entry a rank, the same on every rank: machine, rank, local rank, device."""
+    """Gather machine, rank, local rank and device of all ranks. A collective."""
     launch = world.plan.launch
     host = zlib.crc32(socket.gethostname().encode())
     machine = -1 if launch.machine is None else launch.machine
-    own = torch.tensor([[machine, host, launch.rank, launch.local_rank, world.device.index or 0]])
-    rows = world.gather(own.to(world.device)).tolist()
-    # A launcher that does not number the machines leaves their names, in order of their first rank.
+    place = torch.tensor([[machine, host, launch.rank, launch.local_rank, world.device.index or 0]])
+    rows = world.gather(place.to(world.device)).tolist()
+    # If the launcher does not number the machines, they are numbered in order of their first rank.
     hosts = list(dict.fromkeys(row[1] for row in rows))
     kind = world.device.type
     return [

@@ -1,4 +1,4 @@
-"""Sharded tensors (torch's DTensor), and the layers that models are sharded by. Where nothing is sharded, no-ops."""
+"""Gather and shard tensors (torch's DTensor), and list a model's layers. No-ops on tensors that are not sharded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def repeated_layers(model: nn.Module) -> list[nn.Module]:
 
 
 def parameter_depths(model: nn.Module) -> dict[str, int]:
-    """Return how far each parameter lies above the input: 0 for embeddings, n for layer n, one more for the head."""
+    """Return each parameter's depth: 0 for embeddings, n for layer n, one more for the head."""
     layers = repeated_layers(model)
     level = {id(p): number for number, layer in enumerate(layers, start=1) for p in layer.parameters()}
     return {
@@ -32,42 +32,42 @@ def parameter_depths(model: nn.Module) -> dict[str, int]:
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Return whether each rank holds a part of the weights only, so that a forward pass waits for the others."""
+    """Return whether the weights are sharded, so that a forward pass is a collective."""
     return any(is_shard(parameter) for parameter in model.parameters())
 
 
 def is_shard(tensor: torch.Tensor) -> bool:
-    """Return whether this rank holds a part of the tensor only."""
-    module = sys.modules.get("torch.distributed.tensor")  # its import takes half a second, which sharded runs pay
+    """Return whether the tensor is sharded."""
+    module = sys.modules.get("torch.distributed.tensor")  # not imported here: that takes half a second
     return module is not None and isinstance(tensor, module.DTensor)
 
 
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the full tensor of which each rank holds a shard. A collective where it is sharded."""
+    """Return the full tensor of a shard. A collective if it is sharded."""
     shard: Any = tensor
     return shard.full_tensor() if is_shard(tensor) else tensor
 
 
 def shard_like(tensor: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """Return this rank's shard of a full tensor, as a parameter of the same shape is sharded. Every rank has it all."""
+    """Shard a full tensor, which every rank has, like a parameter of the same shape."""
     if not is_shard(parameter) or tensor.shape != parameter.shape:
         return tensor
     from torch.distributed.tensor import distribute_tensor
 
     like: Any = parameter
     tensor = tensor.to(like.device, like.dtype)
-    # No rank's data is sent: all have the same.
+    # No communication: all ranks have the same data.
     return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)
 
 
 def gather_full(tensors: Mapping[str, torch.Tensor], keep: bool) -> dict[str, torch.Tensor]:
-    """Gather named tensors in full, in main memory, on ranks that `keep` them; empty elsewhere. Collective if sharded.
+    """Gather full tensors in main memory on ranks that `keep` them; empty elsewhere. A collective if sharded.
 
-    One tensor is gathered at a time, so that no device has to hold them all.
+    Gathers one tensor at a time to limit device memory.
     """
-    whole_tensors: dict[str, torch.Tensor] = {}
+    full_tensors: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
         full = full_tensor(tensor.detach())
         if keep:
-            whole_tensors[name] = full.cpu().contiguous()
-    return whole_tensors
+            full_tensors[name] = full.cpu().contiguous()
+    return full_tensors

@@ -1,1 +1,1 @@
-"""What a model says of rows, and how good that is."""
+"""Evaluation: logits, metrics, baselines and predictions.csv."""

@@ -1,4 +1,4 @@
-"""Scores of a set of predictions: accuracy, macro F1, loss, per class, with 95 % intervals."""
+"""Classification metrics: accuracy, macro F1, loss and per-class scores, with 95 % intervals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RESAMPLES = 1000
 
 @dataclass(frozen=True)
 class Scores:
-    """Metrics of one split by name, 95 % intervals of some of them, and numbers of each class where there are classes.
+    """Metrics of one split by name, 95 % intervals of some of them, and per-class scores if there are classes.
 
     `predicted` counts the rows predicted as each class.
     """
@@ -37,24 +37,24 @@ class Scores:
 
 
 def display_name(name: str) -> str:
-    """Return a metric's name as people write it."""
+    """Return a metric's name for display."""
     return name.replace("_", " ").replace("f1", "F1")
 
 
 def format_metrics(metrics: Mapping[str, float]) -> str:
-    """Return a line of metrics, four digits each, without the loss."""
+    """Format metrics in one line, four digits each, without the loss."""
     return ", ".join(f"{display_name(name)} {value:.4f}" for name, value in metrics.items() if name != "loss")
 
 
 def softmax(logits: Array) -> Array:
-    """Probabilities (n, classes) of logits (n, classes), in double precision."""
+    """Return probabilities (n, classes) of logits (n, classes), in float64."""
     shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
     exponent = np.exp(shifted)
     return exponent / exponent.sum(axis=1, keepdims=True)
 
 
 def cross_entropy(logits: Array, targets: Array) -> float:
-    """Mean negative log-likelihood of the true classes; 0 rows give 0."""
+    """Return the mean negative log-likelihood of the targets; 0 if there are no rows."""
     if not len(targets):
         return 0.0
     shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
@@ -63,7 +63,7 @@ def cross_entropy(logits: Array, targets: Array) -> float:
 
 
 def score_classes(logits: Array, targets: Array, labels: Sequence[str], seed: int) -> Scores:
-    """Score logits (rows, classes) against class numbers (rows,); `seed` is that of macro F1's interval."""
+    """Score logits (rows, classes) against class indices (rows,); `seed` is for the interval of macro F1."""
     from sklearn.metrics import precision_recall_fscore_support
 
     predicted = logits.argmax(axis=1)
@@ -85,21 +85,21 @@ def score_classes(logits: Array, targets: Array, labels: Sequence[str], seed: in
 
 
 def classification_metrics(predicted: Array, targets: Array) -> dict[str, float]:
-    """Return accuracy and macro F1 of class numbers (rows,)."""
+    """Return accuracy and macro F1 of class indices (rows,)."""
     return {"accuracy": float(np.mean(predicted == targets)), "macro_f1": macro_f1(targets, predicted)}
 
 
 def macro_f1(targets: Array, predicted: Array) -> float:
-    """Mean F1 over the classes that occur among the true or the predicted ones, as scikit-learn's default."""
+    """Return the mean F1 over the classes in `targets` or `predicted`, as scikit-learn does."""
     from sklearn.metrics import f1_score
 
     return float(f1_score(targets, predicted, average="macro", zero_division=0.0))
 
 
 def accuracy_interval(right: int, rows: int) -> tuple[float, float]:
-    """Wilson's 95 % score interval (1927) of `right` out of `rows` rows, at least one.
+    """Return Wilson's 95 % score interval (1927) of `right` correct rows out of `rows`, at least one.
 
-    It has a width also where all rows are right, or none: of 20 out of 20 it is 0.839 to 1.
+    It has a width even if all rows are correct, or none: 20 of 20 give 0.839 to 1.
     """
     from scipy.stats import binomtest
 
@@ -108,13 +108,13 @@ def accuracy_interval(right: int, rows: int) -> tuple[float, float]:
 
 
 def macro_f1_interval(targets: Array, predicted: Array, seed: int) -> tuple[float, float] | None:
-    """95 % percentile interval of macro F1 over resampled rows (Efron, 1979); None where the resamples have no spread.
+    """Return the 95 % bootstrap percentile interval of macro F1 (Efron, 1979); None if all resamples score the same.
 
-    Where all rows are right, or all wrong, each resample scores the same, which says nothing about other rows: at the
-    edge of its range a bootstrapped quantity has no valid interval (Andrews, 2000, Econometrica 68(2)).
+    That happens if all rows are right, or all wrong: at the edge of its range a bootstrapped quantity has no valid
+    interval (Andrews, 2000, Econometrica 68(2)).
 
-    Resampling n rows with replacement is one multinomial draw over the cells (true, predicted) that occur, so a
-    thousand resamples cost the same for a thousand rows as for a million.
+    Resampling n rows with replacement is one multinomial draw over the (target, predicted) pairs that occur, so the
+    cost does not depend on n.
     """
     cells, counts = np.unique(np.stack([targets, predicted]), axis=1, return_counts=True)
     n = len(targets)
@@ -124,9 +124,9 @@ def macro_f1_interval(targets: Array, predicted: Array, seed: int) -> tuple[floa
     scores = np.zeros(_RESAMPLES)
     present = np.zeros(_RESAMPLES)
     for name in classes:
-        of_truth, of_predicted = draws[:, cells[0] == name].sum(axis=1), draws[:, cells[1] == name].sum(axis=1)
+        num_targets, num_predicted = draws[:, cells[0] == name].sum(axis=1), draws[:, cells[1] == name].sum(axis=1)
         both = draws[:, hit & (cells[0] == name)].sum(axis=1)
-        total = of_truth + of_predicted
+        total = num_targets + num_predicted
         scores += np.divide(2.0 * both, total, out=np.zeros(_RESAMPLES), where=total > 0)
         present += total > 0
     low, high = np.percentile(scores / present, [2.5, 97.5])
@@ -134,7 +134,7 @@ def macro_f1_interval(targets: Array, predicted: Array, seed: int) -> tuple[floa
 
 
 def table(scores: Scores, width: int = 28) -> str:
-    """Return the per-class table as text, most frequent class first, then the metrics that have an interval."""
+    """Format the per-class table, most frequent class first, then the metrics that have an interval."""
     name_width = min(width, max(8, *(len(name) for name in scores.per_class)))
     lines = [f"{'':{name_width}}  precision  recall      f1   rows"]
     for name, values in sorted(scores.per_class.items(), key=lambda item: -item[1]["support"]):

@@ -1,4 +1,4 @@
-"""predictions.csv: every column of the table, followed by the predictions."""
+"""Write predictions.csv: every column of the table, followed by the predictions."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from classify.data.files import atomic_write
 from classify.data.table import Table
 from classify.errors import InputError
 
-# Characters with which cells begin that a spreadsheet computes.
+# Column of the fold that predicted a row, in cross-validation.
+FOLD_COLUMN = "fold"
+# A spreadsheet computes cells that begin with one of these.
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def check_columns_free(table: Table, added: Sequence[str]) -> None:
-    """Raise InputError where the table already has one of the columns that predictions add."""
+    """Raise InputError if the table already has one of the `added` columns."""
     taken = [name for name in added if name in table.columns]
     if taken:
         raise InputError(
             f"{table.path}: the table already has the column{'s' if len(taken) > 1 else ''} "
-            f"{', '.join(map(repr, taken[:3]))}, which predictions are written to; rename it first."
+            f"{', '.join(map(repr, taken[:3]))}, to which predictions are written; rename it first."
         )
 
 
@@ -38,18 +40,17 @@ def write_predictions(
     *,
     escape_formulas: bool = False,
 ) -> None:
-    """Write every input column and those that predictions add, in file order.
+    """Write `rows` of the table, in order, with all its columns and the `added` ones, whose cells are `fields`.
 
-    `fields` are those of the `added` columns, for each of the table's `rows` in the order given. A .tsv file has tabs
-    between the columns, as it is read. `escape_formulas` puts a ' before cells that a spreadsheet would compute
-    (https://owasp.org/www-community/attacks/CSV_Injection); numbers stay numbers.
+    A .tsv file is tab-separated. `escape_formulas` prefixes cells that look like formulas with '
+    (https://owasp.org/www-community/attacks/CSV_Injection); numbers stay unchanged.
     """
     predicted = iter(fields)
     with atomic_write(path) as file:
-        between = "\t" if path.suffix.lower() == ".tsv" else ","
-        writer = csv.writer(file, delimiter=between, lineterminator="\n")
-        # Python before 3.13 leaves a lone carriage return bare, which readers take for the end of the row.
-        quoting = csv.writer(file, delimiter=between, lineterminator="\n", quoting=csv.QUOTE_ALL)
+        delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+        writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+        # Python before 3.13 does not quote a lone carriage return, which readers take for the end of the row.
+        quoting = csv.writer(file, delimiter=delimiter, lineterminator="\n", quoting=csv.QUOTE_ALL)
 
         def write_row(fields: list[str]) -> None:
             if escape_formulas:
@@ -59,8 +60,8 @@ def write_predictions(
         write_row([*table.columns, *added])
         for start in range(0, len(rows), 4096):
             columns = [table.take(name, rows[start : start + 4096]) for name in table.columns]
-            for given, added_fields in zip(zip(*columns, strict=True), itertools.islice(predicted, 4096), strict=True):
-                write_row([*given, *added_fields])
+            for cells, added_cells in zip(zip(*columns, strict=True), itertools.islice(predicted, 4096), strict=True):
+                write_row([*cells, *added_cells])
 
 
 def _is_formula(text: str) -> bool:

@@ -1,1 +1,1 @@
-"""What started this process and what it will compute on: launchers, devices, and the plan that joins them."""
+"""Detect launchers and devices, and plan the device of each process."""

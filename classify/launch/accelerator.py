@@ -1,4 +1,4 @@
-"""A kind of device: how it differs from others, as properties that the rest of the program asks for."""
+"""Kinds of devices, described by their properties."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Accelerator:
-    """A kind of device; the defaults are those of a device of which nothing special is known."""
+    """A kind of device; the defaults are those of an unknown one."""
 
     # torch's name of the device type.
     kind: str
@@ -17,40 +17,40 @@ class Accelerator:
     backend_module: str | None = None
     # Environment variable that chooses the devices a process sees.
     visible: str | None = None
-    # Each process acquires one device, which it calls the first.
+    # Each process acquires one device, with index 0.
     single_device_per_process: bool = False
     # torch's DataParallel works on such devices.
     replicates: bool = False
     # gloo exchanges tensors of such devices.
     shared: bool = False
-    # Training runs in one process, never in a group.
+    # Training runs in one process, without a process group.
     one_process: bool = False
-    # A program is compiled for each shape; nothing runs before `flush`.
+    # A program is compiled for each shape; operations run at `flush`.
     static_shapes: bool = False
     lazy_execution: bool = False
     # torch.accelerator knows such devices.
     built_into_torch: bool = True
-    # The host waits for each operation: asking other ranks in each step costs little.
+    # The host waits for each operation, so a collective in each step costs little.
     synchronous: bool = False
     # Steps are faster in micro-batches whose activations fit the caches.
     cuts_steps: bool = False
-    # Tokens of an evaluation batch: enough for the matrix units, and what caches or memory hold.
+    # Tokens of an evaluation batch.
     eval_tokens: int = 65_536
     # Host memory should be pinned before it is copied to the device.
     pins_memory: bool = False
     # AdamW has a fused implementation.
     fused_adamw: bool = False
-    # Products in fp16 are fast; TF32 exists.
+    # fp16 is fast; TF32 exists.
     has_fp16: bool = True
     has_tf32: bool = False
 
     @property
     def name(self) -> str:
-        """Name in messages."""
+        """Return the name in messages."""
         return self.kind
 
     def is_available(self, environment: Mapping[str, str]) -> bool:
-        """Return whether variables ask for such devices, whatever else there is."""
+        """Return whether environment variables select such devices."""
         return False
 
     def count(self) -> int:
@@ -64,7 +64,7 @@ class Accelerator:
         return False
 
     def flush(self) -> None:
-        """Run recorded operations; other devices have run them already."""
+        """Run recorded operations, on devices with `lazy_execution`."""
 
     def seed(self, value: int) -> None:
         """Seed random numbers that `torch.manual_seed` does not reach."""
@@ -80,7 +80,7 @@ class Accelerator:
 
 @dataclass(frozen=True)
 class CPU(Accelerator):
-    """The machine's own processor."""
+    """The CPU."""
 
     kind: str = "cpu"
     shared: bool = True
@@ -93,13 +93,13 @@ class CPU(Accelerator):
 
     @property
     def name(self) -> str:
-        """Name in messages."""
+        """Return the name in messages."""
         return "CPU"
 
 
 @dataclass(frozen=True)
 class CUDA(Accelerator):
-    """NVIDIA's GPUs, and AMD's under ROCm."""
+    """NVIDIA GPUs, and AMD GPUs under ROCm."""
 
     kind: str = "cuda"
     backend: str = "nccl"

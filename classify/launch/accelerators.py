@@ -1,4 +1,4 @@
-"""The kinds of devices: an entry each, and a class for one that differs by more than an entry says."""
+"""Table of the kinds of devices."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from classify.launch.accelerator import CPU, CUDA, Accelerator
 from classify.launch.xla import XLA
 
-# An own table: torch.distributed.get_default_backend_for_device knows a vendor's only when its package is there.
+# torch.distributed.get_default_backend_for_device knows a vendor's backend only if its package is installed.
 _ALL: tuple[Accelerator, ...] = (
     CUDA(),
     Accelerator("xpu", "xccl", visible="ZE_AFFINITY_MASK", fused_adamw=True),
@@ -25,12 +25,12 @@ ACCELERATORS = {accelerator.kind: accelerator for accelerator in _ALL}
 
 
 def of(kind: str) -> Accelerator:
-    """Return what is known of a kind of device; of one that is not listed, nothing special."""
+    """Return the entry of a kind of device, or one with the defaults."""
     return ACCELERATORS.get(kind) or Accelerator(kind)
 
 
 def find(environment: Mapping[str, str]) -> tuple[Accelerator, int]:
-    """Return the devices torch can use in this process, and how many; the CPU and 0 where there are none."""
+    """Return the kind and number of devices torch can use in this process; the CPU and 0 where there are none."""
     for accelerator in _ALL:
         if accelerator.is_available(environment):
             return accelerator, accelerator.count()

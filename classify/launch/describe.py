@@ -1,4 +1,4 @@
-"""Ranks and devices in a table and in plain words: what a machine, or a cluster that is not there, would do and why."""
+"""Describe the ranks and devices of this machine, or of a planned cluster."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ Entry = dict[str, Any]
 
 
 def planned_cluster(per_machine: Sequence[int], kind: str) -> tuple[list[Entry], DevicePlan]:
-    """The topology of machines where a launcher starts so many processes each, and the plan of the first process.
+    """Return the topology of machines with `per_machine` processes each, and the plan of rank 0.
 
-    Decided by the same function as a real run; nothing of the hardware need be there. Raises InputError for counts
-    below 1 or an unknown kind of device.
+    Uses `plan_devices`, like a real run; needs no hardware. Raises InputError for counts below 1 or an unknown kind.
     """
-    known = [name for name, one in ACCELERATORS.items() if not one.one_process]
-    if kind not in known:
-        raise InputError(f"--device must be one of {', '.join(known)}. Got {kind!r} instead.")
+    kinds = [name for name, accelerator in ACCELERATORS.items() if not accelerator.one_process]
+    if kind not in kinds:
+        raise InputError(f"--device must be one of {', '.join(kinds)}. Got {kind!r} instead.")
     if not per_machine or min(per_machine) < 1:
         raise InputError("--nnodes and --nproc-per-node must be whole numbers above 0.")
     plans = []
@@ -43,9 +42,9 @@ def planned_cluster(per_machine: Sequence[int], kind: str) -> tuple[list[Entry],
 
 
 def physical(device: str, environment: Mapping[str, str]) -> str:
-    """A device with the number it has in the machine: with CUDA_VISIBLE_DEVICES=1,2 `cuda:0` is GPU 1.
+    """Add a device's number in the machine: with CUDA_VISIBLE_DEVICES=1,2 return "cuda:0 (GPU 1)".
 
-    `environment` is that of a process on the device's machine; an empty one gives the device alone.
+    `environment` is that of a process on the device's machine; if empty, return the device alone.
     """
     kind, _, index = device.partition(":")
     visible = environment.get(accelerators.of(kind).visible or "", "")
@@ -56,9 +55,9 @@ def physical(device: str, environment: Mapping[str, str]) -> str:
 
 
 def _device(entry: Entry, topology: Sequence[Entry], environment: Mapping[str, str]) -> str:
-    """An entry's device; with its number in the machine where `environment`, rank 0's, holds for it.
+    """Return an entry's device, with its number in the machine where rank 0's `environment` holds for it.
 
-    Not on other machines, nor where a scheduler shows each process another device as the first.
+    That is not so on other machines, nor where a scheduler shows each process a different first device.
     """
     first = topology[0]
     alike = entry is first or (entry["machine"] == first["machine"] and entry["device"] != first["device"])
@@ -72,10 +71,7 @@ def table(
     environment: Mapping[str, str],
     each_node: bool = False,
 ) -> str:
-    """One line a process: place, device, its part of the rows, how rows are drawn, who writes.
-
-    `each_node` is --save-on-each-node: one process of each machine writes.
-    """
+    """Return a table with one line per process; `each_node` is --save-on-each-node."""
     world = len(topology)
     header = (
         "machine",
@@ -111,7 +107,7 @@ def table(
 
 
 def line(topology: Sequence[Entry], environment: Mapping[str, str]) -> str:
-    """All places of a run in one line; of many, the middle is left out."""
+    """Return all ranks of a run in one line; of more than 8, the first 4 and the last 2."""
     places = [
         f"rank {entry['rank']} = machine {entry['machine']}, local rank {entry['local_rank']}, "
         f"{_device(entry, topology, environment)}"
@@ -134,7 +130,7 @@ def show(
     environment: Mapping[str, str],
     each_node: bool = False,
 ) -> None:
-    """Print table and words."""
+    """Print the table and the explanation."""
     print(table(topology, plan, batch_size, environment, each_node))
     print()
     print(words(topology, plan, each_node))
@@ -145,7 +141,7 @@ def _rows(batch_size: int, world: int) -> str:
 
 
 def words(topology: Sequence[Entry], plan: DevicePlan, each_node: bool = False) -> str:
-    """The same in plain words."""
+    """Return an explanation of the table."""
     world = len(topology)
     machines = len({entry["machine"] for entry in topology})
     if plan.spec.spreads_layers:

@@ -1,11 +1,10 @@
-"""Ranks and devices: with `classify.launch.launcher` the one place that knows about processes.
+"""Plan device, parallel mode and strategy of this process.
 
-`plan_devices` is a pure decision from plain arguments, so any hardware can be tried in a test;
-`classify.distributed.process_group` carries it out. Nothing here imports torch until the hardware is looked at.
+`plan_devices` is a pure function, so tests can plan any hardware; `classify.distributed.process_group` carries it out.
+torch is imported only to detect the hardware.
 
-*Rank* is this process's number among all processes of the run, *local rank* its number on this machine. A local
-rank chooses a device; only the global rank 0 writes files, because every machine has a local rank 0. A local rank
-of -1 means that no launcher started this process.
+*Rank* is this process's number in the run, *local rank* its number on this machine, -1 without a launcher. The local
+rank chooses the device; only the global rank 0 writes files, because every machine has a local rank 0.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from classify.launch.strategies import STRATEGIES, StrategySpec, default_strateg
 
 
 class ParallelMode(enum.Enum):
-    """Values as in `transformers.training_args.ParallelMode`."""
+    """Parallel modes, with the values of `transformers.training_args.ParallelMode`."""
 
     NOT_PARALLEL = "not_parallel"
     NOT_DISTRIBUTED = "not_distributed"
@@ -34,7 +33,7 @@ class ParallelMode(enum.Enum):
 
 @dataclass(frozen=True)
 class Hardware:
-    """The accelerators this process can see: `kind` is a torch device type, "cpu" where there is none."""
+    """Accelerators that this process can see: `kind` is a torch device type, "cpu" where there is none."""
 
     kind: str = "cpu"
     count: int = 0
@@ -42,7 +41,7 @@ class Hardware:
 
 @dataclass(frozen=True)
 class DevicePlan:
-    """Where this process computes and how it works with the others."""
+    """Device, parallel mode and strategy of this process."""
 
     device: str
     parallel_mode: ParallelMode
@@ -55,19 +54,19 @@ class DevicePlan:
 
     @property
     def spec(self) -> StrategySpec:
-        """The strategy's properties."""
+        """Return the strategy's properties."""
         return STRATEGIES[self.strategy]
 
     @property
     def replicas(self) -> int:
-        """Devices this process drives at once: more than one only under DataParallel."""
+        """Return the number of devices of DataParallel in this process; 1 in other modes."""
         return self.n_gpu if self.parallel_mode is ParallelMode.NOT_DISTRIBUTED else 1
 
 
 def plan_here(use_cpu: bool, local_rank: int, strategy: str = "auto", backend: str | None = None) -> DevicePlan:
-    """Decide for this process, from its environment variables and the accelerators torch can use. Imports torch.
+    """Plan this process, from its environment variables and the accelerators torch can use. Imports torch.
 
-    Raises DeviceError where arguments, environment and hardware contradict each other.
+    Raises DeviceError if arguments, environment and hardware contradict each other.
     """
     return plan_devices(
         use_cpu=use_cpu,
@@ -88,9 +87,9 @@ def plan_devices(
     strategy: str = "auto",
     backend: str | None = None,
 ) -> DevicePlan:
-    """Decide device, parallel mode and strategy. Pure: the same arguments give the same plan on any machine.
+    """Plan device, parallel mode and strategy. Pure: the same arguments give the same plan on any machine.
 
-    Raises DeviceError where arguments, environment and hardware contradict each other.
+    Raises DeviceError if arguments, environment and hardware contradict each other.
     """
     launch = read_launch(environment, local_rank)
     kind = "cpu" if use_cpu else hardware.kind
@@ -144,9 +143,9 @@ def _plan_alone(launch: Launch, kind: str, count: int, requested: str, why_cpu: 
 
 
 def check_strategy(launch: Launch, strategy: str, backend: str | None, on_cpu: bool) -> None:
-    """Raise InputError where flags contradict how the process was started.
+    """Raise InputError if flags contradict how the process was started.
 
-    Only `on_cpu` depends on the hardware, so most of this is checked before any is looked at.
+    Only `on_cpu` depends on the hardware, so most of this is checked before it is detected.
     """
     spec = None if strategy == "auto" else STRATEGIES[strategy]
     if launch.local_rank >= 0:
@@ -194,23 +193,23 @@ def _plan_launched(launch: Launch, kind: str, count: int, requested: str, backen
     place = f"launched as rank {launch.rank} of {launch.world_size}"
     if count == 0:
         reason = f"{place}; all ranks share the CPU"
-        # SageMaker's library exists for GPUs; who requests it on a CPU has one that does it.
+        # SageMaker's library is for GPUs; an explicit request on a CPU is honored.
         backend = backend if backend == "smddp" else "gloo"
         return DevicePlan("cpu", ParallelMode.DISTRIBUTED, strategy, 0, backend, launch, reason)
     backend = backend or accelerator.backend
     if backend == "gloo" and not accelerator.shared:
         raise DeviceError(
-            f"gloo exchanges tensors of CPUs and CUDA devices, not of {kind}; drop --ddp-backend gloo where it was "
-            "given, start one process, or give --cpu."
+            f"gloo supports CPUs and CUDA devices, not {kind}; drop --ddp-backend gloo if given, start one process, "
+            "or give --cpu."
         )
     if backend == "gloo" and STRATEGIES[strategy].needs_own_backend:
         raise DeviceError(
             f"--strategy {strategy} on {kind} devices needs {accelerator.backend}: gloo cannot "
-            "exchange the parts; drop --ddp-backend gloo, or take --strategy ddp."
+            "exchange shards; drop --ddp-backend gloo, or give --strategy ddp."
         )
     index, reason = launch.local_rank, f"{place}; local rank {launch.local_rank} chooses the device"
     if count == 1 and index > 0 and not accelerator.single_device_per_process:
-        # A scheduler may show each task one device of its own; that no two have the same is checked when they meet.
+        # A scheduler may show each task one device. `check_own_device` rejects two ranks on the same one.
         index, reason = 0, f"{place}; it is the one {kind} device that this process sees"
     elif index >= count and backend == "gloo":
         index %= count
@@ -220,8 +219,8 @@ def _plan_launched(launch: Launch, kind: str, count: int, requested: str, backen
             f"LOCAL_RANK={index} asks for device {kind}:{index}, but this machine has {count} (counted from 0), and "
             f"{backend} refuses two processes on one device; start at most {count} here, {_otherwise(accelerator)}."
         )
-    own = 0 if accelerator.single_device_per_process else index
-    return DevicePlan(f"{kind}:{own}", ParallelMode.DISTRIBUTED, strategy, 1, backend, launch, reason)
+    index = 0 if accelerator.single_device_per_process else index
+    return DevicePlan(f"{kind}:{index}", ParallelMode.DISTRIBUTED, strategy, 1, backend, launch, reason)
 
 
 def _otherwise(accelerator: Accelerator) -> str:
@@ -229,10 +228,10 @@ def _otherwise(accelerator: Accelerator) -> str:
 
 
 def device_identity(plan: DevicePlan, environment: Mapping[str, str], properties: Any, host: str) -> str:
-    """Return a text that is equal on two ranks where they use the same device of the same machine.
+    """Return a string that is equal on two ranks if they use the same device of the same machine.
 
-    `properties` are torch's device properties, None where there are none. A device is identified by its UUID and PCI
-    address; where it has none, by the variables that choose devices and its index among those.
+    `properties` are torch's device properties, or None. A device is identified by its UUID and PCI address; without
+    them, by its index and the variables that choose devices.
     """
     launch = plan.launch
     machine = host if launch.machine is None else launch.machine
@@ -248,7 +247,7 @@ def device_identity(plan: DevicePlan, environment: Mapping[str, str], properties
 
 
 def check_own_device(plan: DevicePlan, identities: Sequence[str]) -> None:
-    """Raise InputError where two ranks are on the same device; `identities` are those of all, in rank order."""
+    """Raise InputError if two ranks are on the same device; `identities` are those of all ranks, in rank order."""
     for rank, identity in enumerate(identities):
         first = identities.index(identity)
         if first < rank:
@@ -261,13 +260,13 @@ def check_own_device(plan: DevicePlan, identities: Sequence[str]) -> None:
 
 
 def detect_hardware() -> Hardware:
-    """Find the accelerators torch can use in this process."""
+    """Detect the accelerators torch can use in this process."""
     accelerator, count = accelerators.find(os.environ)
     return Hardware(accelerator.kind, count)
 
 
 def one_per_device() -> int:
-    """Return how many processes `--nproc gpu` starts: one per accelerator. Raises DeviceError where there is none."""
+    """Return the number of processes of `--nproc gpu`: one per accelerator. Raises DeviceError if there is none."""
     hardware = detect_hardware()
     accelerator = accelerators.of(hardware.kind)
     if accelerator.one_process:

@@ -1,4 +1,4 @@
-"""What the person's environment says of this program's own files and of the hub."""
+"""Read settings of the cache folder and the Hugging Face hub from the environment."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 
 def cache_home() -> Path:
-    """Where programs keep what they can make again: `$XDG_CACHE_HOME`, `~/.cache` without it."""
+    """Return `$XDG_CACHE_HOME`, or `~/.cache`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache"))
 
 
 def hub_is_offline() -> bool:
-    """Whether the Hugging Face hub is not to be asked."""
+    """Return whether HF_HUB_OFFLINE is set."""
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")

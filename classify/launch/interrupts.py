@@ -1,4 +1,4 @@
-"""Ctrl-C ends a command wherever it is; in training SIGINT and SIGTERM do so at the next step, after saving."""
+"""Handle signals: Ctrl-C ends a command at once; SIGINT and SIGTERM end training at the next step, after saving."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from types import FrameType
 
-# Signals of the same second count once: a launcher forwards what its workers have received already.
+# Signals within one second count once, because a launcher forwards those that its workers received too.
 _ONE_SECONDS = 1.0
 
 _interrupted: list[float] = []
@@ -18,20 +18,20 @@ _noted: set[int] = set()
 
 def handle_sigint() -> None:
     """Raise KeyboardInterrupt on SIGINT from here on, once a second, and remember it for `was_interrupted`."""
-    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # of a job in the background
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # a background job
     if not ignored and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, _interrupt)
 
 
 def was_interrupted(error: BaseException) -> bool:
-    """Return whether a command ends with this error because of Ctrl-C, which is ignored from here on."""
+    """Return whether Ctrl-C caused this error; ignore it from here on."""
     if _interrupted:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     return bool(_interrupted) or isinstance(error, KeyboardInterrupt)
 
 
 def end_if_terminated() -> None:
-    """End as SIGTERM asks where it came within `stop_signals` and an error was faster than the next step."""
+    """End the process by SIGTERM if it arrived within `stop_signals` and an error came before the next step."""
     if signal.SIGTERM in _noted:
         signal.raise_signal(signal.SIGTERM)
 
@@ -44,7 +44,7 @@ def _interrupt(_: int, __: FrameType | None) -> None:
 
 @contextlib.contextmanager
 def sigint_kills() -> Iterator[None]:
-    """Have SIGINT end the process at once inside: torch looks for no signals while it waits for other ranks."""
+    """Let SIGINT end the process at once in this block: torch handles no signals while it waits for other ranks."""
     if signal.getsignal(signal.SIGINT) is not _interrupt:
         yield
         return
@@ -57,7 +57,7 @@ def sigint_kills() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[list[int]]:
-    """Collect SIGINT and SIGTERM instead of ending; a second Ctrl-C, a second later or more, ends at once."""
+    """Collect SIGINT and SIGTERM instead of ending; a second Ctrl-C after one second ends at once."""
     received: list[int] = []
     times: list[float] = []
 

@@ -1,7 +1,6 @@
-"""How this process was started, and which place that gives it: launchers' variables are read here.
+"""Read rank, local rank and world size from the variables of torchrun, srun, Open MPI or `--nproc`.
 
-torchrun and `torch.distributed.launch` set RANK, LOCAL_RANK and WORLD_SIZE. srun and Open MPI have variables of
-their own, which are understood too. A local rank of -1 means that no launcher started this process.
+A local rank of -1 means that no launcher started this process.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from typing import Protocol
 from classify.errors import ClassifyError, DeviceError
 from classify.launch import sagemaker
 
-# Set for the processes that --nproc starts, so that they do not start processes themselves.
+# Set for the processes that --nproc starts, so that they start none.
 NPROC = "CLASSIFY_NPROC"
-# The descriptor of a listening socket on loopback that --nproc hands to rank 0, where it serves the ranks' store.
+# File descriptor of the listening socket that --nproc passes to rank 0 for the ranks' store.
 LISTENER = "CLASSIFY_LISTENER"
-# Of Open MPI 4 and 5, 4, 1, and 4 again: variables that are the same in all tasks of a job, and of no other job.
+# Variables of Open MPI 4 and 5, 4, 1, and 4 that identify a job.
 _OPEN_MPI_JOB = (
     "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid", "OMPI_MCA_orte_hnp_uri",
 )  # fmt: skip
@@ -29,10 +28,10 @@ _OPEN_MPI_JOB = (
 
 @dataclass(frozen=True)
 class Launch:
-    """What a launcher said through the environment; the defaults stand for a process nobody launched.
+    """Place of this process among all; the defaults are those of a process without a launcher.
 
-    `machine` is None where the launcher does not say it; host names decide then. `address` and `port` are where
-    the ranks meet.
+    `machine` is None if the launcher does not set it; then host names decide. `address` and `port` are those of the
+    ranks' store.
     """
 
     launcher: str = "none"
@@ -46,34 +45,34 @@ class Launch:
 
     @property
     def is_main(self) -> bool:
-        """True on the one process that writes files and speaks: the global rank 0."""
+        """Return True on the global rank 0, which writes files and prints."""
         return self.rank == 0
 
     @property
     def is_local_main(self) -> bool:
-        """True on one process of each machine."""
+        """Return True on one process of each machine."""
         return self.local_rank <= 0
 
     @property
     def spans_machines(self) -> bool:
-        """Whether other processes of the run sit on other machines."""
+        """Return whether other processes of the run are on other machines."""
         return self.world_size > self.local_world_size
 
 
 def read_launch(environment: Mapping[str, str], local_rank: int = -1) -> Launch:
-    """What the launcher says. torchrun's variables come first: srun or mpirun may have started torchrun.
+    """Read the launcher's variables; torchrun's come first, because srun or mpirun may have started torchrun.
 
-    Raises DeviceError where the variables are incomplete or contradict each other or `--local-rank`.
+    Raises DeviceError if the variables are incomplete or contradict each other or `--local-rank`.
     """
     if "RANK" in environment or "WORLD_SIZE" in environment:
         return _read_torch(environment, local_rank)
     if local_rank >= 0 or "LOCAL_RANK" in environment:
         source = f"--local-rank {local_rank}" if local_rank >= 0 else f"LOCAL_RANK={environment['LOCAL_RANK']}"
         raise DeviceError(
-            f"{source} says that a launcher started this process, but RANK and WORLD_SIZE are not set; "
-            "start with torchrun or --nproc, or leave it at -1."
+            f"{source} means that a launcher started this process, but RANK and WORLD_SIZE are not set; "
+            "start with torchrun or --nproc, or set it to -1."
         )
-    # Inside sbatch, but not behind srun, there is one process, whatever the job's number of tasks.
+    # Inside sbatch without srun there is one process; the job's number of tasks does not count.
     if whole_number(environment, "SLURM_STEP_NUM_TASKS", 1) > 1:
         return _read_slurm(environment)
     if whole_number(environment, "OMPI_COMM_WORLD_SIZE", 1) > 1:
@@ -81,13 +80,13 @@ def read_launch(environment: Mapping[str, str], local_rank: int = -1) -> Launch:
     if whole_number(environment, "PMI_SIZE", 1) > 1:
         raise DeviceError(
             f"mpiexec started {environment['PMI_SIZE']} tasks (PMI_SIZE), but RANK and WORLD_SIZE are not set, so each "
-            "would train alone; let mpiexec start one task a machine that runs torchrun."
+            "would train alone; let mpiexec start torchrun once per machine."
         )
     return Launch()
 
 
 def whole_number(environment: Mapping[str, str], name: str, default: int) -> int:
-    """A launcher's variable, or the default where it is not set. Raises DeviceError where it is no whole number."""
+    """Return a variable, or the default if it is not set. Raises DeviceError if it is no whole number."""
     text = environment.get(name)
     if text is None:
         return default
@@ -97,7 +96,7 @@ def whole_number(environment: Mapping[str, str], name: str, default: int) -> int
 
 
 def _read_torch(environment: Mapping[str, str], local_rank: int) -> Launch:
-    """The variables of torchrun, of torch.distributed.launch, or set by hand."""
+    """Read the variables of torchrun or torch.distributed.launch, or set by hand."""
     for name, other in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")):
         if name not in environment:
             raise DeviceError(
@@ -107,10 +106,13 @@ def _read_torch(environment: Mapping[str, str], local_rank: int) -> Launch:
     rank, world_size = whole_number(environment, "RANK", 0), whole_number(environment, "WORLD_SIZE", 1)
     if not rank < world_size:
         raise DeviceError(f"RANK={rank} must be below WORLD_SIZE={world_size}; start with torchrun, or correct them.")
-    own = whole_number(environment, "LOCAL_RANK", -1)
-    if local_rank >= 0 and own >= 0 and local_rank != own:
-        raise DeviceError(f"--local-rank {local_rank} and LOCAL_RANK={own} of the launcher differ; drop the flag.")
-    if max(own, local_rank) < 0:
+    launcher_rank = whole_number(environment, "LOCAL_RANK", -1)
+    if local_rank >= 0 and launcher_rank >= 0 and local_rank != launcher_rank:
+        raise DeviceError(
+            f"--local-rank {local_rank} and LOCAL_RANK={launcher_rank} of the launcher differ; drop the flag."
+        )
+    local_rank = max(launcher_rank, local_rank)
+    if local_rank < 0:
         raise DeviceError(
             f"RANK={rank} and WORLD_SIZE={world_size} are set but LOCAL_RANK is not; it chooses the device. "
             "Start with torchrun, or set LOCAL_RANK."
@@ -125,7 +127,7 @@ def _read_torch(environment: Mapping[str, str], local_rank: int) -> Launch:
     return Launch(
         launcher="nproc" if NPROC in environment else "torchrun" if elastic else "environment",
         rank=rank,
-        local_rank=max(own, local_rank),
+        local_rank=local_rank,
         world_size=world_size,
         local_world_size=whole_number(environment, "LOCAL_WORLD_SIZE", world_size),
         machine=whole_number(environment, "GROUP_RANK", 0) if "GROUP_RANK" in environment else None,
@@ -135,7 +137,7 @@ def _read_torch(environment: Mapping[str, str], local_rank: int) -> Launch:
 
 
 def _read_slurm(environment: Mapping[str, str]) -> Launch:
-    """A task of srun. https://slurm.schedmd.com/srun.html, section OUTPUT ENVIRONMENT VARIABLES."""
+    """Read the variables of srun: https://slurm.schedmd.com/srun.html, section OUTPUT ENVIRONMENT VARIABLES."""
     machine = whole_number(environment, "SLURM_NODEID", 0)
     machines = whole_number(environment, "SLURM_STEP_NUM_NODES", 1)
     tasks = expand_tasks(environment.get("SLURM_STEP_TASKS_PER_NODE", "1"))
@@ -156,7 +158,7 @@ def _read_slurm(environment: Mapping[str, str]) -> Launch:
 
 
 def _read_open_mpi(environment: Mapping[str, str]) -> Launch:
-    """A task of Open MPI's mpirun. https://docs.open-mpi.org, "Environment variables set by mpirun"."""
+    """Read the variables of Open MPI's mpirun: https://docs.open-mpi.org, "Environment variables set by mpirun"."""
     world_size = whole_number(environment, "OMPI_COMM_WORLD_SIZE", 1)
     local_world_size = whole_number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE", world_size)
     address = environment.get("MASTER_ADDR") or sagemaker.first_host(environment)
@@ -169,7 +171,7 @@ def _read_open_mpi(environment: Mapping[str, str]) -> Launch:
     if job is None and "MASTER_PORT" not in environment:
         raise DeviceError(
             f"mpirun started {world_size} tasks (OMPI_COMM_WORLD_SIZE), but none of {', '.join(_OPEN_MPI_JOB)}, which "
-            "tell this job from others, is set; name a free port of the first machine with mpirun -x MASTER_PORT=..."
+            "identify the job, is set; name a free port of the first machine with mpirun -x MASTER_PORT=..."
         )
     return Launch(
         launcher="smddprun" if sagemaker.is_data_parallel(environment) else "mpirun",
@@ -177,7 +179,7 @@ def _read_open_mpi(environment: Mapping[str, str]) -> Launch:
         local_rank=whole_number(environment, "OMPI_COMM_WORLD_LOCAL_RANK", 0),
         world_size=world_size,
         local_world_size=local_world_size,
-        # Not by SageMaker's SM_CURRENT_HOST either: mpirun gives all tasks that of the machine it was started on
+        # SageMaker's SM_CURRENT_HOST is the first machine's on all tasks
         # (https://github.com/aws/sagemaker-training-toolkit/issues/158).
         machine=0 if local_world_size == world_size else None,
         address=address or "127.0.0.1",
@@ -186,12 +188,12 @@ def _read_open_mpi(environment: Mapping[str, str]) -> Launch:
 
 
 def _port_of(job: str, step: int = 0) -> int:
-    """A port between 20000 and 29999 that all tasks of a step of a job agree on; steps in a row have different ones."""
+    """Return a port from 20000 to 29999 for a step of a job; consecutive steps have different ones."""
     return 20000 + (zlib.crc32(job.encode()) + step) % 10000
 
 
 def expand_tasks(text: str) -> list[int]:
-    """SLURM's "2(x3),1" as [2, 2, 2, 1]."""
+    """Expand SLURM's "2(x3),1" to [2, 2, 2, 1]."""
     counts: list[int] = []
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
         counts.extend([int(count)] * int(times or 1))
@@ -199,7 +201,7 @@ def expand_tasks(text: str) -> list[int]:
 
 
 def first_host(text: str) -> str:
-    """The first name of SLURM's "gpu[07-09,12],login1": gpu07."""
+    """Return the first name, gpu07, of SLURM's "gpu[07-09,12],login1"."""
     match = re.match(r"([^\[,]+)(?:\[([^\],\-]+)[^\]]*\])?", text)
     if match is None:
         raise DeviceError(f"SLURM_STEP_NODELIST={text!r} names no machine; set MASTER_ADDR to the first one.")
@@ -207,7 +209,7 @@ def first_host(text: str) -> str:
 
 
 def export(launch: Launch) -> None:
-    """Set torch's variables, which Accelerate reads, where a launcher has others."""
+    """Set torch's variables, which Accelerate reads, where the launcher did not."""
     values = {
         "RANK": launch.rank,
         "LOCAL_RANK": launch.local_rank,
@@ -215,7 +217,7 @@ def export(launch: Launch) -> None:
         "MASTER_ADDR": launch.address,
         "MASTER_PORT": launch.port,
     }
-    if launch.launcher != "environment":  # which may not have said it
+    if launch.launcher != "environment":  # there it is unknown
         values["LOCAL_WORLD_SIZE"] = launch.local_world_size
     for name, value in values.items():
         if value is not None:
@@ -223,7 +225,7 @@ def export(launch: Launch) -> None:
 
 
 def export_local_rank(local_rank: int) -> None:
-    """Keep what an old launcher's flag says, for those who ask later for this process's place by the variables."""
+    """Set LOCAL_RANK from the flag that old launchers pass."""
     if local_rank >= 0:
         os.environ.setdefault("LOCAL_RANK", str(local_rank))
 
@@ -231,7 +233,7 @@ def export_local_rank(local_rank: int) -> None:
 def launched_environments(
     per_machine: Sequence[int], address: str = "first-machine", port: int = 29500
 ) -> list[dict[str, str]]:
-    """What a launcher sets for each process of machines with so many processes each, by rank; they meet at `port`."""
+    """Return the variables that a launcher sets for each rank; `per_machine` counts the processes of each machine."""
     environments: list[dict[str, str]] = []
     for machine, count in enumerate(per_machine):
         for local_rank in range(count):
@@ -249,11 +251,10 @@ def launched_environments(
 
 
 def set_place(rank: int, world_size: int, init_method: str, local_rank: int = -1) -> None:
-    """Take a place among processes that the caller started, e.g. with `torch.multiprocessing.spawn`.
+    """Set torch's variables in a process that the caller started, e.g. with `torch.multiprocessing.spawn`.
 
-    `init_method` is tcp://address:port of the first process. Without a `local_rank` all processes are taken to be
-    on one machine, where it equals the rank; with one they may sit on several. What the environment said before, of
-    the caller's own place or of an earlier training, is replaced. Raises DeviceError for what cannot be a place.
+    `init_method` is tcp://address:port of the first process. Without a `local_rank` all processes are on one machine,
+    and it equals the rank. Existing variables are replaced. Raises DeviceError for invalid arguments.
     """
     match = re.fullmatch(r"tcp://(.+):(\d+)", init_method)
     if match is None:
@@ -274,7 +275,7 @@ def set_place(rank: int, world_size: int, init_method: str, local_rank: int = -1
 
 
 def _place() -> Launch | None:
-    """This process's place as the launcher's variables say; None where they contradict each other, told elsewhere."""
+    """Return this process's `Launch`, or None where the launcher's variables are invalid."""
     try:
         return read_launch(os.environ)
     except DeviceError:
@@ -282,10 +283,7 @@ def _place() -> Launch | None:
 
 
 def should_print_errors() -> bool:
-    """Whether this process tells of errors that all meet: one of each machine.
-
-    Somebody on the second machine looks at the second machine's terminal.
-    """
+    """Return True on one rank per machine; it prints errors raised by all ranks."""
     place = _place()
     if place is None:
         return os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0"
@@ -293,22 +291,22 @@ def should_print_errors() -> bool:
 
 
 def several_machines() -> bool:
-    """Whether the processes of this run sit on more than one machine, or may do so because nobody says."""
+    """Return whether the processes of this run are on several machines, or may be (LOCAL_WORLD_SIZE is not set)."""
     place = _place()
     if place is None:
         return False
-    unsaid = place.launcher == "environment" and place.world_size > 1 and "LOCAL_WORLD_SIZE" not in os.environ
-    return place.spans_machines or unsaid
+    unknown = place.launcher == "environment" and place.world_size > 1 and "LOCAL_WORLD_SIZE" not in os.environ
+    return place.spans_machines or unknown
 
 
 @contextlib.contextmanager
 def forward_errors(
     start_world: Callable[[], _World], say: Callable[[Exception], object] = lambda error: None
 ) -> Iterator[None]:
-    """While a process prepares by itself: what stops it ends the processes of other machines, which wait for it.
+    """Forward an error of this block to the processes of other machines, which may not have it and would wait.
 
-    There the table may be in its place. They wait in the process group that `start_world` makes; `say` is called before
-    it is made, which may take long. On one machine all processes meet the same.
+    They wait in the process group of `start_world`, which may take long to form; `say` is called before. On one machine
+    all processes have the same error.
     """
     try:
         yield
@@ -325,50 +323,47 @@ class _World(Protocol):
 
 
 def hosts_the_store(launch: Launch) -> bool:
-    """Whether this process itself listens on the port where the ranks meet, which torchrun and --nproc do else."""
+    """Return whether this process listens on the store's port; with torchrun or --nproc the launcher does."""
     return launch.is_main and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and LISTENER not in os.environ
 
 
 def take_listener() -> int | None:
-    """The listening socket that --nproc has handed to this process, once; None elsewhere."""
+    """Return, once, the file descriptor of the listening socket that --nproc passed to this process, or None."""
     descriptor = os.environ.pop(LISTENER, None)
     return None if descriptor is None else int(descriptor)
 
 
 def is_launched() -> bool:
-    """Whether a launcher started this process as one of several."""
+    """Return whether a launcher started this process."""
     place = _place()
     return place is None or place.local_rank >= 0
 
 
 def is_main_process() -> bool:
-    """Whether this process settles where the run goes: rank 0.
-
-    The others may sit on machines that see other folders.
-    """
+    """Return True on rank 0, which chooses the output folder."""
     place = _place()
     return place is None or place.is_main
 
 
 def checks_folders() -> bool:
-    """Whether this process checks the output folder: rank 0, and where all are on its machine, each for itself.
+    """Return whether this process checks the output folder: rank 0, and every rank if all are on one machine.
 
-    Then none waits for one that has left. The folder is made once all have met.
+    There all ranks fail alike, so none waits for another. The folder is created after the process group is formed.
     """
     return is_main_process() or not several_machines()
 
 
 def restart_count() -> int:
-    """How often the launcher has started this job anew (`torchrun --max-restarts`)."""
+    """Return how often the launcher has restarted this job (`torchrun --max-restarts`)."""
     return whole_number(os.environ, "TORCHELASTIC_RESTART_COUNT", 0)
 
 
 def is_nproc_worker() -> bool:
-    """Whether `--nproc` of this program started this process."""
+    """Return whether `--nproc` started this process."""
     return NPROC in os.environ
 
 
 def available_cores() -> int:
-    """Cores this process may use."""
+    """Count the cores this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1

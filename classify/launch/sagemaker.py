@@ -1,4 +1,4 @@
-"""Amazon SageMaker's training container: its hosts, and its own data parallel library (smddp).
+"""Read hosts and data parallel library (smddp) of Amazon SageMaker's training container.
 
 The variables are those of the sagemaker-training toolkit (https://github.com/aws/sagemaker-training-toolkit, section
 "Environment Variables").
@@ -11,12 +11,12 @@ from collections.abc import Mapping
 
 
 def is_data_parallel(environment: Mapping[str, str]) -> bool:
-    """Whether the job was started with SageMaker's data parallel library, on one machine or several."""
+    """Return whether the job was started with SageMaker's data parallel library."""
     return any(f"SMDATAPARALLEL_USE_{way}" in environment for way in ("SINGLENODE", "HOMOGENEOUS"))
 
 
 def first_host(environment: Mapping[str, str]) -> str | None:
-    """The name of the job's first machine; None outside a container."""
+    """Return the name of the job's first machine; None outside a container."""
     if "SM_MASTER_ADDR" in environment:
         return environment["SM_MASTER_ADDR"]
     try:

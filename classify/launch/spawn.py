@@ -1,6 +1,6 @@
-"""`--nproc N`: the same command in several processes of this machine, each with the variables torchrun would set.
+"""Run a command in several processes of this machine (`--nproc N`), each with torchrun's environment variables.
 
-They meet at a store on loopback: nothing listens where another machine could reach it. This process needs no torch.
+Their store listens on loopback only. This process does not import torch.
 """
 
 from __future__ import annotations
@@ -21,41 +21,41 @@ from classify.errors import CheckpointError, InputError
 from classify.launch import launcher
 
 _POLL_SECONDS = 0.05
-# How long workers may take to save once a person has told them to stop, before they are killed.
+# Time for workers to save after a signal, before they are killed.
 _SAVING_SECONDS = 600.0
-# And to close their logs once the first of them has left, when nothing is left to be saved.
+# Time to close logs after the first worker has ended.
 _CLOSING_SECONDS = 30.0
-# How long they may take to end on SIGTERM. It is repeated: a training step notes it only, and fails soon after.
+# Time to end on SIGTERM. It is repeated: a training step only records it, and fails soon after.
 _ENDING_SECONDS = 15.0
 _REPEAT_SECONDS = 1.0
-# An error that all ranks meet is printed by one of them, which on a busy machine comes to it after the silent ones.
+# Time for the rank that prints an error of all ranks: on a busy machine the silent ones may end before it.
 PRINTING_SECONDS = 5.0
 _MET_BY_ALL = (InputError.exit_code, CheckpointError.exit_code)
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def run_processes(arguments: Sequence[str], count: int) -> int:
-    """Run `python -m classify <arguments>` in `count` processes; returns the first failed worker's exit code, or 0.
+    """Run `python -m classify <arguments>` in `count` processes; return the first failed worker's exit code, or 0.
 
-    SIGINT and SIGTERM are handed on to the workers, whose code then says so. The workers speak for themselves; this
-    process prints a line only where one of them was killed and could not.
+    Forwards SIGINT and SIGTERM to the workers. Workers print their own errors; this process prints one only if a
+    signal killed a worker.
     """
     workers: list[subprocess.Popen[bytes]] = []
-    # Bound here and served by rank 0, so that no other program can take the port in between. It stays open here, too:
-    # were it closed with rank 0, the others would warn of that before they are ended.
+    # Bound here and served by rank 0, so that no other program can take the port in between. It stays open here too:
+    # if it closed with rank 0, the other ranks would warn before they end.
     with _noted_signals() as received, socket.create_server(("127.0.0.1", 0), backlog=max(128, count)) as listener:
         try:
             _start(workers, arguments, count, listener)
             return _exit_code(_wait(workers, received), received)
         finally:
             for worker in workers:
-                worker.kill()  # which does nothing to one that has ended
+                worker.kill()  # no effect on one that has ended
                 worker.wait()
 
 
 @contextlib.contextmanager
 def _noted_signals() -> Iterator[list[int]]:
-    """The SIGINTs and SIGTERMs of this block, as they come."""
+    """Collect SIGINT and SIGTERM in this block."""
     received: list[int] = []
 
     def note(number: int, _: FrameType | None) -> None:
@@ -72,7 +72,7 @@ def _noted_signals() -> Iterator[list[int]]:
 def _start(
     workers: list[subprocess.Popen[bytes]], arguments: Sequence[str], count: int, listener: socket.socket
 ) -> None:
-    """Start the workers, in sessions of their own: a terminal's Ctrl-C reaches them through this process, once."""
+    """Start the workers in new sessions, so that a terminal's Ctrl-C reaches them once, through this process."""
     for place in launcher.launched_environments([count], *listener.getsockname()):
         environment = {**os.environ, **place, launcher.NPROC: str(count)}
         environment.setdefault("OMP_NUM_THREADS", str(max(1, launcher.available_cores() // count)))
@@ -92,7 +92,7 @@ def _start(
 
 
 def _ends_with_parent() -> Callable[[], None] | None:
-    """What a new process calls so that it is killed when this one ends in whatever way; None where no system call is.
+    """Return a `preexec_fn` that has a worker killed when this process ends; None outside Linux.
 
     https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
     """
@@ -109,16 +109,16 @@ def _ends_with_parent() -> Callable[[], None] | None:
 
 
 def _wait(workers: Sequence[subprocess.Popen[bytes]], received: Sequence[int]) -> int:
-    """Wait for all workers; hand on what is received, and end the others where one fails.
+    """Wait for all workers, forward received signals, and end all workers if one fails.
 
-    Returns the first one's code that failed: negative where a signal ended it.
+    Returns the exit code of the first that failed, negative where a signal ended it, or 0.
     """
     code, forwarded = 0, 0
     ends_at = killed_at = math.inf
     while True:
         codes = [worker.poll() for worker in workers]
-        failed = next((one for one in codes if one), 0)
-        running = [worker for worker, one in zip(workers, codes, strict=True) if one is None]
+        failed = next(filter(None, codes), 0)
+        running = [worker for worker, status in zip(workers, codes, strict=True) if status is None]
         code = code or failed
         if not running:
             return code
@@ -129,7 +129,7 @@ def _wait(workers: Sequence[subprocess.Popen[bytes]], received: Sequence[int]) -
             killed_at = now + _SAVING_SECONDS
         if failed and ends_at == math.inf:
             ends_at = now + (_CLOSING_SECONDS if received else PRINTING_SECONDS if failed in _MET_BY_ALL else 0.0)
-        elif failed and numbers:  # told to stop again
+        elif failed and numbers:  # another signal
             ends_at = now
         if now >= ends_at:
             numbers.append(signal.SIGTERM)
@@ -145,13 +145,13 @@ def _wait(workers: Sequence[subprocess.Popen[bytes]], received: Sequence[int]) -
 
 
 def _exit_code(code: int, received: Sequence[int]) -> int:
-    """The code of the command for a worker's: a shell's where a signal ended that, which is said unless asked for."""
+    """Return a worker's exit code as a shell does (128 + signal); print an error if no signal was received here."""
     if code >= 0:
         return code
     if not received:
         print(
-            f"error: one of the processes was ended by {signal.Signals(-code).name}; where that was for lack of memory "
-            "take fewer processes or --gradient-accumulation-steps 2. Go on with --resume.",
+            f"error: {signal.Signals(-code).name} ended one of the processes; if memory ran out, give fewer processes "
+            "or --gradient-accumulation-steps 2. Continue with --resume.",
             file=sys.stderr,
         )
     return 128 - code

@@ -1,6 +1,6 @@
-"""The strategies by name: what each needs and can do. Flag checks and the device plan ask them; nothing imports torch.
+"""Properties of each strategy, for flag checks and the device plan, without torch.
 
-What a strategy does to a model is in its own file below `classify.training.strategies`.
+The implementations are in `classify.training.strategies`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class StrategySpec:
-    """What a strategy needs and can do.
+    """Properties of a strategy.
 
-    `implementation` is "module:class" below `classify.training.strategies`. `processes` says whether one process drives
-    all devices or each device has its own. `name_for_people` is PyTorch's name. `splits` names the parts of a step's
-    memory that are sharded over the devices (see `Need.divided`).
+    `implementation` is "module:class" below `classify.training.strategies`. `processes`: one process for all devices,
+    or one per device. `name_for_people` is PyTorch's name. `splits` names the parts of a step's memory that are sharded
+    over the devices (see `Need.divided`).
     """
 
     implementation: str
@@ -33,12 +33,12 @@ class StrategySpec:
 
     @property
     def spreads_layers(self) -> bool:
-        """Whether the devices of one process hold one model together and compute a row one after the other."""
+        """Return whether one process spreads the layers over its devices, which compute one after the other."""
         return self.processes == "one" and "weights" in self.splits
 
     @property
     def splits_weights(self) -> bool:
-        """Whether the ranks hold one model together."""
+        """Return whether the weights are sharded over the ranks."""
         return self.processes == "one per device" and "weights" in self.splits
 
 
@@ -67,5 +67,5 @@ STRATEGIES = {
 
 
 def default_strategy(*, launched: bool, devices: int) -> str:
-    """Return what "auto" means: DDP behind a launcher, else DataParallel on several `devices` of one process."""
+    """Resolve "auto": DDP behind a launcher, else DataParallel on several `devices` of one process."""
     return "ddp" if launched else "dp" if devices > 1 else "none"

@@ -1,7 +1,7 @@
-"""TPUs, and whatever else torch_xla compiles for (PJRT_DEVICE=TPU; CPU for a try without one).
+"""Support TPUs and other devices of torch_xla (PJRT_DEVICE=TPU; CPU to test without one).
 
-XLA records operations and compiles a program for each shape it meets, for seconds at a time. So batches come in few
-shapes: texts are padded to a power of two, and so is their number. Nothing runs until `flush`.
+XLA records operations, runs them at `flush`, and compiles a program for each shape, which takes seconds. So the length
+of texts and the number of rows are padded to powers of two.
 https://docs.pytorch.org/xla/release/r2.9/learn/pytorch-on-xla-devices.html
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from classify.launch.accelerator import Accelerator
 
-# The smallest batch: shorter texts and fewer rows are filled up to it.
+# Smallest padded length and number of rows.
 _TOKENS = 16
 _ROWS = 8
 
@@ -30,35 +30,35 @@ class XLA(Accelerator):
 
     @property
     def name(self) -> str:
-        """The compiler's name."""
+        """Return the name in messages."""
         return "XLA"
 
     def is_available(self, environment: Mapping[str, str]) -> bool:
-        """Whether PJRT_DEVICE is set, and torch_xla is there."""
+        """Return whether PJRT_DEVICE is set and torch_xla is installed."""
         return "PJRT_DEVICE" in environment and importlib.util.find_spec("torch_xla") is not None
 
     def count(self) -> int:
-        """Devices of this process."""
+        """Count the devices of this process."""
         import torch_xla.runtime
 
         return int(torch_xla.runtime.addressable_device_count())
 
     def flush(self) -> None:
-        """Compile, where this is new, and run what has been recorded."""
+        """Compile and run the recorded operations."""
         import torch_xla
 
         torch_xla.sync()
 
     def seed(self, value: int) -> None:
-        """Seed the device's own random numbers."""
+        """Seed the device's random numbers."""
         import torch_xla
 
         torch_xla.manual_seed(value)
 
     def padded_length(self, tokens: int) -> int:
-        """A power of two."""
+        """Return the next power of two, at least 16."""
         return max(_TOKENS, 1 << (tokens - 1).bit_length())
 
     def padded_rows(self, rows: int) -> int:
-        """A power of two."""
+        """Return the next power of two, at least 8."""
         return max(_ROWS, 1 << (rows - 1).bit_length())

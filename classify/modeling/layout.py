@@ -1,8 +1,7 @@
-"""Where the texts of a packed row lie, and how they are joined for attention in training on a CPU.
+"""Boundaries of the texts in a packed row, and their layout for attention in training on a CPU.
 
-Texts of like length share batched matrix products, in buckets, the shorter filled up. Neighbouring buckets make a
-group: what is not a product is done for all of it in one call. Short texts make one group. Long ones have so many
-scores that calls over all would read and write main memory each time, so a group ends where the caches do.
+Texts of similar length form a bucket, padded, that shares batched matrix products. Neighbouring buckets form a group,
+which shares elementwise calls. The scores of a group fit the caches: larger calls would read and write main memory.
 """
 
 from __future__ import annotations
@@ -18,34 +17,33 @@ import torch
 
 from classify.launch import accelerators
 
-# Seconds of a bucket's calls, of an entry (a text's token, padding too, for a head) and of a score, forward and
-# backward together (2-core CPU with AVX512; the ratios matter, and they are not critical).
+# Seconds per bucket, per entry (a token or padding of a text, per head) and per score, forward and backward (2-core CPU
+# with AVX512). Only the ratios matter, and they are not critical.
 _CALLS = 2.2e-4
 _ENTRY = 3.2e-7
 _SCORE = 9e-9
-# Scores of a group, unless a single text has more: 4 MB in fp32, and a few arrays of them stay in the caches.
+# Most scores of a group of several texts: 4 MB in fp32, so that a few such arrays fit the caches.
 _CACHED = 1 << 20
-# Scores of a text that are kept for the backward pass, at most: those of 512 tokens in 12 heads. A longer text's are
-# computed again, in blocks. With dropout that took 0.8 (fp32) to 1.2 (bf16) of the time at 512 tokens, 0.5 to 0.9 of it
-# at 1,024 and 2,048, and up to 1.5 of it at 304.
+# Most scores of a text that are kept for the backward pass: those of 512 tokens in 12 heads. Those of longer texts are
+# recomputed in blocks. With dropout that took 0.8 (fp32) to 1.2 (bf16) of the time at 512 tokens, 0.5 to 0.9 at 1,024
+# and 2,048, and up to 1.5 at 304.
 _LONG = 3 << 20
-# Queries of such a block: from 64 to 256 make little difference on texts of 512 to 2,048 tokens, fewer take up to twice
-# the time.
+# Queries per block: from 64 to 256 differ little on texts of 512 to 2,048 tokens; fewer take up to twice the time.
 _BLOCK = 128
-# With AVX512 torch computes the softmax of rows shorter than a register's 16 numbers entry by entry, five times slower.
-# Filled up to 16 on any processor: dropout's draws depend on the padding, and a run goes on alike wherever it does.
+# Least padded length: with AVX512 torch's softmax is five times slower on rows shorter than a register's 16 numbers.
+# The same on all processors: dropout depends on padding, and a resumed run must not depend on the processor.
 _NARROWEST = 16
-# Up to this length of texts, products in fp32 whatever the type of q, k and v: oneDNN, which computes those in bf16,
-# makes code for each shape it has not met, and nearly every step brings new ones; that takes longer than the products.
-# Longer texts are filled up to a multiple of `_NARROWEST`, and few share a bucket, so that shapes come again.
+# Up to this length products are in fp32 for any dtype of q, k and v: in bf16 oneDNN would compile code for each new
+# shape, nearly every step, which takes longer than the products. Longer texts are padded to a multiple of `_NARROWEST`
+# and few share a bucket, so that shapes repeat.
 _SHORT = 64
-# Added to the score of what a token may not see. Not infinity: padding may see nothing, and that must be a number.
+# Added to masked scores. Not -inf: rows of padding may be fully masked and must not become NaN.
 _MASKED = -1e30
 
 
 @dataclass(frozen=True)
 class Block:
-    """Queries of a text, and the keys that they may see."""
+    """Queries of a text, and the keys they attend to."""
 
     queries: slice
     keys: slice
@@ -53,17 +51,17 @@ class Block:
 
 @dataclass(frozen=True)
 class Bucket:
-    """n texts that share a batched product, each filled up to L tokens.
+    """n texts that share a batched product, each padded to L tokens.
 
-    `shape` is (n, heads, L). `padding` (n, 1, 1, L) is added to scores: 0, or `_MASKED` at padding; None where nothing
-    is filled.
+    `shape` is (n, heads, L). `padding` (n, 1, 1, L) is added to scores: 0, or `_MASKED` at padding; None without
+    padding.
     """
 
     shape: tuple[int, int, int]
     padding: torch.Tensor | None
 
     def attn_bias(self, window: int, block: Block) -> torch.Tensor | None:
-        """What to add to a block's scores, (n or 1, 1, queries or 1, keys), to hide padding and what is too far."""
+        """Return the bias (n or 1, 1, queries or 1, keys) that masks padding and keys outside the window."""
         padding = None if self.padding is None else self.padding[..., block.keys]
         if not 0 <= window < self.shape[2] - 1:
             return padding
@@ -72,31 +70,31 @@ class Bucket:
         return far if padding is None else padding + far
 
     def whole(self, cls_only: bool) -> Block:
-        """All of its queries, or those of first tokens alone, with all keys."""
+        """Return a block of all queries, or of the first tokens' only, with all keys."""
         return Block(slice(0, 1 if cls_only else self.shape[2]), slice(0, self.shape[2]))
 
     @property
     def entries(self) -> int:
-        """How many entries it has, with the padding."""
+        """Return the number of entries, with padding."""
         return math.prod(self.shape)
 
     def count_scores(self, cls_only: bool = False) -> int:
-        """How many pairs there are of an entry that asks and one that answers."""
+        """Count the pairs of query and key."""
         return self.entries if cls_only else self.entries * self.shape[2]
 
     def product_type(self, dtype: torch.dtype) -> torch.dtype:
-        """The type in which products of queries, keys and values of `dtype` are computed."""
+        """Return the dtype for products of queries, keys and values of `dtype`."""
         return torch.promote_types(dtype, torch.float32) if self.shape[2] <= _SHORT else dtype
 
 
-def _held_in(buckets: Sequence[Bucket], dtype: torch.dtype) -> torch.dtype:
-    """The type for what belongs to all of these buckets: the longest one's; others may want a wider one."""
+def _storage_type(buckets: Sequence[Bucket], dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype of tensors shared by buckets: that of the longest; others may compute in a wider one."""
     return max(buckets, key=lambda bucket: bucket.shape[2]).product_type(dtype)
 
 
 @dataclass(frozen=True)
 class BucketGroup:
-    """Neighbouring buckets that are computed together. `entry` and `text` are its first entry and first text's head."""
+    """Neighbouring buckets computed together. `entry` and `text` index its first entry and its first (text, head)."""
 
     buckets: tuple[Bucket, ...]
     entry: int
@@ -104,11 +102,11 @@ class BucketGroup:
 
     @property
     def is_long(self) -> bool:
-        """Whether it is a single text whose scores are too many to be kept for the backward pass."""
+        """Return whether it is a single text with too many scores to keep for the backward pass."""
         return self.count_scores(cls_only=False) > max(_LONG, _CACHED)
 
     def blocks(self, window: int, cls_only: bool) -> Iterator[Block]:
-        """A long text's queries in blocks, with the keys within their window."""
+        """Yield a long text's queries in blocks, with the keys within their window."""
         length = self.buckets[0].shape[2]
         if not 0 <= window < length - 1:
             window = length
@@ -120,27 +118,27 @@ class BucketGroup:
             yield Block(slice(start, stop), keys)
 
     def product_type(self, dtype: torch.dtype) -> torch.dtype:
-        """The type in which what the backward pass wants is held."""
-        return _held_in(self.buckets, dtype)
+        """Return the dtype of tensors kept for the backward pass."""
+        return _storage_type(self.buckets, dtype)
 
     def entries(self, joined: torch.Tensor, cls_only: bool = False) -> list[torch.Tensor]:
-        """What `Layout.gather` gave as (n * heads, L or 1, d) a bucket, in the same memory."""
+        """View the result of `Layout.gather` as (n * heads, L or 1, d) per bucket."""
         shapes = [(b.shape[0] * b.shape[1], 1 if cls_only else b.shape[2], joined.shape[1]) for b in self.buckets]
-        return _divided(joined, shapes, (self.text if cls_only else self.entry) * joined.shape[1])
+        return _split_views(joined, shapes, (self.text if cls_only else self.entry) * joined.shape[1])
 
     def count_scores(self, cls_only: bool) -> int:
-        """Those of all its buckets."""
+        """Count the scores of all buckets."""
         return sum(bucket.count_scores(cls_only) for bucket in self.buckets)
 
     def scores(self, joined: torch.Tensor, cls_only: bool) -> list[torch.Tensor]:
-        """The group's scores, a vector, as (n * heads, L or 1, L) a bucket, in the same memory."""
+        """View the group's scores, a vector, as (n * heads, L or 1, L) per bucket."""
         shapes = [(b.shape[0] * b.shape[1], 1 if cls_only else b.shape[2], b.shape[2]) for b in self.buckets]
-        return _divided(joined, shapes, 0)
+        return _split_views(joined, shapes, 0)
 
 
-def _divided(joined: torch.Tensor, shapes: Sequence[tuple[int, int, int]], start: int) -> list[torch.Tensor]:
-    """A contiguous tensor's memory, from entry `start` on, as tensors of these shapes, one behind the other."""
-    # In one call each: slicing and giving it a shape are two, and there are hundreds in a step.
+def _split_views(joined: torch.Tensor, shapes: Sequence[tuple[int, int, int]], start: int) -> list[torch.Tensor]:
+    """View a contiguous tensor, from element `start` on, as consecutive tensors of these shapes."""
+    # as_strided is one call, slice and view are two; a step has hundreds.
     views = []
     start += int(joined.storage_offset())
     for shape in shapes:
@@ -152,11 +150,11 @@ def _divided(joined: torch.Tensor, shapes: Sequence[tuple[int, int, int]], start
 
 @dataclass(frozen=True)
 class Layout:
-    """The texts of a packed row in groups of buckets, whose entries (text, head, token) lie behind each other: E rows.
+    """The texts of a packed row in groups of buckets, with E consecutive entries (text, head, token).
 
-    `sources` (E,) are the entries' rows in (T * heads, d), where padding reads the first row; `places` (T * heads,)
-    say which entry is a row's own. `real` (E, 1) is 1, or 0 at padding; None where nothing is filled. `firsts`
-    (N * heads,) are the rows of each text's first token: who asks, where the other tokens' outputs are not needed.
+    `sources` (E,) maps entries to rows of (T * heads, d), padding to the first row; `places` (T * heads,) maps rows to
+    entries. `real` (E, 1) is 1, or 0 at padding; None without padding. `firsts` (N * heads,) are the rows of first
+    tokens: the only queries with `cls_only`.
     """
 
     bucket_groups: tuple[BucketGroup, ...]
@@ -167,19 +165,19 @@ class Layout:
 
     @property
     def buckets(self) -> list[Bucket]:
-        """Those of all bucket_groups."""
+        """Return the buckets of all groups."""
         return [bucket for group in self.bucket_groups for bucket in group.buckets]
 
     def product_type(self, dtype: torch.dtype) -> torch.dtype:
-        """The type that entries are held in."""
-        return _held_in(self.buckets, dtype)
+        """Return the dtype of entries."""
+        return _storage_type(self.buckets, dtype)
 
     def gather(self, tensor: torch.Tensor, dtype: torch.dtype, cls_only: bool = False) -> torch.Tensor:
-        """(T, heads, d) to the entries (E, d) or, of each text's first token, (N * heads, d), of a type."""
+        """Gather (T, heads, d) to entries (E, d) in `dtype`; with `cls_only` first tokens to (N * heads, d)."""
         return tensor.flatten(0, 1).index_select(0, self.firsts if cls_only else self.sources).to(dtype)
 
     def scatter(self, entries: torch.Tensor, like: torch.Tensor, cls_only: bool = False) -> torch.Tensor:
-        """The reverse of `gather`, in the shape and type of `like`; zero where no entry goes."""
+        """Reverse `gather`, in the shape and dtype of `like`; rows without an entry are zero."""
         if not cls_only:
             return entries.index_select(0, self.places).to(like.dtype).view(like.shape)
         rows = like.new_zeros(like.shape).flatten(0, 1)
@@ -188,10 +186,10 @@ class Layout:
 
 @dataclass(frozen=True)
 class Boundaries:
-    """Where texts lie in a packed row of T tokens.
+    """Boundaries of the texts in a packed row of T tokens.
 
-    `groups` are runs of n texts of equal length L: (start token, n, L). `starts` (N,) holds each text's first
-    token; `cumulative` (N + 1,) int32 is the form that flash attention wants.
+    `groups` are runs of n texts of equal length L: (start token, n, L). `starts` (N,) are the texts' first tokens;
+    `cumulative` (N + 1,) int32 is the format of flash attention.
     """
 
     groups: tuple[tuple[int, int, int], ...]
@@ -204,54 +202,54 @@ class Boundaries:
 
     @functools.cached_property
     def slots(self) -> torch.Tensor:
-        """(T,) each token's place among N texts padded to the longest, N * longest places."""
+        """Return each token's index (T,) among N texts padded to the longest."""
         ends = self.cumulative.long()
         text = torch.repeat_interleave(ends.diff(), output_size=self.tokens)
         return text * self.longest + torch.arange(self.tokens, device=ends.device) - ends[text]
 
     def layout(self, heads: int) -> Layout:
-        """How the texts are joined for training on a CPU; the same for all layers."""
+        """Return the layout for training on a CPU, cached for all layers."""
         if heads not in self._layouts:
             self._layouts[heads] = make_layout(self.groups, heads)
         return self._layouts[heads]
 
     def to(self, device: torch.device | str) -> Boundaries:
-        """The same boundaries with their tensors on `device`; these themselves where they are there."""
+        """Return the boundaries with their tensors on `device`, cached."""
         device = torch.device(device)  # Accelerate's hooks give a string
         if device == self.starts.device:
             return self
-        if device not in self._moved:  # what is made of them is made once
+        if device not in self._moved:  # keeps cached layouts and slots
             self._moved[device] = Boundaries(
                 self.groups, send(self.starts, device), send(self.cumulative, device), self.longest, self.tokens
             )
         return self._moved[device]
 
 
-def _padded(length: int) -> int:
-    """The length that texts of a bucket are filled up to, the longest of them having `length` tokens."""
+def _round_length(length: int) -> int:
+    """Return the padded length of a bucket whose longest text has `length` tokens."""
     return max(_NARROWEST, length) if length <= _SHORT else -(-length // _NARROWEST) * _NARROWEST
 
 
 def _cut(runs: Sequence[tuple[int, int, int]], heads: int) -> Iterator[tuple[int, int, int]]:
-    """The same texts in runs that have no more scores than a group may."""
+    """Split runs so that each has at most the scores of a group."""
     for start, count, length in runs:
-        most = max(1, _CACHED // (heads * _padded(length) ** 2))
+        most = max(1, _CACHED // (heads * _round_length(length) ** 2))
         for done in range(0, count, most):
             yield start + done * length, min(most, count - done), length
 
 
-def make_layout(given: Sequence[tuple[int, int, int]], heads: int) -> Layout:
-    """Join neighbouring runs (start token, n texts, length L) where that saves more calls than it adds entries.
+def make_layout(groups: Sequence[tuple[int, int, int]], heads: int) -> Layout:
+    """Join neighbouring runs (start token, n texts, length L) into buckets where fewer calls outweigh the padding.
 
-    The best division into consecutive buckets, by dynamic programming over the runs.
+    Dynamic programming over the runs finds the fastest split into consecutive buckets.
     """
-    runs = list(_cut(given, heads))
+    runs = list(_cut(groups, heads))
     best: list[tuple[float, int]] = [(0.0, 0)]
     for end in range(1, len(runs) + 1):
         texts, longest, cheapest = 0, 0, (float("inf"), 0)
         for begin in range(end - 1, -1, -1):
             texts += runs[begin][1]
-            longest = max(longest, _padded(runs[begin][2]))
+            longest = max(longest, _round_length(runs[begin][2]))
             if heads * texts * longest**2 > _CACHED and begin < end - 1:
                 break
             seconds = best[begin][0] + _CALLS + heads * texts * longest * (_ENTRY + _SCORE * longest)
@@ -263,45 +261,45 @@ def make_layout(given: Sequence[tuple[int, int, int]], heads: int) -> Layout:
     return _layout([runs[begin:end] for begin, end in itertools.pairwise(reversed(cuts))], heads)
 
 
-def _layout(divided: Sequence[Sequence[tuple[int, int, int]]], heads: int) -> Layout:
-    tokens = sum(count * length for runs in divided for _, count, length in runs)
+def _layout(bucket_runs: Sequence[Sequence[tuple[int, int, int]]], heads: int) -> Layout:
+    tokens = sum(count * length for runs in bucket_runs for _, count, length in runs)
     places = np.empty(tokens * heads, dtype=np.int64)
     buckets: list[Bucket] = []
     sources, real, firsts = [], [], []
     entries = 0
-    for runs in divided:
+    for runs in bucket_runs:
         starts = np.concatenate([start + length * np.arange(count) for start, count, length in runs])
         lengths = np.repeat([length for *_, length in runs], [count for _, count, _ in runs])
-        along = np.arange(_padded(int(lengths.max())))
-        n, longest = len(starts), len(along)
-        there = np.broadcast_to((along < lengths[:, None])[:, None], (n, heads, longest))
-        rows = (starts[:, None, None] + along) * heads + np.arange(heads)[:, None]
-        places[rows[there]] = entries + np.flatnonzero(there)
-        padding = None if there.all() else torch.from_numpy(np.where(there[:, :1, None], 0, np.float32(_MASKED)))
+        positions = np.arange(_round_length(int(lengths.max())))
+        n, longest = len(starts), len(positions)
+        is_token = np.broadcast_to((positions < lengths[:, None])[:, None], (n, heads, longest))
+        rows = (starts[:, None, None] + positions) * heads + np.arange(heads)[:, None]
+        places[rows[is_token]] = entries + np.flatnonzero(is_token)
+        padding = None if is_token.all() else torch.from_numpy(np.where(is_token[:, :1, None], 0, np.float32(_MASKED)))
         buckets.append(Bucket((n, heads, longest), padding))
-        sources.append(np.where(there, rows, 0).ravel())
-        real.append(there.ravel())
+        sources.append(np.where(is_token, rows, 0).ravel())
+        real.append(is_token.ravel())
         firsts.append(rows[:, :, 0].ravel())
-        entries += there.size
-    filled = any(bucket.padding is not None for bucket in buckets)
+        entries += is_token.size
+    has_padding = any(bucket.padding is not None for bucket in buckets)
     return Layout(
         tuple(_group_buckets(buckets)),
         torch.from_numpy(np.concatenate(sources)),
         torch.from_numpy(places),
-        torch.from_numpy(np.concatenate(real).astype(np.float32))[:, None] if filled else None,
+        torch.from_numpy(np.concatenate(real).astype(np.float32))[:, None] if has_padding else None,
         torch.from_numpy(np.concatenate(firsts)),
     )
 
 
 def _group_buckets(buckets: Sequence[Bucket]) -> Iterator[BucketGroup]:
-    """Neighbouring buckets together, as many as have no more scores than a group may."""
+    """Group neighbouring buckets up to the most scores of a group."""
     group: list[Bucket] = []
     scores = entry = text = 0
     for bucket in buckets:
         if group and scores + bucket.count_scores() > _CACHED:
             yield BucketGroup(tuple(group), entry, text)
-            entry += sum(one.entries for one in group)
-            text += sum(one.entries // one.shape[2] for one in group)
+            entry += sum(member.entries for member in group)
+            text += sum(member.entries // member.shape[2] for member in group)
             group, scores = [], 0
         group.append(bucket)
         scores += bucket.count_scores()
@@ -309,7 +307,7 @@ def _group_buckets(buckets: Sequence[Bucket]) -> Iterator[BucketGroup]:
 
 
 def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The tensor on `device`; to a GPU from pinned memory, so that the host need not wait for the copy."""
+    """Copy a tensor to `device`; to a GPU from pinned memory, without blocking the host."""
     if accelerators.of(device.type).pins_memory and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)

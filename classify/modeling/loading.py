@@ -1,4 +1,4 @@
-"""Load stock models: with a new head for a table's classes, or as this program has trained them."""
+"""Load stock models: pretrained with a new head, or trained by this program."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from classify.modeling.hub import WRAPPER_PREFIX, ModelFolder
 from classify.modeling.mean_pooling import append_layer
 
 _SHOWN = 3
-# A weight of one of an encoder's repeated layers.
+# Weights of an encoder's repeated layers.
 _LAYER = re.compile(r"(^|\.)layers?\.\d+\.")
 
 
 def quiet_libraries() -> None:
-    """Switch off transformers' own progress bars and notices."""
+    """Disable transformers' progress bars and warnings."""
     process_settings.tokenize_in_threads()
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -41,10 +41,10 @@ def load_pretrained(
     dropout: float | None = None,
     problem_type: str = "single_label_classification",
 ) -> Classifier:
-    """Load the model of a folder in float32 with a new head for `labels`, random from `seed`.
+    """Load the model of a folder in float32 with a new head for `labels`, initialized from `seed`.
 
-    `problem_type` is transformers' word for what the labels are. Raises InputError where transformers has no sequence
-    classifier for the architecture, or the weights do not fit it.
+    `problem_type` is that of transformers. Raises InputError if transformers has no sequence classifier for the
+    architecture, or the weights do not fit it.
     """
     quiet_libraries()
     torch.manual_seed(seed)
@@ -68,7 +68,7 @@ def load_pretrained(
             dtype=torch.float32,
             use_safetensors=True,
             trust_remote_code=False,
-            ignore_mismatched_sizes=True,  # of the head; `_check_weights` refuses any other
+            ignore_mismatched_sizes=True,  # of the head; `_check_weights` rejects all others
             key_mapping={f"^{re.escape(WRAPPER_PREFIX)}": ""} if folder.wrapped else None,
         )
     except ValueError as error:
@@ -77,28 +77,28 @@ def load_pretrained(
             raise
         raise InputError(
             f"--model {folder.name}: transformers has no sequence classifier for the architecture "
-            f"{folder.config['model_type']!r} without running code from the model; take a BERT-like model."
+            f"{folder.config['model_type']!r} without running code from the model; give a BERT-like model."
         ) from None
     if output_layer(model).bias is None:
         raise InputError(
             f"--model {folder.name}: the classifier of the architecture {folder.config['model_type']!r} reads a text's "
-            "last token, as decoders do; take a BERT-like model, which reads the first."
+            "last token, as decoders do; give a BERT-like model, which reads the first."
         )
     _check_weights(folder.name, model.base_model_prefix, loading)
     unread = sorted(key for key in loading["unexpected_keys"] if _LAYER.search(key))
-    if folder.wrapped:  # what transformers loaded under other names it would save under those again
+    if folder.wrapped:  # transformers would save renamed weights under the old names
         loaded = model.state_dict()
         model = transformers.AutoModelForSequenceClassification.from_config(config)
         model.load_state_dict(loaded)
     _reset_head(model, {*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])})
     if folder.added_layers:
         append_layer(model)
-    note = f"the weights hold more layers than config.json names; not read: {unread[0]}, ..." if unread else None
+    note = f"the weights have more layers than config.json; not loaded: {unread[0]}, ..." if unread else None
     return Classifier(model, pad_token_id, note)
 
 
 def make_empty(folder: ModelFolder, labels: Sequence[str]) -> Any:
-    """Make the stock model of a folder for `labels` without weights (on the meta device)."""
+    """Create the stock model of a folder for `labels` without weights (on the meta device)."""
     quiet_libraries()
     config = transformers.AutoConfig.from_pretrained(folder.path, num_labels=len(labels), trust_remote_code=False)
     with torch.device("meta"):
@@ -109,10 +109,7 @@ def make_empty(folder: ModelFolder, labels: Sequence[str]) -> Any:
 
 
 def load_trained(path: Path, *, pad_token_id: int) -> Classifier:
-    """Load a classifier that this program has written, with the labels it was trained on.
-
-    Raises InputError where weights are missing.
-    """
+    """Load a classifier that this program saved. Raises InputError if weights are missing."""
     quiet_libraries()
     model, loading = transformers.AutoModelForSequenceClassification.from_pretrained(
         path, output_loading_info=True, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
@@ -123,14 +120,14 @@ def load_trained(path: Path, *, pad_token_id: int) -> Classifier:
             f"--model {path}: {len(missing)} weights are missing in model.safetensors: {', '.join(missing[:_SHOWN])}; "
             "copy the folder again."
         )
-    # In evaluation mode for good: a pass that switched modes would do so for other threads, too.
+    # Evaluation mode from here on: switching modes per pass would affect other threads.
     return Classifier(model, pad_token_id).eval()
 
 
 def _check_weights(name: str, base: str, loading: Mapping[str, Any]) -> None:
-    """Raise InputError where the folder's weights leave parts of the encoder random, naming these.
+    """Raise InputError, naming the weights, if parts of the encoder would stay random.
 
-    `loading` is what transformers reports. The head is new, and a checkpoint of a language model has no pooler.
+    `loading` is the report of transformers. The head is new, and a language model's checkpoint has no pooler.
     """
 
     def is_new(key: str) -> bool:
@@ -149,14 +146,14 @@ def _check_weights(name: str, base: str, loading: Mapping[str, Any]) -> None:
     ]
     if faults:
         raise InputError(
-            f"--model {name}: the encoder would be partly random: {'; '.join(faults)}. Give the config.json that "
-            "belongs to the weights, or the weights that belong to it."
+            f"--model {name}: the encoder would be partly random: {'; '.join(faults)}. Give matching "
+            "weights and config.json."
         )
 
 
 @torch.no_grad()
 def _reset_head(model: Any, new: set[str]) -> None:
-    """Draw an output layer that came with the folder anew: its classes are of another table."""
+    """Reinitialize an output layer that was loaded: its classes are those of another table."""
     layer = output_layer(model)
     name = next(name for name, module in model.named_modules() if module is layer)
     if f"{name}.weight" not in new:
@@ -165,7 +162,7 @@ def _reset_head(model: Any, new: set[str]) -> None:
 
 
 def _set_dropout(config: Any, rate: float) -> None:
-    """Set every dropout that an architecture names in its configuration."""
+    """Set every dropout rate in an architecture's configuration."""
     for name, value in config.to_dict().items():
         if (
             isinstance(value, int | float)
@@ -178,9 +175,9 @@ def _set_dropout(config: Any, rate: float) -> None:
 
 
 def freeze(model: nn.Module, *, embeddings: bool, layers: int) -> None:
-    """Stop training the embeddings, or the first `layers` layers with them.
+    """Freeze the embeddings, or the first `layers` layers with them.
 
-    Raises InputError for too many layers of a model whose config.json does not say how many it has.
+    Raises InputError if the model has fewer layers: config.json may not say how many.
     """
     depth = parameter_depths(model)
     top = max(depth.values(), default=0) - 1
@@ -192,9 +189,9 @@ def freeze(model: nn.Module, *, embeddings: bool, layers: int) -> None:
 
 
 def freeze_unused(classifier: Classifier, tokens: Tokens, row: int) -> list[str]:
-    """Stop asking gradients of parameters that the classifier never uses, and return their names.
+    """Freeze parameters that the classifier does not use, and return their names.
 
-    DistributedDataParallel would wait for their gradients at every step. One backward pass on one row finds them.
+    DistributedDataParallel would wait for their gradients in each step. A backward pass on one row finds them.
     """
     classifier.eval()
     classifier(classifier.batch(tokens, np.array([row]))).sum().backward()
@@ -207,15 +204,15 @@ def freeze_unused(classifier: Classifier, tokens: Tokens, row: int) -> list[str]
 
 
 def checkpoint_activations(model: Any) -> None:
-    """Keep each layer's input alone for the backward pass, and recompute the layer there (Chen et al., 2016).
+    """Keep only each layer's input for the backward pass, and recompute the layer there (Chen et al., 2016).
 
-    Raises InputError for an architecture that transformers cannot do this with.
+    Raises InputError if transformers does not support it for the architecture.
     """
-    # Renamed in transformers 5.23, where the older name warns.
+    # Renamed in transformers 5.23; the old name warns.
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     try:
         enable({"use_reentrant": False})
     except ValueError:
         raise InputError(
-            f"--gradient-checkpointing: transformers has none for {model.config.model_type}; drop the flag."
+            f"--gradient-checkpointing: transformers does not support it for {model.config.model_type}; drop the flag."
         ) from None

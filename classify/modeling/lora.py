@@ -1,7 +1,7 @@
-"""LoRA: small trained matrices beside frozen layers, merged into them before anything is written.
+"""LoRA: trained low-rank matrices on frozen layers, merged into them before saving.
 
 Hu et al., 2021, "LoRA: Low-Rank Adaptation of Large Language Models": a layer's weight W becomes W + s B A with A and
-B of rank r. The matrices and their merging are PEFT's; which layers get them is decided here.
+B of rank r. PEFT adds and merges the matrices; this module selects the layers.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from classify.errors import InputError
 
 
 def add_adapters(model: Any, rank: int, alpha: int) -> Any:
-    """Freeze a stock model but for its head, and put LoRA's matrices beside each linear layer of the encoder.
+    """Freeze a stock model except its head, and add LoRA matrices to each linear layer of the encoder.
 
-    Scaling is alpha / rank. Returns PEFT's model, which merges them. Raises InputError for a model without repeated
-    layers.
+    Scaling is alpha / rank. Returns PEFT's model, which merges them. Raises InputError if no layers are repeated.
     """
     import peft
 
@@ -31,12 +30,12 @@ def add_adapters(model: Any, rank: int, alpha: int) -> Any:
         if isinstance(module, nn.Linear)
     ]
     if not targets:
-        raise InputError(f"--lora: {model.config.model_type} has no repeated linear layers to put LoRA beside.")
+        raise InputError(f"--lora: {model.config.model_type} has no repeated linear layers; drop the flag.")
     depth = parameter_depths(model)
     top = max(depth.values())
     head = [parameter for name, parameter in model.named_parameters() if depth[name] == top and parameter.requires_grad]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PEFT uses names that transformers is about to drop
+        warnings.simplefilter("ignore")  # PEFT uses deprecated names of transformers
         wrapped = peft.get_peft_model(model, peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules=targets))
     for parameter in head:
         parameter.requires_grad_(True)

@@ -1,11 +1,10 @@
-"""A text's mean, computed by a stock architecture: one more encoder layer that attends to all tokens alike.
+"""Mean pooling in a stock architecture: one more encoder layer with uniform attention.
 
-Sentence encoders are trained so that the mean of a text's last hidden states says what it is about; their first token
-and pooler never were (Reimers and Gurevych, 2019, "Sentence-BERT", section 3), and a classifier reads the first
-token. With its query weights at zero the added layer's attention is uniform; value and output projection are sqrt(s)
-times the identity and its feed-forward output is zero, so the first token becomes LayerNorm(s * mean + first token).
-The layer before the classifier is 0.3 times the identity: its tanh is nearly linear there. The model stays a stock one,
-and all of it is trained.
+Sentence encoders are trained on the mean of the last hidden states, not on the first token or the pooler (Reimers and
+Gurevych, 2019, "Sentence-BERT", section 3), but a classifier reads the first token. With zero query weights the added
+layer's attention is uniform. Value and output projection are sqrt(s) times the identity and its feed-forward output is
+zero, so the first token becomes LayerNorm(s * mean + first token). The layer before the classifier is 0.3 times the
+identity: its tanh is nearly linear there. The architecture stays stock, and all of it is trained.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from typing import Any
 import torch
 from torch import nn
 
-# How much the mean weighs against the first token. Features for s from 10 to 30 are alike: their cosine to the centred
-# mean is 0.995 and more. Larger ones would cost digits in half precision.
+# Weight of the mean relative to the first token. For s from 10 to 30 features are alike: their cosine to the centred
+# mean is at least 0.995. Larger values lose digits in half precision.
 _STRENGTH = 10.0
 _HEAD_SCALE = 0.3
-# What keeps 0.3 times a normalised state above zero, where DistilBERT's ReLU is the identity.
+# Keeps 0.3 times a normalised state positive, so that DistilBERT's ReLU is the identity.
 _RELU_BIAS = 3.0
 
 
 def append_layer(stock: Any) -> None:
-    """Add the layer to a sequence classifier of a kind that `ModelFolder.added_layers` counts one for, in place."""
+    """Add the layer, in place, to a sequence classifier with `ModelFolder.added_layers` of 1."""
     with torch.no_grad():
         if stock.config.model_type == "distilbert":
             _append_to_distilbert(stock)
@@ -34,14 +33,14 @@ def append_layer(stock: Any) -> None:
 
 
 def _append_to_bert(stock: Any) -> None:
-    """BERT, whose pooler belongs to the encoder, or RoBERTa and its kin, where it is the head's first layer."""
+    """Append to BERT, whose encoder has the pooler, or to RoBERTa-like models, whose head has it."""
     layers = stock.base_model.encoder.layer
     layer = type(layers[-1])(stock.config, layer_idx=len(layers))
     layer.load_state_dict(layers[-1].state_dict())
     attention, output = layer.attention.self, layer.attention.output
     _make_uniform(attention.query, attention.value, output.dense)
-    _make_silent(layer.output.dense, output.LayerNorm, layer.output.LayerNorm)
-    output.dropout.p = 0.0  # it would drop the whole signal of a feature
+    _disable_feed_forward(layer.output.dense, output.LayerNorm, layer.output.LayerNorm)
+    output.dropout.p = 0.0  # it would drop whole features of the mean
     layers.append(layer)
     stock.config.num_hidden_layers = len(layers)
     pooler = getattr(stock.base_model, "pooler", None)
@@ -53,14 +52,14 @@ def _append_to_distilbert(stock: Any) -> None:
     layer = type(layers[-1])(stock.config)
     layer.load_state_dict(layers[-1].state_dict())
     _make_uniform(layer.attention.q_lin, layer.attention.v_lin, layer.attention.out_lin)
-    _make_silent(layer.ffn.lin2, layer.sa_layer_norm, layer.output_layer_norm)
+    _disable_feed_forward(layer.ffn.lin2, layer.sa_layer_norm, layer.output_layer_norm)
     layers.append(layer)
     stock.config.n_layers = len(layers)
     _make_head(stock.pre_classifier, _RELU_BIAS)
 
 
 def _make_uniform(query: nn.Linear, value: nn.Linear, output: nn.Linear) -> None:
-    """Attention to all tokens alike, whose output is `_STRENGTH` times the mean; the keys stay as they are."""
+    """Make attention uniform with output `_STRENGTH` times the mean; the keys are unchanged."""
     nn.init.zeros_(query.weight)
     for linear in (value, output):
         nn.init.eye_(linear.weight).mul_(math.sqrt(_STRENGTH))
@@ -68,8 +67,8 @@ def _make_uniform(query: nn.Linear, value: nn.Linear, output: nn.Linear) -> None
         nn.init.zeros_(linear.bias)
 
 
-def _make_silent(feed_forward: nn.Linear, *norms: nn.LayerNorm) -> None:
-    """A feed-forward part that adds nothing, and norms that only normalise."""
+def _disable_feed_forward(feed_forward: nn.Linear, *norms: nn.LayerNorm) -> None:
+    """Zero the feed-forward output and reset the norms to plain normalisation."""
     for parameter in (feed_forward.weight, feed_forward.bias, *(norm.bias for norm in norms)):
         nn.init.zeros_(parameter)
     for norm in norms:

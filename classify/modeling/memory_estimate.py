@@ -1,4 +1,4 @@
-"""How much memory and disk training takes, from a model's files alone; no torch is needed to say so."""
+"""Estimate the memory and disk space of training from a model's files alone, without torch."""
 
 from __future__ import annotations
 
@@ -13,25 +13,24 @@ from typing import Any
 from classify.modeling import safetensors_file
 
 MIB = 1 << 20
-# Bytes a trained weight takes in fp32: itself, its gradient, AdamW's two moments.
+# Bytes per trained weight in fp32: weight, gradient, AdamW's two moments.
 TRAINED = 16
 FROZEN = 4
-# Numbers in a hidden state of a micro-batch on a CPU. Steps of two to four times as many took up to 1.7 times as long
-# as in micro-batches of that size, and twice the memory: what a backward pass needs then outgrows what the C library
-# keeps of one step's memory for the next.
+# Elements of a micro-batch's hidden state on a CPU. Steps with two to four times as many took up to 1.7 times as long
+# and twice the memory: the backward pass then outgrows the memory that the C library reuses between steps.
 STATE = 3 << 20
-# Tokens of a padded micro-batch on a CPU, padding too, where texts of like length share one. A DeBERTa step of 32 texts
-# took 0.8 (long) to 1.06 (short) of the time that micro-batches of 8 rows took, with half as many tokens 0.85 to 1.0,
+# Tokens of a padded micro-batch on a CPU, with padding; texts of similar length share one. Relative to micro-batches of
+# 8 rows, a DeBERTa step of 32 texts took 0.8 (long) to 1.06 (short) of the time, with half as many tokens 0.85 to 1.0,
 # and with all texts at once 1.2 to 1.6, most of it for padding.
 PADDED_TOKENS = 1024
-# With checkpointing a layer keeps little more than its input: one of some dozens of such tensors.
+# Share of activations that a layer keeps with checkpointing: little more than its input.
 KEPT_INPUT = 1 / 16
-# What architectures call the width of a layer, its attention heads, and how many layers there are.
+# Configuration names, by architecture, of the hidden size, the attention heads and the number of layers.
 _WIDTH = ("hidden_size", "dim", "d_model")
 _HEADS = ("num_attention_heads", "n_heads", "n_head")
 _LAYERS = ("num_hidden_layers", "n_layers", "n_layer")
-# Bytes a weight, its gradient, its moments and its fp32 master take under Apex's levels 2 and 3.
-_OF_LEVEL = {"O2": (2, 2 + 4, 8 + 4), "O3": (2, 2, 4)}
+# Bytes per weight, gradient, and optimizer state (with the fp32 master weight) under Apex's O2 and O3.
+_BYTES_BY_LEVEL = {"O2": (2, 2 + 4, 8 + 4), "O3": (2, 2, 4)}
 
 
 @dataclass(frozen=True)
@@ -45,15 +44,15 @@ class Need:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Return the sum."""
         return self.weights + self.gradients + self.optimizer + self.activations
 
     def divided(self, by: int, *parts: str) -> Need:
-        """What one of `by` devices holds where these parts are cut over them."""
+        """Return the need per device if these parts are sharded over `by` devices."""
         return dataclasses.replace(self, **{part: math.ceil(getattr(self, part) / by) for part in parts})
 
     def words(self) -> str:
-        """The parts and their sum in MiB."""
+        """Format the sum and the parts in MiB."""
         parts = {
             "weights": self.weights,
             "gradients": self.gradients,
@@ -65,11 +64,11 @@ class Need:
 
 
 def count_weights(folder: Path, added_layers: int = 0) -> int:
-    """Count the parameters in a folder's safetensors files, and those of layers added like its last one."""
+    """Count the parameters in a folder's safetensors files, plus `added_layers` copies of its last layer."""
     counts = {
-        name: math.prod(one["shape"])
+        name: math.prod(tensor["shape"])
         for path in weight_files(folder)
-        for name, one in safetensors_file.header(path).items()
+        for name, tensor in safetensors_file.header(path).items()
     }
     layers = {name: int(match[1]) for name in counts if (match := re.search(r"\.(\d+)\.", name)) is not None}
     last = max(layers.values(), default=-1)
@@ -77,16 +76,16 @@ def count_weights(folder: Path, added_layers: int = 0) -> int:
 
 
 def disk_need(folder: Path, checkpoints: int, added_layers: int = 0) -> tuple[int, int]:
-    """Bytes that a run from the model in `folder` writes: the saved model alone, and with `checkpoints` beside it.
+    """Return the bytes that a run from the model in `folder` writes: the saved model, and model plus `checkpoints`.
 
-    A checkpoint holds the weights and AdamW's two moments, in fp32; the model is saved in fp32, too.
+    A checkpoint holds the weights and AdamW's two moments in fp32; the model is saved in fp32, too.
     """
     model = 4 * count_weights(folder, added_layers)
     return model, model + 3 * model * checkpoints
 
 
 def size_words(size: float) -> str:
-    """Bytes as a person reads them: "512 kB", "1.4 GB"."""
+    """Format bytes, e.g. "512 kB" or "1.4 GB"."""
     for unit in ("bytes", "kB", "MB"):
         if size < 1000:
             return f"{size:.0f} {unit}"
@@ -95,25 +94,25 @@ def size_words(size: float) -> str:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files that a model's weights are loaded from."""
-    whole = folder / "model.safetensors"
-    return [whole] if whole.exists() else sorted(folder.glob("*.safetensors"))
+    """List the files that a model's weights are loaded from."""
+    single = folder / "model.safetensors"
+    return [single] if single.exists() else sorted(folder.glob("*.safetensors"))
 
 
 def tokens_at_once(width: int) -> int:
-    """Tokens that a micro-batch holds on a CPU, at most, in an encoder of that width: 8,192 at 384."""
+    """Return the most tokens of a micro-batch on a CPU, by hidden size: 8,192 at 384."""
     return STATE // width
 
 
 def width_of(config: Mapping[str, Any]) -> int:
-    """Width of an encoder's hidden states."""
+    """Return the hidden size of an encoder."""
     return int(_number(config, _WIDTH))
 
 
 def layer_count(config: Mapping[str, Any]) -> int | None:
-    """How many layers with weights of their own an encoder has; None where its config.json does not say.
+    """Count the encoder layers with separate weights; None if config.json does not say.
 
-    ALBERT's layers share the weights of their group. One layer alone is none that can be told from the rest of a model.
+    ALBERT's layers share the weights of their group. A single layer counts as 0: it cannot be identified as repeated.
     """
     names = ("num_hidden_groups", *_LAYERS)
     count = next((config[name] for name in names if name in config), None)
@@ -125,15 +124,15 @@ def layer_count(config: Mapping[str, Any]) -> int | None:
 def layer_activations(
     config: Mapping[str, Any], tokens: float, length: float, half: bool, level: str | None = None
 ) -> float:
-    """Bytes one layer keeps for the backward pass of `tokens` tokens in texts of `length` tokens.
+    """Return the bytes one layer keeps for the backward pass of `tokens` tokens in texts of `length` tokens.
 
     Korthikanti et al., 2022, "Reducing Activation Recomputation in Large Transformer Models", section 4.1: s b h (34 +
-    5 a s / h) in half precision; in fp32 all but the dropout masks takes twice that. Measured it is 42 instead of 34 in
-    half weights (`level` O2 or O3), since a CPU computes attention of short texts in fp32, and 58 under autocast, which
-    keeps the residual stream, norms and its own copies of the weights besides.
+    5 a s / h) in half precision; in fp32 all but the dropout masks takes twice that. Measured, 34 becomes 42 with half
+    weights (`level` O2 or O3), since a CPU computes attention of short texts in fp32. Under autocast it becomes 58,
+    with residual stream, norms and half-precision copies of the weights.
     """
     wide, heads = width_of(config), _number(config, _HEADS)
-    linear, scores = (42, 5) if level in _OF_LEVEL else (58, 5) if half else (66, 9)
+    linear, scores = (42, 5) if level in _BYTES_BY_LEVEL else (58, 5) if half else (66, 9)
     return tokens * wide * (linear + scores * heads * length / wide)
 
 
@@ -149,17 +148,17 @@ def training_need(
     added_layers: int = 0,
     checkpointing: bool = False,
 ) -> Need:
-    """What a step of `rows` texts of `length` tokens takes. An estimate, rather too high.
+    """Estimate, rather too high, the memory of a step of `rows` texts of `length` tokens.
 
-    `weights` are (trained, frozen) parameters; `half` is autocast in bf16 or fp16; frozen layers keep nothing for the
-    backward pass. Vocabulary compaction, which halves a small model, is not in it.
+    `weights` counts (trained, frozen) parameters; `half` is autocast in bf16 or fp16; frozen layers keep nothing for
+    the backward pass. Vocabulary compaction, which halves a small model, is not included.
     """
     trained, frozen = weights
-    own, gradient, moments = _OF_LEVEL.get(level or "", (FROZEN, 4, 8))
+    weight, gradient, moments = _BYTES_BY_LEVEL.get(level or "", (FROZEN, 4, 8))
     layers = max(0.0, _number(config, _LAYERS) + added_layers - frozen_layers)
-    kept = layers * layer_activations(config, rows * length, length, half, level)
-    kept *= KEPT_INPUT if checkpointing else 1.0
-    return Need(own * (trained + frozen), gradient * trained, moments * trained, int(kept))
+    activations = layers * layer_activations(config, rows * length, length, half, level)
+    activations *= KEPT_INPUT if checkpointing else 1.0
+    return Need(weight * (trained + frozen), gradient * trained, moments * trained, int(activations))
 
 
 def _number(config: Mapping[str, Any], names: tuple[str, ...]) -> float:
@@ -168,10 +167,10 @@ def _number(config: Mapping[str, Any], names: tuple[str, ...]) -> float:
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a model that is computed in one go, in forward order.
+    """A part of a model, in forward order, that stays on one device.
 
-    `needs` are its bytes in training on a device; `bytes` its weights alone, which is all that comes and goes where it
-    is `frozen` with nothing trained below it.
+    `needs` are its bytes in training; `bytes` its weights alone, which suffice if it can be offloaded: `frozen`, with
+    nothing trained below it.
     """
 
     name: str
@@ -181,10 +180,10 @@ class Piece:
 
 
 def spread(pieces: list[Piece], budgets: Mapping[str, int]) -> tuple[dict[str, str], list[str]] | None:
-    """Place pieces on devices with so many bytes each, in order and evenly: ({piece: device}, those left out).
+    """Place pieces on devices within their byte budgets, in order and evenly: ({piece: device}, offloaded pieces).
 
-    Frozen pieces at the bottom are left out as far as need be, the first ones first; they are computed on the first
-    device, where the largest of them must fit beside the rest. None where the trained ones do not fit.
+    Frozen pieces at the bottom are offloaded as needed, first ones first. They are computed on the first device, so
+    the largest of them must fit there as well. None if the trained pieces do not fit.
     """
     below = next((number for number, piece in enumerate(pieces) if not piece.frozen), len(pieces))
     for left in range(below + 1):
@@ -198,14 +197,16 @@ def spread(pieces: list[Piece], budgets: Mapping[str, int]) -> tuple[dict[str, s
 
 
 def _fill(pieces: list[Piece], room: dict[str, int]) -> dict[str, str] | None:
-    """Each device gets its even share of what is left, as far as it has room; None where it does not go in."""
+    """Give each device an even share of the remaining pieces, within its room; None if they do not fit."""
     placed: dict[str, str] = {}
-    rest = list(pieces)
+    remaining = list(pieces)
     for number, (device, bytes_) in enumerate(room.items()):
-        left, later = sum(piece.needs for piece in rest), sum(list(room.values())[number + 1 :])
+        left, later = sum(piece.needs for piece in remaining), sum(list(room.values())[number + 1 :])
         share = max(left / (len(room) - number), left - later)
         used = 0
-        while rest and used + rest[0].needs <= bytes_ and (used + rest[0].needs / 2 <= share or later == 0):
-            placed[rest[0].name] = device
-            used += rest.pop(0).needs
-    return None if rest else placed
+        while (
+            remaining and used + remaining[0].needs <= bytes_ and (used + remaining[0].needs / 2 <= share or later == 0)
+        ):
+            placed[remaining[0].name] = device
+            used += remaining.pop(0).needs
+    return None if remaining else placed

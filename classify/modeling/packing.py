@@ -1,7 +1,7 @@
 """Packed and padded batches, and attention within each text of a packed row.
 
-Every layer that works token by token sees one row of T tokens, without padding. Attention alone must know where texts
-begin and end: a function registered with transformers' `AttentionInterface` receives the boundaries as a keyword.
+Token-wise layers see one row of T tokens, without padding. Only attention needs the boundaries of texts: a function
+registered with transformers' `AttentionInterface` receives them as a keyword.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from classify.modeling.kernels.base import AttentionArgs, AttentionKernel
 from classify.modeling.kernels.registry import ATTENTION
 from classify.modeling.layout import Boundaries, send
 
-# Names of attention over packed texts: by the kernels where one applies, and by torch alone.
+# Attention over packed texts: by the first kernel that applies, and by torch only.
 BY_KERNELS, BY_TORCH = "classify_packed", "classify_packed_torch"
 
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """N texts end to end: ids, positions and token types (1, T), and the boundaries."""
+    """N concatenated texts: ids, positions and token types (1, T), and the boundaries."""
 
     input_ids: torch.Tensor
     position_ids: torch.Tensor
@@ -47,7 +47,7 @@ class PackedBatch:
         )
 
     def inputs(self) -> dict[str, Any]:
-        """Return the keywords of the model's forward."""
+        """Return the keyword arguments of the model's forward."""
         types = {} if self.token_type_ids is None else {"token_type_ids": self.token_type_ids}
         return {
             "input_ids": self.input_ids, "position_ids": self.position_ids, "boundaries": self.boundaries, **types
@@ -72,7 +72,7 @@ class PaddedBatch:
         )
 
     def inputs(self) -> dict[str, Any]:
-        """Return the keywords of the model's forward."""
+        """Return the keyword arguments of the model's forward."""
         types = {} if self.token_type_ids is None else {"token_type_ids": self.token_type_ids}
         return {"input_ids": self.input_ids, "attention_mask": self.attention_mask, **types}
 
@@ -81,7 +81,7 @@ Batch = PackedBatch | PaddedBatch
 
 
 def pack(rows: Collated, first_position: int) -> PackedBatch:
-    """Pack rows in the order given; neighbouring rows of equal length share one attention call."""
+    """Pack rows in order; neighbouring rows of equal length share one attention call."""
     ids, lengths = rows.ids, rows.lengths
     starts = np.cumsum(lengths) - lengths
     positions = np.arange(len(ids)) - np.repeat(starts, lengths) + first_position
@@ -98,10 +98,10 @@ def pack(rows: Collated, first_position: int) -> PackedBatch:
 
 
 def pad_to_multiple(batch: PackedBatch, multiple: int) -> PackedBatch:
-    """Add a text of padding to a batch, so that its number of tokens is a multiple.
+    """Append a text of padding so that the number of tokens is a multiple.
 
-    Its boundaries still name the real texts' first tokens alone, so there are as many logits as before; the others do
-    not see the padding and nobody reads it, so gradients are what they were.
+    `starts` lists the real texts only, so the number of logits is unchanged. Attention stays within texts, so gradients
+    are unchanged, too.
     """
     bounds = batch.boundaries
     padding = -bounds.tokens % multiple
@@ -133,7 +133,7 @@ def pad(rows: Collated, pad_token_id: int, count: int | None = None, length: int
     if rows.types is not None:
         types = np.zeros(mask.shape, dtype=np.int64)
         types[mask] = rows.types
-    mask[len(lengths) :, 0] = True  # attention over nothing would be no number
+    mask[len(lengths) :, 0] = True  # attention over no token would be NaN
     return PaddedBatch(
         torch.from_numpy(ids),
         torch.from_numpy(mask.astype(np.int64)),
@@ -158,8 +158,8 @@ def packed_attention(
     """Compute attention within each text of a packed row.
 
     query, key, value: (1, heads, T, d). Returns (1, T, heads, d). With a `sliding_window` w a token attends to those at
-    a distance of at most w - 1, as transformers' masks for ModernBERT do. The first of the `kernels` that applies is
-    used, torch's own attention where none does.
+    a distance of at most w - 1, as in transformers' masks for ModernBERT. The first of the `kernels` that applies is
+    used, else torch's attention.
     """
     assert attention_mask is None, "packed texts carry boundaries instead of a mask"
     q, k, v = (tensor.squeeze(0).transpose(0, 1) for tensor in (query, key, value))
@@ -190,12 +190,12 @@ def _attend_by_length(
     joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
     if not args.cls_only:
         return joined
-    starts = boundaries.starts  # none for the padding
+    starts = boundaries.starts  # excludes the padding
     return joined.new_zeros(q.shape).index_copy(0, starts, joined[: len(starts)])
 
 
 def _band(length: int, window: int, device: torch.device) -> torch.Tensor:
-    """Return (length, length) True where two positions lie at most `window` apart."""
+    """Return a mask (length, length), True where two positions are at most `window` apart."""
     place = torch.arange(length, device=device)
     return (place[:, None] - place[None, :]).abs() <= window
 

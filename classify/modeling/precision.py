@@ -1,8 +1,8 @@
-"""Arithmetic of the model: fp32, tf32, bf16 or fp16, decided once and applied around forward and backward.
+"""Precision of the model: fp32, tf32, bf16 or fp16, chosen once and applied to forward and backward passes.
 
-Apex's names (https://nvidia.github.io/apex/amp.html) are understood too. O0 is fp32. O1 is autocast: weights in fp32,
-products in half precision, with a gradient scaler under fp16. O2 keeps the weights themselves in half precision, norms
-in fp32, and lets the optimizer move fp32 masters of them (Micikevicius et al., 2018, "Mixed Precision Training",
+Apex's levels (https://nvidia.github.io/apex/amp.html) are supported. O0 is fp32. O1 is autocast: weights in fp32,
+products in half precision, with a gradient scaler under fp16. O2 keeps weights in half precision and norms in fp32;
+the optimizer updates fp32 master weights (Micikevicius et al., 2018, "Mixed Precision Training",
 section 3.1). O3 is half precision throughout.
 """
 
@@ -22,20 +22,20 @@ from classify.launch import accelerators
 from classify.launch.accelerator import Accelerator
 from classify.modeling.kernels.linear import capabilities
 
-# Width of hidden states from which a CPU's bf16 products save more than rounding to bf16 takes.
+# Hidden size from which bf16 products on a CPU save more time than rounding to bf16 costs.
 _WIDE = 256
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
-# A weight and the fp32 copy of it. The optimizer moves those of trained weights; others lie in main memory.
+# Weight: its fp32 master. The optimizer updates the masters of trained weights; the others are in main memory.
 Masters = dict[nn.Parameter, nn.Parameter]
 
 
 @dataclass(frozen=True)
 class Precision:
-    """The precision in force: its name, the type of products (None for fp32 and tf32), and why it was chosen.
+    """The precision: its name, the dtype of products (None for fp32 and tf32), and the reason for it.
 
     `level` is 1 for autocast, 2 for half weights with fp32 masters, 3 for half precision throughout. Scores are
-    computed in full precision, as any program computes them from the folder that comes out, unless weights are half or
-    `for_scores`. `automatic`: nobody asked for it.
+    computed in fp32, as from the saved folder, unless weights are half or `for_scores`. `automatic` is true for a
+    default that no flag requested.
     """
 
     name: str
@@ -47,35 +47,35 @@ class Precision:
     automatic: bool = False
 
     def autocast(self, training: bool) -> contextlib.AbstractContextManager[Any]:
-        """The context of a forward pass with weights in fp32."""
+        """Return the autocast context of a forward pass with weights in fp32."""
         if self.half is None or not (training or self.for_scores):
             return contextlib.nullcontext()
         return torch.autocast(self.device_type, dtype=self.half)
 
     @property
     def rounds(self) -> bool:
-        """Whether products are rounded to fewer bits than fp32 has."""
+        """Return whether products have fewer bits than fp32."""
         return self.half is not None or self.name == "tf32"
 
     @property
     def rounds_weights(self) -> bool:
-        """Whether the model computes with other weights than those that are saved."""
+        """Return whether the model computes with weights that differ from the saved ones."""
         return self.half is not None and self.level != 1
 
     @property
     def scales_gradients(self) -> bool:
-        """Whether small gradients have to be kept from vanishing; not where fp16 ones reach the optimizer itself."""
+        """Return whether gradients are scaled against underflow; not if the optimizer gets fp16 ones (O3)."""
         return self.half is torch.float16 and self.level in (1, 2)
 
     def scaler(self) -> torch.amp.GradScaler:
-        """The gradient scaler: at work where gradients are scaled, passing everything through otherwise."""
+        """Return the gradient scaler, disabled if gradients are not scaled."""
         return torch.amp.GradScaler(self.device_type, enabled=self.scales_gradients)
 
     def cast_to_half(self, model: nn.Module) -> Masters:
-        """Turn a model's weights to half precision where this precision wants it; returns the masters, if any.
+        """Cast a model's weights to half precision at levels 2 and 3; return the masters, if any.
 
-        At level 2 all weights have one, and the norms stay in fp32 and hand on what they get in half precision. At
-        level 3 frozen weights have one, since rounding must not change for good what is not trained.
+        At level 2 all weights have a master, and the norms stay in fp32 with half-precision outputs. At level 3 only
+        frozen weights have one, so that rounding does not change them permanently.
         """
         if self.half is None or self.level < 2:
             return {}
@@ -86,9 +86,9 @@ class Precision:
                 norm.register_forward_pre_hook(_widen)
                 norm.register_forward_hook(_narrow)
         masters: Masters = {}
-        whole = {id(p) for norm in norms for p in norm.parameters()} if self.level == 2 else set()
+        in_fp32 = {id(p) for norm in norms for p in norm.parameters()} if self.level == 2 else set()
         for parameter in model.parameters():
-            if id(parameter) not in whole:
+            if id(parameter) not in in_fp32:
                 if not parameter.requires_grad:
                     masters[parameter] = nn.Parameter(parameter.detach().to("cpu", copy=True), requires_grad=False)
                 elif self.level == 2:
@@ -102,7 +102,7 @@ FP32 = Precision("fp32", None, "the default", "cpu")
 
 @contextlib.contextmanager
 def full_precision() -> Iterator[None]:
-    """Inside, products of fp32 numbers are computed in fp32, also where a run asks for tf32."""
+    """Compute products of fp32 numbers in fp32 inside, even if the run uses tf32."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -112,7 +112,7 @@ def full_precision() -> Iterator[None]:
 
 
 def restore_fp32(model: nn.Module, masters: Masters) -> None:
-    """Undo `Precision.cast_to_half`: all weights in fp32 again, those with a master as exact as it is."""
+    """Undo `Precision.cast_to_half`: restore fp32 weights, from masters where they exist."""
     for parameter in model.parameters():
         parameter.data = masters.get(parameter, parameter).data.to(parameter.device, torch.float32)
     for module in model.modules():
@@ -132,7 +132,7 @@ def copy_grads_to_masters(masters: Masters) -> None:
 
 @torch.no_grad()
 def copy_from_masters(masters: Masters) -> None:
-    """Round the masters to the weights that the model computes with."""
+    """Round the trained masters into the weights of the model."""
     trained = {weight: master for weight, master in masters.items() if master.requires_grad}
     if trained:
         torch._foreach_copy_(tuple(trained), tuple(trained.values()))
@@ -143,77 +143,74 @@ def _is_norm(module: nn.Module) -> bool:
 
 
 def _widen(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Hook before a norm: its input in fp32."""
-    return tuple(one.float() if isinstance(one, torch.Tensor) else one for one in args)
+    """Cast the input of a norm to fp32 (forward pre-hook)."""
+    return tuple(arg.float() if isinstance(arg, torch.Tensor) else arg for arg in args)
 
 
 def _narrow(module: Any, args: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
-    """Hook behind a norm: its output in the type that the other weights have."""
+    """Cast the output of a norm to the dtype of the other weights (forward hook)."""
     return output if module.half is None else output.to(module.half)
 
 
 def for_prediction(name: str, device: torch.device) -> Precision:
-    """The precision of `classify predict`: fp32, or what was asked for; see `choose_precision`."""
+    """Return the precision of `classify predict`: fp32, or the requested one; see `choose_precision`."""
     precision = choose_precision(name, device)
     return dataclasses.replace(precision, for_scores=not precision.automatic)
 
 
 def choose_precision(name: str, device: torch.device, opt_level: str | None = None) -> Precision:
-    """The precision asked for, or for "auto" bf16 on GPUs that have it, else fp32.
+    """Return the requested precision; for "auto" bf16 on GPUs that support it, else fp32.
 
-    A CPU may train in another one, see `faster_on_cpu`, which wants to know the model.
-    Raises InputError where the device cannot do what was asked. Sets torch's float32 matmul mode for tf32.
+    A CPU may train in another one, see `faster_on_cpu`, which depends on the model. Raises InputError if the device
+    does not support the request. Sets torch's float32 matmul mode for tf32.
     """
     kind, accelerator = device.type, accelerators.of(device.type)
     if opt_level == "O0":
         return Precision("fp32", None, "--opt-level O0: everything in full precision", kind)
     if name == "fp16" and not accelerator.has_fp16:
         raise InputError(
-            "--precision fp16 needs a GPU: a CPU has no fast half-precision arithmetic, and small gradients "
-            "would vanish; use bf16 or fp32."
+            "--precision fp16 needs a GPU: on a CPU fp16 is slow and small gradients underflow; use bf16 or fp32."
         )
     if opt_level is not None:
-        return _of_level(opt_level, name, accelerator)
+        return _precision_for_level(opt_level, name, accelerator)
     if name == "auto":
         if accelerator.prefers_bf16():
-            why = "this GPU computes in bfloat16; scores are computed in fp32"
+            why = "this GPU supports bfloat16; scores are computed in fp32"
             return Precision("bf16", torch.bfloat16, why, kind, automatic=True)
-        return Precision("fp32", None, f"full precision, the safe choice on {kind}", kind, automatic=True)
+        return Precision("fp32", None, f"full precision, the default on {kind}", kind, automatic=True)
     if name == "tf32":
         if not accelerator.has_tf32:
-            raise InputError(
-                f"--precision tf32 exists on NVIDIA GPUs only. Got device {kind} instead; use fp32 or bf16."
-            )
+            raise InputError(f"--precision tf32 needs an NVIDIA GPU. Got device {kind} instead; use fp32 or bf16.")
         torch.set_float32_matmul_precision("high")
     return Precision(name, HALF.get(name), "as requested", kind)
 
 
 def multiplies_bf16() -> bool:
-    """Whether this x86 processor has instructions for products in bf16; False where an older torch cannot tell."""
+    """Return whether this x86 processor has bf16 matrix instructions; False if torch is too old to tell."""
     return any(capabilities().get(name) for name in ("avx512_bf16", "amx_bf16"))
 
 
 def for_training(name: str, why: str) -> Precision:
-    """The precision, "bf16" or "fp32", that a CPU trains in where none was asked for."""
+    """Return the default training precision of a CPU, "bf16" or "fp32"."""
     return Precision(name, HALF.get(name), why, "cpu", automatic=True)
 
 
 def faster_on_cpu(width: int) -> Precision:
-    """What a processor that multiplies bf16 trains packed texts in, with hidden states that wide."""
+    """Return the faster training precision, by hidden size, of a CPU with bf16 instructions."""
     if width >= _WIDE:
         return for_training("bf16", "this processor multiplies bfloat16 faster; scores are computed in fp32")
     return for_training("fp32", "full precision, as fast in a model this narrow")
 
 
-def _of_level(opt_level: str, name: str, accelerator: Accelerator) -> Precision:
-    """Apex's O1, O2 or O3; its half precision is fp16, which becomes bf16 on CPUs and where that was asked for."""
+def _precision_for_level(opt_level: str, name: str, accelerator: Accelerator) -> Precision:
+    """Return Apex's O1, O2 or O3 with fp16, or with bf16 on CPUs or if requested."""
     short = name if name in HALF else "fp16" if accelerator.has_fp16 else "bf16"
     why = "" if short == "fp16" else ", bf16 was requested" if name == "bf16" else ", a CPU has no fast fp16"
     scaler = " with a gradient scaler" if short == "fp16" else ""
     names = {
         "O1": (short, f"autocast{scaler}"),
         "O2": (f"{short} weights, fp32 masters", f"norms in fp32{scaler and ' and a gradient scaler'}"),
-        "O3": (f"{short} throughout", "the fastest and the least exact"),
+        "O3": (f"{short} throughout", "fastest, least accurate"),
     }
     full, words = names[opt_level]
     return Precision(full, HALF[short], f"--opt-level {opt_level}: {words}{why}", accelerator.kind, int(opt_level[1]))

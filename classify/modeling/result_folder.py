@@ -1,4 +1,4 @@
-"""A trained model in its folder: what transformers loads, and classify.json with what prediction must repeat."""
+"""Save and read a trained model: the files of transformers, and classify.json with the settings of prediction."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ from classify.data.files import atomic_dir, write_json
 from classify.errors import InputError
 from classify.modeling import safetensors_file
 
-# Of classify.json; a higher one may ask prediction for what this version does not know.
+# Version of classify.json; this program may not support a higher one.
 FORMAT = 1
 
 
 def save_model(folder: Path, stock: Any, weights: dict[str, Any], tokenizer: Any, settings: dict[str, Any]) -> None:
-    """Write what transformers loads (config, safetensors, tokenizer) and classify.json into the output folder.
-
-    `weights` is the state dict in full: a sharded model holds a part of it only.
-    """
+    """Save config, weights, tokenizer and classify.json; `weights` is the full state dict, also of a sharded model."""
     with atomic_dir(folder) as temporary:
         tokenizer.model_max_length = settings["max_length"]
         tokenizer.save_pretrained(temporary)
@@ -28,7 +25,7 @@ def save_model(folder: Path, stock: Any, weights: dict[str, Any], tokenizer: Any
 
 
 def read_settings(folder: str) -> dict[str, Any]:
-    """classify.json of a result folder. Raises InputError where the folder is no result of this program."""
+    """Return classify.json of a result folder. Raises InputError if it is not a result folder of this program."""
     path = Path(folder)
     if not path.is_dir():
         raise InputError(f"--model {folder}: no such folder. Expected the output folder of a training run.")
@@ -46,7 +43,7 @@ def read_settings(folder: str) -> dict[str, Any]:
         raise InputError(
             f"--model {folder}: classify.json must be of format {FORMAT}. Got "
             + (f"one without {missing[0]!r}" if missing else f"format {settings.get('format')!r}")
-            + " instead; predict with the version of this program that trained it (run.json names it)."
+            + " instead; predict with the version that trained the model (see run.json)."
         )
     try:
         safetensors_file.header(path / "model.safetensors")
@@ -58,7 +55,7 @@ def read_settings(folder: str) -> dict[str, Any]:
 
 
 def labels_of(folder: str) -> list[str]:
-    """The class names of a result folder, by class number. Raises InputError where its config.json has none."""
+    """Return the class names of a result folder, by class index. Raises InputError if its config.json has none."""
     try:
         names = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))["id2label"]
         return [names[str(number)] for number in range(len(names))]
@@ -70,7 +67,7 @@ def labels_of(folder: str) -> list[str]:
 
 
 def fingerprint(folder: str) -> str:
-    """A text that differs between result folders whose predictions may."""
+    """Return a hash of the files that determine the predictions of a result folder."""
     digests = []
     for name in ("classify.json", "config.json", "tokenizer.json", "model.safetensors"):
         if (Path(folder) / name).exists():

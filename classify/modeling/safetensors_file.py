@@ -1,4 +1,4 @@
-"""A safetensors file without its weights: what stands in it, and whether it is whole."""
+"""Read the header of a safetensors file and check that the file is complete."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 
 def header(path: Path) -> dict[str, dict[str, Any]]:
-    """Type, shape and place of each tensor, by name (https://github.com/huggingface/safetensors, "Format").
+    """Return dtype, shape and offsets of each tensor, by name (https://github.com/huggingface/safetensors, "Format").
 
-    Raises ValueError, whose words follow the file's name, where the file is cut off or is none of that format.
+    Raises ValueError if the file is truncated or not safetensors; its message continues the file's name.
     """
     size = path.stat().st_size
     try:
@@ -20,8 +20,8 @@ def header(path: Path) -> dict[str, dict[str, Any]]:
             if length > size:
                 raise ValueError
             content = json.loads(file.read(length))
-        tensors = {name: one for name, one in content.items() if name != "__metadata__"}
-        end = 8 + length + max((one["data_offsets"][1] for one in tensors.values()), default=0)
+        tensors = {name: tensor for name, tensor in content.items() if name != "__metadata__"}
+        end = 8 + length + max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
     except (struct.error, ValueError, AttributeError, TypeError, KeyError, IndexError):
         raise ValueError("is no safetensors file, or was cut off") from None
     if end != size:

@@ -1,4 +1,4 @@
-"""Verify on real rows that packed and padded texts have the same logits and gradients, and pack if they do."""
+"""Enable packing if packed and padded texts have the same logits and gradients on real rows."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from classify.modeling.classifier import Classifier
 from classify.modeling.cls_hooks import find_encoder
 from classify.modeling.precision import full_precision
 
-# In fp32 packed and padded texts differ by rounding alone, below 1e-5 of the difference between texts.
+# In fp32 packed and padded texts differ by rounding only, below 1e-5 of the difference between texts.
 _ROUNDING = 1e-3
-# Where products are rounded to fewer bits, packed texts may be so many times as far from full precision as padded ones
-# are. With MiniLM in bf16 they were 0.7 to 1.7 times as far; with a boundary one token off 30 to 130 times, with two
-# texts that see each other, or a doubled gradient of the queries, at least 19 times.
+# Below fp32: the most that packed texts may differ from fp32, relative to padded ones. With MiniLM in bf16 they differ
+# 0.7 to 1.7 times as much; with a boundary one token off 30 to 130 times; with attention between two texts, or a
+# doubled gradient of the queries, at least 19 times.
 _TIMES_ROUNDING = 5.0
 
 Rows = npt.NDArray[np.int64]
@@ -38,22 +38,22 @@ def verify_packing(
     *,
     training: bool = True,
 ) -> str:
-    """Pack if packed and padded texts agree on a few real rows; return why it came out as it did.
+    """Enable packing if packed and padded texts agree on a few real rows; return the reason.
 
-    The model is on its device and its precision set, so that what is compared is what will run: in training the
-    kernels of forward and backward pass, and those that scores are computed with. Dropout is off. A collective. Raises
-    InputError where packing is `requested` and cannot be had.
+    Device and precision of the model must be set, so that the kernels of the run are compared: forward and backward
+    pass of training, and scoring. Dropout is off. A collective. Raises InputError if packing is `requested` but not
+    possible.
     """
     if world.accelerator.static_shapes and requested != "packed":
         classifier.pad_for(world.accelerator)
-        return "to powers of two, so that nothing is recompiled in each step"
+        return "to powers of two, to avoid recompilation"
     if requested == "padded":
         classifier.use_packing(False)
         return "as requested"
     kind = classifier.model.config.model_type
     reason, fault = "outputs match padded batches", None
     if find_encoder(classifier.model) is None or not getattr(classifier.model, "_supports_attention_backend", False):
-        fault = f"{kind} has no exchangeable attention"
+        fault = f"{kind} does not support custom attention"
     else:
         longest_first = rows[np.argsort(-tokens.lengths[rows], kind="stable")]
         sample = longest_first[np.unique(np.linspace(0, len(rows) - 1, num=min(8, len(rows))).astype(np.int64))]
@@ -73,7 +73,7 @@ def verify_packing(
 def _differences_in_memory(
     classifier: Classifier, tokens: Tokens, rows: Rows, device: torch.device, training: bool
 ) -> dict[str, tuple[float, float]]:
-    """Compare the rows, longest first, or the shorter half of them where memory runs out."""
+    """Compare the rows, longest first; if memory runs out, the shorter half of them."""
     while True:
         differences, _ = attempt(
             partial(_packed_differences, classifier, tokens, rows, device, training), device, last=len(rows) == 1
@@ -86,10 +86,10 @@ def _differences_in_memory(
 def _packed_differences(
     classifier: Classifier, tokens: Tokens, rows: Rows, device: torch.device, training: bool
 ) -> dict[str, tuple[float, float]]:
-    """Return how far packed texts lie from each text alone in full precision: {what: (difference, allowed)}.
+    """Compare packed texts with single texts in fp32: {output: (difference, threshold)}.
 
-    Logits as a share of the largest difference between texts, since those of a random head are all nearly alike;
-    gradients as a share of the largest. Infinite where the packed pass fails.
+    Logits are relative to the largest difference between texts, since those of a random head are nearly equal;
+    gradients to the largest. Infinite if the packed pass fails.
     """
     precision, was_training = classifier.precision, classifier.training
     half = precision.half if training else None
@@ -119,10 +119,10 @@ def _packed_differences(
         classifier.train(was_training)
     differences = {}
     for what, expected in exact.items():
-        # One text alone has nothing to differ from.
+        # A single text has no difference between texts.
         zero = expected.mean(dim=0) if what != "gradients" and len(rows) > 1 else 0.0
         scale = max(float((expected - zero).abs().max()), 1e-6 if what != "gradients" else 1e-30)
-        shares = [float((other[what] - expected).abs().max()) / scale for other in (packed, rounded)]
+        shares = [float((actual[what] - expected).abs().max()) / scale for actual in (packed, rounded)]
         differences[what] = (shares[0], max(_ROUNDING, _TIMES_ROUNDING * shares[1]))
     return differences
 
@@ -130,10 +130,10 @@ def _packed_differences(
 def _outputs(
     classifier: Classifier, tokens: Tokens, batches: list[Rows], device: torch.device, gradients: bool
 ) -> dict[str, torch.Tensor]:
-    """Compute logits (N, classes) of the rows of some batches and, where something is trained, their gradients.
+    """Compute logits (N, classes) of the rows of some batches and, if layers are trained, gradients (T, H).
 
-    These are the summed first logit's, (T, H), with respect to the states of all tokens that go into the lowest layer
-    that is trained: they come through every attention that training goes back through.
+    These are of the sum of first logits with respect to the input of the lowest trained layer, so they pass through
+    every attention of the backward pass.
     """
     logits: list[torch.Tensor] = []
     collected: list[torch.Tensor] = []
@@ -152,7 +152,7 @@ def _outputs(
                 output = classifier.logits(classifier.batch(tokens, rows).to(device)).float()
                 logits.append(output.detach().cpu())
                 if states:
-                    # Times 1,024, so that none vanishes in fp16; a gradient scaler does the same in training.
+                    # Times 1,024 against underflow in fp16, as a gradient scaler does in training.
                     (gradient,) = torch.autograd.grad(1024 * output[:, 0].sum(), states)
                     collected.append(gradient.flatten(0, 1)[: int(tokens.lengths_of(rows).sum())].float().cpu())
     finally:

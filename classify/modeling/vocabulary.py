@@ -1,11 +1,11 @@
-"""An embedding table of the tokens that occur.
+"""Compact the word embeddings to the tokens that occur in the data.
 
-After tokenising it is known which tokens occur. The others' embeddings can receive no gradient, so they leave the
-model, the optimizer, the clipping, the exchange between ranks and the checkpoints, and come back, bit for bit, when
-the model is saved. With the default model that is half of all parameters, with XLM-RoBERTa two thirds.
+Embeddings of other tokens get no gradient. They are removed from model, optimizer, clipping, all-reduce and
+checkpoints, and restored, bit for bit, when the model is saved. That is half of all parameters of the default model
+and two thirds of XLM-RoBERTa's.
 
-Stock AdamW would shrink the embeddings of tokens that never occur by its weight decay in each step. Here they keep
-their values, whether the table is compact or not.
+Stock AdamW would shrink unused embeddings by weight decay in each step. Here they keep their values, with a compact
+table or a full one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import nn
 
 from classify.data.tokenize import Tokens
 
-# Below this share of rows saved a compact table is not worth another indirection.
+# Least share of rows saved for which a compact table is worth the indirection.
 _WORTH = 0.1
 _BLOCK = 1 << 22
 
@@ -31,7 +31,7 @@ class Vocabulary:
     """The token ids that occur: `used` (n,) ascending. Row i of a compact table is row used[i] of the full one.
 
     `name` is the table's key in the state dict, `full` (V, H) its values before training. `renumber` (V,) maps ids to
-    rows of the compact table; None where the table stayed whole.
+    rows of the compact table; None if the table is not compact.
     """
 
     used: npt.NDArray[np.int64]
@@ -41,7 +41,7 @@ class Vocabulary:
 
     @property
     def compacted(self) -> bool:
-        """Whether the model holds the compact table."""
+        """Return whether the model has the compact table."""
         return self.renumber is not None
 
     def map_ids(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -49,7 +49,7 @@ class Vocabulary:
         return ids if self.renumber is None else self.renumber[ids].astype(np.int64)
 
     def expand(self, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return weights with the full table: trained rows where tokens occur, the values before training elsewhere."""
+        """Return weights with the full table: trained rows for used tokens, initial values for the others."""
         place = torch.from_numpy(self.used)
         trained = weights[self.name] if self.compacted else weights[self.name][place]
         table = self.full.clone()
@@ -57,7 +57,7 @@ class Vocabulary:
         return {**weights, self.name: table}
 
     def without_table(self) -> Vocabulary:
-        """Return the same without the values before training, which can be large, for processes that write nothing."""
+        """Return a copy without `full`, which can be large, for processes that save nothing."""
         return dataclasses.replace(self, full=self.full.new_empty(0))
 
     def as_tensor(self) -> torch.Tensor:
@@ -68,10 +68,10 @@ class Vocabulary:
 def make_vocabulary(
     model: Any, tables: Sequence[Tokens], kept_ids: Iterable[int], *, compact: bool = True
 ) -> Vocabulary | None:
-    """Find the tokens of all `tables` and cut the word embeddings of a stock model to them.
+    """Find the tokens of all `tables` and cut the word embeddings of a stock model to them and `kept_ids`.
 
-    `kept_ids` are kept as well. With `compact` off, or where little would be saved, the table stays whole. None where
-    the model has no plain table of its own; nothing is changed then.
+    The table stays full if `compact` is False or little would be saved. Returns None, without changes, if the model has
+    no plain, untied table.
     """
     table = model.get_input_embeddings()
     names = [name for name, p in model.named_parameters(remove_duplicate=False) if p is getattr(table, "weight", None)]

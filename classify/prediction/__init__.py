@@ -1,1 +1,1 @@
-"""A result folder and a table to predictions; nothing of training is imported here."""
+"""Prediction with a result folder; imports no training code."""

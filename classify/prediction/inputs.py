@@ -1,4 +1,4 @@
-"""All that can be known to be wrong with a prediction before torch is imported and before anything is written."""
+"""Validate the inputs of a prediction before torch is imported and anything is written."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from classify.tasks.registry import trained_task
 def check_prediction(
     model: str, data: str, out: str, text_column: str | None, reading: ReadOptions | None = None
 ) -> tuple[Table, str]:
-    """The table to predict and its text column, once everything that can be wrong has been looked at."""
+    """Validate all inputs; return the table to predict and its text column. Raises InputError."""
     settings = read_settings(model)
     trained_on = (settings["text_column"],)
     table = read_table(data, options=replace(reading or ReadOptions(), columns=trained_on))
     column = find_text_column(table, text_column, settings["text_column"])
     check_columns_free(table, trained_task(settings.get("task"), labels_of(model)).prediction_columns())
-    if launcher.checks_folders():  # on another machine the folder may be missing: nobody writes there
+    if launcher.checks_folders():  # other machines may lack the folder; they do not write
         _check_out(Path(out), out, data)
     return table, column
 
@@ -35,11 +35,13 @@ def _check_out(path: Path, out: str, data: str) -> None:
     if path.is_dir():
         raise InputError(f"--out {out}: expected a file name. Got a folder instead.")
     if path.exists() and not path.is_file():
-        raise InputError(f"--out {out}: expected the name of a file. Got a device or a pipe instead.")
+        raise InputError(f"--out {out}: expected a file name. Got a device or a pipe instead.")
     if path.exists() and Path(data).exists() and path.samefile(data):
-        raise InputError(f"--out {out}: this is the table itself; give another name.")
+        raise InputError(f"--out {out}: this is the table itself; give another file name.")
     if not path.absolute().parent.is_dir():
-        raise InputError(f"--out {out}: the folder {path.parent} does not exist; make it first.")
+        raise InputError(f"--out {out}: the folder {path.parent} does not exist; create it first.")
     reason = why_not_writable(path.absolute().parent)
     if reason is not None:
-        raise InputError(f"--out {out}: the folder {path.parent} is not writable ({reason}); name a file in another.")
+        raise InputError(
+            f"--out {out}: the folder {path.parent} is not writable ({reason}); give a file in another folder."
+        )

@@ -1,4 +1,4 @@
-"""Predict with a result folder: texts from Python, or a table; nothing of training is imported here."""
+"""Predict texts or tables with a result folder; imports no training code."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from classify.tasks.registry import trained_task
 
 @dataclass
 class Predictor:
-    """A trained classifier. Several threads may use it at once, where it runs in one process."""
+    """A trained classifier. In a single process it is thread-safe."""
 
     classifier: Classifier
     tokenizer: Any
@@ -51,18 +51,18 @@ class Predictor:
         self.world.close(error)
 
     def close(self) -> None:
-        """Leave the process group; the predictor cannot be used any more."""
+        """Leave the process group; the predictor cannot be used afterwards."""
         self.world.close()
 
     @property
     def labels(self) -> list[str]:
-        """Class names, by class number."""
+        """Return the class names, by class index."""
         return self.task.labels
 
     def probabilities(self, texts: Iterable[str]) -> npt.NDArray[np.float64]:
-        """Return (len(texts), classes) probabilities, each text read as in training.
+        """Return probabilities (len(texts), classes), with the preprocessing of training.
 
-        Raises TypeError where a text is no string, ValueError where the predictor is closed.
+        Raises TypeError if a text is not a string, ValueError if the predictor is closed.
         """
         if self.world.closed:
             raise ValueError(f"{self.folder}: the classifier is closed; load it again.")
@@ -72,18 +72,18 @@ class Predictor:
         return self.predict_tokens(self.tokenize(texts))
 
     def tokenize(self, texts: Sequence[str], digest: str | None = None) -> Tokens:
-        """Tokenise texts; with their `digest` ids are cached, see `classify.data.tokenize`.
+        """Tokenise texts; with their `digest` the ids are cached, see `classify.data.tokenize`.
 
-        Raises InputError where the tokenizer is not that of the model.
+        Raises InputError if the tokenizer does not match the model.
         """
         tokens = tokenize(self.tokenizer, texts, self.settings["max_length"], digest=digest)
         check_ids(tokens, self.tokenizer, self.classifier.model.get_input_embeddings(), self.folder)
         return tokens
 
     def predict_tokens(self, tokens: Tokens) -> npt.NDArray[np.float64]:
-        """Return (len(tokens), classes) probabilities of tokenised texts, at least one."""
+        """Return probabilities (len(tokens), classes) of tokenised texts, at least one."""
         rows = np.arange(len(tokens))
-        with self._preparing:  # threads share the classifier; the first call decides for all
+        with self._preparing:  # threads share the classifier; the first call prepares it
             if not self._is_ready:
                 self.classifier.to(self.world.device)
                 verify_packing(self.classifier, tokens, rows, self.world, training=False)
@@ -93,7 +93,7 @@ class Predictor:
 
 
 def _as_texts(texts: Iterable[str]) -> list[str]:
-    """List the strings of a list, an array or a column. Raises TypeError for anything else."""
+    """Convert a list, array or column of strings to a list. Raises TypeError for anything else."""
     expected = "texts must be a list of strings. Got"
     if isinstance(texts, str):
         raise TypeError(f"{expected} the string {texts!r} instead.")
@@ -107,15 +107,15 @@ def _as_texts(texts: Iterable[str]) -> list[str]:
 
 
 def start_world(use_cpu: bool) -> World:
-    """Take the device of this process; behind a launcher the processes share the work, and meet here."""
+    """Set up the device of this process and, behind a launcher, the process group."""
     return start(plan_here(use_cpu, local_rank=-1, strategy="auto" if launcher.is_launched() else "none"))
 
 
 def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "auto") -> Predictor:
     """Load a result folder, e.g. `classify.load_classifier("runs/my-1").probabilities(["..."])`.
 
-    Behind a launcher all processes share the work: each calls `probabilities` with the same texts, gets all results,
-    and closes the predictor, or uses it as a context manager. Raises InputError where the folder is no result.
+    Behind a launcher the texts are sharded: each process calls `probabilities` with the same texts, gets all results,
+    and closes the predictor, or uses it as a context manager. Raises InputError if it is no result folder.
     """
     quiet_libraries()
     with launcher.forward_errors(lambda: start_world(use_cpu)):
@@ -126,7 +126,7 @@ def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "aut
     world = start_world(use_cpu)
     try:
         world.raise_if_any_rank_failed(None)
-        if world.distributed:  # or reading the model once more would be for nothing
+        if world.distributed:  # the fingerprint reads the whole model
             world.check_same({"model": fingerprint(folder), "precision": precision})
         classifier.install_kernels(world.device)
         classifier.set_precision(for_prediction(precision, world.device))
@@ -139,10 +139,9 @@ def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "aut
 def predict_table(
     predictor: Predictor, table: Table, text_column: str, out: Path, *, escape_formulas: bool = False
 ) -> list[str]:
-    """Write a table that `check_prediction` accepted with its predictions, every row once, in the file's order.
+    """Write a table that `check_prediction` accepted with its predictions, in file order; return notes for the user.
 
-    Returns notes on the texts, to be read before the predictions are trusted. A collective; the main process writes.
-    Raises InputError where the processes were given different tables.
+    A collective; the main process writes. Raises InputError if the processes read different tables.
     """
     digest = table.digest(text_column)
     predictor.world.check_same({"data": digest})
@@ -161,8 +160,8 @@ def predict_table(
     notes = [f"{table.path} {note}" for note in table.notes]
     trained_on = predictor.settings["text_column"]
     if text_column != trained_on:
-        notes.append(f"texts are those of column {text_column!r}; the model was trained on {trained_on!r}")
+        notes.append(f"texts are from column {text_column!r}; the model was trained on column {trained_on!r}")
     if not table.has_names:
-        notes.append(f"{table.path} has no header: its first row was predicted, too")
+        notes.append(f"{table.path} has no header; its first row was predicted, too")
     more = (empty_texts(table, text_column), note_unknown(tokens, predictor.tokenizer))
     return [*notes, *(note for note in more if note is not None)]

@@ -1,1 +1,1 @@
-"""What depends on what a label is: one file a task, behind `classify.tasks.base.Task`."""
+"""Tasks, one file each; `classify.tasks.base.Task` is their interface."""

@@ -1,4 +1,4 @@
-"""What a task answers: everything that depends on what a label is."""
+"""The interface of a task: everything that depends on the kind of label."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ Array = npt.NDArray[Any]
 
 
 class Loss(Protocol):
-    """What is minimised. Sums, not means: rows of a step are divided among ranks and micro-batches."""
+    """The training loss, as sums: the rows of a step are spread over ranks and micro-batches."""
 
     def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Sum over rows of weight times loss; logits (n, outputs), truth of the same n rows."""
+        """Return the weighted sum of the losses of n rows; logits (n, outputs)."""
         ...
 
     def weight_sum(self, targets: Array) -> float:
-        """Sum of the rows' weights, by which a step's loss is divided."""
+        """Return the sum of the row weights, by which a step's loss is divided."""
         ...
 
     def pad_targets(self, targets: Array, rows: int) -> Array:
-        """The truth of a batch that is filled up to `rows` with rows that count for nothing."""
+        """Pad targets to `rows` rows with ones that the loss ignores."""
         ...
 
 
 class Task(ABC):
-    """What the labels of a table mean. `labels` are the names of the model's outputs, in their order.
+    """The meaning of a table's labels. `labels` are the names of the model's outputs, in order.
 
-    Implementations import torch inside `loss` alone: a task is made before the arguments are known to be good.
+    Implementations import torch inside `loss` only: tasks are created before the arguments are validated.
     """
 
     name: ClassVar[str]
-    problem_type: ClassVar[str]  # transformers' word, in config.json
-    primary: ClassVar[str]  # the metric that runs are compared by
-    share: ClassVar[str | None] = None  # the metric, if any, that is a share of the rows: it has a standard error
+    problem_type: ClassVar[str]  # of transformers, in config.json
+    primary: ClassVar[str]  # the metric for comparing runs
+    share: ClassVar[str | None] = None  # the metric, if any, that is a proportion of rows
 
     def __init__(self, labels: Sequence[str]):
         self.labels = list(labels)
@@ -55,58 +55,66 @@ class Task(ABC):
     @classmethod
     @abstractmethod
     def of(cls, tables: InputTables) -> Self:
-        """The task of these tables. Raises InputError where their labels do not fit it."""
+        """Create the task for these tables. Raises InputError if their labels do not fit it."""
 
     @abstractmethod
     def decision(self) -> Decision:
-        """What the labels were taken for, for the person."""
+        """Describe the task for the log."""
 
     @abstractmethod
     def encode(self, table: Table, column: str, known_from: str) -> Array:
-        """The truth (rows, ...) of a table. Raises InputError naming labels that `known_from` does not have."""
+        """Return the targets (rows, ...) of a table. Raises InputError for labels that are not in `known_from`."""
 
     @abstractmethod
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
-        """What training on rows of this truth minimises."""
+        """Return the loss for training on these targets."""
 
     @abstractmethod
     def fit_head(self, features: npt.NDArray[np.float32], targets: Array) -> tuple[Array, Array]:
-        """Weights (outputs, width) and biases (outputs,) of an output layer that reads (rows, width) features."""
+        """Fit an output layer on features (rows, width); return weights (outputs, width) and biases (outputs,)."""
 
     @abstractmethod
     def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
-        """What the logits (rows, outputs) say of each output."""
+        """Return the probability of each output from logits (rows, outputs)."""
 
     @abstractmethod
     def decide(self, probabilities: npt.NDArray[np.float64]) -> Array:
-        """What is predicted, in the form of `encode`."""
+        """Return the predictions in the form of `encode`."""
 
     @abstractmethod
     def metrics(self, predicted: Array, targets: Array) -> dict[str, float]:
-        """Metrics of predictions in the form of `encode`, the first one for the head's start and the baselines."""
+        """Compute metrics of predictions in the form of `encode`, first the one for probe and baselines."""
 
     @abstractmethod
     def score(self, logits: Array, targets: Array, seed: int) -> Scores:
-        """The same metrics of logits (rows, outputs), their loss and intervals; `seed` is that of intervals."""
+        """Compute these metrics, loss and intervals of logits (rows, outputs); `seed` is for the intervals."""
 
     @abstractmethod
-    def majority(self, train_truth: Array, targets: Array) -> MajorityBaseline:
-        """Metrics of the same answer for all rows, the most frequent one of training."""
+    def calibrate(self, logits: Array, targets: Array) -> tuple[Array, Array]:
+        """Return scale and shift (outputs,) of the logits that make these rows' probabilities most likely."""
+
+    @abstractmethod
+    def probability_scores(self, logits: Array, targets: Array, seed: int) -> dict[str, Any]:
+        """Return the scores of the probabilities of logits (rows, outputs); `seed` is that of an interval."""
+
+    @abstractmethod
+    def majority(self, train_targets: Array, targets: Array) -> MajorityBaseline:
+        """Score predicting the most frequent label of training for all rows."""
 
     @abstractmethod
     def baseline(
-        self, train_texts: Sequence[str], train_truth: Array, texts: Sequence[str], targets: Array, seed: int
+        self, train_texts: Sequence[str], train_targets: Array, texts: Sequence[str], targets: Array, seed: int
     ) -> Baseline:
-        """Metrics of a linear model on words, fitted on training texts. Raises ValueError where they have no words."""
+        """Fit and score a linear model on words. Raises ValueError if the training texts have no words."""
 
     @abstractmethod
     def stratify_by(self, targets: Array) -> npt.NDArray[np.int64]:
-        """A number a row, (rows,): parts of the rows hold each number in proportion."""
+        """Return the stratum of each row, (rows,), by which splits are stratified."""
 
     @abstractmethod
     def prediction_columns(self) -> list[str]:
-        """The columns that predictions add behind those of the table."""
+        """Return the names of the columns that predictions append to the table."""
 
     @abstractmethod
     def prediction_fields(self, probabilities: npt.NDArray[np.float64]) -> Iterator[list[str]]:
-        """What stands in those columns, row by row."""
+        """Yield the cells of those columns, row by row."""

@@ -1,11 +1,11 @@
-"""One label per row: the classes exclude each other. The task, its loss, and the start of its head."""
+"""Single-label classification: the task, its loss, and the probe that initializes its head."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,22 +16,23 @@ from classify.data.reading import InputTables
 from classify.data.table import Table
 from classify.decision import Decision
 from classify.evaluation.baseline import Baseline, MajorityBaseline, fit_baseline
+from classify.evaluation.calibration import fit_temperature, probability_scores
 from classify.evaluation.metrics import Scores, classification_metrics, score_classes, softmax
 from classify.tasks.base import Array, Loss, Task
 
 if TYPE_CHECKING:
     import torch
 
-# The class number of a padding row; torch's cross-entropy leaves it out.
+# Target of a padding row; torch's cross-entropy ignores it.
 _NO_LABEL = -100
 _FOLDS = 3
-# Inverse regularisation on standardised features: noisy labels want the first ones, many classes the last.
+# C of the probe, on standardised features: noisy labels need small values, many classes large ones.
 _STRENGTHS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 _LEAST_PROBABILITY = 1e-9
 
 
 class SingleLabel(Task):
-    """Truth is (rows,) class numbers; the model has one output a class."""
+    """Targets are class indices (rows,); the model has one output per class."""
 
     name = "single_label"
     problem_type = "single_label_classification"
@@ -44,64 +45,72 @@ class SingleLabel(Task):
 
     @classmethod
     def of(cls, tables: InputTables) -> Self:
-        """The classes that occur in the tables to learn from."""
+        """Create the task with the classes of the training and validation tables."""
         names = find_labels(tables.train, tables.columns.label, tables.eval, tables.classes)
         return cls(names, tables.classes)
 
     def decision(self) -> Decision:
-        """One line on the classes."""
         return Decision("task", f"one of {len(self.labels)} classes", "one label per row", "--label-column")
 
     def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.int64]:
-        """The class number of each row."""
+        """Return the class index of each row."""
         return label_ids(table, column, self.labels, known_from, self._classes)
 
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
-        """Cross-entropy as --label-smoothing-factor and --class-weights say."""
+        """Return cross-entropy with --label-smoothing-factor and --class-weights."""
         weights = balanced_weights(targets, len(self.labels)) if config.class_weights == "balanced" else None
         return CrossEntropy(config.label_smoothing_factor, weights)
 
     def fit_head(self, features: npt.NDArray[np.float32], targets: Array) -> tuple[Array, Array]:
-        """A multinomial logistic regression."""
+        """Fit a multinomial logistic regression."""
         return fit_logistic_head(features, targets, len(self.labels))
 
     def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
-        """Softmax: they add up to 1."""
+        """Apply softmax."""
         return softmax(logits)
 
     def decide(self, probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-        """The most probable class; of equals the first."""
+        """Return the most probable class; the first one on ties."""
         return probabilities.argmax(axis=1)
 
     def metrics(self, predicted: Array, targets: Array) -> dict[str, float]:
-        """Accuracy and macro F1."""
+        """Compute accuracy and macro F1."""
         return classification_metrics(predicted, targets)
 
     def score(self, logits: Array, targets: Array, seed: int) -> Scores:
-        """Accuracy, macro F1, loss, and scores of each class."""
+        """Compute accuracy, macro F1, loss, and per-class scores."""
         return score_classes(logits, targets, self.labels, seed)
 
-    def majority(self, train_truth: Array, targets: Array) -> MajorityBaseline:
-        """Always the largest class of training; of equals the first."""
-        largest = int(np.bincount(train_truth, minlength=len(self.labels)).argmax())
+    def calibrate(self, logits: Array, targets: Array) -> tuple[Array, Array]:
+        """Return one temperature for all classes, as scale and shift."""
+        scale = 1 / fit_temperature(logits, targets)
+        return np.full(len(self.labels), scale, dtype=np.float32), np.zeros(len(self.labels), dtype=np.float32)
+
+    def probability_scores(self, logits: Array, targets: Array, seed: int) -> dict[str, Any]:
+        """Return log loss, Brier score and expected calibration error."""
+        return probability_scores(logits, targets, seed)
+
+    def majority(self, train_targets: Array, targets: Array) -> MajorityBaseline:
+        """Score predicting the largest class of training; the first one on ties."""
+        largest = int(np.bincount(train_targets, minlength=len(self.labels)).argmax())
         return MajorityBaseline(self.labels[largest], self.metrics(np.full_like(targets, largest), targets))
 
     def baseline(
-        self, train_texts: Sequence[str], train_truth: Array, texts: Sequence[str], targets: Array, seed: int
+        self, train_texts: Sequence[str], train_targets: Array, texts: Sequence[str], targets: Array, seed: int
     ) -> Baseline:
-        """TF-IDF into a logistic regression."""
-        return fit_baseline(train_texts, train_truth, texts, targets, seed, self.metrics)
+        """Fit and score logistic regression on TF-IDF."""
+        return fit_baseline(train_texts, train_targets, texts, targets, seed, self.metrics)
 
     def stratify_by(self, targets: Array) -> npt.NDArray[np.int64]:
-        """The class numbers."""
+        """Return the class indices."""
         return targets
 
     def prediction_columns(self) -> list[str]:
-        """The class, its probability, and the probability of each class."""
+        """Return the columns for the class, its probability, and the probability of each class."""
         return ["predicted_label", "confidence", *(f"prob_{label}" for label in self.labels)]
 
     def prediction_fields(self, probabilities: npt.NDArray[np.float64]) -> Iterator[list[str]]:
-        """The same for each row, eight digits of a number."""
+        """Yield the cells of each row, numbers with eight digits."""
         for row, best in zip(probabilities, self.decide(probabilities).tolist(), strict=True):
             numbers = [f"{p:.8g}" for p in row]
             yield [self.labels[best], numbers[best], *numbers]
@@ -109,10 +118,10 @@ class SingleLabel(Task):
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """Cross-entropy, with smoothed labels (Szegedy et al., 2016, section 7) and weights of classes where asked for.
+    """Cross-entropy with optional label smoothing (Szegedy et al., 2016, section 7) and class weights.
 
     The loss of a batch is the weighted mean: the sum over rows of weight times loss, divided by the sum of weights.
-    Both sums are over all ranks and micro-batches of a step, so dividing a batch otherwise changes nothing.
+    Both sums are over all ranks and micro-batches of a step, so the mean does not depend on how a batch is sharded.
     """
 
     label_smoothing: float = 0.0
@@ -120,7 +129,7 @@ class CrossEntropy:
     _sent: dict[torch.device, torch.Tensor] = field(default_factory=dict, compare=False, repr=False)
 
     def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Sum over rows of weight times loss; logits (n, classes), truth (n,) class numbers."""
+        """Return the weighted sum of the losses; logits (n, classes), class indices (n,)."""
         from torch.nn.functional import cross_entropy
 
         return cross_entropy(
@@ -132,15 +141,15 @@ class CrossEntropy:
         )
 
     def weight_sum(self, targets: npt.NDArray[np.int64]) -> float:
-        """Sum of the rows' weights: their number where classes weigh the same."""
+        """Return the sum of the row weights: the number of rows if classes are not weighted."""
         return float(len(targets)) if self.class_weights is None else float(self.class_weights[targets].sum())
 
     def pad_targets(self, targets: npt.NDArray[np.int64], rows: int) -> npt.NDArray[np.int64]:
-        """The truth of a batch that is filled up to `rows` with rows that count for nothing."""
+        """Pad targets to `rows` rows with ones that the loss ignores."""
         return np.concatenate([targets, np.full(rows - len(targets), _NO_LABEL)])
 
     def _weights_on(self, device: torch.device) -> torch.Tensor | None:
-        """The classes' weights, sent there once."""
+        """Return the class weights on `device`, copied there once."""
         import torch
 
         from classify.modeling.layout import send
@@ -151,9 +160,9 @@ class CrossEntropy:
 
 
 def balanced_weights(labels: npt.NDArray[np.int64], classes: int) -> npt.NDArray[np.float32]:
-    """Weights (classes,) inversely proportional to how often a class occurs among `labels`, 1 on average over rows.
+    """Return weights (classes,) inversely proportional to class frequency in `labels`, 1 on average over rows.
 
-    King and Zeng, 2001; the rule of scikit-learn. A class without a row weighs 1; it cannot matter.
+    As scikit-learn's "balanced" (King and Zeng, 2001). A class without rows has weight 1.
     """
     counts = np.bincount(labels, minlength=classes)
     present = max(1, int((counts > 0).sum()))
@@ -164,11 +173,11 @@ def balanced_weights(labels: npt.NDArray[np.int64], classes: int) -> npt.NDArray
 def fit_logistic_head(
     features: npt.NDArray[np.float32], labels: npt.NDArray[np.int64], classes: int
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """Weights (classes, width) and biases (classes,) of a logistic regression on (rows, width) features.
+    """Fit logistic regression on features (rows, width); return weights (classes, width) and biases (classes,).
 
     Features are standardised for the solver, and the scaling is folded back into the weights. Two classes have one
     direction w: it becomes -w/2 and +w/2, whose softmax is the same sigmoid. A class without a row in `labels`
-    (all of it lies in the evaluation part) keeps weight zero and the bias of the rarest class less one.
+    (all its rows are in the validation split) gets zero weights and the smallest bias minus 1.
     """
     from sklearn.linear_model import LogisticRegression
 
@@ -181,7 +190,7 @@ def fit_logistic_head(
     if len(present) > 1:
         solver = LogisticRegression(C=choose_strength(standard, labels), max_iter=200, tol=1e-3)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # not converged, many classes: nothing the person can act on
+            warnings.simplefilter("ignore")  # not converged, many classes: not actionable
             solver.fit(standard, labels)
         if len(present) == 2:
             half, offset = solver.coef_[0] / 2, float(solver.intercept_[0]) / 2
@@ -196,15 +205,14 @@ def fit_logistic_head(
 
 
 def choose_strength(features: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]) -> float:
-    """The C with the lowest log loss in cross-validation, on standardised features (rows, width).
+    """Return the C with the lowest log loss in cross-validation on standardised features (rows, width).
 
-    Each fold goes from strong to weak regularisation and starts where it ended before, so all of it costs little more
-    than one fit from zero.
+    Each fold goes from strong to weak regularisation with a warm start, so the search costs little more than one fit.
     """
     from sklearn.linear_model import LogisticRegression
 
     fold = np.empty(len(labels), dtype=np.int64)
-    by_class = np.argsort(labels, kind="stable")  # rows of a class go to the folds in turn, so each has its share
+    by_class = np.argsort(labels, kind="stable")  # deal out each class in turn: stratified folds
     fold[by_class] = np.arange(len(labels)) % _FOLDS
     losses = np.zeros(len(_STRENGTHS))
     for number in range(_FOLDS):
@@ -220,6 +228,6 @@ def choose_strength(features: npt.NDArray[np.float32], labels: npt.NDArray[np.in
             probabilities = solver.predict_proba(features[held_out])
             column = np.searchsorted(solver.classes_, labels[held_out]).clip(max=len(solver.classes_) - 1)
             of_label = probabilities[np.arange(len(column)), column]
-            of_label[solver.classes_[column] != labels[held_out]] = 0.0  # a class with no row outside this fold
+            of_label[solver.classes_[column] != labels[held_out]] = 0.0  # class without rows outside this fold
             losses[place] -= np.log(of_label.clip(min=_LEAST_PROBABILITY)).sum()
     return _STRENGTHS[int(losses.argmin())]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
+
 from classify.evaluation.metrics import Scores, display_name, format_metrics
 from classify.training import checkpoint
 from classify.training.setup import TrainingContext
@@ -10,11 +13,14 @@ from classify.training.trainer import Callback, StepEnd, Trainer
 
 
 class Evaluate(Callback):
-    """Scores the validation split at each epoch's end. `scores` are those that this process has computed, by step."""
+    """Scores the validation split at each epoch's end; with folds there is none, and the last weights are kept.
+
+    `logits` are those of the validation split that this process has computed, of the best step and the last one.
+    """
 
     def __init__(self, context: TrainingContext, log: Log):
         self.context, self.log = context, log
-        self.scores: dict[int, Scores] = {}
+        self.logits: dict[int, npt.NDArray[np.float32]] = {}
 
     def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
         """Score where an epoch has ended; stop where --patience has run out."""
@@ -33,7 +39,7 @@ class Evaluate(Callback):
             self.context.output.log(f"stopped: no better {name} since epoch {best['epoch']:g} (--patience)")
             trainer.stop()
 
-    def score_start(self, trainer: Trainer) -> Scores:
+    def score_start(self, trainer: Trainer) -> Scores | None:
         """Score the weights that training starts from: the first candidate for the best. Not logged."""
         return self._score(trainer)[0]
 
@@ -48,24 +54,34 @@ class Evaluate(Callback):
         mean = progress.mean_loss
         if progress.first_loss is None:
             progress.first_loss = mean
-        context.output.log(
-            f"epoch {trainer.epoch:.4g} of {planned:.4g}: loss {mean:.4f}, validation loss {score['loss']:.4f}, "
-            f"{format_metrics(score.metrics)}, {progress.position / progress.seconds:.0f} rows/s"
-            f"{' - best so far' if better else ''}"
-        )
-        self.log.write_score(trainer, score)
+        validated = f", validation loss {score['loss']:.4f}, {format_metrics(score.metrics)}" if score else ""
+        if progress.step:
+            context.output.log(
+                f"epoch {trainer.epoch:.4g} of {planned:.4g}: loss {mean:.4f}{validated}, "
+                f"{progress.position / progress.seconds:.0f} rows/s{' - best so far' if better else ''}"
+            )
+        if score is not None:
+            self.log.write_score(trainer, score)
 
-    def scores_at(self, step: int, *, reuse: bool) -> Scores:
-        """Return the scores of the weights of `step`, which the model has; recomputed unless `reuse` is possible."""
-        score = self.scores.get(step)
-        return score if score is not None and reuse else self.context.score(self.context.splits.validation)
+    def logits_at(self, step: int, *, reuse: bool) -> npt.NDArray[np.float32]:
+        """Return the validation logits of the weights of `step`, which the model has; recomputed unless `reuse`."""
+        logits = self.logits.get(step) if reuse else None
+        return logits if logits is not None else self.context.compute_logits(self.context.splits.validation)
 
-    def _score(self, trainer: Trainer) -> tuple[Scores, bool]:
+    def _score(self, trainer: Trainer) -> tuple[Scores | None, bool]:
         """Score the current weights; also return whether they are the best so far."""
-        score = self.context.score(self.context.splits.validation)
-        self.scores[trainer.progress.step] = score
-        metric = self.context.config.training.metric_for_best_model
-        return score, trainer.progress.add_score(score.metrics, trainer.epoch, metric)
+        context, progress = self.context, trainer.progress
+        if context.splits.folds is not None:
+            progress.add_unscored(trainer.epoch)
+            return None, False
+        split, config = context.splits.validation, context.config.training
+        logits = context.compute_logits(split)
+        score = context.inputs.task.score(logits, split.targets, config.seed)
+        better = progress.add_score(score.metrics, trainer.epoch, config.metric_for_best_model)
+        assert progress.best is not None
+        steps = {int(progress.best["step"]), progress.step}
+        self.logits = {step: kept for step, kept in {**self.logits, progress.step: logits}.items() if step in steps}
+        return score, better
 
 
 class Checkpointer(Callback):

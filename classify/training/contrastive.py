@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 from torch.nn.functional import normalize
 
+from classify.config.recipe import CONTRASTIVE_ROWS, CONTRASTIVE_TOKENS
 from classify.data.sampler import balance_by_cost, token_cost
 from classify.data.tokenize import TrainingSet
 from classify.distributed.memory import attempt, release_cache
@@ -25,8 +26,7 @@ from classify.modeling.kernels.dropout import seed_draws
 from classify.training.optimizer import learning_rate_factor, set_learning_rate
 from classify.training.strategies.base import Strategy
 
-# Rows of a step; of long texts as many as hold so many tokens.
-_ROWS, _FEWEST_ROWS, _TOKENS = 32, 8, 8_192
+_FEWEST_ROWS = 8
 # With fewer, where memory is short, there is little left to learn from.
 _LEAST_ROWS = 4
 _WARMUP = 0.1
@@ -55,7 +55,7 @@ def contrastive_warmup(
     config, world, classifier = strategy.config, strategy.world, strategy.classifier
     trainer = ContrastiveTrainer(strategy, data)
     generator = np.random.default_rng(config.seed)
-    rows = int(np.clip(_TOKENS / data.tokens.lengths_of(data.rows).mean(), _FEWEST_ROWS, _ROWS))
+    rows = int(np.clip(CONTRASTIVE_TOKENS / data.tokens.lengths_of(data.rows).mean(), _FEWEST_ROWS, CONTRASTIVE_ROWS))
     was_training = classifier.training
     strategy.module.train()
     try:

@@ -17,13 +17,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from classify.data import split_record
 from classify.data.files import write_json
 from classify.data.splits import Split, Splits
 from classify.evaluation import advice, metrics
-from classify.evaluation.baseline import Baseline, MajorityBaseline
-from classify.evaluation.predictions_file import write_predictions
+from classify.evaluation.baseline import Baseline, MajorityBaseline, cross_validate_baseline
+from classify.evaluation.calibration import Calibration
+from classify.evaluation.predictions_file import FOLD_COLUMN, write_predictions
 from classify.modeling.result_folder import FORMAT, save_model
 from classify.tasks.base import Task
 from classify.training.callbacks import Evaluate
@@ -39,8 +41,8 @@ from classify.training.trainer import Trainer
 class Results:
     """What a finished run has to write.
 
-    `logits` are those of the scored split (test, or validation where there is none), `unlabelled` those of rows without
-    a label by file; `unseen` are the scores of test texts that are not in the training split.
+    `logits` are those of the scored split (test, or validation where there is none), calibrated, `unlabelled` those of
+    rows without a label by file; `unseen` are the scores of test texts that are not in the training split.
     """
 
     context: TrainingContext
@@ -52,6 +54,7 @@ class Results:
     validation_scores: metrics.Scores
     scores: metrics.Scores
     unseen: metrics.Scores | None
+    calibration: Calibration | None
     majority: MajorityBaseline
     probe_metrics: dict[str, float] | None
     best_epoch: float
@@ -80,16 +83,35 @@ def finish(
     log: Log,
     record: RunRecord,
     start_seconds: float,
+    out_of_fold: npt.NDArray[np.float32] | None,
 ) -> None:
-    """Go back to the weights that are kept, score, and write every file. A collective."""
-    splits, output, strategy = context.splits, context.output, context.strategy
+    """Go back to the weights that are kept, calibrate, score, and write every file. A collective.
+
+    `out_of_fold` are the logits of the validation split where it is the training split.
+    """
+    splits, output, strategy, task = context.splits, context.output, context.strategy, context.inputs.task
+    seed, validation = context.config.training.seed, splits.validation
     strategy.end_training()  # what is scored is what will be saved
     best_epoch, step = _restore_kept_weights(context, trainer)
     reuse = not context.classifier.precision.rounds_weights and not context.classifier.has_adapters
     context.classifier.merge_adapters()
-    logits = context.compute_logits(splits.scored)
-    scores = context.inputs.task.score(logits, splits.scored.targets, context.config.training.seed)
-    validation = scores if splits.test is None else evaluate.scores_at(step, reuse=reuse)
+    validation_logits = evaluate.logits_at(step, reuse=reuse) if out_of_fold is None else out_of_fold
+    logits = validation_logits if splits.test is None else context.compute_logits(splits.test)
+    calibration = None
+    if context.config.training.calibrate == "auto":
+        # Fitted on one rank and sent, so that all ranks' weights are the same bits.
+        fitted = context.world.broadcast(
+            [one.tolist() for one in task.calibrate(validation_logits, validation.targets)]
+        )
+        scale, shift = (np.array(one, dtype=np.float32) for one in fitted)
+        before = task.probability_scores(logits, splits.scored.targets, seed)
+        validation_logits, logits = validation_logits * scale + shift, logits * scale + shift
+        after = task.probability_scores(logits, splits.scored.targets, seed)
+        calibration = Calibration(scale, shift, before, after)
+        strategy.scale_output_layer(torch.from_numpy(scale), torch.from_numpy(shift))
+        output.log(calibration.line(splits.method or "validation rows"))
+    validation_scores = task.score(validation_logits, validation.targets, seed)
+    scores = validation_scores if splits.test is None else task.score(logits, splits.scored.targets, seed)
     unlabelled = {file: context.compute_logits(split) for file, split in splits.unlabelled.items()}
     weights = strategy.stock_weights(keep=output.is_writer)
     log.close_trackers()
@@ -106,9 +128,10 @@ def finish(
                 weights,
                 logits,
                 unlabelled,
-                validation,
+                validation_scores,
                 scores,
                 _score_unseen(context, logits),
+                calibration,
                 context.inputs.task.majority(splits.train.targets, splits.scored.targets),
                 trainer.probe_metrics,
                 best_epoch,
@@ -123,7 +146,8 @@ def _restore_kept_weights(context: TrainingContext, trainer: Trainer) -> tuple[f
     """Load the weights that --keep says, and return their epoch and step."""
     progress, training, rows = trainer.progress, context.config.training, len(context.splits.validation)
     metric = training.metric_for_best_model
-    kept = progress.choose_kept(training.weights_kept, metric, context.inputs.task.share, rows)
+    rule = training.weights_kept if context.splits.folds is None else "last"
+    kept = progress.choose_kept(rule, metric, context.inputs.task.share, rows)
     epoch, step = kept["epoch"], int(kept["step"])
     if step != progress.step:
         if not load_weights_of(context.output, context.strategy, step):
@@ -134,7 +158,7 @@ def _restore_kept_weights(context: TrainingContext, trainer: Trainer) -> tuple[f
             else "note: fine-tuning did not beat the logistic regression it started from, whose weights are kept; "
             "try a lower --learning-rate, more --epochs or more rows"
         )
-    elif progress.best is not None and progress.best[metric] != kept[metric]:
+    elif progress.best is not None and progress.best is not kept and progress.best[metric] != kept[metric]:
         best, name = progress.best, metrics.display_name(metric)
         earlier = f"epoch {best['epoch']:g}" if best["step"] else "the start"
         context.output.log(
@@ -156,14 +180,16 @@ def _score_unseen(context: TrainingContext, logits: npt.NDArray[np.float32]) -> 
 
 def _fit_baseline(context: TrainingContext) -> Baseline | None:
     """Score the baseline on the same rows; None, with a note, for tables without words to count."""
-    splits = context.splits
+    splits, task, seed = context.splits, context.inputs.task, context.config.training.seed
+    train, scored = splits.train, splits.scored
+    texts = train.texts(splits.text_column)
     try:
-        return context.inputs.task.baseline(
-            splits.train.texts(splits.text_column),
-            splits.train.targets,
-            splits.scored.texts(splits.text_column),
-            splits.scored.targets,
-            context.config.training.seed,
+        if scored is not train:
+            held_out = scored.texts(splits.text_column)
+            return task.baseline(texts, train.targets, held_out, scored.targets, seed)
+        assert splits.folds is not None
+        return cross_validate_baseline(
+            texts, train.targets, splits.folds, functools.partial(task.baseline, seed=seed), task.metrics
         )
     except (ValueError, MemoryError) as error:
         context.output.log(f"note: the TF-IDF baseline cannot be fitted: {error}")
@@ -190,12 +216,18 @@ def _write_predictions(results: Results) -> None:
     }
     files |= {file: (results.splits.unlabelled[file], logits) for file, logits in results.unlabelled.items()}
     for name, (split, logits) in files.items():
+        columns, fields = task.prediction_columns(), task.prediction_fields(task.probabilities(logits))
+        if split is results.splits.train:  # scored by the fold that did not train on the row
+            assert results.splits.folds is not None
+            columns = [*columns, FOLD_COLUMN]
+            folds = (results.splits.folds + 1).tolist()
+            fields = ([*row, str(fold)] for row, fold in zip(fields, folds, strict=True))
         write_predictions(
             context.output.folder / name,
             split.table,
             split.rows,
-            task.prediction_columns(),
-            task.prediction_fields(task.probabilities(logits)),
+            columns,
+            fields,
             escape_formulas=context.config.training.excel_safe,
         )
 
@@ -204,15 +236,18 @@ def _write_split(results: Results) -> None:
     splits = results.splits
     if splits.assignment is not None:
         hashes = splits.train.table.text_hashes(splits.text_column)
-        split_record.write_record(results.context.output.folder, hashes, splits.assignment)
+        split_record.write_record(results.context.output.folder, hashes, splits.assignment, splits.num_folds)
 
 
 def _write_metrics(results: Results) -> None:
     progress = results.progress
-    test = None
+    method = {} if results.splits.method is None else {"method": results.splits.method}
+    validation, test = {**results.validation_scores.as_json(), **method}, None
     if results.splits.test is not None:
         unseen = {} if results.unseen is None else {"unseen": results.unseen.as_json()}
         test = {**results.scores.as_json(), **unseen}
+    elif method:  # every row was scored by a model that had not seen it
+        test = validation
     write_json(
         results.context.output.folder / "metrics.json",
         {
@@ -225,8 +260,9 @@ def _write_metrics(results: Results) -> None:
                 "epochs": progress.position / len(results.splits.train),
                 "loss": progress.mean_loss,
             },
-            "eval": results.validation_scores.as_json(),
+            "eval": validation,
             "test": test,
+            "calibration": None if results.calibration is None else results.calibration.as_json(),
             "baseline": None if results.baseline is None else results.baseline.as_json(),
             "majority": results.majority.as_json(),
             "probe": results.probe_metrics,
@@ -243,16 +279,16 @@ def _write_record(results: Results) -> None:
 
 def _print_summary(results: Results) -> None:
     output, baseline = results.context.output, results.baseline
-    name = "test" if results.splits.test is not None else "validation"
+    name = "test" if results.splits.test is not None else results.splits.method or "validation"
     output.log("")
     output.log(metrics.table(results.scores))
     line = f"{name}: {metrics.format_metrics(results.scores.metrics)}"
     if baseline is not None:
-        fitted = len(results.splits.train)
+        fitted = len(results.splits.train) if results.splits.folds is None else 0
         on = f", fitted on {baseline.rows} of {fitted} rows" if baseline.rows < fitted else ""
         line += f"; TF-IDF baseline: {metrics.format_metrics(baseline.metrics)} ({baseline.seconds:.1f} s{on})"
     output.log(line)
-    for note in _notes(results, name):
+    for note in _notes(results, "cross-validated" if results.splits.method == name else name):
         output.log(f"note: {note}")
     output.log("")
     output.log(f"result: {output.folder}")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from classify.config.fields import shown_name
+from classify.config.recipe import FEWER_FOLDS, takes_fewer_folds
 from classify.config.schema import FIELDS, RunConfig, TrainingConfig
 from classify.data.inspect import inspect_splits
 from classify.data.reading import read_tables
@@ -18,7 +19,7 @@ from classify.data.split_table import split_table
 from classify.data.splits import Splits
 from classify.decision import Decision
 from classify.errors import ErrorList, InputError
-from classify.evaluation.predictions_file import check_columns_free
+from classify.evaluation.predictions_file import FOLD_COLUMN, check_columns_free
 from classify.launch import device_plan, launcher
 from classify.modeling import memory_estimate
 from classify.modeling.hub import ModelFolder, resolve_model
@@ -74,9 +75,11 @@ def check_inputs(config: RunConfig) -> RunInputs:
         _check_standard_input(config)
         tables = read_tables(config.data)
         task = recognize(tables)
-        splits = split_table(tables, task, config.data, training.seed)
+        labelled = int(tables.labelled(tables.train).sum())
+        folds = config.choose_folds(labelled)
+        splits = split_table(tables, task, config.data, training.seed, folds)
         for split in (splits.scored, *splits.unlabelled.values()):
-            check_columns_free(split.table, task.prediction_columns())
+            check_columns_free(split.table, [*task.prediction_columns(), *([FOLD_COLUMN] if folds else [])])
     with faults.collect():
         model = resolve_model(config.model.name, download=not faults, pooling=config.model.pooling)
         with faults.collect():
@@ -85,12 +88,21 @@ def check_inputs(config: RunConfig) -> RunInputs:
             _check_frozen(config, model)
     faults.raise_if_any()
     width = memory_estimate.width_of(model.config)
-    config = config.resolve(len(splits.train), width)
+    if splits.num_folds and config.data.folds is None and _is_slow(splits, model):
+        splits = split_table(tables, task, config.data, training.seed, FEWER_FOLDS)
+    config = config.resolve(len(splits.train), width, min(labelled, config.data.max_train_samples or labelled))
     notes = _check_disk(config, splits, model, output_dir) if launcher.checks_folders() else ()
     if config.ignored:
         notes = (f"no effect here: {', '.join(config.ignored)}", *notes)
     decisions = (*_decide(config, splits, model), *_recipe(config, splits, width))
     return RunInputs(config, task, splits, model, output_dir, trackers, decisions, notes)
+
+
+def _is_slow(splits: Splits, model: ModelFolder) -> bool:
+    """Return whether cross-validation in the default number of folds takes long on a common CPU."""
+    characters = float(splits.train.table.lengths(splits.text_column)[splits.train.rows].mean())
+    layers = memory_estimate.layer_count(model.config) or 1
+    return takes_fewer_folds(characters, layers, memory_estimate.width_of(model.config))
 
 
 def check_start(training: TrainingConfig) -> None:

@@ -77,6 +77,11 @@ class Progress:
             self.best = self.last_eval
         return better
 
+    def add_unscored(self, epoch: float) -> None:
+        """Remember the current step as the one to keep, where there is no validation split."""
+        self.last_eval_step = self.step
+        self.best = self.last_eval = {"step": self.step, "epoch": epoch}
+
     def clear_best(self) -> None:
         """Forget the best step, whose weights are lost."""
         self.best, self.last_eval_step, self.epochs_without_improvement = None, None, 0

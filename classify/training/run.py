@@ -7,10 +7,12 @@ Every step that involves several processes is called by all of them; who writes 
 from __future__ import annotations
 
 import contextlib
+import functools
 import shlex
 import signal
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from classify.config.schema import RunConfig
@@ -25,6 +27,7 @@ from classify.modeling.loading import quiet_libraries
 from classify.training import contrastive, dry_run, linear_probe, resume
 from classify.training.callbacks import Checkpointer, Evaluate
 from classify.training.finish import finish
+from classify.training.folds import cross_validate
 from classify.training.inputs import RunInputs, check
 from classify.training.output import log
 from classify.training.progress import Progress, end_of_training
@@ -104,11 +107,15 @@ def _run(context: TrainingContext) -> Path:
     loss = context.inputs.task.loss(training, context.splits.train.targets)
     trainer = Trainer(context.strategy, context.training_set, batches, loss)
     with _record(context, batches).kept(output) as record, contextlib.ExitStack() as opened:
+        out_of_fold = None
+        if context.splits.folds is not None:
+            out_of_fold = cross_validate(context, functools.partial(_train_fold, context, record))
         if saved is not None:  # before the log is cut to its step
             trainer.load_state_dict(saved)
         train_log = opened.enter_context(Log(context, after_step=0 if saved is None else saved.step))
         evaluate, checkpointer = Evaluate(context, train_log), Checkpointer(context)
         if saved is None:
+            trainer.setup()
             _start(context, trainer, evaluate)
         _dry_run(context, trainer, record)
         if saved is None and trainer.progress.best is not None:
@@ -119,11 +126,18 @@ def _run(context: TrainingContext) -> Path:
         if trainer.progress.last_eval_step != trainer.progress.step or trainer.progress.last_eval is None:
             evaluate.score_epoch(trainer)
             checkpointer.save(trainer)
-        finish(context, trainer, evaluate, train_log, record, start_seconds)
+        finish(context, trainer, evaluate, train_log, record, start_seconds, out_of_fold)
     return output.folder
 
 
-def _fit(context: TrainingContext, trainer: Trainer, callbacks: list[Callback]) -> None:
+def _train_fold(context: TrainingContext, record: RunRecord, trainer: Trainer, name: str) -> None:
+    """Train one fold to its end. Raises Interrupted where any rank received a signal."""
+    _init_head(context, trainer)
+    _dry_run(context, trainer, record)
+    _fit(context, trainer, [], f"in {name}; the folds before it are saved")
+
+
+def _fit(context: TrainingContext, trainer: Trainer, callbacks: list[Callback], stopped_at: str | None = None) -> None:
     """Train to the end. Raises Interrupted, with the last step saved, where any rank received a signal."""
     minutes, progress = context.config.training.max_minutes, trainer.progress
     steps = trainer.batches.steps_until(trainer.end)
@@ -137,8 +151,9 @@ def _fit(context: TrainingContext, trainer: Trainer, callbacks: list[Callback]) 
         if context.world.all_reduce_any(bool(received)):
             number = context.world.broadcast(received[0] if received else int(signal.SIGTERM))
             raise Interrupted(
-                f"stopped by {signal.Signals(number).name} after step {progress.step}, which is saved; "
-                f"go on with --resume {shlex.quote(str(context.output.folder))}",
+                f"stopped by {signal.Signals(number).name} "
+                f"{stopped_at or f'after step {progress.step}, which is saved'}; "
+                f"continue with --resume {shlex.quote(str(context.output.folder))}",
                 number,
             )
 
@@ -184,42 +199,52 @@ def _rows_per_step(context: TrainingContext, batches: BatchSampler) -> list[int]
 
 def _start(context: TrainingContext, trainer: Trainer, evaluate: Evaluate) -> None:
     """Start afresh; the start is the first candidate for the best unless the head is random."""
-    trainer.setup()
-    seconds = _train_on_pairs(context)
-    if context.config.model.head != "probe":
+    output, planned = context.output, context.config.training.contrastive_steps or 0
+    start = _init_head(context, trainer)
+    if planned:
+        cut = f" of {planned}, as many as --max-minutes allows" if start.pair_steps < planned else ""
+        took = f"{start.pair_seconds:.1f} s"
+        output.log(f"pairs: {start.pair_steps} contrastive steps{cut} ({took}; --contrastive-steps)")
+    if start.probe is None:
         return
     begin = time.perf_counter()
-    probe = linear_probe.init_head_from_probe(
-        context.strategy, context.training_set, context.inputs.task, is_final=trainer.end == 0
-    )
     score = evaluate.score_start(trainer)
-    trainer.probe_metrics = {
-        **{name: value for name, value in score.metrics.items() if name != "loss"},
-        "seconds": probe.seconds,
-        "contrastive_seconds": seconds,
-    }
-    context.output.log(
-        f"head: logistic regression on the model's output of {probe.rows:,} rows, validation "
-        f"{format_metrics(score.metrics)} ({time.perf_counter() - begin:.1f} s; --head)"
+    seconds = start.probe.seconds + time.perf_counter() - begin
+    metrics = {} if score is None else {name: value for name, value in score.metrics.items() if name != "loss"}
+    trainer.probe_metrics = {**metrics, "seconds": start.probe.seconds, "contrastive_seconds": start.pair_seconds}
+    validated = f", validation {format_metrics(metrics)}" if metrics else ""
+    output.log(
+        f"head: logistic regression on the model's output of {start.probe.rows:,} rows{validated} "
+        f"({seconds:.1f} s; --head)"
     )
 
 
-def _train_on_pairs(context: TrainingContext) -> float:
-    """Run the recipe's contrastive steps; return the seconds they took."""
-    training, output = context.config.training, context.output
-    steps = training.contrastive_steps or 0
-    if not steps:
-        return 0.0
-    limit = None
-    if training.max_minutes is not None:
-        limit = max(0.0, _CONTRASTIVE_TIME * _TIME_USED * (60 * training.max_minutes - context.elapsed))
+@dataclass(frozen=True)
+class _Start:
+    """What happened before the first step of an epoch; `probe` is None where the head is random."""
+
+    pair_steps: int
+    pair_seconds: float
+    probe: linear_probe.ProbeResult | None
+
+
+def _init_head(context: TrainingContext, trainer: Trainer) -> _Start:
+    """Run the recipe's contrastive steps, then start the head from a probe unless it is random."""
+    training, output, pair_steps = context.config.training, context.output, 0
     begin = time.perf_counter()
-    with output.progress_bar(0, steps) as bar:
-        done = contrastive.contrastive_warmup(context.strategy, context.training_set, steps, bar.update, limit)
-    seconds = time.perf_counter() - begin
-    cut = f" of {steps}, as many as --max-minutes allows" if done < steps else ""
-    output.log(f"pairs: {done} contrastive steps{cut} ({seconds:.1f} s; --contrastive-steps)")
-    return seconds
+    if steps := training.contrastive_steps or 0:
+        limit = None
+        if training.max_minutes is not None:
+            limit = max(0.0, _CONTRASTIVE_TIME * _TIME_USED * (60 * training.max_minutes - context.elapsed))
+        with output.progress_bar(0, steps) as bar:
+            pair_steps = contrastive.contrastive_warmup(context.strategy, trainer.data, steps, bar.update, limit)
+    seconds, probe = time.perf_counter() - begin, None
+    if context.config.model.head == "probe":
+        is_final = trainer.end == 0
+        probe = linear_probe.init_head_from_probe(
+            context.strategy, trainer.data, context.inputs.task, is_final=is_final
+        )
+    return _Start(pair_steps, seconds if pair_steps else 0.0, probe)
 
 
 def _dry_run(context: TrainingContext, trainer: Trainer, record: RunRecord) -> None:
@@ -239,7 +264,7 @@ def _dry_run(context: TrainingContext, trainer: Trainer, record: RunRecord) -> N
         rate = dry_run.measure(trainer)
         tested = len(context.splits.test) if context.splits.test is not None else 0
         rows = start + rate * _TIME_USED * (60 * training.max_minutes - context.elapsed)
-        validated = len(context.splits.validation)
+        validated = 0 if context.splits.folds is not None else len(context.splits.validation)
         progress.set_end(end_in_time(batches, end, world.broadcast(rows), validated, tested, start), training)
         why = f"{training.max_minutes:g} minutes at the measured {rate:.0f} rows/s"
     assert progress.end is not None

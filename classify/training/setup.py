@@ -31,7 +31,6 @@ from classify.distributed.batch_norm import describe_synchronization
 from classify.distributed.world import World
 from classify.errors import InputError
 from classify.evaluation.inference import compute_logits
-from classify.evaluation.metrics import Scores
 from classify.launch import describe, launcher
 from classify.modeling.classifier import Classifier
 from classify.modeling.loading import checkpoint_activations, freeze, freeze_unused, load_pretrained
@@ -122,10 +121,6 @@ class TrainingContext:
     def compute_logits(self, split: Split) -> npt.NDArray[np.float32]:
         """Compute the logits of a split in file order, as the model is now. A collective."""
         return compute_logits(self.classifier, self.data.of(split), split.rows, self.world)
-
-    def score(self, split: Split) -> Scores:
-        """Score a split, as the model is now. A collective."""
-        return self.inputs.task.score(self.compute_logits(split), split.targets, self.config.training.seed)
 
 
 def tokenize_tables(inputs: RunInputs) -> TokenizedData:

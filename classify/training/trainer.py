@@ -105,9 +105,9 @@ class Trainer:
         """Rows consumed at the end of training."""
         return end_of_training(self.config, self.batches, self.progress)
 
-    def setup(self) -> None:
-        """Make the model ready for training from the weights that it has."""
-        self.strategy.setup()
+    def setup(self, weights: Tensors | None = None) -> None:
+        """Make the model ready for training, from `weights` by name or those that it has."""
+        self.strategy.setup(weights)
 
     def state_dict(self, *, keep: bool) -> TrainerState:
         """Return all that a checkpoint holds of this training, tensors on ranks that `keep` them. A collective."""
@@ -131,8 +131,7 @@ class Trainer:
         weights = self.world.broadcast_tensors(saved.model_tensors() if is_main else None)
         if vocabulary is not None and vocabulary.compacted:
             _check_vocabulary(saved, weights.get(VOCABULARY), vocabulary.as_tensor())
-        self.strategy.load_weights(weights)
-        self.setup()
+        self.setup(weights)
         tensors = self.world.broadcast_tensors(saved.optimizer_tensors() if is_main else None)
         self.strategy.load_optimizer(tensors, saved.state["scaler"])
         requested = self.progress.num_micro_batches

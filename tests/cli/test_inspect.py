@@ -42,7 +42,7 @@ def test_what_a_table_holds(folder: Path, model_folder: Path, capsys: pytest.Cap
     (conflict,) = found["conflicts"]
     assert conflict == {"text": "The same  text", "labels": ["x", "y"], "where": "my.csv lines 42, 43"}
     assert "'The same  text' has the labels 'x', 'y' (my.csv lines 42, 43)" in printed
-    assert "leak: 1 test texts are also in the training part" in printed
+    assert "leak: 1 test texts are also in the training split" in printed
     assert found["tokens"]["rows_cut"] == 0.0
     assert set(found["tokens_by_class"]) == {"x", "y"}
     assert found["near_duplicates"]["sampled"] == 42
@@ -134,4 +134,4 @@ def test_a_report_that_is_replaced_is_named(
 ) -> None:
     for _ in range(2):
         assert main(["inspect", "--data", "my.csv", "--model", str(model_folder)]) == 0
-    assert capsys.readouterr().out.count("inspect.json (in place of the one that was there)") == 1
+    assert capsys.readouterr().out.count("inspect.json (overwritten)") == 1

@@ -140,7 +140,7 @@ def test_without_a_folder_the_newest_runs_are_named(run: RunConfig, tmp_path: Pa
     with pytest.raises(InputError) as caught:
         parse("--resume")
     assert str(caught.value) == (
-        "--resume must name the folder of a run, e.g. --resume runs/my-1, where no --data is given. Got nothing "
+        "--resume without --data must name the folder of a run, e.g. --resume runs/my-1. Got nothing "
         "instead; the newest are runs/my-2, runs/my-1."
     )
 
@@ -157,7 +157,7 @@ BROKEN = {
     ),
     "unknown": (
         {"config": {"data": {"data": "a", "evil": 1}, "model": {}, "training": {}}},
-        r"run\.json: this version knows no 'evil'",
+        r"run\.json: unknown setting 'evil' under 'config'",
     ),
     "type": (
         {"config": {"data": {"data": "a"}, "model": {}, "training": {"num_train_epochs": "many"}}},
@@ -186,7 +186,7 @@ def test_a_broken_file_is_one_line(run: RunConfig, content: Any, line: str) -> N
         (False, "--resume nowhere: no such folder. Expected a run's folder, or a checkpoint in it."),
         (
             True,
-            "--resume nowhere: no run.json in it, so the run's settings are not known; give --data and the other flags "
+            "--resume nowhere: no run.json there, so the run's settings are unknown; give --data and the other flags "
             "of the run.",
         ),
     ],

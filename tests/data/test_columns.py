@@ -49,7 +49,7 @@ def test_two_columns_by_content(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "text_column", "label_column", "parts"),
     [
-        ("id,note,kind", None, None, ["no column is named, or looks, like a text", "id, note, kind", "--text-column"]),
+        ("id,note,kind", None, None, ["no column looks like a text", "id, note, kind", "--text-column"]),
         ("text,label,category,x", None, None, []),
         ("text,intent,category", None, None, ["several columns", "intent (2 values", "category (2", "--label-column"]),
         ("text,label", "txt", None, ["--text-column txt", "text, label"]),

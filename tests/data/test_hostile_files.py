@@ -126,20 +126,20 @@ FILES: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "one long text in all cells": (
         "a.xlsx", write_sheet(lambda: '<row><c t="s"><v>0</v></c></row>' * 10_000, "a" * 1_000_000), "MiB of memory",
     ),
-    "a large sheet of nothing": ("a.xlsx", write_sheet(lambda: " " * (100 << 20)), "MiB and more come out"),
+    "a large sheet of nothing": ("a.xlsx", write_sheet(lambda: " " * (100 << 20)), "MiB or more"),
     "a cell that is repeated": ("a.ods", write_repeated_ods, "not a readable workbook"),
-    "one text in all rows": ("a.parquet", write_parquet(lambda: repeated("a" * 60), 1_500), "MiB and more come out"),
-    "few rows of it": ("a.parquet", write_parquet(lambda: repeated("a" * 900), 150), "MiB and more come out"),
-    "one long text": ("a.parquet", write_parquet(lambda: repeated("a" * 900_000), 1), "MiB and more come out"),
+    "one text in all rows": ("a.parquet", write_parquet(lambda: repeated("a" * 60), 1_500), "MiB or more"),
+    "few rows of it": ("a.parquet", write_parquet(lambda: repeated("a" * 900), 150), "MiB or more"),
+    "one long text": ("a.parquet", write_parquet(lambda: repeated("a" * 900_000), 1), "MiB or more"),
     "lists of one long text": (
         "a.parquet",
         write_parquet(lambda: pyarrow.ListArray.from_arrays([0, 1 << 16], repeated("a" * 900_000)), 1),
-        "MiB and more come out",
+        "MiB or more",
     ),
-    "rows of nothing": ("a.arrow", write_arrow(lambda: pyarrow.nulls(1 << 30), 8), "MiB and more come out"),
-    "one long text in Arrow": ("a.feather", write_arrow(lambda: repeated("a" * 900_000)), "MiB and more come out"),
-    "a zip": ("a.zip", write_zip, "MiB and more come out"),
-    "a tar": ("a.tar.gz", write_tar, "MiB and more come out"),
+    "rows of nothing": ("a.arrow", write_arrow(lambda: pyarrow.nulls(1 << 30), 8), "MiB or more"),
+    "one long text in Arrow": ("a.feather", write_arrow(lambda: repeated("a" * 900_000)), "MiB or more"),
+    "a zip": ("a.zip", write_zip, "MiB or more"),
+    "a tar": ("a.tar.gz", write_tar, "MiB or more"),
 }  # fmt: skip
 
 

@@ -86,9 +86,7 @@ def test_a_split_by_its_name(home: Path) -> None:
 def test_a_name_that_is_not_there(home: Path, name: str) -> None:
     done = run(READ, name, home=home)
     (line,) = done.stderr.splitlines()
-    assert line.startswith(
-        f"error: --data {name}: no such file, and no data set of the Hugging Face hub that can be had"
-    )
+    assert line.startswith(f"error: --data {name}: no such file, and not available on the Hugging Face hub")
 
 
 def test_a_split_that_is_not_there(home: Path) -> None:

@@ -45,8 +45,8 @@ LABELLED: dict[str, tuple[dict[str, Any], int]] = {
     "quality/agnews": ({}, 4), "quality/imdb": ({}, 2),
 }  # fmt: skip
 REFUSED = {
-    "goemotions": "several labels a row",
-    "pairs/mrpc_train.txt": "are a pair",
+    "goemotions": "several labels per row",
+    "pairs/mrpc_train.txt": "text pairs are not supported",
     "pairs/stsb_train.tsv": "score holds numbers on a scale",
     "messy/jigsaw_train_sample.csv": "several labels a row",
 }

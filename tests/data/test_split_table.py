@@ -474,7 +474,7 @@ def test_columns_with_one_name_are_numbered(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", [(f"text {i}", f"other {i}", "ab"[i % 2]) for i in range(20)], "text,text,label")
     splits = load(path)
     assert splits.train.table.columns == ["text", "text.1", "label"]
-    assert "'text' is called 'text.1'" in splits.train.table.form
+    assert "'text' to 'text.1'" in splits.train.table.form
 
 
 def test_the_parts_do_not_depend_on_rows_without_a_label(tmp_path: Path) -> None:
@@ -583,7 +583,7 @@ def test_a_test_table_with_few_labels_is_said_with_what_to_do(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("rows", "options", "said"),
     [
-        ([(f"text {i}", "ab"[i % 2], "2024-01-01") for i in range(30)], {"split_by_time": "day"}, "several moments"),
+        ([(f"text {i}", "ab"[i % 2], "2024-01-01") for i in range(30)], {"split_by_time": "day"}, "several times"),
         ([(f"text {i}", "ab"[i % 2], ("nan", "7")[i % 2]) for i in range(30)], {"split_by_time": "day"}, "'nan'"),
         ([(f"text {i}", "ab"[i % 2], 0) for i in range(30)], {"label_names": "a=x,a=y"}, "names a label twice"),
         ([(f"text {i}", "ab"[i % 2], 0) for i in range(30)], {"eval_labels": "l.txt"}, "--eval-labels names labels"),

@@ -115,7 +115,7 @@ def test_a_broken_byte_far_into_a_large_file_is_said_with_its_line(
     table = read_table(write(tmp_path / "a.csv", b"text,label\n" + "é,x\n".encode() * 100 + b"\xff,x\n"))
     assert table.column("text")[-2:] == ["é", "\ufffd"]
     assert "lines 102" in table.form
-    with pytest.raises(InputError, match=r"--encoding utf-8: .*a\.csv line 102 is not text in it"):
+    with pytest.raises(InputError, match=r"--encoding utf-8: not valid in .*a\.csv line 102"):
         read_table(str(tmp_path / "a.csv"), options=ReadOptions(encoding="utf-8"))
 
 

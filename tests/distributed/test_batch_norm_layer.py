@@ -71,7 +71,7 @@ def test_what_it_does_is_told() -> None:
     assert "no BatchNorm layer" in describe_synchronization(plain, 2, 1)
     assert "all 2 processes" in describe_synchronization(normed, 2, 1)
     assert "one process per device" in describe_synchronization(normed, 1, 4)
-    assert "does nothing" in describe_synchronization(normed, 1, 1)
+    assert "has no effect" in describe_synchronization(normed, 1, 1)
 
 
 def test_an_input_that_does_not_count_leaves_the_statistics_alone(group: None) -> None:

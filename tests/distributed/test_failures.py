@@ -233,7 +233,7 @@ def test_a_place_that_cannot_be_taken(
         (["--nproc", "2"], ["--strategy", "dp"], "--strategy dp works in one process"),
         ([], ["--strategy", "ddp"], "--strategy ddp needs one process per device"),
         ([], ["--ddp-backend", "gloo"], "--ddp-backend gloo needs several processes"),
-        (["--local-rank", "0"], [], "--local-rank 0 says that a launcher started this process"),
+        (["--local-rank", "0"], [], "--local-rank 0 means that a launcher started this process"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

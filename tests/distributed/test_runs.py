@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import classify
 from tests.support import tiny
@@ -79,6 +80,27 @@ def run_all(tmp_path_factory: pytest.TempPathFactory, uneven: dict[str, Path], m
             run_ranks(count, "run_classify.py", *words, folder=tmp_path)
         found[count] = tmp_path / f"out-{count}"
     return found
+
+
+def test_folds_on_two_processes_are_those_of_one(tmp_path: Path, model_folder: Path) -> None:
+    """Out-of-fold predictions and the final weights, whatever strategy trains them: 1e-5 of the norm."""
+    table = tiny.write_table(tmp_path / "my.csv", tiny.table_rows(50))
+    (tmp_path / "c.yaml").write_text("dropout: 0.0\nadam_epsilon: 1.0e-5\n")
+    words = [
+        "--data", str(table), "--model", str(model_folder), "--cpu", "--folds", "3", "--epochs", "1", "--batch-size",
+        "16", "--contrastive-steps", "2", "--learning-rate", "1e-3", "--report-to", "none", "--config", "c.yaml",
+    ]  # fmt: skip
+    done = run(tmp_path, "run_classify.py", *words, "--output-dir", "one")
+    assert done.returncode == 0, done.stderr
+    expected = load_file(tmp_path / "one" / "model.safetensors")
+    for strategy in ("ddp", "fsdp"):
+        run_ranks(2, "run_classify.py", *words, "--strategy", strategy, "--output-dir", strategy, folder=tmp_path)
+        for one, other in zip(predictions(tmp_path / "one"), predictions(tmp_path / strategy), strict=True):
+            assert one["fold"] == other["fold"]
+            assert float(one["confidence"]) == pytest.approx(float(other["confidence"]), abs=2e-4)
+        weights = load_file(tmp_path / strategy / "model.safetensors")
+        difference = sum(float((weights[name] - tensor).norm() ** 2) for name, tensor in expected.items())
+        assert difference < 1e-10 * sum(float(tensor.norm() ** 2) for tensor in expected.values())
 
 
 def test_prediction_divided_over_three_processes_is_that_of_one(run_all: dict[int, Path], tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_data_parallel_on_two_cuda_devices(train: Callable[..., Any], on_cpu: Pa
     """One process, local rank -1: torch's own DataParallel copies the model to both."""
     folder, printed, (work,) = train("both", kind="cuda")
     assert "device: cuda:0, 2 devices with DataParallel (local_rank is -1" in printed
-    assert "precision: fp32 (full precision, the safe choice on cuda" in printed  # of the Turing generation
+    assert "precision: fp32 (full precision, the default on cuda" in printed  # of the Turing generation
     assert min(work["operations"]) > 500
     assert difference(folder, on_cpu) < 1e-5
 

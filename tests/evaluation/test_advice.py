@@ -24,9 +24,7 @@ def scored(targets: list[int], predicted: list[int], labels: list[str] = LABELS)
 def test_few_rows_say_little() -> None:
     few = scored([0, 1] * 6, [0, 1] * 5 + [1, 0])
     (line,) = advice.too_few_rows(few, "test")
-    assert line == (
-        "12 test rows say little: accuracy may lie anywhere from 0.552 to 0.953; give more rows or --test-data"
-    )
+    assert line == ("12 test rows are too few: accuracy has a 95 % CI of 0.552 to 0.953; add rows or give --test-data")
     assert "12 evaluation rows" in advice.too_few_rows(few, "evaluation")[0]
     assert advice.too_few_rows(scored([0, 1] * 60, [0, 1] * 50 + [1, 0] * 10), "test") == []
 
@@ -37,8 +35,8 @@ def test_classes_that_are_never_right_are_named() -> None:
     assert advice.missed_classes(result) == [], "a recall of 0.1 or more, or fewer than five rows"
     result = scored(targets, [0] * 29 + [0] * 19 + [3])
     (line,) = advice.missed_classes(result)
-    assert line.startswith("'d' (1 of 20 rows), 'b' (0 of 5 rows): almost never predicted right; ")
-    assert "more rows" in line
+    assert line.startswith("'d' (1 of 20 rows), 'b' (0 of 5 rows): almost never predicted correctly; ")
+    assert "add rows" in line
     assert "--class-weights balanced" in line
     assert "--class-weights" not in advice.missed_classes(result, balanced=True)[0]
 
@@ -63,7 +61,7 @@ def test_the_largest_class_of_the_training_part_is_the_score_to_beat() -> None:
     assert majority.as_json() == {"label": "b", "accuracy": 0.69, "macro_f1": majority.metrics["macro_f1"]}
     close = scored(targets.tolist(), [1] * 69 + [0] * 5 + [1] * 26)
     (line,) = advice.beside_majority(close, majority)
-    assert line.startswith("always saying 'b' would score accuracy 0.6900, macro F1 0.4083, and")
+    assert line.startswith("always predicting 'b' scores accuracy 0.6900, macro F1 0.4083; ")
     assert advice.beside_majority(scored(targets.tolist(), targets.tolist()), majority) == []
 
 
@@ -79,8 +77,8 @@ def test_one_answer_for_all_rows() -> None:
 @pytest.mark.parametrize(
     ("first", "last", "epochs", "part"),
     [
-        (1.5, 1.48, 3.0, "no lower than 1.386, as of guessing among 4 classes"),
-        (1.386295, 1.386295, 1.0, "no lower than 1.386"),
+        (1.5, 1.48, 3.0, "no lower than guessing among 4 classes (1.386)"),
+        (1.386295, 1.386295, 1.0, "no lower than guessing"),
         (2.0, 1.5, 3.0, None),  # it falls; dropout makes it larger than that of the evaluation
         (0.4, 0.9, 3.0, "rose from 0.400 in the first epoch to 0.900 in the last"),
         (0.4, 0.42, 3.0, None),
@@ -116,8 +114,8 @@ def test_one_cause_has_one_line() -> None:
     """A model with one answer for all also misses classes and is no better than the majority: said once."""
     targets = [0] * 60 + [1] * 60
     lines = summary(scored(targets, [0] * 120), targets, rival=0.9, last=math.log(4) + 0.1)
-    assert [line.split()[0] for line in lines] == ["the", "all", "the"]
-    assert lines[0].startswith("the baseline is the better one here")
+    assert [line.split()[0] for line in lines] == ["the", "all", "training"]
+    assert lines[0].startswith("the baseline scores higher than the model")
     assert all("\n" not in line for line in lines)
 
 

@@ -64,7 +64,7 @@ def test_the_cache_is_looked_at_before_the_hub(model_folder: Path, tmp_path: Pat
     ("network", "part"),
     [
         ({"HF_HUB_OFFLINE": "1"}, "--model someone/tiny: no tokenizer in"),
-        ({"HF_ENDPOINT": "http://127.0.0.1:9"}, "not (whole) in the Hugging Face cache, and the hub cannot be reached"),
+        ({"HF_ENDPOINT": "http://127.0.0.1:9"}, "not complete in the Hugging Face cache; the hub cannot be reached"),
     ],
 )
 def test_a_cache_with_a_part_of_the_model_is_not_the_end(
@@ -90,7 +90,7 @@ def test_a_missing_shard_is_named(model_folder: Path, tmp_path: Path) -> None:
     shutil.copytree(model_folder, tmp_path / "m")
     index = {"weight_map": {"a": "model.safetensors", "b": "model-00002-of-00002.safetensors"}}
     (tmp_path / "m" / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(InputError, match=r"model-00002-of-00002.safetensors, which .* names, is not there"):
+    with pytest.raises(InputError, match=r"model-00002-of-00002.safetensors, listed in .*, is missing"):
         resolve_model(str(tmp_path / "m"))
 
 

@@ -35,7 +35,7 @@ def predict(trained: Path, folder: Path, content: str, name: str, *flags: str) -
 def test_a_text_a_line(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     lines = LINES if name == "a.txt" else [line.replace(",", "") for line in LINES]
     assert predict(trained, tmp_path, "\n".join(lines) + "\n", name) == (0, lines)
-    assert "has no header: its first row was predicted, too" in capsys.readouterr().out
+    assert "has no header; its first row was predicted, too" in capsys.readouterr().out
 
 
 def test_a_header_is_none_of_the_texts(trained: Path, tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_killed_at_any_moment_it_ends_as_if_nothing_had_happened(
         resumes[alone] = ["--resume", str(alone)]
     else:
         assert main(["--resume", str(alone)], program="run_classify.py") == 2
-        assert f"no {FILE} in it, so the run's settings are not known; give --data" in capsys.readouterr().err
+        assert f"no {FILE} there, so the run's settings are unknown; give --data" in capsys.readouterr().err
     for folder, command in resumes.items():
         assert main(command, program="run_classify.py") == 0, capsys.readouterr().err
         assert read_json(folder / FILE)["status"] == "finished"

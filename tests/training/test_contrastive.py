@@ -152,5 +152,5 @@ def test_zero_epochs_keep_the_start(model_folder: Path, tmp_path: Path, capsys: 
     )
     train(again)
     assert "this run is finished" in capsys.readouterr().out
-    with pytest.raises(InputError, match="--epochs 0 keeps the start, and --head random"):
+    with pytest.raises(InputError, match="--epochs 0 trains nothing, but --head random"):
         train(make_config(model_folder, table, tmp_path / "other", num_train_epochs=0.0, head="random"))

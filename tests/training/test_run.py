@@ -254,7 +254,7 @@ def test_predictions_as_tsv_can_be_read(
     assert len(read_table(str(tmp_path / "p.tsv"))) == 120
     device = command(*words, "/dev/null")
     assert device.returncode == 2
-    assert "--out /dev/null: expected the name of a file" in device.stderr
+    assert "--out /dev/null: expected a file name. Got a device" in device.stderr
 
 
 def test_values_become_what_their_field_holds(model_folder: Path, table: Path, tmp_path: Path) -> None:
@@ -468,7 +468,7 @@ def test_a_run_that_learned_nothing_says_so(
     notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
     assert any("training diverged" in note and "lower --learning-rate" in note for note in notes), notes
     assert any("all 12 test rows are predicted as" in note for note in notes), notes
-    assert any("12 test rows say little: accuracy may lie anywhere from" in note for note in notes), notes
+    assert any("12 test rows are too few: accuracy has a 95 % CI of" in note for note in notes), notes
     assert read_json(out / "run.json")["status"] == "finished"
 
 
@@ -478,7 +478,7 @@ def test_precisions_on_a_cpu(model_folder: Path, table: Path, tmp_path: Path, pr
     assert read_json(out / "run.json")["precision"] == precision
 
 
-@pytest.mark.parametrize(("precision", "part"), [("fp16", "a CPU has no fast half"), ("tf32", "NVIDIA GPUs only")])
+@pytest.mark.parametrize(("precision", "part"), [("fp16", "fp16 needs a GPU"), ("tf32", "needs an NVIDIA GPU")])
 def test_precisions_a_cpu_does_not_have(
     model_folder: Path, table: Path, tmp_path: Path, precision: str, part: str
 ) -> None:

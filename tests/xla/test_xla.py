@@ -40,7 +40,7 @@ def test_the_weights_are_those_of_the_cpu(train: Callable[..., tuple[Path, str]]
     """Padded to a few shapes, compiled, one process: the same result as packed and not compiled."""
     folder, printed = train("xla")
     assert "device: xla:0 (local_rank is -1" in printed
-    assert "texts: padded - to powers of two, so that nothing has to be compiled anew in each step" in printed
+    assert "packing: off; padded (to powers of two, to avoid recompilation" in printed
     assert read_json(folder / "run.json")["topology"][0]["device"] == "xla:0"
     other, _ = train("cpu", "--cpu")
     assert difference(folder, other) < 1e-5

@@ -1,4 +1,4 @@
-"""The protocol of a form of table, and the options that reading takes."""
+"""Interface of table formats, and the options of reading."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _CONTROL = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What is known of a table before it is read.
+    """Options of reading a table.
 
     `encoding`, `sheet`, `skips_bad_rows`, `labels` (the file with the label of each line) and `no_header` come from
-    flags. `columns` are those of the table that this one goes with: a file whose first row is none of them, and as
-    wide, has these columns and no header.
+    flags. `columns` are those of a related table: a file without them in its first row, and as wide, has these columns
+    and no header.
     """
 
     encoding: str | None = None
@@ -73,7 +73,7 @@ class FileFormat(Format):
 
     @abstractmethod
     def matches(self, start: bytes) -> bool:
-        """Return whether a file that begins with these bytes is of this form, whatever its name is."""
+        """Return whether a file that begins with these bytes is of this form, under any name."""
 
     def sniff(self, source: Source, options: ReadOptions) -> Confidence:
         """Compare the first bytes and the name; programs export text under the names of workbooks."""
@@ -87,17 +87,17 @@ class FileFormat(Format):
 
 
 def unique_names(names: Sequence[str]) -> tuple[list[str], str]:
-    """Number column names that come again as pandas does (text, text.1); also return a remark on these, or ""."""
-    given, counts = set(names), Counter[str]()
+    """Number repeated column names as pandas does (text, text.1); also return a remark on these, or ""."""
+    originals, counts = set(names), Counter[str]()
     unique: dict[str, str] = {}
     for name in names:
         new = name
-        while new in unique or (new != name and new in given):
+        while new in unique or (new != name and new in originals):
             counts[name] += 1
             new = f"{name}.{counts[name]}"
         unique[new] = name
-    again = ", ".join(f"{name!r} is called {new!r}" for new, name in unique.items() if new != name)
-    return list(unique), f"; of columns with the same name {again}" if again else ""
+    renamed = ", ".join(f"{name!r} to {new!r}" for new, name in unique.items() if new != name)
+    return list(unique), f"; repeated columns renamed: {renamed}" if renamed else ""
 
 
 def as_text(value: Any) -> str:

@@ -138,7 +138,7 @@ def _reading(source: Source, name: str) -> Iterator[Any]:
 
 
 class _Columns:
-    """Writes the columns of a schema as text."""
+    """Convert the columns of a schema to text."""
 
     def __init__(self, path: str, digest: str, schema: pyarrow.Schema):
         import pyarrow
@@ -170,7 +170,7 @@ class _Columns:
     def as_texts(
         self, batches: Iterable[pyarrow.RecordBatch], check_size: Callable[[int], None]
     ) -> pyarrow.RecordBatchReader:
-        """Convert batches as they are read; `check_size` is called with the bytes so far before texts are made."""
+        """Convert batches as they are read; `check_size` gets the bytes so far before they are converted."""
         import pyarrow
 
         def converted() -> Iterator[pyarrow.RecordBatch]:
@@ -235,22 +235,22 @@ def _count_bytes(column: pyarrow.Array) -> int:
     import pyarrow.compute as pc
     from pyarrow import types
 
-    kind, own = column.type, _OFFSET_BYTES * len(column)
+    kind, offsets = column.type, _OFFSET_BYTES * len(column)
     if types.is_string_view(kind) or types.is_binary_view(kind):  # several may show the same bytes
-        return own + sum(len(value.as_buffer()) for value in column if value.is_valid)
+        return offsets + sum(len(value.as_buffer()) for value in column if value.is_valid)
     if types.is_dictionary(kind):
         values = column.dictionary
         is_bytes = types.is_binary(values.type) or types.is_large_binary(values.type)
         lengths = pc.binary_length(values if is_bytes else _as_strings(values))
-        return own + (pc.sum(lengths.take(column.indices)).as_py() or 0)
+        return offsets + (pc.sum(lengths.take(column.indices)).as_py() or 0)
     if types.is_struct(kind) or types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         inner = column.flatten()
-        return own + sum(map(_count_bytes, inner if isinstance(inner, list) else [inner]))
-    return own + column.nbytes
+        return offsets + sum(map(_count_bytes, inner if isinstance(inner, list) else [inner]))
+    return offsets + column.nbytes
 
 
 def _class_names(schema: pyarrow.Schema) -> dict[str, list[str]]:
-    """Names of the classes by column, where `datasets` has written them into the file."""
+    """Return the class names by column, where `datasets` has written them into the file."""
     try:
         described = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         return {name: feature["names"] for name, feature in described.items() if feature.get("_type") == "ClassLabel"}

@@ -1,8 +1,8 @@
-"""CSV and its kin: text with a delimiter between columns.
+"""Read CSV and other text with a delimiter between columns.
 
-Arrow's reader does the reading: it is fast, understands quoted delimiters and newlines, and all columns stay text, byte
-for byte as in the file. It does not count physical lines and forgives quotes that do not close; where a message needs a
-line, or the rows are fewer than the lines, the file is walked once more with the standard library's reader.
+Arrow reads the rows: it is fast, understands quoted delimiters and newlines, and all columns stay text, byte for byte
+as in the file. It does not count physical lines and accepts quotes that do not close. Where a message needs a line, or
+there are fewer rows than lines, the standard library's reader reads the file again.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _SAMPLE_ROWS = 2000
 _PIECE = 1 << 24
 _MOST_BYTES = 2**31 - 1  # of a block of Arrow's
 _SHOWN = 5
-# Lines of a field from which on it is noted, and the share of lines that must end in a class to be rows.
+# Fields of more lines are noted; the share of lines that must end in a class to be rows.
 _LONG_FIELD, _MOST = 10, 0.9
-# Files of these names, and standard input, hold a text a line unless they look like a table.
+# Files of these names, and standard input, hold one text per line unless they look like a table.
 _PLAIN = (".txt", "")
 _USUAL = (*TEXT_NAMES, *LABEL_NAMES, *itertools.chain(*PAIRED_NAMES))
 
 
 class Delimited(FileFormat):
-    """The form of a text file that is none of the others."""
+    """Any text file that is of no other form."""
 
     name = "CSV"
     suffixes = (".csv", ".tsv", ".txt", ".tab", ".psv")
@@ -61,7 +61,7 @@ class Delimited(FileFormat):
         return super().sniff(source, options) or (Confidence.FALLBACK if source.is_file else Confidence.NONE)
 
     def read(self, source: Source, options: ReadOptions) -> Table:
-        """All rows, each as wide as the header. Raises InputError with the lines of rows that are not."""
+        """Read all rows. Raises InputError with the lines of rows that are not as wide as the header."""
         return _drop_repeated_header(source, self._read(source, options))
 
     def _read(self, source: Source, options: ReadOptions) -> Table:
@@ -82,7 +82,7 @@ class Delimited(FileFormat):
             if lines == text.lines and not text.has_quotes_inside(dialect):
                 first = text.above + text.empty_lines + 1 + table.has_names
                 return replace(table, places=lambda rows: [first + row for row in rows])
-        # Rows of several lines, empty lines - or quotes that are none, or rows of another width.
+        # Rows of several lines, empty lines, quotes that are text, or rows of another width.
         try:
             dialect, survey = _check_dialect(text, dialect, sample)
             return replace(_read(text, dialect, options)[0], notes=_long_fields(survey))
@@ -93,10 +93,9 @@ class Delimited(FileFormat):
 
 
 class _Text:
-    """The bytes of a file's table in UTF-8, as Arrow wants them, and how many lines they are.
+    """The table of a file as UTF-8 bytes for Arrow, and its number of lines.
 
-    The first `above` lines of the file are none of the table's. `rewritten` replaces the file's characters where they
-    had to be repaired first.
+    The table begins below the first `above` lines. `rewritten` replaces the file's characters where they were repaired.
     """
 
     def __init__(self, source: Source, encoding: Encoding, above: int = 0, rewritten: str | None = None):
@@ -105,13 +104,13 @@ class _Text:
 
     @property
     def key(self) -> str:
-        """What the bytes are made of."""
+        """Return a key of what the bytes are made of."""
         rewritten = self._rewritten and hashlib.sha256(self._rewritten.encode()).hexdigest()
         return f"{self.source.sha256}\0{self.encoding}\0{self.above}\0{rewritten}"
 
     @cached_property
     def whole(self) -> bytes | None:
-        """All of them; None where they are too many to be held in memory."""
+        """Return all bytes; None where they are too many for memory."""
         pieces, size = [], 0
         for piece in self._read():
             pieces.append(piece)
@@ -121,12 +120,12 @@ class _Text:
         return b"".join(pieces)
 
     def pieces(self) -> Iterator[bytes]:
-        """They, in pieces that end where a line does, without the file's mark and the empty lines at its beginning."""
+        """Return the bytes in pieces that end with a line, without the file's mark and leading empty lines."""
         return self._read() if self.whole is None else iter([self.whole])
 
     @cached_property
     def lines(self) -> int:
-        """How many lines they are."""
+        """Return the number of lines."""
         feeds = returns = 0
         last = b""
         for piece in self.pieces():
@@ -138,9 +137,9 @@ class _Text:
         for block in self._blocks():
             left += block
             if not begun:
-                given = skip_lines(left.removeprefix(b"\xef\xbb\xbf"), self.above)
-                left = given.lstrip(b"\r\n")
-                empty = given[: len(given) - len(left)]
+                below = skip_lines(left.removeprefix(b"\xef\xbb\xbf"), self.above)
+                left = below.lstrip(b"\r\n")
+                empty = below[: len(below) - len(left)]
                 self.empty_lines = max(empty.count(b"\n"), empty.count(b"\r"))
                 begun = bool(left)
             end = max(left.rfind(b"\n"), left.rfind(b"\r", 0, -1)) + 1
@@ -170,14 +169,14 @@ class _Text:
                 yield self.above + line, row
 
     def unwrapped(self, dialect: Dialect, before: Dialect) -> _Text:
-        """What the file was `before` a spreadsheet took its lines for cells of this dialect, and saved them so."""
+        """Return the text as it was `before` a spreadsheet saved its lines as cells of this dialect."""
         cells = [dialect.delimiter.join(row).rstrip(dialect.delimiter) for _, row in self.rows(dialect)]
         return _Text(self.source, self.encoding, rewritten=original_text(cells, before) + "\n")
 
     def has_quotes_inside(self, dialect: Dialect) -> bool:
-        """Whether a quote that is not doubled stands elsewhere than at a field's beginning or end.
+        """Return whether a quote that is not doubled occurs inside a field.
 
-        It may be a quote that is text in a field of quotes; Arrow would drop it.
+        It may be text in a quoted field; Arrow would drop it.
         """
         if dialect.quote is None:
             return False
@@ -217,7 +216,7 @@ class _Pieces(io.RawIOBase):
 
 
 def _is_wrapped(sample: str, dialect: Dialect) -> bool:
-    """Whether the header is one field that holds commas, and empty ones: a CSV that was saved as one of semicolons."""
+    """Return whether the header is one field with commas, then empty fields: a CSV saved with semicolons."""
     first = _first_row(sample, dialect)
     return dialect.delimiter != "," and len(first) > 1 and first[0].count(",") > 0 and not any(first[1:])
 
@@ -228,14 +227,14 @@ def _first_row(sample: str, dialect: Dialect) -> list[str]:
 
 @dataclass(frozen=True)
 class _Survey:
-    """The rows of a file in a dialect: what is wrong with them, and the line and the lines of the longest field."""
+    """The rows of a file in a dialect: their fault, and the longest field as (line, number of lines)."""
 
     fault: str | None
     longest: tuple[int, int] = (0, 1)
 
     @property
     def spans_lines(self) -> bool:
-        """Whether a row lies on several lines."""
+        """Return whether a row spans several lines."""
         return self.longest[1] > 1
 
 
@@ -244,7 +243,7 @@ def _check_dialect(text: _Text, dialect: Dialect, sample: str) -> tuple[Dialect,
 
     Bare quotes can swallow whole rows and leave equally wide ones behind. So where rows span lines, the dialect in
     which quotes are text is taken if all lines are equally wide in it: those of a row that really spans several are
-    not. Commas stand in many texts, so there the lines inside must end in other rows' classes, too. A name in quotes in
+    not. Many texts hold commas, so there the lines inside must end in other rows' classes, too. A name in quotes in
     the header shows that quotes are no text.
     """
     survey = _survey(text, dialect)
@@ -258,8 +257,8 @@ def _check_dialect(text: _Text, dialect: Dialect, sample: str) -> tuple[Dialect,
     if survey.fault is None:
         return dialect, survey
     for other in candidates(dialect.delimiter, sample):
-        if other != dialect and (found := _survey(text, other)).fault is None:
-            return other, found
+        if other != dialect and (other_survey := _survey(text, other)).fault is None:
+            return other, other_survey
     raise InputError(survey.fault)
 
 
@@ -278,8 +277,8 @@ def _survey(text: _Text, dialect: Dialect) -> _Survey:
             last = line
     except csv.Error:
         return _Survey(
-            f'{source.path} line {last + 1}: a quote (") opens a field in this row or below it and never closes as '
-            'it should; double a quote that belongs to the text ("").',
+            f'{source.path} line {last + 1}: a quote (") in or below this row never closes; double quotes inside a '
+            'text ("").',
             longest,
         )
     if not wrong:
@@ -316,7 +315,7 @@ def _swallows_rows(text: _Text, dialect: Dialect, bare: Dialect) -> bool:
 
 
 def _read(text: _Text, dialect: Dialect, options: ReadOptions) -> tuple[Table, int]:
-    """All rows by Arrow, and how many lines they are if none spans several."""
+    """Read all rows with Arrow; also return their number of lines if none spans several."""
     source, encoding = text.source, text.encoding
     first = [row for _, row in itertools.islice(text.rows(dialect), _SAMPLE_ROWS)]
     header = not options.no_header and has_header(first, _USUAL, options.columns)
@@ -328,9 +327,9 @@ def _read(text: _Text, dialect: Dialect, options: ReadOptions) -> tuple[Table, i
     form = f"{encoding.words} {'with a' if header else 'without'} header, {dialect.words}{again}{_above_words(text)}"
 
     def places(rows: Sequence[int]) -> list[int]:
-        wanted = {row + header for row in rows}
-        starts = itertools.islice(text.rows(dialect), max(wanted, default=-1) + 1)
-        lines = {number: line for number, (line, _) in enumerate(starts) if number in wanted}
+        numbers = {row + header for row in rows}
+        starts = itertools.islice(text.rows(dialect), max(numbers, default=-1) + 1)
+        lines = {number: line for number, (line, _) in enumerate(starts) if number in numbers}
         return [lines[row + header] for row in rows]
 
     table = Table(source.path, source.sha256, arrow, form, places, flag=encoding.flag, has_names=header)
@@ -363,7 +362,7 @@ def _drop_repeated_header(source: Source, table: Table) -> Table:
 
 
 def _read_good(text: _Text, dialect: Dialect, options: ReadOptions) -> Table:
-    """The rows that are as wide as the header, and what was left out."""
+    """Read the rows that are as wide as the header, and note the others."""
     import pyarrow
 
     lines: list[int] = []
@@ -379,17 +378,17 @@ def _read_good(text: _Text, dialect: Dialect, options: ReadOptions) -> Table:
     names, again = _names(rows[0]) if header else (_default_names(len(rows[0]), options), "")
     body = rows[header:]
     if not body:
-        raise InputError(f"{text.source.path}: no row is as wide as the header ({len(names)} columns).")
+        raise InputError(f"{text.source.path}: no row has the {len(names)} columns of the header.")
     arrow = pyarrow.table(
         {name: pyarrow.array([row[place] for row in body], pyarrow.string()) for place, name in enumerate(names)}
     )
     shown = ", ".join(map(str, bad[:_SHOWN])) + (", ..." if len(bad) > _SHOWN else "")
-    skipped = f"{len(bad)} rows of another width skipped (lines {shown})"
+    skipped = f"{len(bad)} rows with another number of fields skipped (lines {shown})"
     words = f"{dialect.words}{again}{_above_words(text)}"
     form = f"{text.encoding.words} {'with a' if header else 'without'} header, {words}; {skipped}"
 
-    def places(wanted: Sequence[int]) -> list[int]:
-        return [lines[row + header] for row in wanted]
+    def places(numbers: Sequence[int]) -> list[int]:
+        return [lines[row + header] for row in numbers]
 
     source = text.source
     return Table(
@@ -398,7 +397,7 @@ def _read_good(text: _Text, dialect: Dialect, options: ReadOptions) -> Table:
 
 
 def _long_fields(survey: _Survey) -> tuple[str, ...]:
-    """Return a note where a field spans so many lines that its quote may be text."""
+    """Return a note on a field that spans many lines: its quote may be text."""
     line, span = survey.longest
     if span <= _LONG_FIELD:
         return ()
@@ -406,14 +405,14 @@ def _long_fields(survey: _Survey) -> tuple[str, ...]:
 
 
 def _above_words(text: _Text) -> str:
-    """Name the lines above the table, for people."""
+    """Describe the lines that are left out above the table."""
     if not text.above:
         return ""
     return f"; line{'s 1 to' if text.above > 1 else ''} {text.above} above the table left out"
 
 
 def _read_lines(source: Source, encoding: Encoding, options: ReadOptions) -> Table:
-    """Read a text a line; empty lines are left out."""
+    """Read one text per line, without empty lines."""
     import pyarrow
 
     with encoding.text(source) as stream:
@@ -426,7 +425,7 @@ def _read_lines(source: Source, encoding: Encoding, options: ReadOptions) -> Tab
     if not body:
         raise InputError(f"{source.path}: there is a header but no row below it. Expected one row per text.")
     arrow = pyarrow.table({name: pyarrow.array([line for _, line in body], pyarrow.string())})
-    form = f"{encoding.words}, a text a line, {'with a' if header else 'without'} header"
+    form = f"{encoding.words}, one text per line, {'with a' if header else 'without'} header"
     places = lambda rows: [body[row][0] for row in rows]  # noqa: E731
     return Table(source.path, source.sha256, arrow, form, places, flag=encoding.flag, has_names=header)
 
@@ -435,13 +434,13 @@ _UNNAMED = "unnamed_"
 
 
 def _default_names(width: int, options: ReadOptions) -> list[str]:
-    """What columns without a header are called: as in the table that they go with, or by number."""
-    known = list(options.columns)
-    return known if len(known) == width else [f"column_{number}" for number in range(1, width + 1)]
+    """Name columns without a header: as in the related table, or by number."""
+    names = list(options.columns)
+    return names if len(names) == width else [f"column_{number}" for number in range(1, width + 1)]
 
 
 def _names(header: Sequence[str]) -> tuple[list[str], str]:
-    """The names of a header, and a remark on those that come again; columns without one are numbered."""
+    """Return the names of a header, empty ones numbered, and a remark on repeated ones."""
     names = [name if name.strip() else f"{_UNNAMED}{number}" for number, name in enumerate(header, start=1)]
     return unique_names(names)
 
@@ -451,9 +450,9 @@ def _is_empty(arrow: pyarrow.Table, name: str) -> bool:
 
 
 def _parse(text: _Text, dialect: Dialect, names: list[str], header: bool, block: int = 1 << 20) -> pyarrow.Table:
-    """Rows as strings; those of a large file lie in the cache, and are mapped.
+    """Parse all columns as strings; those of a large file are memory-mapped from the cache.
 
-    Arrow reads in blocks of so many bytes, and no row may be longer than one.
+    Arrow reads in blocks of `block` bytes, and no row may be longer than one.
     """
     import pyarrow
     from pyarrow import csv as arrow_csv

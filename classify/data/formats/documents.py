@@ -1,4 +1,4 @@
-"""A folder with a folder for each class, and a text file for each document."""
+"""Read a folder with a folder for each class, and a text file for each document."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Documents(Source):
 
     @cached_property
     def files(self) -> list[Path]:
-        """The documents, by class and by name."""
+        """Return the documents, by class and by name."""
         return sorted(self.file.glob("*/*.txt"))
 
     def open(self) -> BinaryIO:
@@ -35,8 +35,8 @@ class Documents(Format):
         """Look for at least two folders that hold text files."""
         folder = Path(source.path)
         below = [entry for entry in folder.iterdir() if entry.is_dir()] if folder.is_dir() else []
-        found = sum(any(entry.glob("*.txt")) for entry in below)
-        return Confidence.CERTAIN if found > 1 else Confidence.NONE
+        classes = sum(any(entry.glob("*.txt")) for entry in below)
+        return Confidence.CERTAIN if classes > 1 else Confidence.NONE
 
     def read(self, source: Source, options: ReadOptions) -> Table:
         """Read all documents. Raises InputError where one is not text."""

@@ -1,4 +1,4 @@
-"""Excel's workbooks: the first sheet that is visible, or the one that is named."""
+"""Read workbooks: the first visible sheet, or the one that --sheet names."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class _Sheet:
 
     @property
     def words(self) -> str:
-        """Its name for people, and those of the others."""
+        """Return its name, and those of the other sheets."""
         others = ", ".join(name for name in self.all_names if name != self.name)
         return f"sheet {self.name!r}" + (f" (others: {others})" if others else "")
 
@@ -101,12 +101,12 @@ def _read_sheet(source: Source, requested: str | None) -> _Sheet:
     """Return the sheet that is requested, else the first, read by another process. Raises InputError."""
     if importlib.util.find_spec("python_calamine") is None:
         raise InputError(
-            f"{source.path}: workbooks are read by the package python-calamine, which is not installed; pip install "
-            "python-calamine, or save the sheet as CSV UTF-8."
+            f"{source.path}: workbooks require python-calamine; pip install python-calamine, or save the sheet as CSV "
+            "UTF-8."
         )
     size = source.file.stat().st_size
     most = _MOST_BYTES + _MOST_GROWTH * size
-    # -P: the modules beside the reader are none of Python's.
+    # -P: the modules beside the reader must not shadow Python's.
     command = [sys.executable, "-P", str(_READER), requested or "", str(most)]
     pipe = subprocess.PIPE
     sheet = _Sheet("", [])
@@ -133,14 +133,14 @@ def _read_sheet(source: Source, requested: str | None) -> _Sheet:
         )
     if sheet.name not in sheet.all_names:
         if requested is None:
-            raise InputError(f"{source.path}: the workbook has no sheet of cells.")
+            raise InputError(f"{source.path}: the workbook has no worksheet.")
         names = ", ".join(sheet.all_names)
         raise InputError(f"--sheet {requested}: {source.path} has no such sheet; it has: {names}.")
     return sheet
 
 
 def _count_rows_above(rows: Sequence[Sequence[str]], known: Sequence[str]) -> int:
-    """Return how many rows, such as a title, lie above the header: they hold fewer cells than most rows do.
+    """Return the number of rows, such as a title, above the header: they hold fewer cells than most rows do.
 
     Where what follows them does not look like a header, the first row is one that lacks a name.
     """

@@ -1,4 +1,4 @@
-"""fastText's form: a text a line behind its labels, each written as __label__NAME."""
+"""Read fastText files: one text per line after its labels, each written as __label__NAME."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LABELS = re.compile(rf"(?:{_PREFIX}\S+(?:\s+|$))*")
 
 
 class FastText(FileFormat):
-    """A line a text; several labels of a line are joined by a bar."""
+    """One text per line; several labels of a line are joined by a bar."""
 
     name = "fastText"
     suffixes = (".ft",)
@@ -36,12 +36,12 @@ class FastText(FileFormat):
         with encoding.text(source) as stream:
             for number, line in enumerate(stream, start=1):
                 line = line.strip("\ufeff \t\r\n")
-                found = _LABELS.match(line)
-                assert found is not None
+                prefix = _LABELS.match(line)
+                assert prefix is not None
                 if line:
                     numbers.append(number)
-                    texts.append(line[found.end() :])
-                    labels.append("|".join(word.removeprefix(_PREFIX) for word in found[0].split()))
+                    texts.append(line[prefix.end() :])
+                    labels.append("|".join(word.removeprefix(_PREFIX) for word in prefix[0].split()))
         missing = [number for number, label in zip(numbers, labels, strict=True) if not label]
         if missing:
             raise InputError(

@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub, by their names: owner/name, with a configuration as owner/name:configuration."""
+"""Read data sets of the Hugging Face hub: owner/name, with a configuration owner/name:configuration."""
 
 from __future__ import annotations
 
@@ -80,7 +80,5 @@ def _load(path: str, flag: str) -> dict[str, Any]:
         loaded = datasets.load_dataset(fits["name"], fits["config"])
     except (OSError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise InputError(
-            f"{flag} {path}: no such file, and no data set of the Hugging Face hub that can be had: {reason}"
-        ) from None
+        raise InputError(f"{flag} {path}: no such file, and not available on the Hugging Face hub: {reason}") from None
     return dict(loaded)

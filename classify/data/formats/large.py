@@ -1,4 +1,4 @@
-"""Tables that the memory should not hold: their rows lie in an Arrow file of the cache, and are mapped."""
+"""Memory-map the rows of large tables from an Arrow file in the cache."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from classify.data.cache import cached
 if TYPE_CHECKING:
     import pyarrow
 
-# Bytes of a table from which on it is one of these.
+# Tables of more bytes are large.
 LARGE = 64 << 20
 _FORMAT = 2
 _FILE = "rows.arrow"
 
 
 def stored(key: str, batches: Callable[[], pyarrow.RecordBatchReader]) -> pyarrow.Table:
-    """The rows of some batches, memory-mapped; `key` names what they are made of. In memory where there is no cache."""
+    """Return the rows memory-mapped from the cache entry `key`, written from `batches`; in memory without a cache."""
     import pyarrow
 
     def write(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""A file of texts, a line each, and a file with the label of each line."""
+"""Read a file with one text per line, and a file with the label of each line."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Lines(Format):
                 f"Got {counts['label']} lines instead."
             )
         arrow = pyarrow.table({name: pyarrow.array(values, pyarrow.string()) for name, values in columns.items()})
-        form = f"a text a line, labels from {labels.path}, {encoding.words}"
+        form = f"one text per line, labels from {labels.path}, {encoding.words}"
         digest = hashlib.sha256(f"{texts.sha256}{labels.sha256}".encode()).hexdigest()
         return Table(source.path, digest, arrow, form, lambda rows: [row + 1 for row in rows], flag=encoding.flag)
 
 
 def _lines(source: Source, encoding: str | None) -> list[str]:
-    """Split a file at LF, CRLF and CR; other breaks are part of a text."""
+    """Split a file at LF, CRLF and CR; other breaks are part of the text."""
     with detect_encoding(source, encoding).text(source) as stream:
         text = stream.read().removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     return text.removesuffix("\n").split("\n")

@@ -1,4 +1,4 @@
-"""Several files that a pattern such as part-*.csv names, joined by the names of their columns."""
+"""Read several files that match a pattern such as part-*.csv, joined by column name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Pattern(Format):
         self._read_table = read_table
 
     def sniff(self, source: Source, options: ReadOptions) -> Confidence:
-        """Look for files that the pattern names."""
+        """Look for files that match the pattern."""
         return Confidence.CERTAIN if _expand(source.path) else Confidence.NONE
 
     def read(self, source: Source, options: ReadOptions) -> Table:
@@ -41,7 +41,7 @@ class Pattern(Format):
             if set(other.columns) != set(first.columns):
                 only = ", ".join(map(repr, sorted(set(first.columns) ^ set(other.columns))))
                 raise InputError(
-                    f"{source.path}: {first.path} and {other.path} have other columns ({only} in one of them alone)."
+                    f"{source.path}: {first.path} and {other.path} have different columns ({only} in only one of them)."
                 )
         arrow = pyarrow.concat_tables([table.arrow.select(first.columns) for table in tables])
         digest = hashlib.sha256("".join(table.sha256 for table in tables).encode()).hexdigest()
@@ -63,9 +63,10 @@ def _join_places(tables: Sequence[Table]) -> Callable[[Sequence[int]], list[str]
         owners = [bisect.bisect_right(ends, row) for row in rows]
         words: dict[int, str] = {}
         for number in set(owners):
-            own = [row for row, owner in zip(rows, owners, strict=True) if owner == number]
+            file_rows = [row for row, owner in zip(rows, owners, strict=True) if owner == number]
             begin = ends[number] - len(tables[number])
-            words |= dict(zip(own, tables[number].where_each([[row - begin] for row in own]), strict=True))
+            names = tables[number].where_each([[row - begin] for row in file_rows])
+            words |= dict(zip(file_rows, names, strict=True))
         return [words[row] for row in rows]
 
     return places

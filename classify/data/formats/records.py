@@ -1,4 +1,4 @@
-"""JSON: a list of objects, alone or under a key, an object of columns, and JSON Lines, an object a line."""
+"""Read JSON (a list of objects, alone or under a key, or an object of columns) and JSON Lines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _EMPTY = "{}: no record in it. Expected one object per text."
 
 
 class JSONLines(FileFormat):
-    """An object a line; empty lines are skipped."""
+    """One object per line; empty lines are skipped."""
 
     name = "JSON Lines"
     suffixes = (".jsonl", ".ndjson")
@@ -40,7 +40,7 @@ class JSONLines(FileFormat):
         return line.startswith("{") and line.rstrip().endswith("}")
 
     def read(self, source: Source, options: ReadOptions) -> Table:
-        """All objects; a key that a line lacks is an empty text there."""
+        """Read all objects; a missing key is an empty text. Raises InputError for other lines."""
         encoding = detect_encoding(source, options.encoding)
         lines = array("q")
         faults: list[str] = []
@@ -79,7 +79,7 @@ class JSONLines(FileFormat):
             if not options.skips_bad_rows:
                 raise InputError(*faults)
             shown = ", ".join(map(str, bad[:_SHOWN])) + (", ..." if len(bad) > _SHOWN else "")
-            form, flag = f"{form}; {len(bad)} lines that are no objects skipped ({shown})", "--on-bad-rows"
+            form, flag = f"{form}; {len(bad)} lines without an object skipped ({shown})", "--on-bad-rows"
         if arrow is None:
             raise InputError(_EMPTY.format(source.path))
         places = lambda rows: [lines[row] for row in rows]  # noqa: E731
@@ -87,7 +87,7 @@ class JSONLines(FileFormat):
 
 
 class JSON(FileFormat):
-    """A list of objects or of [text, label], alone or under a key, columns, or such a list a split."""
+    """A list of objects or of [text, label], alone, under a key or one per split, or columns."""
 
     name = "JSON"
     suffixes = (".json",)
@@ -97,7 +97,7 @@ class JSON(FileFormat):
         return bool(re.match(r"\s*(\[\s*)?[\[{]", decode_start(start)))
 
     def read(self, source: Source, options: ReadOptions) -> Table:
-        """All records. Raises InputError where the document is of another shape."""
+        """Read all records. Raises InputError for a document of another shape."""
         encoding = detect_encoding(source, options.encoding)
         if JSONLines().matches(source.head) and _is_lines(source, encoding):
             return JSONLines().read(source, options)
@@ -107,33 +107,33 @@ class JSON(FileFormat):
         except (ValueError, RecursionError) as error:
             line = f" line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
             raise InputError(f"{source.path}{line}: not JSON ({_reason(error)}).") from None
-        found = _find_rows(source, document)
-        arrow = _table(found.records)
+        rows = _find_rows(source, document)
+        arrow = _table(rows.records)
         if arrow is None:
             raise InputError(_EMPTY.format(source.path))
-        form = f"JSON, {found.words}{encoding.words}"
-        places = lambda rows: [row + found.first for row in rows]  # noqa: E731
+        form = f"JSON, {rows.words}{encoding.words}"
+        places = lambda numbers: [row + rows.first for row in numbers]  # noqa: E731
         return Table(source.path, source.sha256, arrow, form, places, "record", flag=encoding.flag)
 
     def is_document(self, source: Source, encoding: Encoding) -> bool:
-        """Whether the one object in a file holds rows, and is none itself."""
+        """Return whether the one object in a file holds rows, rather than being one."""
         with encoding.text(source) as stream:
             document = json.load(stream)
         return bool(_row_lists(document)) or _is_frame(document)
 
 
 def _physical(stream: Any) -> Any:
-    """Lines as JSON Lines has them: they end in a line feed alone, so that other breaks may stand in a text."""
-    rest = ""
+    """Yield lines that end in a line feed, as JSON Lines has them: texts may hold other breaks."""
+    line = ""
     while block := stream.read(1 << 20):
-        *lines, rest = (rest + block).split("\n")
+        *lines, line = (line + block).split("\n")
         yield from lines
-    if rest:
-        yield rest
+    if line:
+        yield line
 
 
 def _is_lines(source: Source, encoding: Encoding) -> bool:
-    """Whether each of the first two lines that are not empty is a document of its own."""
+    """Return whether each of the first two non-empty lines is an object."""
     with encoding.text(source) as stream:
         first = [line for line, _ in zip((line for line in _physical(stream) if line.strip()), range(2), strict=False)]
     try:
@@ -166,19 +166,17 @@ def _find_rows(source: Source, document: Any) -> _Rows:
     whole = len(lists) == len(document)
     if whole and len({len(value) for value in lists.values()}) == 1 and not _row_lists(document):
         return _Rows([dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)])
-    found = _row_lists(document)
-    usual = [key for key in found if key.rpartition(".")[2].lower() in _ROW_KEYS]
-    if len(found) > 1 and (all(split_called(key) is not None for key in found) or (whole and not usual)):
-        return _Rows(_splits(source, found))
-    if len(found) > 1 and len(usual) != 1:
-        keys = ", ".join(map(repr, found))
-        first = next(iter(found))
-        raise InputError(
-            f"{source.path}: there are rows under several keys ({keys}); save one list alone, as jq '.{first}' does."
-        )
-    if found:
-        key = usual[0] if usual else next(iter(found))
-        rows_below = _listed(source, found[key])
+    row_lists = _row_lists(document)
+    usual = [key for key in row_lists if key.rpartition(".")[2].lower() in _ROW_KEYS]
+    if len(row_lists) > 1 and (all(split_called(key) is not None for key in row_lists) or (whole and not usual)):
+        return _Rows(_splits(source, row_lists))
+    if len(row_lists) > 1 and len(usual) != 1:
+        keys = ", ".join(map(repr, row_lists))
+        first = next(iter(row_lists))
+        raise InputError(f"{source.path}: rows under several keys ({keys}); save one list, e.g. with jq '.{first}'.")
+    if row_lists:
+        key = usual[0] if usual else next(iter(row_lists))
+        rows_below = _listed(source, row_lists[key])
         return _Rows(rows_below.records, f'rows under "{key}", {rows_below.words}', rows_below.first)
     keys = ", ".join(map(repr, list(document)[:_SHOWN]))
     raise InputError(f"{source.path}: expected {_SHAPES}. Got an object with the keys {keys} instead.")
@@ -186,26 +184,26 @@ def _find_rows(source: Source, document: Any) -> _Rows:
 
 def _row_lists(document: dict[str, Any], above: str = "") -> dict[str, list[Any]]:
     """Return the lists of objects or of lists in an object, and in those directly in it, by their keys."""
-    found: dict[str, list[Any]] = {}
+    lists: dict[str, list[Any]] = {}
     for key, value in document.items():
         if isinstance(value, list) and value and all(isinstance(row, dict | list) for row in value):
-            found[above + key] = value
+            lists[above + key] = value
         elif isinstance(value, dict) and not above:
-            found |= _row_lists(value, f"{key}.")
-    return found
+            lists |= _row_lists(value, f"{key}.")
+    return lists
 
 
 def _splits(source: Source, lists: dict[str, list[Any]]) -> list[dict[str, Any]]:
-    """Return the rows of all lists, with a column that says which list each was in."""
+    """Return the rows of all lists, with a column that names the list of each."""
     records = _listed(source, [row for rows in lists.values() for row in rows]).records
     keys = (key for key, rows in lists.items() for _ in rows)
-    # One that can be found again, and is not a column of theirs.
+    # A name that is detected as the split column, and is no column of theirs.
     column = next((name for name in SPLIT_NAMES if not any(name in one for one in records)), SPLIT_NAMES[0])
     return [{**record, column: key} for record, key in zip(records, keys, strict=True)]
 
 
 def _is_frame(document: dict[str, Any]) -> bool:
-    """Whether an object holds objects with the same keys, as pandas writes a table: columns by row numbers, or rows."""
+    """Return whether an object holds objects with the same keys, as pandas writes a table."""
     inner = list(document.values())
     if not all(isinstance(value, dict) for value in inner) or not (inner and inner[0]):
         return False
@@ -248,17 +246,17 @@ def _listed(source: Source, rows: list[Any], has_header: bool | None = None) -> 
 
 
 def _table(records: Iterable[dict[str, Any]]) -> pyarrow.Table | None:
-    """One string column a key, in the order in which keys appear first; None where there is no record.
+    """Return one string column per key, in order of first appearance; None without a record.
 
-    A block at a time, since records take many times the memory of columns.
+    It works in blocks, since records take many times the memory of columns.
     """
     import pyarrow
     import pyarrow.compute as pc
 
-    blocks, rest = [], iter(records)
-    while block := list(itertools.islice(rest, _BLOCK)):
+    blocks, remaining = [], iter(records)
+    while block := list(itertools.islice(remaining, _BLOCK)):
         names = list(dict.fromkeys(key for record in block for key in record))
-        columns = {_mended(name): _strings([as_text(record.get(name)) for record in block]) for name in names}
+        columns = {_fix_surrogates(name): _strings([as_text(record.get(name)) for record in block]) for name in names}
         blocks.append(pyarrow.table(columns))
     if not blocks:
         return None
@@ -267,16 +265,16 @@ def _table(records: Iterable[dict[str, Any]]) -> pyarrow.Table | None:
 
 
 def _strings(values: list[str]) -> pyarrow.Array:
-    """A column; halves of characters, which JSON can escape one by one, are read as U+FFFD."""
+    """Return a column; lone surrogates, which JSON can escape, become U+FFFD."""
     import pyarrow
 
     try:
         return pyarrow.array(values, pyarrow.string())
     except UnicodeEncodeError:
-        return pyarrow.array(list(map(_mended, values)), pyarrow.string())
+        return pyarrow.array(list(map(_fix_surrogates, values)), pyarrow.string())
 
 
-def _mended(text: str) -> str:
+def _fix_surrogates(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

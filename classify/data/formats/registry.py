@@ -1,4 +1,4 @@
-"""The forms of tables, and reading what a path names by the one that is surest of it."""
+"""Read a table with the format that is surest of its path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A CSV that a spreadsheet opened with another delimiter than its own, and saved again: its lines became cells.
+"""Repair a CSV that a spreadsheet opened with another delimiter and saved again: its lines became cells.
 
 The spreadsheet put quotes around cells that hold quotes, doubled these, and wrote delimiters behind each cell. Where a
 line began with a quote, the end of a field that spans lines, it took what follows, up to the next quote, for a quoted
@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 
 from classify.data.dialect import Dialect, rows_of
 
-# Of a row that is still open then a quote was lost for good.
+# A row that is still open after these lines lost a quote for good.
 _MOST_LINES = 100
 
 
 def original_text(cells: Sequence[str], dialect: Dialect) -> str:
-    """The text that the cells once were, in the dialect that it was written in."""
+    """Return the text that the cells once were, in its first dialect."""
     widths = _widths(cells[0], dialect)
     if len(widths) != 1:
         return "\n".join(cells)
@@ -41,7 +41,7 @@ def original_text(cells: Sequence[str], dialect: Dialect) -> str:
 
 
 def _with_quotes(cell: str, delimiter: str, quote: str) -> Iterator[str]:
-    """Each way to put the two quotes back: one at the beginning, one that opens a field of the last line."""
+    """Yield each way to put the two quotes back: one at the beginning, one that opens a field of the last line."""
     start = cell.rindex("\n")
     end = cell.find(quote, start)
     for place in range(start, len(cell) if end < 0 else end):
@@ -50,7 +50,7 @@ def _with_quotes(cell: str, delimiter: str, quote: str) -> Iterator[str]:
 
 
 def _is_right(text: str, below: str, widths: set[int], dialect: Dialect) -> bool:
-    """Whether all rows are as wide as the header, the last one with the line below it where it does not end before."""
+    """Return whether all rows are as wide as the header, an open last one with the line below it."""
     unfinished = text.count(dialect.quote or '"') % 2
     return _widths(f"{text}\n{below}" if unfinished else text, dialect) == widths
 

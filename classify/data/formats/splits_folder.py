@@ -1,4 +1,4 @@
-"""A folder with a file for each split of a data set: train.csv, validation.jsonl, test.parquet."""
+"""Read a folder with a file for each split: train.csv, validation.jsonl, test.parquet."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class SplitsFolder(Format):
         self._suffixes = table_suffixes
 
     def sniff(self, source: Source, options: ReadOptions) -> Confidence:
-        """Look for one that is for training."""
+        """Look for a training split."""
         folder = Path(source.path)
-        found = folder.is_dir() and self._named(folder, SPLIT_WORDS[0])
-        return Confidence.CERTAIN if found else Confidence.NONE
+        train = folder.is_dir() and self._named(folder, SPLIT_WORDS[0])
+        return Confidence.CERTAIN if train else Confidence.NONE
 
     def splits(self, source: Source) -> dict[str, str]:
         """Return the file of each split. Raises InputError where one has several."""

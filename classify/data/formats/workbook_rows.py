@@ -20,7 +20,7 @@ import python_calamine
 
 
 def limit_memory(most_bytes: int) -> None:
-    """Have allocations fail beyond so many bytes, where the system can do that."""
+    """Limit the memory of the process, where the system can."""
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 

@@ -1,1 +1,1 @@
-"""Faster forms of what torch does, each taken where it was measured to gain."""
+"""Kernels: faster implementations of torch operations, each used where measured to be faster."""

@@ -1,13 +1,11 @@
-"""Attention of packed texts in training on a CPU, where it is a matter of few calls over what the caches hold.
+"""Attention of packed texts in training on a CPU, with few calls over tensors that fit the caches.
 
-torch's own kernel works through texts of one length at a time; a step of 32 short texts has a dozen lengths, and the
-layers' calls add up. Here a whole group of texts (see `classify.modeling.layout`) goes through each call. The backward
-pass works from the same pieces, which autograd would make anew one by one.
+torch's kernel needs a call for each length; a step of 32 short texts has a dozen lengths. Here each call computes a
+whole group of texts (see `classify.modeling.layout`), in the forward and the backward pass.
 
-A long text goes through in blocks of queries, and of its scores nothing is kept: the backward pass computes a block's
-again (Dao et al., 2022, "FlashAttention", section 3.1). So memory grows with a text's length and not with its square,
-and where tokens see their neighbours alone (`window`) so does the work. torch's own kernel for CPUs does the same, but
-not with dropout.
+A long text is computed in blocks of queries, whose scores the backward pass recomputes (Dao et al., 2022,
+"FlashAttention", section 3.1). So memory is linear in the length, and with a `window` time is, too. torch's kernel for
+CPUs does the same, but not with dropout.
 """
 
 from __future__ import annotations
@@ -29,13 +27,13 @@ class CPUAttention(AttentionKernel):
     name = "attention"
 
     def applies(self, device: torch.device) -> bool:
-        """On CPUs."""
+        """Return True on CPUs."""
         return device.type == "cpu"
 
     def attend(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries, args: AttentionArgs
     ) -> torch.Tensor | None:
-        """Attention (T, heads, d); None where nothing is trained, and on other devices."""
+        """Compute attention (T, heads, d); None without gradients, and on other devices."""
         if q.device.type != "cpu" or not q.requires_grad:
             return None
         scale = q.shape[-1] ** -0.5 if args.scale is None else args.scale
@@ -45,7 +43,7 @@ class CPUAttention(AttentionKernel):
 
 @dataclass(frozen=True)
 class _Case:
-    """What is args of attention: `dtype` is that of q, k and v; the rest as in `attend`."""
+    """Arguments of attention: `dtype` is that of q, k and v; the others as in `attend`."""
 
     dtype: torch.dtype
     scale: float
@@ -55,7 +53,7 @@ class _Case:
 
     @property
     def wide(self) -> torch.dtype:
-        """The type of softmax."""
+        """Return the dtype of softmax."""
         return torch.promote_types(self.dtype, torch.float32)
 
 
@@ -70,9 +68,9 @@ def attend(
     window: int,
     cls_only: bool = False,
 ) -> torch.Tensor:
-    """Attention (T, heads, d) of each token to those of its own text, at a distance of at most `window` (-1: any).
+    """Compute attention (T, heads, d) within each text, at a distance of at most `window` (-1: any).
 
-    With `cls_only` of each text's first token alone; the others' rows are zero.
+    With `cls_only` only for first tokens; the other rows are zero.
     """
     with torch.autocast(q.device.type, enabled=False):
         attended: torch.Tensor = _Attend.apply(q, k, v, layout, _Case(q.dtype, scale, dropout, window, cls_only))
@@ -82,10 +80,7 @@ def attend(
 def _multiply(
     into: torch.Tensor, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, scale: float, *, add: bool = False
 ) -> None:
-    """Batched a @ b, scaled within the product: (N, i, j), (N, j, k) to (N, i, k), or added to it.
-
-    Computed in `dtype`.
-    """
+    """Write scale * a @ b, computed in `dtype`, to `into`, or add it: (N, i, j), (N, j, k) to (N, i, k)."""
     if into.dtype == dtype:
         into.baddbmm_(a.to(dtype), b.to(dtype), beta=int(add), alpha=scale)
         return
@@ -103,38 +98,38 @@ class _Attend(torch.autograd.Function):
     def forward(
         ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout: Layout, case: _Case
     ) -> torch.Tensor:
-        """Keeps the entries' queries, keys, values and what `_forward` gives."""
+        """Compute attention; save the entries' queries, keys, values and the results of `_forward`."""
         dtype = layout.product_type(q.dtype)
         queries = layout.gather(q, dtype, case.cls_only)
         keys, values = layout.gather(k, dtype), layout.gather(v, dtype)
         out = torch.empty_like(queries)
         forwards = [_forward_long if group.is_long else _forward for group in layout.bucket_groups]
-        seen = [
+        results = [
             forward(group, case, queries, keys, values, out)
             for forward, group in zip(forwards, layout.bucket_groups, strict=True)
         ]
-        ctx.save_for_backward(queries, keys, values, *(tensor for *pair, _ in seen for tensor in pair))
-        ctx.rest = (layout, case, [factor for *_, factor in seen])
+        ctx.save_for_backward(queries, keys, values, *(tensor for *pair, _ in results for tensor in pair))
+        ctx.constants = (layout, case, [factor for *_, factor in results])
         return layout.scatter(out, q, case.cls_only)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        """Gradients of q, k and v."""
-        queries, keys, values, *seen = ctx.saved_tensors
-        layout, case, factors = ctx.rest
+        """Compute gradients of q, k and v."""
+        queries, keys, values, *saved = ctx.saved_tensors
+        layout, case, factors = ctx.constants
         (grad,) = grads
-        own = layout.gather(grad, queries.dtype, case.cls_only)
+        grad_out = layout.gather(grad, queries.dtype, case.cls_only)
         if layout.real is not None and not case.cls_only:
-            own.mul_(layout.real)
-        given = (queries, keys, values)
-        gradients = [torch.empty_like(x) for x in given]
+            grad_out.mul_(layout.real)
+        inputs = (queries, keys, values)
+        gradients = [torch.empty_like(x) for x in inputs]
         for group, probabilities, mask, factor in zip(
-            layout.bucket_groups, seen[::2], seen[1::2], factors, strict=True
+            layout.bucket_groups, saved[::2], saved[1::2], factors, strict=True
         ):
             if group.is_long:
-                _backward_long(group, case, given, mask, own, gradients)
+                _backward_long(group, case, inputs, mask, grad_out, gradients)
             else:
-                _backward(group, case, given, probabilities, mask, factor, own, gradients)
+                _backward(group, case, inputs, probabilities, mask, factor, grad_out, gradients)
         scattered = (
             layout.scatter(gradients[0], grad, case.cls_only),
             *(layout.scatter(x, grad) for x in gradients[1:]),
@@ -150,9 +145,9 @@ def _forward(
     values: torch.Tensor,
     out: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """A group's attention into its part of `out`.
+    """Write a group's attention to its part of `out`.
 
-    Returns what the backward pass wants: probabilities, dropout's mask and what scales the entries kept.
+    Returns probabilities, dropout mask and scale of kept entries for the backward pass.
     """
     cls_only = case.cls_only
     query, into = group.entries(queries, cls_only), group.entries(out, cls_only)
@@ -162,9 +157,9 @@ def _forward(
     score, probability = group.scores(scores, cls_only), group.scores(probabilities, cls_only)
     for i, bucket in enumerate(group.buckets):
         _multiply(score[i], query[i], key[i].mT, bucket.product_type(case.dtype), case.scale)
-        hidden = bucket.attn_bias(case.window, bucket.whole(cls_only))
-        if hidden is not None:
-            score[i].unflatten(0, bucket.shape[:2]).add_(hidden)
+        bias = bucket.attn_bias(case.window, bucket.whole(cls_only))
+        if bias is not None:
+            score[i].unflatten(0, bucket.shape[:2]).add_(bias)
         torch.softmax(score[i], -1, out=probability[i])
     mask, factor, dropped = scores.new_empty(0), 1.0, probabilities
     if case.dropout:
@@ -173,27 +168,27 @@ def _forward(
     share = group.scores(dropped, cls_only)
     for i, bucket in enumerate(group.buckets):
         _multiply(into[i], share[i], value[i], bucket.product_type(case.dtype), factor)
-    held = group.product_type(case.dtype)
-    return probabilities.to(held), mask.to(held), factor
+    stored_type = group.product_type(case.dtype)
+    return probabilities.to(stored_type), mask.to(stored_type), factor
 
 
 def _backward(
     group: BucketGroup,
     case: _Case,
-    given: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     probabilities: torch.Tensor,
     mask: torch.Tensor,
     factor: float,
-    own: torch.Tensor,
+    grad_out: torch.Tensor,
     gradients: list[torch.Tensor],
 ) -> None:
-    """Gradients of a group's entries into its part of `gradients`, from those of the output, `own`.
+    """Write the gradients of a group to its part of `gradients`, from those of the output, `grad_out`.
 
-    `given` and `gradients` are queries, keys and values.
+    `inputs` and `gradients` are queries, keys and values.
     """
     cls_only = case.cls_only
-    (q, dq), grad = (group.entries(x, cls_only) for x in (given[0], gradients[0])), group.entries(own, cls_only)
-    k, v, dk, dv = (group.entries(x) for x in (*given[1:], *gradients[1:]))
+    (q, dq), grad = (group.entries(x, cls_only) for x in (inputs[0], gradients[0])), group.entries(grad_out, cls_only)
+    k, v, dk, dv = (group.entries(x) for x in (*inputs[1:], *gradients[1:]))
     share = group.scores(probabilities * mask if len(mask) else probabilities, cls_only)
     through = torch.empty_like(probabilities, dtype=case.wide)
     score, probability = (group.scores(x, cls_only) for x in (through, probabilities.to(case.wide)))
@@ -218,9 +213,9 @@ def _forward_long(
     values: torch.Tensor,
     out: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """A long text's attention into its part of `out`, block by block.
+    """Write a long text's attention to its part of `out`, block by block.
 
-    What the backward pass wants is, in the place of dropout's mask, the seed that draws it again.
+    Returns, instead of the dropout mask, the seed to redraw it in the backward pass.
     """
     (into,) = group.entries(out, case.cls_only)
     seed = torch.empty(1, dtype=torch.int64).random_()
@@ -235,16 +230,16 @@ def _forward_long(
 def _blocks(
     group: BucketGroup, case: _Case, queries: torch.Tensor, keys: torch.Tensor, seed: torch.Tensor
 ) -> Iterator[tuple[Block, torch.Tensor, torch.Tensor | None, float]]:
-    """Each block of a long text with its probabilities, dropout's mask, if any, and what scales the entries kept."""
+    """Yield each block of a long text with its probabilities, dropout mask, if any, and scale of kept entries."""
     (bucket,), (all_queries,), (all_keys,) = group.buckets, group.entries(queries, case.cls_only), group.entries(keys)
     generator = torch.Generator().manual_seed(int(seed))
     for block in group.blocks(case.window, case.cls_only):
         query, key = all_queries[:, block.queries], all_keys[:, block.keys]
         scores = query.new_empty((*query.shape[:2], key.shape[1]), dtype=case.wide)
         _multiply(scores, query, key.mT, bucket.product_type(case.dtype), case.scale)
-        hidden = bucket.attn_bias(case.window, block)
-        if hidden is not None:
-            scores.add_(hidden[0])
+        bias = bucket.attn_bias(case.window, block)
+        if bias is not None:
+            scores.add_(bias[0])
         mask, factor = None, 1.0
         if case.dropout:
             mask, factor = drawn(scores.shape, case.dropout, case.wide, generator)
@@ -254,17 +249,17 @@ def _blocks(
 def _backward_long(
     group: BucketGroup,
     case: _Case,
-    given: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     seed: torch.Tensor,
-    own: torch.Tensor,
+    grad_out: torch.Tensor,
     gradients: list[torch.Tensor],
 ) -> None:
-    """The same as `_backward` for a long text, whose blocks are computed again."""
+    """Do the same as `_backward` for a long text, recomputing its blocks."""
     dtype, cls_only = group.product_type(case.dtype), case.cls_only
-    (q,), (dq,), (grad,) = (group.entries(x, cls_only) for x in (given[0], gradients[0], own))
-    (k,), (v,), (dk,), (dv,) = (group.entries(x) for x in (*given[1:], *gradients[1:]))
+    (q,), (dq,), (grad,) = (group.entries(x, cls_only) for x in (inputs[0], gradients[0], grad_out))
+    (k,), (v,), (dk,), (dv,) = (group.entries(x) for x in (*inputs[1:], *gradients[1:]))
     key_sum, value_sum = (torch.zeros(x.shape, dtype=case.wide) for x in (k, v))
-    for block, probability, mask, factor in _blocks(group, case, given[0], given[1], seed):
+    for block, probability, mask, factor in _blocks(group, case, inputs[0], inputs[1], seed):
         query, key = block.queries, block.keys
         share = probability if mask is None else probability * mask
         _multiply(value_sum[:, key], share.mT, grad[:, query], dtype, factor, add=True)

@@ -1,4 +1,4 @@
-"""What a kernel is: a faster form of something torch does, which a model can do without."""
+"""The interface of kernels: optional, faster implementations of torch operations."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from classify.modeling.layout import Boundaries
 
 
 class Host(Protocol):
-    """The module that kernels are put into."""
+    """The module in which kernels are installed."""
 
     model: Any
 
     def attend_by_kernels(self) -> None:
-        """Have packed attention ask the kernels before torch's own."""
+        """Use the first kernel that applies for packed attention, else torch's."""
         ...
 
 
 class Kernel(ABC):
-    """One faster form. Installing it changes no weight, no name and no hook of the model."""
+    """A faster implementation. Installing it changes no weights, names or hooks of the model."""
 
     name: str
 
     @abstractmethod
     def applies(self, device: torch.device) -> bool:
-        """Whether it is of use on this device."""
+        """Return whether the kernel is faster on this device."""
 
     @abstractmethod
     def install(self, host: Host) -> None:
-        """Put it in the place of what it is faster than."""
+        """Replace the operation in the model."""
 
     def loses_dropout(self, device: torch.device, dtype: torch.dtype | None, head_size: int) -> bool:
-        """Whether attention on this device, of this type (None: fp32), goes without dropout because of it."""
+        """Return whether the kernel skips attention dropout on this device, for this dtype (None: fp32)."""
         return False
 
 
 @dataclass(frozen=True)
 class AttentionArgs:
-    """What is args of attention within each text: to tokens at a distance of at most `window` (-1: any).
+    """Arguments of attention within each text, to tokens at a distance of at most `window` (-1: any).
 
-    `scale` of the scores is one over the root of a head's width if None. With `cls_only` the outputs of each text's
-    first token alone are needed; the others may be anything.
+    `scale` None is 1 / sqrt(head size). With `cls_only` only the outputs of first tokens are needed; the others are
+    undefined.
     """
 
     scale: float | None
@@ -54,14 +54,14 @@ class AttentionArgs:
 
 
 class AttentionKernel(Kernel):
-    """A faster form of attention over packed texts."""
+    """A faster implementation of attention over packed texts."""
 
     def install(self, host: Host) -> None:
-        """Packed attention asks it."""
+        """Enable the attention kernels."""
         host.attend_by_kernels()
 
     @abstractmethod
     def attend(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries, args: AttentionArgs
     ) -> torch.Tensor | None:
-        """Attention (T, heads, d) of q, k and v of that shape; None where it has no code for them."""
+        """Compute attention (T, heads, d) of q, k and v of that shape; None if not supported."""

@@ -1,8 +1,8 @@
-"""Dropout on CPUs, where torch draws a double-precision number for every entry: here 64 random bits serve eight.
+"""Faster dropout on CPUs: 64 random bits serve eight entries, while torch draws a double for each.
 
-The share dropped is a 256th below or above the rate, by chance, so that each entry is dropped with a probability of
-exactly the rate; what is kept is scaled by the share that was drawn, so the mean stays. The bits come from torch's
-generator: seeding it seeds this, and recomputing a layer for its backward pass repeats it.
+The dropped share is a random neighbouring multiple of 1/256, so that each entry is dropped with exactly the rate. Kept
+entries are scaled by the drawn share, so the mean is unchanged. The bits come from torch's generator, so its seed
+determines them, and recomputing a layer for the backward pass repeats them.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ _LEVELS = 1 << 8
 
 
 class CPUDropout(Kernel):
-    """`Dropout` in the place of torch's."""
+    """Replaces torch's Dropout with `Dropout`."""
 
     name = "dropout"
 
     def applies(self, device: torch.device) -> bool:
-        """On CPUs; other devices draw fast themselves."""
+        """Return True on CPUs; dropout is fast on other devices."""
         return device.type == "cpu"
 
     def install(self, host: Host) -> None:
-        """In every layer."""
+        """Replace Dropout in every layer."""
         replace_dropout(host.model)
 
 
 def drawn(
     shape: Sequence[int], rate: float, dtype: torch.dtype, generator: torch.Generator | None = None
 ) -> tuple[torch.Tensor, float]:
-    """A mask on the CPU, 0 with probability `rate`, else 1; and what scales the entries kept.
+    """Draw a mask on the CPU, 0 with probability `rate`, else 1; return it and the scale of kept entries.
 
     `rate` is from 0 to 255/256; at least one bit pattern of 256 is kept.
     """
@@ -46,29 +46,29 @@ def drawn(
     chance = int(words[-1]) / (1 << 64) + 0.5
     dropped = min(math.floor(rate * _LEVELS + chance), _LEVELS - 1)
     eight = words.view(torch.int8)[:count].view(*shape)
-    # Straight into `dtype`: a comparison into bools, and bools into numbers, take six times as long.
+    # Directly into `dtype`: comparing to bools and casting takes six times as long.
     mask = torch.ge(eight, dropped - _LEVELS // 2, out=torch.empty(shape, dtype=dtype))
     return mask, _LEVELS / (_LEVELS - dropped)
 
 
 def kept(shape: Sequence[int], rate: float, dtype: torch.dtype) -> torch.Tensor:
-    """The mask times its scale, on average 1."""
+    """Draw a mask multiplied by its scale, with mean 1."""
     mask, scale = drawn(shape, rate, dtype)
     return mask.mul_(scale)
 
 
 class Dropout(nn.Dropout):
-    """torch's Dropout (Srivastava et al., 2014) but for how a CPU draws it."""
+    """torch's Dropout (Srivastava et al., 2014) with faster draws on CPUs."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Input of any shape; on other devices, and out of training, torch's own."""
+        """Apply dropout to an input of any shape; on other devices, and in evaluation, as torch does."""
         if not self.training or self.p == 0 or input.device.type != "cpu":
             return super().forward(input)
         return input * kept(input.shape, self.p, input.dtype)
 
 
 def replace_dropout(model: nn.Module) -> None:
-    """Put this Dropout in the place of every torch one; they hold no weights, so nothing that is saved changes."""
+    """Replace every torch Dropout; it has no weights, so checkpoints are unchanged."""
     for module in list(model.modules()):
         for name, child in module.named_children():
             if type(child) is nn.Dropout:
@@ -76,7 +76,7 @@ def replace_dropout(model: nn.Module) -> None:
 
 
 def seed_draws(seed: int, epoch: int, step: int, micro_batch: int, rank: int, device: str = "cpu") -> None:
-    """Seed torch for one micro-batch: dropout is a function of these five numbers alone."""
+    """Seed torch for one micro-batch: dropout depends on these five numbers only."""
     sequence = np.random.SeedSequence([seed, epoch, step, micro_batch, rank])
     number = int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
     torch.manual_seed(number)

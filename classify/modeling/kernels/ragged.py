@@ -1,7 +1,7 @@
-"""Attention of packed texts on CUDA: one call a layer, whatever the texts' lengths.
+"""Attention of packed texts on CUDA in one call per layer.
 
-Flash attention takes ragged texts as they are. Where torch has no code for it, in fp32 and on older generations, the
-texts are padded for attention alone, and its memory-efficient kernel sees a mask.
+Flash attention supports ragged texts. In fp32 and on older GPUs, which it does not support, texts are padded for
+attention only, and torch's memory-efficient kernel gets a mask.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from torch.nn.functional import scaled_dot_product_attention
 from classify.modeling.kernels.base import AttentionArgs, AttentionKernel
 from classify.modeling.layout import Boundaries
 
-# Places of padded texts for each token, beyond which texts of a length are computed by themselves.
+# Padded size per token above which each length gets a separate call instead.
 _MOST_PADDING = 4
 
 varlen_attn: Any = None
-with contextlib.suppress(ImportError):  # flash attention over ragged texts, which some builds of torch lack
+with contextlib.suppress(ImportError):  # missing in some builds of torch
     from torch.nn.attention.varlen import varlen_attn
 
 
 class RaggedAttention(AttentionKernel):
-    """Flash attention where torch has code for it, else one masked call over padded texts."""
+    """Flash attention where torch supports it, else one masked call over padded texts."""
 
     name = "ragged attention"
 
     def applies(self, device: torch.device) -> bool:
-        """On CUDA, whose kernels both are."""
+        """Return True on CUDA."""
         return device.type == "cuda"
 
     def loses_dropout(self, device: torch.device, dtype: torch.dtype | None, head_size: int) -> bool:
-        """Flash attention over ragged texts knows no dropout."""
+        """Return True if flash attention is used: it has no dropout over ragged texts."""
         return flash_applies(device, dtype, head_size)
 
     def attend(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries, args: AttentionArgs
     ) -> torch.Tensor | None:
-        """Attention (T, heads, d); None on other devices, where padding would be most of it, or there is a window."""
+        """Compute attention (T, heads, d); None on other devices and, without flash, for windows or much padding."""
         if flash_applies(q.device, q.dtype, q.shape[-1]):
             window: dict[str, Any] = {} if args.window < 0 else {"window_size": (args.window, args.window)}
             ends, longest = boundaries.cumulative, boundaries.longest
@@ -52,9 +52,9 @@ class RaggedAttention(AttentionKernel):
 
 
 def flash_applies(device: torch.device, dtype: torch.dtype | None, head_size: int) -> bool:
-    """Whether torch's flash attention over ragged texts can be used.
+    """Return whether torch's flash attention over ragged texts can be used.
 
-    It needs CUDA, half precision, a GPU of the Ampere generation or newer, and a head size it has code for.
+    It needs CUDA, half precision, an Ampere or newer GPU, and a supported head size.
     """
     return (
         varlen_attn is not None
@@ -69,16 +69,16 @@ def flash_applies(device: torch.device, dtype: torch.dtype | None, head_size: in
 def padded(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries, args: AttentionArgs
 ) -> torch.Tensor:
-    """Attention (T, heads, d) of all texts in one call, padded to the longest of them and masked; without a window."""
+    """Compute attention (T, heads, d) of all texts in one call, padded to the longest and masked; without a window."""
     slots = boundaries.slots
     count, longest = len(boundaries.cumulative) - 1, boundaries.longest
 
     def spread(tensor: torch.Tensor) -> torch.Tensor:
-        """(T, heads, d) to (N, heads, L, d), zero at padding."""
+        """Pad (T, heads, d) to (N, heads, L, d) with zeros."""
         filled = tensor.new_zeros((count * longest, *tensor.shape[1:])).index_copy(0, slots, tensor)
         return filled.unflatten(0, (count, longest)).transpose(1, 2)
 
-    # Added to scores, in their type, as the memory-efficient kernel wants it. No text is empty, so all rows see a key.
+    # The memory-efficient kernel needs a mask in the dtype of scores. No text is empty, so all rows have a key.
     mask = q.new_full((count * longest,), -torch.inf).index_fill(0, slots, 0.0).view(count, 1, 1, longest)
     query = spread(q)[:, :, :1] if args.cls_only else spread(q)
     out = scaled_dot_product_attention(

@@ -1,4 +1,4 @@
-"""The kernels there are, and their installation. `kernels: off` in --config leaves them out; run.json names them."""
+"""List and install the kernels. `kernels: off` in --config disables them; run.json lists them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from classify.modeling.kernels.dropout import CPUDropout
 from classify.modeling.kernels.linear import OneDNNLinear
 from classify.modeling.kernels.ragged import RaggedAttention
 
-# In the order in which they are asked.
+# In order of preference.
 ATTENTION: tuple[AttentionKernel, ...] = (RaggedAttention(), CPUAttention())
 KERNELS: tuple[Kernel, ...] = (*ATTENTION, CPUDropout(), OneDNNLinear())
 
 
 def install(host: Host, device: torch.device, off: Container[str] = ()) -> tuple[Kernel, ...]:
-    """Install the kernels that are of use on a device, but for those whose names are `off`, and return them."""
-    chosen = tuple(kernel for kernel in KERNELS if kernel.name not in off and kernel.applies(device))
-    for kernel in chosen:
+    """Install and return the kernels that apply on a device, except those named in `off`."""
+    applicable = tuple(kernel for kernel in KERNELS if kernel.name not in off and kernel.applies(device))
+    for kernel in applicable:
         kernel.install(host)
-    return chosen
+    return applicable

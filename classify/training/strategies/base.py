@@ -43,6 +43,7 @@ class Strategy:
     def __init__(self, classifier: Classifier, config: TrainingConfig, world: World):
         self.classifier, self.config, self.world = classifier, config, world
         self._synchronized_norms = 0
+        self._is_set_up = False
 
     def check_room(self, length: float) -> None:
         """Raise InputError where the model cannot be placed for texts of `length` tokens on average."""
@@ -52,13 +53,32 @@ class Strategy:
         self.classifier.to(self.world.device)
         return None
 
-    def setup(self) -> None:
-        """Make the model ready for training: precision, wrapping, then the optimizer on what wrapping left."""
-        self.masters = self.classifier.cast_to_half()
-        if self.config.sync_batch_norm and self.world.distributed:
-            self._synchronized_norms = batch_norm.synchronize(self.classifier)
-        self.module = self.wrap(self.classifier)
+    def setup(self, weights: Tensors | None = None) -> None:
+        """Make the model ready for training: precision, wrapping, then the optimizer on what wrapping left.
+
+        It starts from `weights` by name, the same on every rank, or from those it has. Called again, it starts anew.
+        """
+        if self._is_set_up:
+            self._reset_weights(weights or {})
+        else:
+            if weights is not None:
+                self.load_weights(weights)
+            self.masters = self.classifier.cast_to_half()
+            if self.config.sync_batch_norm and self.world.distributed:
+                self._synchronized_norms = batch_norm.synchronize(self.classifier)
+            self.module = self.wrap(self.classifier)
+            self._is_set_up = True
         self.reset_optimizer()
+
+    @torch.no_grad()
+    def _reset_weights(self, weights: Tensors) -> None:
+        """Load weights by name into the model and the masters of its half weights."""
+        if not weights:
+            return
+        self.load_weights(weights)
+        for name, parameter in self.classifier.model.named_parameters():
+            if (master := self.masters.get(parameter)) is not None:
+                master.copy_(sharding.shard_like(weights[name].to(master.device, master.dtype), master))
 
     def reset_optimizer(self) -> None:
         """Make a new optimizer and gradient scaler, without the state of earlier steps."""
@@ -162,6 +182,14 @@ class Strategy:
             weight.grad = None
 
     @torch.no_grad()
+    def scale_output_layer(self, scale: torch.Tensor, shift: torch.Tensor) -> None:
+        """Multiply each output's logits by `scale` (outputs,) and add `shift` (outputs,), behind `end_training`."""
+        layer = self.classifier.output_layer
+        for parameter, factor in ((layer.weight, scale[:, None].expand_as(layer.weight)), (layer.bias, scale)):
+            parameter.mul_(sharding.shard_like(factor.to(parameter.device, parameter.dtype), parameter))
+        layer.bias.add_(sharding.shard_like(shift.to(layer.bias.device, layer.bias.dtype), layer.bias))
+
+    @torch.no_grad()
     def set_output_layer(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
         """Set the head's weights (classes, width) and biases (classes,), the same on every rank."""
         layer = self.classifier.output_layer
@@ -181,7 +209,7 @@ class Strategy:
         return weights, collect_optimizer_state(model, self.optimizer, self.masters, keep)
 
     def load_weights(self, tensors: Tensors) -> None:
-        """Load weights by name, the same on every rank. Before `setup`, which rounds them where training does."""
+        """Load weights by name, the same on every rank, into the model; `setup` loads them for training."""
         load_weights(self.classifier.model, tensors)
 
     def load_optimizer(self, state: Tensors, scaler: dict[str, Any]) -> None:

@@ -1,0 +1,100 @@
+"""Calibrate probabilities, so that they say how often a prediction is right, by scale and shift of each output's logits.
+
+Temperature scaling divides all logits by one number, which changes no predicted class (Guo et al., 2017, "On
+Calibration of Modern Neural Networks", section 4.2). The output layer takes scale and shift, so the model stays stock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from classify.evaluation.metrics import Array, cross_entropy, softmax
+
+_BINS = 15
+_RESAMPLES = 1000
+# Standard deviation of the temperature's logarithm before any row is seen: few rows, all right, would make it 0.
+_SPREAD = 1.0
+# Bounds of the search for its logarithm.
+_BOUNDS = (-3.0, 5.0)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Scale and shift (outputs,) of the logits, and scores of the probabilities `before` and `after`."""
+
+    scale: npt.NDArray[np.float32]
+    shift: npt.NDArray[np.float32]
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+
+    def line(self, rows: str) -> str:
+        """Return a line for the terminal; `rows` names the rows it was fitted on."""
+        return (
+            f"calibration: temperature {1 / float(self.scale[0]):.3g} (fitted on {rows}; log loss "
+            f"{self.before['log_loss']:.3f} before, {self.after['log_loss']:.3f} after; --calibrate none)"
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the entry of metrics.json."""
+        return {"temperature": 1 / float(self.scale[0]), "before": dict(self.before), "after": dict(self.after)}
+
+
+def fit_temperature(logits: Array, targets: Array) -> float:
+    """Return the temperature with the lowest log loss of logits (rows, classes), for class numbers (rows,).
+
+    A normal prior on its logarithm counts as much as one row or so: it decides only where rows are few.
+    """
+    from scipy.optimize import minimize_scalar
+
+    if not len(targets):
+        return 1.0
+
+    def loss(log_temperature: float) -> float:
+        scaled = logits / np.exp(log_temperature)
+        return len(targets) * cross_entropy(scaled, targets) + 0.5 * (log_temperature / _SPREAD) ** 2
+
+    return float(np.exp(minimize_scalar(loss, bounds=_BOUNDS, method="bounded").x))
+
+
+def probability_scores(logits: Array, targets: Array, seed: int) -> dict[str, Any]:
+    """Return log loss, Brier score and expected calibration error of logits (rows, classes), with its 95 % interval.
+
+    The Brier score is the summed squared error over classes, averaged over rows (Brier, 1950): 0 to 2. `seed` is that
+    of the interval.
+    """
+    probabilities = softmax(logits)
+    confidence = probabilities.max(axis=1)
+    right = (probabilities.argmax(axis=1) == targets).astype(np.float64)
+    errors = probabilities.copy()
+    errors[np.arange(len(targets)), targets] -= 1.0
+    return {
+        "log_loss": cross_entropy(logits, targets),
+        "brier": float((errors**2).sum(axis=1).mean()),
+        "ece": calibration_error(confidence, right),
+        "ece_interval": list(_interval(confidence, right, seed)),
+    }
+
+
+def calibration_error(confidence: Array, right: Array) -> float:
+    """Return the expected calibration error: |share right - mean confidence|, averaged over 15 bins of equal mass.
+
+    `confidence` and `right` (0 or 1) are (rows,). Naeini et al., 2015, "Obtaining Well Calibrated Probabilities Using
+    Bayesian Binning", section 2.
+    """
+    order = np.argsort(confidence, kind="stable")
+    gaps = np.array_split((right - confidence)[order], min(_BINS, len(order)))
+    return float(sum(abs(gap.sum()) for gap in gaps) / len(order))
+
+
+def _interval(confidence: Array, right: Array, seed: int) -> tuple[float, float]:
+    """Return the 95 % percentile interval over resampled rows."""
+    generator = np.random.default_rng(seed)
+    draws = generator.integers(len(right), size=(min(_RESAMPLES, max(100, 10**7 // len(right))), len(right)))
+    errors = [calibration_error(confidence[rows], right[rows]) for rows in draws]
+    low, high = np.percentile(errors, [2.5, 97.5])
+    return float(low), float(high)

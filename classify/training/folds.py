@@ -1,0 +1,110 @@
+"""Cross-validation: the whole recipe is trained once per fold, and scores the rows that it has not seen.
+
+Tokens are shared between folds; weights are not: each fold starts from the weights that the run starts from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import safetensors
+import torch
+from safetensors.torch import load_file, save_file
+
+from classify.config.schema import FIELDS
+from classify.data.files import atomic_path
+from classify.data.sampler import BatchSampler
+from classify.data.splits import Split
+from classify.data.tokenize import TrainingSet
+from classify.evaluation.metrics import format_metrics
+from classify.training.setup import TrainingContext
+from classify.training.trainer import Trainer
+
+Logits = npt.NDArray[np.float32]
+
+
+def cross_validate(context: TrainingContext, train: Callable[[Trainer, str], None]) -> Logits:
+    """Return the out-of-fold logits (rows, outputs) of the training rows, in their order; the same on every rank.
+
+    `train` trains a new trainer to its end; it also gets the fold's name. Finished folds are kept in the output folder,
+    where a resumed run finds them. Afterwards the model has the weights it came with. A collective.
+    """
+    split, folds, count = context.splits.train, context.splits.folds, context.splits.num_folds
+    assert folds is not None
+    logits = np.zeros((len(split), context.classifier.output_layer.out_features), dtype=np.float32)
+    initial: dict[str, torch.Tensor] = {}
+    for number in range(count):
+        held_out = folds == number
+        scored = Split(split.table, split.rows[held_out], split.targets[held_out])
+        begin = time.perf_counter()
+        fold_logits = _load(context, number)
+        resumed = fold_logits is not None
+        if fold_logits is None:
+            if not initial:
+                context.strategy.setup()
+                weights, _ = context.strategy.state_dict(keep=True)
+                initial = {name: tensor.clone() for name, tensor in weights.items()}
+            trainer = _make_trainer(context, ~held_out)
+            trainer.setup(initial)
+            train(trainer, f"fold {number + 1} of {count}")
+            fold_logits = context.compute_logits(scored)
+            _save(context, number, fold_logits)
+        logits[held_out] = fold_logits
+        score = context.inputs.task.score(fold_logits, scored.targets, context.config.training.seed)
+        took = "trained before" if resumed else f"{time.perf_counter() - begin:.1f} s"
+        context.output.log(
+            f"fold {number + 1} of {count}: {format_metrics(score.metrics)} on {len(scored)} rows ({took}; --folds)"
+        )
+    if initial:
+        context.strategy.setup(initial)
+    return logits
+
+
+def _make_trainer(context: TrainingContext, chosen: npt.NDArray[np.bool_]) -> Trainer:
+    """Make a trainer on some of the training rows."""
+    data, config = context.training_set, context.config.training
+    subset = TrainingSet(data.tokens, data.rows[chosen], data.targets[chosen])
+    batches = BatchSampler(len(subset.rows), config.train_batch_size, config.seed)
+    return Trainer(context.strategy, subset, batches, context.inputs.task.loss(config, subset.targets))
+
+
+def _path(context: TrainingContext, number: int) -> str:
+    return str(context.output.checkpoints / f"fold-{number + 1}.safetensors")
+
+
+def _identity(context: TrainingContext) -> str:
+    """Return a hash of everything that a fold's logits depend on."""
+    settings = context.config.flat()
+    learning = {name: settings[name] for name, (_, spec) in FIELDS.items() if spec.metadata["learning"]}
+    start = {name: settings[name] for name in ("head", "preset", "contrastive_steps")}
+    values = json.dumps({**context.identity, **learning, **start}, sort_keys=True, default=str)
+    return hashlib.sha256(values.encode()).hexdigest()
+
+
+def _load(context: TrainingContext, number: int) -> Logits | None:
+    """Return the logits of a fold that was finished under the same settings, else None. A collective."""
+    stored = None
+    if context.world.is_main and context.output.resumes:
+        try:
+            with safetensors.safe_open(_path(context, number), "pt") as file:
+                same = (file.metadata() or {}).get("identity") == _identity(context)
+            stored = load_file(_path(context, number)) if same else None
+        except (OSError, safetensors.SafetensorError):
+            stored = None
+    if not context.world.broadcast(stored is not None):
+        return None
+    return context.world.broadcast_tensors(stored)["logits"].cpu().numpy()
+
+
+def _save(context: TrainingContext, number: int, logits: Logits) -> None:
+    output = context.output
+    with output.world.sync_errors(), output.writing(f"the predictions of fold {number + 1}"):
+        if output.is_writer:
+            output.checkpoints.mkdir(parents=True, exist_ok=True)
+            with atomic_path(output.checkpoints / f"fold-{number + 1}.safetensors") as temporary:
+                save_file({"logits": torch.from_numpy(logits)}, temporary, metadata={"identity": _identity(context)})

@@ -1,0 +1,224 @@
+"""Cross-validation: each row is scored by a model that has not seen it, and the final model is trained on all rows."""
+
+from __future__ import annotations
+
+import csv
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import classify.training.run as run
+from classify.errors import InputError, Interrupted
+from classify.training import folds as folds_module
+from tests.support import tiny
+from tests.support.runs import make_config, read_json
+
+FOLDS = 3
+
+
+def folded(model: Path, table: Path, out: Path, **changes: Any) -> Any:
+    """Settings of a run in three folds, pairs and an epoch each, without calibration."""
+    settings = {"folds": FOLDS, "num_train_epochs": 1.0, "contrastive_steps": 2, "calibrate": "none", "dropout": 0.0}
+    return make_config(model, table, out, **{**settings, **changes})
+
+
+def predictions(folder: Path) -> list[dict[str, str]]:
+    with (folder / "predictions.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def probabilities(rows: list[dict[str, str]]) -> np.ndarray:
+    return np.array([[float(value) for name, value in row.items() if name.startswith("prob_")] for row in rows])
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.write_table(tmp_path_factory.mktemp("small") / "my.csv", tiny.table_rows(60))
+
+
+@pytest.fixture(scope="module")
+def whole(model_folder: Path, small: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run.train(folded(model_folder, small, tmp_path_factory.mktemp("folds") / "whole"))
+
+
+def test_every_row_is_predicted_by_a_run_on_the_other_folds(
+    whole: Path, model_folder: Path, small: Path, tmp_path: Path
+) -> None:
+    """A fold is the same as a run on the rows of the other folds alone, to the rounding of fp32."""
+    rows = predictions(whole)
+    assert [row["fold"] for row in rows if row["fold"] not in {"1", "2", "3"}] == []
+    assert len(rows) == 60
+    for fold in ("1", "3"):
+        others = [(row["text"], row["label"]) for row in rows if row["fold"] != fold]
+        held_out = [row for row in rows if row["fold"] == fold]
+        train = tiny.write_table(tmp_path / f"train{fold}.csv", others)
+        scored = tiny.write_table(tmp_path / f"held{fold}.csv", [(row["text"], row["label"]) for row in held_out])
+        alone = folded(model_folder, train, tmp_path / fold, folds=None, eval_data=str(scored), keep="last")
+        expected = probabilities(predictions(run.train(alone)))
+        np.testing.assert_allclose(probabilities(held_out), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("opt_level", [None, "O2"])
+def test_the_final_model_is_trained_on_all_rows_from_the_same_start(
+    model_folder: Path, small: Path, tmp_path: Path, opt_level: str | None
+) -> None:
+    """To the last bit, also where the folds before it trained half weights."""
+    out = run.train(folded(model_folder, small, tmp_path / "folds", opt_level=opt_level))
+    alone = folded(model_folder, small, tmp_path / "alone", opt_level=opt_level, folds=None, eval_data=str(small))
+    plain = run.train(alone.replace(keep="last"))
+    assert (out / "model.safetensors").read_bytes() == (plain / "model.safetensors").read_bytes()
+
+
+def test_scores_are_of_all_rows(whole: Path) -> None:
+    metrics, rows = read_json(whole / "metrics.json"), predictions(whole)
+    assert metrics["test"]["method"] == f"{FOLDS}-fold cross-validation"
+    assert metrics["test"] == metrics["eval"]
+    assert metrics["test"]["rows"] == 60
+    right = np.mean([row["label"] == row["predicted_label"] for row in rows])
+    assert metrics["test"]["accuracy"] == pytest.approx(right)
+    assert metrics["train"]["steps"] == 2
+    assert metrics["train"]["epochs"] == 1.0
+
+
+def test_a_resumed_run_trains_no_finished_fold_again(
+    whole: Path, model_folder: Path, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And ends with the same files to the last bit."""
+    trained: list[str] = []
+    train_fold: Callable[..., None] = run._train_fold
+
+    def counted(*arguments: Any) -> None:
+        trained.append(arguments[-1])
+        if len(trained) == 2:
+            raise Interrupted("stopped in the second fold", signal.SIGTERM)
+        train_fold(*arguments)
+
+    monkeypatch.setattr(run, "_train_fold", counted)
+    config = folded(model_folder, small, tmp_path / "out")
+    with pytest.raises(Interrupted):
+        run.train(config)
+    out = run.train(config.replace(resume_from_checkpoint=True))
+    assert trained == ["fold 1 of 3", "fold 2 of 3", "fold 2 of 3", "fold 3 of 3"]
+    for name in ("model.safetensors", "predictions.csv", "split.parquet"):
+        assert (out / name).read_bytes() == (whole / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("damage", ["other settings", "cut short"])
+def test_a_fold_of_other_settings_or_a_damaged_one_is_trained_again(
+    whole: Path, model_folder: Path, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    config = folded(model_folder, small, tmp_path / "out")
+    saved, save = 0, folds_module._save
+
+    def save_one(*arguments: Any) -> None:
+        nonlocal saved
+        saved += 1
+        if saved == 2:
+            raise Interrupted("stopped behind the second fold", signal.SIGTERM)
+        save(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(folds_module, "_save", save_one)
+        with pytest.raises(Interrupted):
+            run.train(config)
+    file = tmp_path / "out" / "checkpoints" / "fold-1.safetensors"
+    if damage == "cut short":
+        file.write_bytes(file.read_bytes()[:-8])
+    else:
+        config = config.replace(weight_decay=0.5)
+    trained: list[str] = []
+    train_fold = run._train_fold
+    monkeypatch.setattr(run, "_train_fold", lambda *a: (trained.append(a[-1]), train_fold(*a)))
+    run.train(config.replace(resume_from_checkpoint=True))
+    assert trained == ["fold 1 of 3", "fold 2 of 3", "fold 3 of 3"]
+
+
+def test_few_rows_are_cross_validated_by_themselves(
+    model_folder: Path, small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is held back where the recipe trains no epochs, and a later run can have the same folds."""
+    settings = {"num_train_epochs": None, "contrastive_steps": 1}
+    out = run.train(make_config(model_folder, small, tmp_path / "out", **settings))
+    printed = capsys.readouterr().out
+    assert "split: train 60, 5 folds, test 0" in printed
+    assert "fold 5 of 5: accuracy" in printed
+    assert "5-fold cross-validation: accuracy" in printed
+    more = tiny.write_table(tmp_path / "more.csv", [*tiny.table_rows(60), ("a new text", "pos"), ("another", "neg")])
+    again = run.train(make_config(model_folder, more, tmp_path / "again", split_like=str(out), **settings))
+    before, after = predictions(out), predictions(again)
+    assert [row["fold"] for row in after[:60]] == [row["fold"] for row in before]
+    assert len(after) == 62
+
+
+def test_given_test_rows_are_tested_and_no_more_is_taken_from_the_table(
+    model_folder: Path, small: Path, tmp_path: Path
+) -> None:
+    test = tiny.write_table(tmp_path / "test.csv", tiny.table_rows(20, seed=5))
+    settings = {"num_train_epochs": None, "contrastive_steps": 1, "test_data": str(test)}
+    metrics = read_json(run.train(make_config(model_folder, small, tmp_path / "out", **settings)) / "metrics.json")
+    assert metrics["test"]["rows"] == 20
+    assert "method" not in metrics["test"]
+    assert metrics["eval"]["rows"] == 60
+    assert metrics["eval"]["method"] == "5-fold cross-validation"
+
+
+def test_groups_share_a_fold(model_folder: Path, tmp_path: Path) -> None:
+    rows = [(f"{text} {number}", label) for number, (text, label) in enumerate(tiny.table_rows(48))]
+    lines = ["text,label,customer", *(f'"{text}",{label},c{number // 4}' for number, (text, label) in enumerate(rows))]
+    path = tmp_path / "my.csv"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    out = run.train(folded(model_folder, path, tmp_path / "out", group_column="customer", num_train_epochs=0.0))
+    fold_of: dict[str, set[str]] = {}
+    for row in predictions(out):
+        fold_of.setdefault(row["customer"], set()).add(row["fold"])
+    assert len(fold_of) == 12
+    assert all(len(one) == 1 for one in fold_of.values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"folds": 1}, "--folds 1 leaves no row to train on"),
+        ({"patience": 2}, "leaves no validation rows, which --patience needs"),
+        ({"eval_data": "my.csv"}, "leaves no validation rows, which --eval-data needs"),
+    ],
+)
+def test_what_folds_cannot_do_is_refused(
+    model_folder: Path, small: Path, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        run.train(folded(model_folder, small, tmp_path / "out", **changes))
+
+
+def test_a_column_with_validation_rows_and_folds_contradict_each_other(model_folder: Path, tmp_path: Path) -> None:
+    parts = ["train", "train", "train", "validation"]
+    lines = [f'"{text}",{label},{parts[n % 4]}' for n, (text, label) in enumerate(tiny.table_rows(40))]
+    path = tmp_path / "my.csv"
+    path.write_text("\n".join(["text,label,split", *lines]) + "\n", encoding="utf-8")
+    with pytest.raises(
+        InputError, match="--folds 3: column 'split' .* has the validation rows; add --split-column none"
+    ):
+        run.train(folded(model_folder, path, tmp_path / "out"))
+
+
+def test_the_temperature_is_in_the_output_layer(model_folder: Path, small: Path, tmp_path: Path, whole: Path) -> None:
+    """No label changes, and the saved weights are those without calibration, the output layer's divided."""
+    out = run.train(folded(model_folder, small, tmp_path / "out", calibrate="auto"))
+    calibration = read_json(out / "metrics.json")["calibration"]
+    temperature = calibration["temperature"]
+    assert temperature != pytest.approx(1.0, abs=0.01)
+    assert calibration["after"]["log_loss"] < calibration["before"]["log_loss"]
+    assert calibration["before"]["log_loss"] == pytest.approx(read_json(whole / "metrics.json")["eval"]["loss"])
+    assert calibration["after"]["log_loss"] == pytest.approx(read_json(out / "metrics.json")["eval"]["loss"])
+    assert read_json(whole / "metrics.json")["calibration"] is None
+    calibrated, plain = (load_file(folder / "model.safetensors") for folder in (out, whole))
+    for name, tensor in plain.items():
+        factor = 1 / temperature if name.startswith("classifier.") else 1.0
+        torch.testing.assert_close(calibrated[name], tensor * factor, msg=name)
+    assert [r["predicted_label"] for r in predictions(out)] == [r["predicted_label"] for r in predictions(whole)]
