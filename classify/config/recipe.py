@@ -38,11 +38,17 @@ class Recipe:
 
 
 def choose(
-    rows: int, width: int, *, labelled: int, pairs: bool = True, preset: str = "default", lora: bool = False
+    rows: int,
+    width: int,
+    *,
+    labelled: int | None = None,
+    pairs: bool = True,
+    preset: str = "default",
+    lora: bool = False,
 ) -> Recipe:
     """Choose for `rows` training rows and an encoder of that width; `pairs` allows contrastive steps.
 
-    Of fewer than 300 `labelled` rows of the table none are held back, and no epochs are trained.
+    With fewer than 300 `labelled` rows (default: `rows`) in the table no epochs are trained.
 
     Too few steps do not converge (Mosbach et al., 2021, "On the Stability of Fine-tuning BERT", section 6), so small
     tables take smaller batches. Contrastive steps (see `contrastive`) separate the classes first; without them epochs
@@ -54,7 +60,8 @@ def choose(
         epochs = round(min(_MOST_EPOCHS, max(_EPOCHS, _EPOCHS * math.sqrt(_ROWS / rows))))
         recipe = Recipe(batch, epochs, rate)
     else:
-        epochs = _EPOCHS if labelled >= _ROWS_FOR_EPOCHS else 0
+        few = (rows if labelled is None else labelled) < _ROWS_FOR_EPOCHS
+        epochs = 0 if few else _EPOCHS
         recipe = Recipe(batch, epochs, rate, _CONTRASTIVE_STEPS if rows < _ROWS_FOR_PAIRS else 0)
     return replace(recipe, **PRESETS[preset])  # type: ignore[arg-type]
 

@@ -21,7 +21,9 @@ from classify.launch.strategies import STRATEGIES
 
 # Apex's levels at which the model itself holds half weights.
 HALF_WEIGHT_LEVELS = ("O2", "O3")
+# The default for English texts, and for any other.
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+MULTILINGUAL_MODEL = "intfloat/multilingual-e5-small"
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,12 @@ class DataConfig:
     sheet: str | None = option(None, "sheet of an Excel workbook (default: the first)", "--sheet")
     no_header: bool = option(
         False, "the tables have no header row; their columns are column_1, column_2, ...", "--no-header"
+    )
+    language: str | None = option(
+        None,
+        "language of the texts (ISO 639, e.g. en, de, zh), by which the default model is chosen (default: detected)",
+        "--language",
+        metavar="CODE",
     )
     group_column: str | None = option(
         None,
@@ -160,7 +168,8 @@ class ModelConfig:
 
     model: str | None = option(
         None,
-        f"folder, or name on the Hugging Face hub (default: {DEFAULT_MODEL})",
+        f"folder, or name on the Hugging Face hub (default: {DEFAULT_MODEL}, or {MULTILINGUAL_MODEL} "
+        "for texts that are not English)",
         "--model",
         "--model-name-or-path",
     )
@@ -375,7 +384,7 @@ class TrainingConfig(OutputConfig, DeviceConfig):
 class Source:
     """Origin of a value: a flag, a file's key, a variable of the container, the run to resume, or the recipe."""
 
-    kind: Literal["flag", "file", "container", "earlier run", "recipe"]
+    kind: Literal["flag", "file", "container", "earlier run", "recipe", "texts"]
     name: str = ""
 
     def __str__(self) -> str:
@@ -466,7 +475,7 @@ class RunConfig:
             choose(
                 rows,
                 width,
-                labelled=rows if labelled is None else labelled,
+                labelled=labelled,
                 pairs=self._trains_on_pairs,
                 preset=training.preset,
                 lora=self.model.lora,
@@ -477,6 +486,16 @@ class RunConfig:
         defaults = {name: value for name, value in recipe.items() if getattr(training, name) is None}
         sources = {**self.sources, **dict.fromkeys(defaults, Source("recipe"))}
         return dataclasses.replace(self.replace(**defaults), sources=sources)
+
+    def with_model(self, name: str) -> RunConfig:
+        """Return the settings with the default model for the language of the texts."""
+        return dataclasses.replace(self.replace(model=name), sources={**self.sources, "model": Source("texts")})
+
+    @property
+    def names_model(self) -> bool:
+        """Return whether the user named the model."""
+        source = self.sources.get("model")
+        return self.model.model is not None and (source is None or source.kind != "texts")
 
     @property
     def from_recipe(self) -> list[str]:

@@ -48,7 +48,8 @@ def stored_values(folder: Path) -> dict[str, Any]:
         content = json.loads(file.read_text(encoding="utf-8"))
         parts = [dict(content["config"][part]) for part in ("data", "model", "training")]
         base = Path(content.get("cwd") or ".")
-        recipe = {name for name, source in content.get("sources", {}).items() if source == str(Source("recipe"))}
+        chosen = {str(Source("recipe")), str(Source("texts"))}
+        recipe = {name for name, source in content.get("sources", {}).items() if source in chosen}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(
             f"{file}: expected the settings of a run under 'config'. Got something else ({type(error).__name__}: "

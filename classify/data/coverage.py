@@ -53,10 +53,12 @@ def scripts(texts: Iterable[str]) -> collections.Counter[str]:
     return collections.Counter(name.split()[0] for name in names if name)
 
 
-def check_coverage(train: Split, text_column: str, tokens: Tokens, tokenizer: Any, model: ModelConfig) -> str | None:
+def check_coverage(
+    train: Split, text_column: str, tokens: Tokens, tokenizer: Any, model: ModelConfig, *, named: bool
+) -> str | None:
     """Return a note where the model does not know many of the training tokens; None where it does.
 
-    Raises InputError where the default model does not know most of them.
+    Raises InputError where it does not know most of them, unless the user `named` it.
     """
     share = unknown_share(tokens, train.rows, tokenizer.unk_token_id)
     if share <= _NOTED:
@@ -67,7 +69,7 @@ def check_coverage(train: Split, text_column: str, tokens: Tokens, tokenizer: An
     example = f", such as {_CHINESE}" if script == "CJK" and not counts["HIRAGANA"] else ""
     line = f"{100 * share:.0f} % of the tokens of the training texts are unknown to {model.name}{most}"
     take = f"a multilingual one, such as {_MULTILINGUAL}, or one for the language of the texts{example}"
-    if share <= _REFUSED or model.model is not None:
+    if share <= _REFUSED or named:
         return f"{line}; if the scores are poor, give another --model: {take}"
     raise InputError(
         f"{train.table.path}, column {text_column!r}: {line}; expected a model that reads them. Give --model {take}. "

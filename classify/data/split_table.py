@@ -47,8 +47,9 @@ def split_table(tables: InputTables, encoder: LabelEncoder, config: DataConfig, 
     """Split the tables of a run. Raises InputError where the texts are too few, or a label is unknown.
 
     Given tables are taken as they are. `--data` alone is split 80/10/10 into train, validation and test, 90/10 into
-    train and validation beside `--test-data`; beside `--eval-data` alone there is no test split. With `folds` the rows
-    that would be held back are trained on, too, and the training split is cross-validated. `max_train_samples` caps the training split once the class names are fixed. Rows without a label are in no split.
+    train and validation beside `--test-data`; beside `--eval-data` alone there is no test split. With `folds` no row is
+    held back, and the training split is cross-validated. `max_train_samples` caps the training split once the class
+    names are fixed. Rows without a label are in no split.
     """
     table, columns = tables.train, tables.columns
     targets = encoder.encode(table, columns.label, "--data")

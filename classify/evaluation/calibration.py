@@ -1,4 +1,4 @@
-"""Calibrate probabilities, so that they say how often a prediction is right, by scale and shift of each output's logits.
+"""Calibrate probabilities by a scale and a shift of each output's logits.
 
 Temperature scaling divides all logits by one number, which changes no predicted class (Guo et al., 2017, "On
 Calibration of Modern Neural Networks", section 4.2). The output layer takes scale and shift, so the model stays stock.

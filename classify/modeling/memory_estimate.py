@@ -7,10 +7,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-from classify.modeling import safetensors_file
 
 MIB = 1 << 20
 # Bytes per trained weight in fp32: weight, gradient, AdamW's two moments.
@@ -63,24 +60,19 @@ class Need:
         return f"about {self.total / MIB:,.0f} MiB a device ({listed})"
 
 
-def count_weights(folder: Path, added_layers: int = 0) -> int:
-    """Count the parameters in a folder's safetensors files, plus `added_layers` copies of its last layer."""
-    counts = {
-        name: math.prod(tensor["shape"])
-        for path in weight_files(folder)
-        for name, tensor in safetensors_file.header(path).items()
-    }
+def count_weights(counts: Mapping[str, int], added_layers: int = 0) -> int:
+    """Add up parameters by name of the tensor, plus `added_layers` copies of the last layer."""
     layers = {name: int(match[1]) for name in counts if (match := re.search(r"\.(\d+)\.", name)) is not None}
     last = max(layers.values(), default=-1)
     return sum(counts.values()) + added_layers * sum(counts[name] for name, layer in layers.items() if layer == last)
 
 
-def disk_need(folder: Path, checkpoints: int, added_layers: int = 0) -> tuple[int, int]:
-    """Return the bytes that a run from the model in `folder` writes: the saved model, and model plus `checkpoints`.
+def disk_need(counts: Mapping[str, int], checkpoints: int, added_layers: int = 0) -> tuple[int, int]:
+    """Return the bytes that a run writes: the saved model, and model plus `checkpoints`; `counts` as above.
 
     A checkpoint holds the weights and AdamW's two moments in fp32; the model is saved in fp32, too.
     """
-    model = 4 * count_weights(folder, added_layers)
+    model = 4 * count_weights(counts, added_layers)
     return model, model + 3 * model * checkpoints
 
 
@@ -91,12 +83,6 @@ def size_words(size: float) -> str:
             return f"{size:.0f} {unit}"
         size /= 1000
     return f"{size:,.1f} GB"
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """List the files that a model's weights are loaded from."""
-    single = folder / "model.safetensors"
-    return [single] if single.exists() else sorted(folder.glob("*.safetensors"))
 
 
 def tokens_at_once(width: int) -> int:

@@ -28,6 +28,8 @@ _NO_LABEL = -100
 _FOLDS = 3
 # C of the probe, on standardised features: noisy labels need small values, many classes large ones.
 _STRENGTHS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+# C on features of an encoder that was trained on the same labels; docs/recipe.md has the figures.
+_SEEN_STRENGTH = 0.003
 _LEAST_PROBABILITY = 1e-9
 
 
@@ -61,9 +63,9 @@ class SingleLabel(Task):
         weights = balanced_weights(targets, len(self.labels)) if config.class_weights == "balanced" else None
         return CrossEntropy(config.label_smoothing_factor, weights)
 
-    def fit_head(self, features: npt.NDArray[np.float32], targets: Array) -> tuple[Array, Array]:
+    def fit_head(self, features: npt.NDArray[np.float32], targets: Array, *, seen: bool) -> tuple[Array, Array]:
         """Fit a multinomial logistic regression."""
-        return fit_logistic_head(features, targets, len(self.labels))
+        return fit_logistic_head(features, targets, len(self.labels), _SEEN_STRENGTH if seen else None)
 
     def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
         """Apply softmax."""
@@ -171,13 +173,14 @@ def balanced_weights(labels: npt.NDArray[np.int64], classes: int) -> npt.NDArray
 
 
 def fit_logistic_head(
-    features: npt.NDArray[np.float32], labels: npt.NDArray[np.int64], classes: int
+    features: npt.NDArray[np.float32], labels: npt.NDArray[np.int64], classes: int, strength: float | None = None
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """Fit logistic regression on features (rows, width); return weights (classes, width) and biases (classes,).
 
-    Features are standardised for the solver, and the scaling is folded back into the weights. Two classes have one
-    direction w: it becomes -w/2 and +w/2, whose softmax is the same sigmoid. A class without a row in `labels`
-    (all its rows are in the validation split) gets zero weights and the smallest bias minus 1.
+    `strength` is C, the inverse of the regularization, by default the one that cross-validation chooses. Features are
+    standardised for the solver, and the scaling is folded back into the weights. Two classes have one direction w: it
+    becomes -w/2 and +w/2, whose softmax is the same sigmoid. A class without a row in `labels` (all its rows are in the
+    validation split) gets zero weights and the smallest bias minus 1.
     """
     from sklearn.linear_model import LogisticRegression
 
@@ -188,7 +191,8 @@ def fit_logistic_head(
     bias = np.zeros(classes)
     present = np.unique(labels)
     if len(present) > 1:
-        solver = LogisticRegression(C=choose_strength(standard, labels), max_iter=200, tol=1e-3)
+        strength = choose_strength(standard, labels) if strength is None else strength
+        solver = LogisticRegression(C=strength, max_iter=200, tol=1e-3)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # not converged, many classes: not actionable
             solver.fit(standard, labels)

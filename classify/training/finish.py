@@ -203,6 +203,7 @@ def _write_model(results: Results) -> None:
         "task": results.task.name,
         "text_column": results.splits.text_column,
         "max_length": context.data.max_length,
+        "languages": results.context.inputs.languages.shares,
         "long_text": "truncate",
         "temperature": 1.0,
     }

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from classify.config.fields import shown_name
 from classify.config.recipe import FEWER_FOLDS, takes_fewer_folds
-from classify.config.schema import FIELDS, RunConfig, TrainingConfig
+from classify.config.schema import FIELDS, MULTILINGUAL_MODEL, RunConfig, TrainingConfig
 from classify.data.inspect import inspect_splits
+from classify.data.languages import ENGLISH, Languages, detect_languages
 from classify.data.reading import read_tables
 from classify.data.source import STANDARD_INPUT
 from classify.data.split_table import split_table
@@ -39,6 +40,7 @@ class RunInputs:
     config: RunConfig
     task: Task
     splits: Splits
+    languages: Languages
     model: ModelFolder
     output_dir: OutputDirPlan
     trackers: tuple[str, ...]
@@ -64,7 +66,7 @@ def check(config: RunConfig) -> RunInputs:
 def check_inputs(config: RunConfig) -> RunInputs:
     """Validate what lies on this machine; on another machine it may come out otherwise."""
     training = config.training
-    faults = ErrorList()
+    faults, named = ErrorList(), config.names_model
     with faults.collect():
         output_dir = plan_output_dir(config)
     with faults.collect():
@@ -80,8 +82,11 @@ def check_inputs(config: RunConfig) -> RunInputs:
         splits = split_table(tables, task, config.data, training.seed, folds)
         for split in (splits.scored, *splits.unlabelled.values()):
             check_columns_free(split.table, [*task.prediction_columns(), *([FOLD_COLUMN] if folds else [])])
+        languages = detect_languages(splits.train.texts(splits.text_column), training.seed)
+        if not named and not _reads(config.data.language, languages):
+            config = config.with_model(MULTILINGUAL_MODEL)
     with faults.collect():
-        model = resolve_model(config.model.name, download=not faults, pooling=config.model.pooling)
+        model = resolve_model(config.model.name, download=not faults, pooling=config.model.pooling, named=named)
         with faults.collect():
             _check_length(config, model)
         with faults.collect():
@@ -94,8 +99,13 @@ def check_inputs(config: RunConfig) -> RunInputs:
     notes = _check_disk(config, splits, model, output_dir) if launcher.checks_folders() else ()
     if config.ignored:
         notes = (f"no effect here: {', '.join(config.ignored)}", *notes)
-    decisions = (*_decide(config, splits, model), *_recipe(config, splits, width))
-    return RunInputs(config, task, splits, model, output_dir, trackers, decisions, notes)
+    decisions = (*_decide(config, splits, model, languages), *_recipe(config, splits, width))
+    return RunInputs(config, task, splits, languages, model, output_dir, trackers, decisions, notes)
+
+
+def _reads(language: str | None, languages: Languages) -> bool:
+    """Return whether the English default model reads texts of the given, else the detected language."""
+    return language == ENGLISH if language is not None else languages.is_english
 
 
 def _is_slow(splits: Splits, model: ModelFolder) -> bool:
@@ -167,7 +177,7 @@ def _check_disk(config: RunConfig, splits: Splits, model: ModelFolder, output_di
     training, scored = config.training, splits.scored
     saves = 1 + (math.ceil(training.epochs) if training.save_steps is None else training.save_total_limit)
     model_bytes, most = memory_estimate.disk_need(
-        model.path, min(saves, max(2, training.save_total_limit) + 1), model.added_layers
+        model.weight_counts, min(saves, max(2, training.save_total_limit) + 1), model.added_layers
     )
     predictions = scored.table.arrow.nbytes * len(scored) // len(scored.table)
     predictions += len(scored) * (len(splits.labels) + 2) * _BYTES_PER_SCORE
@@ -190,7 +200,7 @@ def _check_disk(config: RunConfig, splits: Splits, model: ModelFolder, output_di
     return ()
 
 
-def _decide(config: RunConfig, splits: Splits, model: ModelFolder) -> tuple[Decision, ...]:
+def _decide(config: RunConfig, splits: Splits, model: ModelFolder, languages: Languages) -> tuple[Decision, ...]:
     """Describe the decisions so far."""
     table, values = splits.tables[0], config.flat()
     return (
@@ -201,9 +211,19 @@ def _decide(config: RunConfig, splits: Splits, model: ModelFolder) -> tuple[Deci
         ),
         Decision("table", f"{table.path}, {len(table):,} rows", table.form, table.flag),
         *splits.decisions,
+        _language(config.data.language, languages),
         Decision("model", config.model.name, model.origin, "--model"),
         _pooling(config.model.pooling, model),
     )
+
+
+def _language(language: str | None, languages: Languages) -> Decision:
+    if language is not None:
+        return Decision("language", language, "as requested", "--language")
+    if not languages.is_clear:
+        return Decision("language", "not clear, taken for English", languages.describe(), "--language")
+    value = "English" if languages.is_english else "not English"
+    return Decision("language", value, languages.describe(), "--language")
 
 
 def _pooling(requested: str, model: ModelFolder) -> Decision:

@@ -20,11 +20,11 @@ from classify.data.inspect import Report
 from classify.data.sampler import BatchSampler
 from classify.data.split_rows import cap_rows
 from classify.data.splits import Splits
-from classify.data.tokenize import Tokens, TrainingSet, load_tokenizer, tokenize_columns
+from classify.data.tokenize import Tokens, TrainingSet, tokenize_columns
 from classify.errors import InputError
 from classify.evaluation import baseline
 from classify.evaluation.inference import compute_logits
-from classify.modeling.loading import quiet_libraries
+from classify.modeling.loading import load_tokenizer, quiet_libraries
 from classify.modeling.precision import choose_precision
 from classify.tasks.base import Task
 from classify.training import contrastive, dry_run, linear_probe, memory_forecast
@@ -48,7 +48,7 @@ def inspect_run(config: RunConfig) -> Report:
     inputs = check(config)
     splits, cap = inputs.splits, inputs.model.max_length
     report = inspect.inspect_splits(splits, listed=_LISTED)
-    tokenizer = load_tokenizer(str(inputs.model.path))
+    tokenizer = load_tokenizer(inputs.model)
     column = splits.text_column
     with ThreadPoolExecutor(1) as beside:  # the tokenizer works without the GIL
         task = beside.submit(tokenize_columns, tokenizer, splits.train.table, [column], cap)
@@ -56,7 +56,8 @@ def inspect_run(config: RunConfig) -> Report:
         tokens = task.result()
     inspect.count_tokens(report, splits, tokens, config.data.max_length, cap, tokenizer.unk_token_id)
     try:
-        note = check_coverage(splits.train, column, tokens, tokenizer, config.model)
+        model = inputs.config.model
+        note = check_coverage(splits.train, column, tokens, tokenizer, model, named=inputs.config.names_model)
     except InputError as error:
         report.notes += error.faults
         return report
@@ -109,13 +110,15 @@ def _estimate_seconds(inputs: RunInputs, strategy: Strategy, data: TrainingSet, 
     forward = (time.perf_counter() - begin) / len(sample)
     has_probe = inputs.config.model.head == "probe"
     probed = linear_probe.row_limit(strategy.classifier, is_final=epochs == 0) if has_probe else 0
-    scored = len(splits.validation) * (math.ceil(epochs) + has_probe) + (len(splits.test) if splits.test else 0)
+    times_scored = 1 if splits.num_folds else math.ceil(epochs) + has_probe
+    scored = len(splits.validation) * times_scored + (len(splits.test) if splits.test else 0)
+    trainings, fits = 1 + splits.num_folds, max(1, splits.num_folds)
     return {
-        "pairs": (config.contrastive_steps or 0) * float(pair_step),
-        "head": forward * min(probed, len(splits.train)),
-        "epochs": epochs * len(splits.train) / rate,
+        "pairs": trainings * (config.contrastive_steps or 0) * float(pair_step),
+        "head": trainings * forward * min(probed, len(splits.train)),
+        "epochs": trainings * epochs * len(splits.train) / rate,
         "scores": forward * scored,
-        "baseline": _baseline_seconds(splits, task, config.seed),
+        "baseline": fits * _baseline_seconds(splits, task, config.seed),
     }
 
 

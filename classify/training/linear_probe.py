@@ -34,10 +34,13 @@ class ProbeResult:
     seconds: float
 
 
-def init_head_from_probe(strategy: Strategy, data: TrainingSet, task: Task, *, is_final: bool = False) -> ProbeResult:
+def init_head_from_probe(
+    strategy: Strategy, data: TrainingSet, task: Task, *, is_final: bool = False, seen: bool = False
+) -> ProbeResult:
     """Fit the probe on some of the training rows (50 per class, at least 1,000) and set the output layer to it.
 
-    With `is_final`, when nothing is fine-tuned from it, it learns from up to 20,000.
+    With `is_final`, when nothing is fine-tuned from it, it learns from up to 20,000. `seen`: the encoder was trained on
+    these rows.
 
     The features come from all ranks; the main process fits, and its weights go to every rank, so that all start from
     the same bits. A collective.
@@ -52,7 +55,7 @@ def init_head_from_probe(strategy: Strategy, data: TrainingSet, task: Task, *, i
         features = compute_features(classifier, data.tokens, data.rows[chosen], world)
     fitted = None
     if world.is_main:
-        weight, bias = task.fit_head(features, data.targets[chosen])
+        weight, bias = task.fit_head(features, data.targets[chosen], seen=seen)
         fitted = {"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)}
     fitted = world.broadcast_tensors(fitted)
     strategy.set_output_layer(fitted["weight"], fitted["bias"])

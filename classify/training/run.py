@@ -242,7 +242,7 @@ def _init_head(context: TrainingContext, trainer: Trainer) -> _Start:
     if context.config.model.head == "probe":
         is_final = trainer.end == 0
         probe = linear_probe.init_head_from_probe(
-            context.strategy, trainer.data, context.inputs.task, is_final=is_final
+            context.strategy, trainer.data, context.inputs.task, is_final=is_final, seen=pair_steps > 0
         )
     return _Start(pair_steps, seconds if pair_steps else 0.0, probe)
 

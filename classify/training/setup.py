@@ -21,7 +21,6 @@ from classify.data.tokenize import (
     Tokens,
     TrainingSet,
     default_max_length,
-    load_tokenizer,
     max_length_reason,
     padding_id,
     tokenize_columns,
@@ -33,7 +32,13 @@ from classify.errors import InputError
 from classify.evaluation.inference import compute_logits
 from classify.launch import describe, launcher
 from classify.modeling.classifier import Classifier
-from classify.modeling.loading import checkpoint_activations, freeze, freeze_unused, load_pretrained
+from classify.modeling.loading import (
+    checkpoint_activations,
+    freeze,
+    freeze_unused,
+    load_pretrained,
+    load_tokenizer,
+)
 from classify.modeling.precision import Precision, choose_precision, faster_on_cpu, for_training, multiplies_bf16
 from classify.modeling.verify_packing import verify_packing
 from classify.training import resume
@@ -129,11 +134,12 @@ def tokenize_tables(inputs: RunInputs) -> TokenizedData:
     Raises InputError where the default model knows few of the words.
     """
     splits, requested = inputs.splits, inputs.config.data.max_length
-    tokenizer = load_tokenizer(str(inputs.model.path))
+    tokenizer = load_tokenizer(inputs.model)
     column, train = splits.text_column, splits.train
     cap = inputs.model.max_length
     full = {table.path: tokenize_columns(tokenizer, table, [column], cap) for table in splits.tables}
-    note = check_coverage(train, column, full[train.table.path], tokenizer, inputs.config.model)
+    named = inputs.config.names_model
+    note = check_coverage(train, column, full[train.table.path], tokenizer, inputs.config.model, named=named)
     if note is not None and launcher.is_main_process():
         log(f"note: {note}")
     lengths = full[train.table.path].full_lengths[train.rows]

@@ -90,7 +90,7 @@ def test_what_the_folder_says_decides(tmp_path: Path, says: str, wish: str, laye
     model = load_pretrained(found, ["a", "b"], seed=1, pad_token_id=0)
     assert len(model.model.bert.encoder.layer) == model.model.config.num_hidden_layers == layers
     own = [p for name, p in model.model.named_parameters() if not name.startswith("classifier")]
-    assert count_weights(found.path, added_layers=found.added_layers) == sum(p.numel() for p in own)
+    assert count_weights(found.weight_counts, added_layers=found.added_layers) == sum(p.numel() for p in own)
 
 
 def test_asked_for_where_no_file_speaks_of_it(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from classify.modeling.hub import ModelFolder
 from classify.modeling.memory_estimate import MIB, Piece, count_weights, spread, training_need
 
 BERT_BASE = {"hidden_size": 768, "num_attention_heads": 12, "num_hidden_layers": 12}
@@ -27,7 +28,9 @@ def test_weights_are_counted_by_the_headers_alone(tmp_path: Path) -> None:
     }
     text = json.dumps(header).encode()
     (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(52))
-    assert count_weights(tmp_path) == 13
+    counts = ModelFolder("m", tmp_path, "a local folder", {}).weight_counts
+    assert counts == {"a": 12, "b": 1}
+    assert count_weights(counts) == 13
 
 
 def test_the_parts_and_their_sum() -> None:

@@ -134,23 +134,15 @@ def test_pairs_go_before_a_random_head_where_they_are_asked_for(
 def test_zero_epochs_keep_the_start(model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With few rows that is all; the folder is a whole one, and predicts."""
     table = tiny.write_table(tmp_path / "few.csv", tiny.table_rows(60))
-    config = make_config(model_folder, table, tmp_path / "out", num_train_epochs=None, contrastive_steps=None)
-    out = train(config)
+    few = {"num_train_epochs": None, "contrastive_steps": None, "calibrate": "none"}
+    out = train(make_config(model_folder, table, tmp_path / "out", **few))
     found = read_json(out / "metrics.json")
     assert (found["train"]["steps"], found["train"]["epochs"], found["best_epoch"]) == (0, 0, 0)
-    assert found["eval"]["accuracy"] == found["probe"]["accuracy"]
+    assert found["eval"]["method"] == "5-fold cross-validation"
     assert {path.name for path in out.iterdir()} == FILES - {"tensorboard"}, "no step was taken"
     start = load_file(out / "checkpoints" / "step-00000000" / "model.safetensors")
     assert torch.equal(load_file(out / "model.safetensors")["classifier.weight"], start["classifier.weight"])
-    again = make_config(
-        model_folder,
-        table,
-        tmp_path / "out",
-        num_train_epochs=None,
-        contrastive_steps=None,
-        resume_from_checkpoint=True,
-    )
-    train(again)
+    train(make_config(model_folder, table, tmp_path / "out", **few, resume_from_checkpoint=True))
     assert "this run is finished" in capsys.readouterr().out
     with pytest.raises(InputError, match="--epochs 0 trains nothing, but --head random"):
         train(make_config(model_folder, table, tmp_path / "other", num_train_epochs=0.0, head="random"))

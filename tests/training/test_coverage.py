@@ -33,7 +33,7 @@ def thai(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def config(table: Path, out: Path, model: str | None, **training: Any) -> RunConfig:
     return RunConfig(
-        DataConfig(data=str(table)),
+        DataConfig(data=str(table), language="en"),
         ModelConfig(model=model),
         TrainingConfig(output_dir=str(out), use_cpu=True, max_steps=1, report_to="none", **training),
     )
@@ -63,7 +63,9 @@ def test_the_default_model_is_taken_where_it_is_named(
 @pytest.mark.embedded
 @pytest.mark.distributed
 def test_two_processes_refuse_in_one_line(thai: Path, command: Callable[..., Any]) -> None:
-    done = command("classify", "train", "--data", str(thai), "--cpu", "--nproc", "2", "--output-dir", "out")
+    done = command(
+        "classify", "train", "--data", str(thai), "--language", "en", "--cpu", "--nproc", "2", "--output-dir", "out"
+    )
     assert done.returncode == 2, done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
     assert "most letters are Thai" in done.stderr

@@ -27,8 +27,8 @@ def test_more_rows_are_seen_less_often_in_larger_batches() -> None:
             assert fewer.num_train_epochs >= more.num_train_epochs
             assert fewer.batch_size <= more.batch_size
             assert fewer.learning_rate == more.learning_rate
-    assert choose(249, 384) == Recipe(8, 0, 5e-5, 100)
-    assert choose(250, 384) == choose(3_999, 384) == Recipe(8, 3, 5e-5, 100)
+    assert choose(299, 384) == Recipe(8, 0, 5e-5, 100)
+    assert choose(240, 384, labelled=300) == choose(3_999, 384) == Recipe(8, 3, 5e-5, 100)
     assert choose(4_000, 384) == choose(4_000, 384, pairs=False) == Recipe(16, 3, 5e-5, 0)
     assert choose(1_000_000, 384) == Recipe()
     assert choose(2_000, 1_024).learning_rate < choose(2_000, 384).learning_rate

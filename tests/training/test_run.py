@@ -305,6 +305,7 @@ def test_the_best_epoch_is_kept(
 ) -> None:
     """Not the last epoch must be kept, but the best by the metric; of equal ones that of the lowest loss."""
     settings = {**worse_in_the_end(tmp_path), "metric_for_best_model": metric, "seed": 3, "precision": "fp32"}
+    settings |= {"calibrate": "none"}
     out = train(make_config(model_folder, table, tmp_path / "out", **settings))
     log = [json.loads(line) for line in (out / "train_log.jsonl").read_text().splitlines()]
     losses = [line["eval"]["loss"] for line in log if "eval" in line]
@@ -390,7 +391,7 @@ def harmful(folder: Path) -> dict[str, Any]:
 def test_the_start_is_kept_where_no_epoch_beats_it(
     model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], limit: int, resumed: bool
 ) -> None:
-    changes = {**harmful(tmp_path), "save_total_limit": limit}
+    changes = {**harmful(tmp_path), "save_total_limit": limit, "calibrate": "none"}
     if resumed:
         train(make_config(model_folder, table, tmp_path / "out", **{**changes, "num_train_epochs": 1.0}))
         changes |= {"resume_from_checkpoint": True}
@@ -415,7 +416,12 @@ def test_smoothed_labels_and_class_weights_reach_a_run(model_folder: Path, tmp_p
     rows = [row for number, row in enumerate(tiny.table_rows(90)) if row[1] == "card" or number % 5 == 0]
     table, again = (tiny.write_table(tmp_path / f"{name}.csv", rows) for name in ("table", "again"))
     changes = {"learning_rate": 1e-9, "num_train_epochs": 1.0, "head": "random", "dropout": 0.0, "precision": "fp32"}
-    changes |= {"label_smoothing_factor": 0.2, "class_weights": "balanced", "eval_data": str(again)}
+    changes |= {
+        "label_smoothing_factor": 0.2,
+        "class_weights": "balanced",
+        "eval_data": str(again),
+        "calibrate": "none",
+    }
     out = train(make_config(model_folder, table, tmp_path / "out", **changes))
     labels = sorted({label for _, label in rows})
     targets = torch.tensor([labels.index(label) for _, label in rows])

