@@ -43,12 +43,24 @@ def notes(
     `metric` compares model and baseline; `balanced` is true if the classes were weighted. A model that predicts one
     class for all rows also misses classes and ties with the majority baseline: only the cause is reported.
     """
-    lines: list[str] = []
-    if baseline is not None and baseline.metrics[metric] > score[metric]:
-        lines.append("the baseline scores higher than the model; try more --epochs, another --model or more rows")
+    lines = [] if baseline is None else beside_baseline(score, part, baseline, metric)
     lines += one_answer(score, part) or [*beside_majority(score, majority), *missed_classes(score, balanced=balanced)]
     lines += loss_not_falling(loss.first, loss.last, classes=len(score.per_class), epochs=loss.epochs)
     return lines + too_few_rows(score, part)
+
+
+def beside_baseline(score: Scores, part: str, baseline: Baseline, metric: str) -> list[str]:
+    """Warn if the baseline scores higher, or lies within the interval of the model's first metric."""
+    if baseline.metrics[metric] > score[metric]:
+        return ["the baseline scores higher than the model; try more --epochs, another --model or more rows"]
+    name, interval = next(iter(score.intervals.items()), ("", None))
+    value = baseline.metrics.get(name, 0.0)
+    if interval is None or value < interval[0]:
+        return []
+    return [
+        f"{score.rows} {part} rows cannot tell the model from the TF-IDF baseline ({display_name(name)} "
+        f"{score[name]:.3f} and {value:.3f}); the simpler model may do as well"
+    ]
 
 
 def too_few_rows(score: Scores, part: str) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -36,11 +37,22 @@ _EPOCH = 1 << 31
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
+class ContrastiveStep:
+    """A finished contrastive step; `loss` stays on the device until somebody reads it."""
+
+    step: int
+    last: bool
+    loss: torch.Tensor
+    learning_rate: float
+    rows: int
+
+
 def contrastive_warmup(
     strategy: Strategy,
     data: TrainingSet,
     steps: int,
-    after_step: Callable[[], object] = lambda: None,
+    after_step: Callable[[ContrastiveStep], object] = lambda _: None,
     seconds: float | None = None,
 ) -> int:
     """Train all but the output layer on pairs of rows for some steps, or as many as fit into `seconds`; return them.
@@ -63,18 +75,18 @@ def contrastive_warmup(
         while step < steps:
             rate = config.peak_learning_rate * learning_rate_factor(step, steps, _WARMUP)
             seed_draws(config.seed, _EPOCH, step, 0, world.rank, world.device.type)
-            while not trainer.train_step(draw_rows(data.targets, rows, generator), rate):
+            while not trainer.train_step(chosen := draw_rows(data.targets, rows, generator), rate):
                 rows //= 2
                 if rows < _LEAST_ROWS:
                     raise ClassifyError(
                         "out of memory with the pairs of a few texts; take a smaller --max-length or "
                         "--contrastive-steps 0."
                     )
-            after_step()
             step += 1
             if seconds is not None:
                 spent = time.perf_counter() - begin
                 steps = world.broadcast(min(steps, max(step, int(step * seconds / spent))))
+            after_step(ContrastiveStep(step, step == steps, trainer.loss, rate, len(chosen)))
         if not math.isfinite(float(trainer.loss)):  # once it is not, it stays so
             raise ClassifyError(
                 f"the contrastive loss is {float(trainer.loss)}; training has diverged. Lower --learning-rate, "

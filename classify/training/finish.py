@@ -57,6 +57,7 @@ class Results:
     calibration: Calibration | None
     majority: MajorityBaseline
     probe_metrics: dict[str, float] | None
+    contrastive_metrics: dict[str, float] | None
     best_epoch: float
     start_seconds: float
 
@@ -134,6 +135,7 @@ def finish(
                 calibration,
                 context.inputs.task.majority(splits.train.targets, splits.scored.targets),
                 trainer.probe_metrics,
+                trainer.contrastive_metrics,
                 best_epoch,
                 start_seconds,
             )
@@ -267,6 +269,7 @@ def _write_metrics(results: Results) -> None:
             "baseline": None if results.baseline is None else results.baseline.as_json(),
             "majority": results.majority.as_json(),
             "probe": results.probe_metrics,
+            "pairs": results.contrastive_metrics,
             "best_epoch": results.best_epoch,
             "start_seconds": results.start_seconds,
             "wall_seconds": results.context.elapsed,

@@ -7,6 +7,7 @@ Every step that involves several processes is called by all of them; who writes 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import shlex
 import signal
@@ -116,7 +117,7 @@ def _run(context: TrainingContext) -> Path:
         evaluate, checkpointer = Evaluate(context, train_log), Checkpointer(context)
         if saved is None:
             trainer.setup()
-            _start(context, trainer, evaluate)
+            _start(context, trainer, evaluate, train_log)
         _dry_run(context, trainer, record)
         if saved is None and trainer.progress.best is not None:
             checkpointer.save(trainer)
@@ -197,21 +198,25 @@ def _rows_per_step(context: TrainingContext, batches: BatchSampler) -> list[int]
     return [len(shard) for shard in balance_by_cost(costs, context.world.world_size)]
 
 
-def _start(context: TrainingContext, trainer: Trainer, evaluate: Evaluate) -> None:
+def _start(context: TrainingContext, trainer: Trainer, evaluate: Evaluate, train_log: Log) -> None:
     """Start afresh; the start is the first candidate for the best unless the head is random."""
     output, planned = context.output, context.config.training.contrastive_steps or 0
-    start = _init_head(context, trainer)
-    if planned:
-        cut = f" of {planned}, as many as --max-minutes allows" if start.pair_steps < planned else ""
-        took = f"{start.pair_seconds:.1f} s"
-        output.log(f"pairs: {start.pair_steps} contrastive steps{cut} ({took}; --contrastive-steps)")
+    start = _init_head(context, trainer, train_log)
+    pairs = start.pairs
+    if pairs is not None:
+        trainer.contrastive_metrics = dataclasses.asdict(pairs)
+        cut = f" of {planned}, as many as --max-minutes allows" if pairs.steps < planned else ""
+        output.log(
+            f"contrastive: {pairs.steps} steps{cut}, loss {pairs.loss:.4f}, {pairs.rows / pairs.seconds:.0f} rows/s "
+            f"({pairs.seconds:.1f} s; --contrastive-steps)"
+        )
     if start.probe is None:
         return
     begin = time.perf_counter()
     score = evaluate.score_start(trainer)
     seconds = start.probe.seconds + time.perf_counter() - begin
     metrics = {} if score is None else {name: value for name, value in score.metrics.items() if name != "loss"}
-    trainer.probe_metrics = {**metrics, "seconds": start.probe.seconds, "contrastive_seconds": start.pair_seconds}
+    trainer.probe_metrics = {**metrics, "seconds": start.probe.seconds}
     validated = f", validation {format_metrics(metrics)}" if metrics else ""
     output.log(
         f"head: logistic regression on the model's output of {start.probe.rows:,} rows{validated} "
@@ -220,31 +225,53 @@ def _start(context: TrainingContext, trainer: Trainer, evaluate: Evaluate) -> No
 
 
 @dataclass(frozen=True)
-class _Start:
-    """What happened before the first step of an epoch; `probe` is None where the head is random."""
+class _Contrastive:
+    """Contrastive training that has ended: steps, rows drawn, seconds, and the last loss."""
 
-    pair_steps: int
-    pair_seconds: float
+    steps: int
+    rows: int
+    seconds: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class _Start:
+    """What happened before the first step of an epoch; None where there was no such training."""
+
+    pairs: _Contrastive | None
     probe: linear_probe.ProbeResult | None
 
 
-def _init_head(context: TrainingContext, trainer: Trainer) -> _Start:
+def _init_head(context: TrainingContext, trainer: Trainer, train_log: Log | None = None) -> _Start:
     """Run the recipe's contrastive steps, then start the head from a probe unless it is random."""
-    training, output, pair_steps = context.config.training, context.output, 0
-    begin = time.perf_counter()
-    if steps := training.contrastive_steps or 0:
-        limit = None
-        if training.max_minutes is not None:
-            limit = max(0.0, _CONTRASTIVE_TIME * _TIME_USED * (60 * training.max_minutes - context.elapsed))
-        with output.progress_bar(0, steps) as bar:
-            pair_steps = contrastive.contrastive_warmup(context.strategy, trainer.data, steps, bar.update, limit)
-    seconds, probe = time.perf_counter() - begin, None
+    pairs = _train_contrastive(context, trainer, train_log) if context.config.training.contrastive_steps else None
+    probe = None
     if context.config.model.head == "probe":
-        is_final = trainer.end == 0
         probe = linear_probe.init_head_from_probe(
-            context.strategy, trainer.data, context.inputs.task, is_final=is_final, seen=pair_steps > 0
+            context.strategy, trainer.data, context.inputs.task, is_final=trainer.end == 0, seen=pairs is not None
         )
-    return _Start(pair_steps, seconds if pair_steps else 0.0, probe)
+    return _Start(pairs, probe)
+
+
+def _train_contrastive(context: TrainingContext, trainer: Trainer, train_log: Log | None) -> _Contrastive:
+    """Run the contrastive steps, with a bar, and their loss in the log every few steps."""
+    training, output, limit, rows = context.config.training, context.output, None, 0
+    if training.max_minutes is not None:
+        limit = max(0.0, _CONTRASTIVE_TIME * _TIME_USED * (60 * training.max_minutes - context.elapsed))
+    steps, begin = training.contrastive_steps or 0, time.perf_counter()
+    last: contrastive.ContrastiveStep | None = None
+    with output.progress_bar(0, steps) as bar:
+
+        def after_step(step: contrastive.ContrastiveStep) -> None:
+            nonlocal rows, last
+            rows, last = rows + step.rows, step
+            bar.update()
+            if train_log is not None and (step.last or step.step % training.logging_steps == 0):
+                train_log.write_contrastive(step, time.perf_counter() - begin)
+
+        done = contrastive.contrastive_warmup(context.strategy, trainer.data, steps, after_step, limit)
+    assert last is not None, "there is at least one step"
+    return _Contrastive(done, rows, time.perf_counter() - begin, float(last.loss))
 
 
 def _dry_run(context: TrainingContext, trainer: Trainer, record: RunRecord) -> None:

@@ -30,7 +30,7 @@ PACKAGES = {
 
 
 def choose_trackers(report_to: str) -> tuple[str, ...]:
-    """Trackers by name. Raises InputError for one that is unknown or not installed. Nothing is imported."""
+    """Return the trackers by name. Raises InputError for one that is unknown or not installed. Nothing is imported."""
     if report_to == "none":
         return ()
     if report_to == "auto":
@@ -71,8 +71,11 @@ class Tracker:
         self._boards: dict[str, Any] | None = {} if "tensorboard" in names else None
         self._others = [_start(name, folder, settings or {}) for name in names if name != "tensorboard"]
 
-    def log(self, part: str, step: int, values: Mapping[str, float]) -> None:
-        """Write scalars such as ("train", 10, {"loss": 0.7})."""
+    def log(self, part: str, step: int, values: Mapping[str, float], *, other_axis: bool = False) -> None:
+        """Write scalars such as ("train", 10, {"loss": 0.7}).
+
+        With `other_axis` steps are counted anew; trackers with a single axis, such as wandb, do not get them.
+        """
         if self._boards is not None:
             if part not in self._boards:
                 from torch.utils.tensorboard import SummaryWriter
@@ -81,7 +84,7 @@ class Tracker:
                 self._boards[part] = board
             for name, value in values.items():
                 self._boards[part].add_scalar(name, value, step)
-        for tracker in list(self._others):
+        for tracker in [] if other_axis else list(self._others):
             try:
                 tracker.log({f"{part}/{name}": value for name, value in values.items()}, step=step)
             except Exception as error:  # a server that is gone must not end a training
@@ -104,7 +107,7 @@ def _words(error: Exception) -> str:
 
 
 def _start(name: str, folder: Path, settings: Mapping[str, Any]) -> Any:
-    """One of Accelerate's trackers, in a project called classify, told the run's settings."""
+    """Start one of Accelerate's trackers, in a project called classify, with the run's settings."""
     try:
         from accelerate.state import PartialState
         from accelerate.tracking import LOGGER_TYPE_TO_CLASS
@@ -119,6 +122,6 @@ def _start(name: str, folder: Path, settings: Mapping[str, Any]) -> Any:
         tracker.store_init_configuration({key: value for key, value in settings.items() if value is not None})
     except Exception as error:
         raise InputError(
-            f"--report-to {name}: it cannot be started ({_words(error)}); mend that, or leave it out."
+            f"--report-to {name}: it cannot be started ({_words(error)}); fix that, or leave it out."
         ) from None
     return tracker

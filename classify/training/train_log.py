@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from classify.data.files import atomic_write
 from classify.evaluation.metrics import Scores
+from classify.training.contrastive import ContrastiveStep
 from classify.training.output import Output
 from classify.training.setup import TrainingContext
 from classify.training.tracking import Tracker
@@ -51,6 +52,16 @@ class Log(Callback):
             self._write({"step": step.step, "epoch": step.epoch, **values})
             numbers = {name: value for name, value in values.items() if value is not None}
             self._tracker.log("train", step.step, numbers)
+
+    def write_contrastive(self, step: ContrastiveStep, seconds: float) -> None:
+        """Write the loss of a contrastive step, `seconds` after the first one began."""
+        if self._file is None:
+            return
+        values = {"loss": float(step.loss), "learning_rate": step.learning_rate}
+        values["steps_per_second"] = step.step / seconds
+        with self.output.writing("the training log"):
+            self._write({"contrastive_step": step.step, **values})
+            self._tracker.log("contrastive", step.step, values, other_axis=True)
 
     def write_score(self, trainer: Trainer, score: Scores) -> None:
         """Write the score of the validation split at the current step."""

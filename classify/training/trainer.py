@@ -80,7 +80,7 @@ class TrainerState:
 class Trainer:
     """Trains a classifier by a strategy; owns the weights, the optimizer's state and the progress.
 
-    `probe_metrics` describes the head's start, for metrics.json.
+    `probe_metrics` and `contrastive_metrics` describe the start, for metrics.json.
     """
 
     def __init__(self, strategy: Strategy, data: TrainingSet, batches: sampler.BatchSampler, loss: Loss):
@@ -88,6 +88,7 @@ class Trainer:
         self.config, self.world = strategy.config, strategy.world
         self.progress = Progress(num_micro_batches=self.config.gradient_accumulation_steps)
         self.probe_metrics: dict[str, float] | None = None
+        self.contrastive_metrics: dict[str, float] | None = None
         self._stop_requested = False
 
     @property
@@ -119,6 +120,7 @@ class Trainer:
             "progress": dataclasses.asdict(self.progress),
             "scaler": self.strategy.scaler.state_dict(),
             "probe": self.probe_metrics,
+            "contrastive": self.contrastive_metrics,
         }
         return TrainerState(weights, optimizer, values)
 
@@ -137,7 +139,7 @@ class Trainer:
         requested = self.progress.num_micro_batches
         self.progress = Progress.from_state(saved.state["progress"])
         self.progress.num_micro_batches = max(requested, self.progress.num_micro_batches)
-        self.probe_metrics = saved.state["probe"]
+        self.probe_metrics, self.contrastive_metrics = saved.state["probe"], saved.state.get("contrastive")
 
     def stop(self) -> None:
         """Leave `fit` behind this step. Every rank calls it at the same one."""

@@ -110,6 +110,18 @@ def test_a_good_run_has_no_notes() -> None:
     assert summary(scored(targets, targets), targets, rival=0.9) == []
 
 
+def test_rows_that_cannot_tell_model_and_baseline_apart_are_named() -> None:
+    """Both right on all of 30 rows, or the baseline within the interval of the model's accuracy."""
+    targets = [0, 1, 2] * 10
+    result = scored(targets, targets)
+    for value, expected in ((1.0, 1), (0.9, 1), (0.7, 0)):
+        baseline = Baseline({"macro_f1": value, "accuracy": value}, 1, 1.0)
+        lines = advice.beside_baseline(result, "test", baseline, "macro_f1")
+        assert len(lines) == expected
+    (line,) = advice.beside_baseline(result, "test", Baseline({"macro_f1": 1.0, "accuracy": 1.0}, 1, 1.0), "macro_f1")
+    assert line.startswith("30 test rows cannot tell the model from the TF-IDF baseline (accuracy 1.000 and 1.000)")
+
+
 def test_one_cause_has_one_line() -> None:
     """A model with one answer for all also misses classes and is no better than the majority: said once."""
     targets = [0] * 60 + [1] * 60

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,7 @@ def test_a_run_says_it_and_its_start_has_it(
         )
         out = train(config)
         said = capsys.readouterr().out
-        assert ("pairs: 10 contrastive steps" in said) is (steps == 10)
+        assert ("contrastive: 10 steps" in said) is (steps == 10)
         starts[steps] = load_file(out / "checkpoints" / "step-00000000" / "model.safetensors")
         assert read_json(out / "run.json")["config"]["training"]["contrastive_steps"] == steps
     moved = [name for name, tensor in starts[0].items() if not torch.equal(tensor, starts[10][name])]
@@ -128,7 +129,7 @@ def test_pairs_go_before_a_random_head_where_they_are_asked_for(
     for steps, said in ((None, False), (2, True)):
         out = tmp_path / str(steps)
         train(make_config(model_folder, table, out, head="random", contrastive_steps=steps, max_steps=1))
-        assert ("pairs: 2 contrastive steps" in capsys.readouterr().out) is said
+        assert ("contrastive: 2 steps" in capsys.readouterr().out) is said
 
 
 def test_zero_epochs_keep_the_start(model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,7 +140,11 @@ def test_zero_epochs_keep_the_start(model_folder: Path, tmp_path: Path, capsys: 
     found = read_json(out / "metrics.json")
     assert (found["train"]["steps"], found["train"]["epochs"], found["best_epoch"]) == (0, 0, 0)
     assert found["eval"]["method"] == "5-fold cross-validation"
-    assert {path.name for path in out.iterdir()} == FILES - {"tensorboard"}, "no step was taken"
+    assert {path.name for path in out.iterdir()} == FILES
+    log = [json.loads(line) for line in (out / "train_log.jsonl").read_text().splitlines()]
+    assert [line["contrastive_step"] for line in log] == list(range(5, 101, 5)), "contrastive steps are training, too"
+    assert set(found["pairs"]) == {"steps", "rows", "seconds", "loss"}
+    assert (found["pairs"]["steps"], found["pairs"]["loss"]) == (100, log[-1]["loss"])
     start = load_file(out / "checkpoints" / "step-00000000" / "model.safetensors")
     assert torch.equal(load_file(out / "model.safetensors")["classifier.weight"], start["classifier.weight"])
     train(make_config(model_folder, table, tmp_path / "out", **few, resume_from_checkpoint=True))

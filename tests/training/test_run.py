@@ -68,7 +68,7 @@ def test_metrics_are_whole_and_unrounded(finished: Path) -> None:
     assert set(found["baseline"]) >= {"name", "accuracy", "macro_f1", "seconds"}
     assert found["baseline"]["name"] == "tfidf-logreg"
     assert found["majority"] == {"label": "app", "accuracy": pytest.approx(1 / 3), "macro_f1": pytest.approx(1 / 6)}
-    assert set(found["probe"]) == {"accuracy", "macro_f1", "seconds", "contrastive_seconds"}
+    assert set(found["probe"]) == {"accuracy", "macro_f1", "seconds"}
     assert found["wall_seconds"] > found["start_seconds"] + found["train"]["seconds"]
 
 
