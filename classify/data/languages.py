@@ -6,15 +6,16 @@ import collections
 import functools
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 # Texts looked at, and characters of each.
 _SAMPLE, _CHARACTERS = 1_000, 500
-# Fewer letters say little about the language, so short texts are judged together, up to so many letters.
+# Fewer letters say little about the language; short texts are judged together, up to the second number of letters.
 _LETTERS, _POOLED = 40, 200
 # Probability from which a language counts as detected.
 _CERTAIN = 0.9
@@ -63,15 +64,17 @@ class Languages:
         return ", ".join(shown)
 
 
-def detect_languages(texts: Sequence[str], seed: int) -> Languages:
-    """Detect the language of each text in a sample; short texts in Latin script are judged together."""
-    rows: Iterable[int] = range(len(texts))
-    if len(texts) > _SAMPLE:
-        rows = np.sort(np.random.default_rng(seed).choice(len(texts), _SAMPLE, replace=False)).tolist()
+def sample_rows(rows: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.int64]:
+    """Return the rows, ascending, of the texts that a language is detected in."""
+    return rows if len(rows) <= _SAMPLE else np.sort(np.random.default_rng(seed).choice(rows, _SAMPLE, replace=False))
+
+
+def detect_languages(texts: Iterable[str]) -> Languages:
+    """Detect the language of each text; short texts in Latin script are judged together."""
     counts: collections.Counter[str] = collections.Counter()
     pooled: list[str] = []
-    for row in rows:
-        words = " ".join(_NOISE.sub(" ", texts[row][:_CHARACTERS]).split())
+    for text in texts:
+        words = " ".join(_NOISE.sub(" ", text[:_CHARACTERS]).split())
         letters = [character for character in words if character.isalpha()]
         if not letters:
             continue
@@ -90,14 +93,14 @@ def detect_languages(texts: Sequence[str], seed: int) -> Languages:
     return Languages({code: count / total for code, count in counts.most_common()}, total)
 
 
-def note_new_languages(texts: Sequence[str], trained: Mapping[str, float] | None) -> str | None:
+def note_new_languages(texts: Iterable[str], trained: Mapping[str, float] | None) -> str | None:
     """Return a note where a tenth of the texts is in languages that hardly any training text was in; else None.
 
     `trained` are the shares in training; None, or unclear ones, say nothing.
     """
     if not trained or trained.get(UNKNOWN, 0.0) >= _UNCLEAR:
         return None
-    shares = detect_languages(texts, seed=0).detected
+    shares = detect_languages(texts).detected
     new = {code: share for code, share in shares.items() if trained.get(code, 0.0) < _RARE}
     if sum(new.values()) < _OTHERS:
         return None

@@ -87,7 +87,7 @@ _OFFSET_POSITIONS = {
 
 
 def first_position(config: Mapping[str, Any]) -> int:
-    """Return the position of a text's first token: 0, but pad_token_id + 1 in RoBERTa-like models."""
+    """Return the position of the first token: 0, but pad_token_id + 1 in RoBERTa-like models."""
     return int(config.get("pad_token_id") or 0) + 1 if config.get("model_type") in _OFFSET_POSITIONS else 0
 
 

@@ -17,14 +17,14 @@ import torch
 
 from classify.launch import accelerators
 
-# Seconds per bucket, per entry (a token or padding of a text, per head) and per score, forward and backward (2-core CPU
+# Seconds per bucket, per entry (a token or padding, per head) and per score, forward and backward (2-core CPU
 # with AVX512). Only the ratios matter, and they are not critical.
 _CALLS = 2.2e-4
 _ENTRY = 3.2e-7
 _SCORE = 9e-9
 # Most scores of a group of several texts: 4 MB in fp32, so that a few such arrays fit the caches.
 _CACHED = 1 << 20
-# Most scores of a text that are kept for the backward pass: those of 512 tokens in 12 heads. Those of longer texts are
+# Most scores per text that are kept for the backward pass: those of 512 tokens in 12 heads. Those of longer texts are
 # recomputed in blocks. With dropout that took 0.8 (fp32) to 1.2 (bf16) of the time at 512 tokens, 0.5 to 0.9 at 1,024
 # and 2,048, and up to 1.5 at 304.
 _LONG = 3 << 20
@@ -43,7 +43,7 @@ _MASKED = -1e30
 
 @dataclass(frozen=True)
 class Block:
-    """Queries of a text, and the keys they attend to."""
+    """Queries of one text, and the keys they attend to."""
 
     queries: slice
     keys: slice

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from classify.config.fields import describe
 from classify.data.columns import empty_texts
 from classify.data.coverage import check_ids, note_unknown
-from classify.data.languages import note_new_languages
+from classify.data.languages import note_new_languages, sample_rows
 from classify.data.table import Table
 from classify.data.tokenize import Tokens, load_tokenizer, padding_id, tokenize
 from classify.distributed.process_group import start
@@ -164,9 +164,10 @@ def predict_table(
         notes.append(f"texts are from column {text_column!r}; the model was trained on column {trained_on!r}")
     if not table.has_names:
         notes.append(f"{table.path} has no header; its first row was predicted, too")
+    sample = sample_rows(np.arange(len(table)), seed=0)
     more = (
         empty_texts(table, text_column),
         note_unknown(tokens, predictor.tokenizer),
-        note_new_languages(table.take(text_column, np.arange(len(table))), predictor.settings.get("languages")),
+        note_new_languages(table.take(text_column, sample), predictor.settings.get("languages")),
     )
     return [*notes, *(note for note in more if note is not None)]

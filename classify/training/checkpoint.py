@@ -42,16 +42,16 @@ class Checkpoint:
         return int(self.state["step"])
 
     def model_tensors(self) -> dict[str, torch.Tensor]:
-        """The weights, by name; tied ones once."""
+        """Load the weights by name; tied ones once."""
         return load_file(self.path / "model.safetensors")
 
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:
-        """The optimizer's state as "<parameter name>/<key>"."""
+        """Load the optimizer's state as "<parameter name>/<key>"."""
         return load_file(self.path / "optimizer.safetensors")
 
 
 def name_of(step: int) -> str:
-    """The folder's name of a checkpoint."""
+    """Return the name of a checkpoint's folder."""
     return f"step-{step:08d}"
 
 
@@ -99,7 +99,7 @@ def _remove(path: Path) -> None:
 
 
 def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint of a folder that verifies, and a line for each newer one that does not.
+    """Return the newest checkpoint that verifies, and a line for each newer one that does not.
 
     None where there is no finished checkpoint at all. Raises CheckpointError where there are some and none verifies.
     """
@@ -118,7 +118,7 @@ def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def finished(folder: Path) -> list[Path]:
-    """The checkpoints of a folder that were written to their end, oldest first; they are not verified."""
+    """Return the checkpoints that were written to their end, oldest first, without verifying them."""
     return [path for _, path in _entries(folder) if (path / MANIFEST).exists()]
 
 
@@ -147,7 +147,7 @@ def load(path: Path) -> Checkpoint:
 
 
 def _entries(folder: Path) -> list[tuple[int, Path]]:
-    """(step, path) of everything named like a checkpoint, oldest first."""
+    """Return (step, path) of everything named like a checkpoint, oldest first."""
     if not folder.is_dir():
         return []
     entries = [(int(match[1]), path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]

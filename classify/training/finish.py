@@ -63,17 +63,17 @@ class Results:
 
     @property
     def splits(self) -> Splits:
-        """The tables' splits."""
+        """Return the splits of the tables."""
         return self.context.splits
 
     @property
     def task(self) -> Task:
-        """The task of the run."""
+        """Return the task."""
         return self.context.inputs.task
 
     @functools.cached_property
     def baseline(self) -> Baseline | None:
-        """The baseline's scores, fitted when first read: the model is saved before. None if it cannot be fitted."""
+        """Return the baseline's scores, fitted when first read, behind the saved model; None if it cannot be fitted."""
         return _fit_baseline(self.context)
 
 
@@ -118,7 +118,7 @@ def finish(
     log.close_trackers()
     if context.config.training.save_on_each_node:
         context.world.close()  # while there is a group transformers saves on rank 0 alone
-    # Nobody leaves before the files are written, so that a script that goes on to load the folder finds it. Where one
+    # No rank leaves before the files are written, so that a script that then loads the folder finds it. Where one
     # process of each machine writes, there is no group any more to wait in.
     with contextlib.nullcontext() if context.world.closed else context.world.sync_errors():
         if output.is_writer:

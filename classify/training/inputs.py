@@ -13,7 +13,7 @@ from classify.config.fields import shown_name
 from classify.config.recipe import FEWER_FOLDS, takes_fewer_folds
 from classify.config.schema import FIELDS, MULTILINGUAL_MODEL, RunConfig, TrainingConfig
 from classify.data.inspect import inspect_splits
-from classify.data.languages import ENGLISH, Languages, detect_languages
+from classify.data.languages import ENGLISH, Languages, detect_languages, sample_rows
 from classify.data.reading import read_tables
 from classify.data.source import STANDARD_INPUT
 from classify.data.split_table import split_table
@@ -82,7 +82,8 @@ def check_inputs(config: RunConfig) -> RunInputs:
         splits = split_table(tables, task, config.data, training.seed, folds)
         for split in (splits.scored, *splits.unlabelled.values()):
             check_columns_free(split.table, [*task.prediction_columns(), *([FOLD_COLUMN] if folds else [])])
-        languages = detect_languages(splits.train.texts(splits.text_column), training.seed)
+        sample = sample_rows(splits.train.rows, training.seed)
+        languages = detect_languages(splits.train.table.take(splits.text_column, sample))
         if not named and not _reads(config.data.language, languages):
             config = config.with_model(MULTILINGUAL_MODEL)
     with faults.collect():

@@ -35,12 +35,12 @@ class Output:
 
     @property
     def resumes(self) -> bool:
-        """Whether the run in the folder is resumed."""
+        """Return whether the run in the folder is resumed."""
         return self.plan.resume
 
     @property
     def checkpoints(self) -> Path:
-        """The folder of the run's checkpoints."""
+        """Return the folder of the run's checkpoints."""
         return self.folder / CHECKPOINTS
 
     def log(self, text: str) -> None:

@@ -31,7 +31,7 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 class OutputDirPlan:
     """Where a run goes: the folder (None: runs/<stem>-<n>, n above all there are), and a checkpoint to go on from.
 
-    `overwrite` empties the folder first; `resume` goes on with the run in it.
+    `overwrite` empties the folder first; `resume` continues the run in it.
     """
 
     folder: Path | None
@@ -94,7 +94,7 @@ def _check_usable(folder: Path, *, may_hold_files: bool) -> None:
             raise InputError(f"--output-dir {folder}: not writable; give another folder.")
         if not may_hold_files and any(_entries(folder)):
             raise InputError(
-                f"--output-dir {folder}: the folder exists and is not empty. Give another, --resume to go on with "
+                f"--output-dir {folder}: the folder exists and is not empty. Give another, --resume to continue "
                 "its run, or --overwrite-output-dir to empty it."
             )
         return
@@ -109,7 +109,7 @@ def _check_usable(folder: Path, *, may_hold_files: bool) -> None:
 
 
 def nearest_existing(folder: Path) -> Path:
-    """The folder itself, or the nearest one above it that exists."""
+    """Return the folder, or the nearest one above it that exists."""
     above = folder.absolute()
     while not above.exists():
         above = above.parent
@@ -117,7 +117,7 @@ def nearest_existing(folder: Path) -> Path:
 
 
 def _check_is_run(folder: Path) -> None:
-    """A run goes on in its own folder only: another one that holds files is somebody's work."""
+    """Raise InputError where a folder with files is not that of a run, which alone is resumed."""
     holds_run = (folder / "run.json").exists() or (folder / CHECKPOINTS).is_dir()
     if folder.is_dir() and any(_entries(folder)) and not holds_run:
         raise InputError(
@@ -154,7 +154,7 @@ def _numbered(stem: str) -> list[tuple[int, Path]]:
 
 
 def _entries(folder: Path) -> Iterator[Path]:
-    """What lies in a folder, but for its lock and what a killed process has not finished."""
+    """List a folder without its lock and the unfinished files of a killed process."""
     return (path for path in folder.iterdir() if path.name != LOCK and not path.name.startswith(TEMPORARY))
 
 
@@ -166,7 +166,7 @@ class FolderLock:
     """
 
     def __init__(self, folder: Path, seconds: float = _LOCK_SECONDS):
-        """Take the lock, or raise InputError with the holder where it is not free within so many seconds."""
+        """Take the lock, or raise InputError with the holder where it is not free within `seconds`."""
         import filelock
 
         self._path = folder / LOCK
@@ -197,7 +197,7 @@ class FolderLock:
 
     @property
     def held(self) -> bool:
-        """Whether other runs are kept out; false on a disk that knows no locks."""
+        """Return whether other runs are kept out; false on a disk without locks."""
         return self._lock.is_locked
 
     def release(self) -> None:

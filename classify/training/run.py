@@ -1,7 +1,6 @@
 """A training run from the first check to the last file.
 
-Every step that involves several processes is called by all of them; who writes and who prints is asked of `World` and
-`Output`.
+Every rank calls every step that involves several processes; `World` and `Output` know which rank writes and prints.
 """
 
 from __future__ import annotations
@@ -148,7 +147,7 @@ def _fit(context: TrainingContext, trainer: Trainer, callbacks: list[Callback], 
             stop_requested=lambda: bool(received),
             time_limit_reached=lambda: minutes is not None and context.elapsed > 60 * minutes,
         )
-        # All ranks have left the loop at the same step; a signal may have come since they last asked.
+        # All ranks have left the loop at the same step; a signal may have come since they last agreed.
         if context.world.all_reduce_any(bool(received)):
             number = context.world.broadcast(received[0] if received else int(signal.SIGTERM))
             raise Interrupted(

@@ -80,33 +80,33 @@ class TrainingContext:
 
     @property
     def config(self) -> RunConfig:
-        """The resolved settings."""
+        """Return the resolved settings."""
         return self.inputs.config
 
     @property
     def splits(self) -> Splits:
-        """The tables' splits."""
+        """Return the splits of the tables."""
         return self.inputs.splits
 
     @property
     def classifier(self) -> Classifier:
-        """The classifier that is trained and scored."""
+        """Return the classifier that is trained and scored."""
         return self.strategy.classifier
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the command was given, or `train` called."""
+        """Return the seconds since the command was given, or `train` called."""
         return time.time() - self.started
 
     @property
     def training_set(self) -> TrainingSet:
-        """The rows to learn from."""
+        """Return the training rows."""
         train = self.splits.train
         return TrainingSet(self.data.of(train), train.rows, train.targets)
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Values that must be the same for a checkpoint to be continued from."""
+        """Return the values that must be equal to continue from a checkpoint."""
         config, vocabulary = self.config, self.classifier.vocabulary
         model, training = config.model, config.training
         return {

@@ -59,7 +59,7 @@ def _installed(name: str) -> bool:
 class Tracker:
     """Scalars by part ("train" or "eval"), name and step; does nothing where no trackers are given (other ranks).
 
-    In TensorBoard the parts are two runs with the same names, so that both losses stand in one chart.
+    In TensorBoard the parts are runs with the same names, so that one chart shows both losses.
     """
 
     def __init__(

@@ -93,17 +93,17 @@ class Trainer:
 
     @property
     def classifier(self) -> Classifier:
-        """The classifier that is trained."""
+        """Return the classifier that is trained."""
         return self.strategy.classifier
 
     @property
     def epoch(self) -> float:
-        """Epochs done so far, and the share of the current one."""
+        """Return the epochs done so far, with the share of the current one."""
         return self.progress.position / self.batches.rows
 
     @property
     def end(self) -> int:
-        """Rows consumed at the end of training."""
+        """Return the rows consumed at the end of training."""
         return end_of_training(self.config, self.batches, self.progress)
 
     def setup(self, weights: Tensors | None = None) -> None:
@@ -238,7 +238,7 @@ class Trainer:
                 break
             if self.world.distributed:  # the other ranks are waiting in the exchange
                 raise RankError(
-                    f"step {number}: rank {rank} is out of memory ({reason}); go on with --resume and "
+                    f"step {number}: rank {rank} is out of memory ({reason}); continue with --resume and "
                     f"--gradient-accumulation-steps {self._halved(step)}, which changes nothing but dropout's draws; "
                     f"or {self._less_memory()}."
                 )
@@ -250,7 +250,7 @@ class Trainer:
             who = f"rank {rank} is " if self.world.distributed else ""
             raise RankError(
                 f"step {number}: {who}out of memory in the optimizer's step ({reason}), which keeps two numbers for "
-                "each weight that is trained; go on with --resume where more memory is free, or start anew with "
+                "each weight that is trained; continue with --resume where more memory is free, or start anew with "
                 "--lora, --freeze-layers or a smaller --model."
             )
         self.world.flush()

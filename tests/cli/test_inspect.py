@@ -100,7 +100,7 @@ def test_a_model_that_cannot_read_the_texts_is_said_and_the_report_written(
     texts = ["送货很快商品质量很好", "服务态度不好不推荐", "味道不错下次再来", "包装破损非常失望"]
     rows = [f"{texts[i % 4]}{texts[(i + 1) % 4]}第{i}次,{i % 2}" for i in range(40)]
     (folder / "chinese.csv").write_text("\n".join(["评论,标签", *rows]) + "\n", encoding="utf-8")
-    assert main(["inspect", "--data", "chinese.csv"]) == 0
+    assert main(["inspect", "--data", "chinese.csv", "--language", "en"]) == 0
     (note,) = [line for line in capsys.readouterr().out.splitlines() if "are unknown to" in line and "note" in line]
     assert "most letters are Chinese" in note
     assert "Give --model" in note

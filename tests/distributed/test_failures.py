@@ -73,8 +73,8 @@ BROKEN = (
 )
 FULL = (
     'MemoryError("no room")',
-    r"error: step \d+: rank 1 is out of memory \(no room\); go on with --resume and --gradient-accumulation-steps 2, "
-    r"which changes nothing but dropout's draws; or take --gradient-checkpointing, a smaller --max-length or "
+    r"error: step \d+: rank 1 is out of memory \(no room\); continue with --resume and --gradient-accumulation-steps "
+    r"2, which changes nothing but dropout's draws; or take --gradient-checkpointing, a smaller --max-length or "
     r"--precision bf16\.",
 )
 

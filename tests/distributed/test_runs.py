@@ -295,7 +295,7 @@ def test_a_signal_saves_and_leaves_no_process(
     assert long_nproc.returncode == code, (out[-500:], err)
     assert err.count("\n") == 1, err
     assert err.startswith(f"error: stopped by {number.name} after step ")
-    assert "saved; go on with --resume " in err
+    assert "saved; continue with --resume " in err
     assert json.loads((tmp_path / "out" / "run.json").read_text())["status"] == "interrupted"
     assert not any(worker.is_running() for worker in workers)
 

@@ -85,7 +85,7 @@ def worse_in_the_end(folder: Path) -> dict[str, Any]:
     """
     crossed = tiny.write_table(folder / "crossed.csv", tiny.crossed_rows(30, seed=1))
     steps = {"num_train_epochs": float(EPOCHS), "learning_rate": 5e-4, "lr_scheduler_type": "constant", "seed": 2}
-    return {"eval_data": str(crossed), "dropout": 0.0, "head": "random", "keep": "best", **steps}
+    return {"eval_data": str(crossed), "dropout": 0.0, "head": "random", "keep": "best", "calibrate": "none", **steps}
 
 
 def read_json(path: Path) -> Any:

@@ -156,7 +156,7 @@ def test_a_rank_that_waits_for_the_others(words: list[str], tmp_path: Path) -> N
 
 @pytest.mark.distributed
 @pytest.mark.parametrize(
-    ("sign", "line"), [("model: ", "error: interrupted"), ("epoch 2 ", "which is saved; go on with --resume out")]
+    ("sign", "line"), [("model: ", "error: interrupted"), ("epoch 2 ", "which is saved; continue with --resume out")]
 )
 def test_under_torchrun(words: list[str], tmp_path: Path, sign: str, line: str) -> None:
     """While loading, and in training: the launcher has its own code and traceback, the program one line."""

@@ -154,6 +154,7 @@ CASES: dict[str, Case] = {
     "split_column": Case({"split_column": "none"}, beside={"data": "parts.csv"}),
     "split_by_time": Case({"split_by_time": "day"}, beside={"data": "dates.csv"}),
     "split_like": Case({"split_like": "earlier"}),
+    "folds": Case({"folds": 3}),
     "near_duplicates": Case({"near_duplicates": True}, beside={"data": "near.csv"}),
     "drop_unlabelled": Case({"drop_unlabelled": True}, files, beside={"data": "gaps.csv"}),
     "predict_unlabelled": Case(
@@ -202,6 +203,7 @@ CASES: dict[str, Case] = {
     "layerwise_lr_decay": Case({"layerwise_lr_decay": 0.5}),
     "label_smoothing_factor": Case({"label_smoothing_factor": 0.2}),
     "class_weights": Case({"class_weights": "balanced"}, beside={"data": "uneven.csv"}),
+    "calibrate": Case({"calibrate": "none"}),
     "max_grad_norm": Case({"max_grad_norm": 0.1}),
     "warmup_steps": Case({"warmup_steps": 0.9}),
     "seed": Case({"seed": 1}),
@@ -222,6 +224,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "resume_from_checkpoint": ("tests.training.test_resume_flags", "test_what_the_recipe_chose_is_chosen_again"),
     "gradient_checkpointing": ("tests.training.test_settings", "test_gradient_checkpointing_changes_nothing"),
     "patience": ("tests.training.test_run", "test_patience_ends_a_run_that_gets_no_better"),
+    "language": ("tests.training.test_multilingual", "test_the_flag_wins_over_what_is_detected"),
     "keep": ("tests.training.test_run", "test_the_best_epoch_is_kept"),
     "metric_for_best_model": ("tests.training.test_run", "test_the_best_epoch_is_kept"),
 }

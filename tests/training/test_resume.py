@@ -99,7 +99,7 @@ def test_resumed_is_uninterrupted_to_the_last_bit(
 
 def test_ctrl_c_is_130(model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stop_at(3, monkeypatch, signal.SIGINT)
-    with pytest.raises(Interrupted, match=f"go on with --resume {tmp_path}/out$") as caught:
+    with pytest.raises(Interrupted, match=f"continue with --resume {tmp_path}/out$") as caught:
         run.train(whole_config(model_folder, table, tmp_path / "out"))
     assert caught.value.exit_code == 130
     kept = sorted(path.name for path in (tmp_path / "out" / "checkpoints").iterdir())

@@ -91,12 +91,12 @@ class Strategy:
 
     @property
     def trained(self) -> list[nn.Parameter]:
-        """The parameters that the optimizer updates."""
+        """Return the parameters that the optimizer updates."""
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
     @property
     def forward_is_collective(self) -> bool:
-        """Whether a forward pass in training waits for the other ranks."""
+        """Return whether a forward pass in training waits for the other ranks."""
         return self._synchronized_norms > 0
 
     def num_forward_passes(self, local: int) -> int:
@@ -108,7 +108,7 @@ class Strategy:
 
     @property
     def max_tokens(self) -> int | None:
-        """Tokens of a micro-batch at most; None for no limit.
+        """Return the most tokens of a micro-batch; None for no limit.
 
         Where a pass waits for other ranks, or for weights from afar, more micro-batches would cost more than they save.
         """
