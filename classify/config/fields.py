@@ -58,7 +58,7 @@ def option(
 
     `flags` are its names on the command line; the help shows the first. A resumed run reports changed `learning`
     options. `switch` holds the values for true and false: YAML reads `off` as false, a flag without a value is true.
-    `metavar` names the value of a text option in the help.
+    `metavar` names the value in the help.
     """
     metadata = {
         "help": help, "flags": flags, "check": check, "learning": learning, "switch": switch, "metavar": metavar

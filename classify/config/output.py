@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from classify.config.fields import above, at_least, option
 
@@ -35,6 +36,12 @@ class OutputConfig:
     )
     excel_safe: bool = option(
         False, "prefix cells that look like formulas with ' (CSV injection) in predictions.csv", "--excel-safe"
+    )
+    save_dtype: Literal["float32", "bfloat16", "float16"] = option(
+        "float32",
+        "dtype of the saved weights; half of the size, and the change in probabilities is measured and printed",
+        "--save-dtype",
+        learning=True,
     )
     save_total_limit: int = option(2, "checkpoints to keep, with the best", "--save-total-limit", check=at_least(1))
     logging_steps: int = option(10, "steps between lines of train_log.jsonl", "--logging-steps", check=above(0))

@@ -56,7 +56,7 @@ class Report:
     def lines(self) -> list[str]:
         """Return the report as lines for a terminal."""
         return [
-            f"table: {self.path}, {self.rows} rows - {self.form}",
+            f"table: {self.path}, {self.rows:,} rows ({self.form})",
             "columns: " + ", ".join(f"{name!r} ({role})" for name, role in self.columns.items()),
             *self.brief(),
             *self._sampled(),

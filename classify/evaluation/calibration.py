@@ -32,6 +32,11 @@ class Calibration:
     before: Mapping[str, Any]
     after: Mapping[str, Any]
 
+    def apply(self, logits: Array) -> npt.NDArray[np.float32]:
+        """Return calibrated logits (rows, outputs)."""
+        calibrated: npt.NDArray[np.float32] = logits * self.scale + self.shift
+        return calibrated
+
     def line(self, rows: str) -> str:
         """Return a line for the terminal; `rows` names the rows it was fitted on."""
         return (

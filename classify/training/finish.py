@@ -36,6 +36,8 @@ from classify.training.setup import TrainingContext
 from classify.training.train_log import Log
 from classify.training.trainer import Trainer
 
+Logits = npt.NDArray[np.float32]
+
 
 @dataclass(frozen=True)
 class Results:
@@ -100,17 +102,13 @@ def finish(
     logits = validation_logits if splits.test is None else context.compute_logits(splits.test)
     calibration = None
     if context.config.training.calibrate == "auto":
-        # Fitted on one rank and sent, so that all ranks' weights are the same bits.
-        fitted = context.world.broadcast(
-            [one.tolist() for one in task.calibrate(validation_logits, validation.targets)]
-        )
-        scale, shift = (np.array(one, dtype=np.float32) for one in fitted)
-        before = task.probability_scores(logits, splits.scored.targets, seed)
-        validation_logits, logits = validation_logits * scale + shift, logits * scale + shift
-        after = task.probability_scores(logits, splits.scored.targets, seed)
-        calibration = Calibration(scale, shift, before, after)
-        strategy.scale_output_layer(torch.from_numpy(scale), torch.from_numpy(shift))
-        output.log(calibration.line(splits.method or "validation rows"))
+        calibration = _calibrate(context, validation_logits, logits)
+        validation_logits, logits = calibration.apply(validation_logits), calibration.apply(logits)
+    if context.config.training.save_dtype != "float32":
+        _round_weights(context)
+        if out_of_fold is None:
+            validation_logits = context.compute_logits(validation)
+        logits = validation_logits if splits.test is None else context.compute_logits(splits.test)
     validation_scores = task.score(validation_logits, validation.targets, seed)
     scores = validation_scores if splits.test is None else task.score(logits, splits.scored.targets, seed)
     unlabelled = {file: context.compute_logits(split) for file, split in splits.unlabelled.items()}
@@ -142,6 +140,34 @@ def finish(
             for name, write in WRITERS:
                 with output.writing(name):
                     write(results)
+
+
+def _calibrate(context: TrainingContext, validation_logits: Logits, logits: Logits) -> Calibration:
+    """Fit scale and shift of the validation logits, and let the output layer compute them. A collective."""
+    splits, task, seed = context.splits, context.inputs.task, context.config.training.seed
+    fitted = task.calibrate(validation_logits, splits.validation.targets)
+    # One rank's values, so that all ranks' weights are the same bits.
+    scale, shift = (np.array(context.world.broadcast(one.tolist()), dtype=np.float32) for one in fitted)
+    context.strategy.scale_output_layer(torch.from_numpy(scale), torch.from_numpy(shift))
+    before, after = (
+        task.probability_scores(values, splits.scored.targets, seed) for values in (logits, logits * scale + shift)
+    )
+    calibration = Calibration(scale, shift, before, after)
+    context.output.log(calibration.line(splits.method or "validation rows"))
+    return calibration
+
+
+def _round_weights(context: TrainingContext) -> None:
+    """Round the weights to --save-dtype; print by how much that changes probabilities. A collective."""
+    task, scored, name = context.inputs.task, context.splits.scored, context.config.training.save_dtype
+    before = task.probabilities(context.compute_logits(scored))
+    context.strategy.round_weights(getattr(torch, name))
+    after = task.probabilities(context.compute_logits(scored))
+    changed, most = int((task.decide(before) != task.decide(after)).sum()), np.abs(after - before).max()
+    context.output.log(
+        f"saved weights: {name} (probabilities of {len(scored)} rows change by at most {most:.2g}, "
+        f"{changed} predictions change; --save-dtype)"
+    )
 
 
 def _restore_kept_weights(context: TrainingContext, trainer: Trainer) -> tuple[float, int]:
@@ -209,7 +235,11 @@ def _write_model(results: Results) -> None:
         "long_text": "truncate",
         "temperature": 1.0,
     }
-    save_model(context.output.folder, context.classifier.model, results.weights, context.data.tokenizer, settings)
+    dtype = getattr(torch, context.config.training.save_dtype)
+    weights = {
+        name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in results.weights.items()
+    }
+    save_model(context.output.folder, context.classifier.model, weights, context.data.tokenizer, settings)
 
 
 def _write_predictions(results: Results) -> None:

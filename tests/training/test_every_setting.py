@@ -203,6 +203,7 @@ CASES: dict[str, Case] = {
     "layerwise_lr_decay": Case({"layerwise_lr_decay": 0.5}),
     "label_smoothing_factor": Case({"label_smoothing_factor": 0.2}),
     "class_weights": Case({"class_weights": "balanced"}, beside={"data": "uneven.csv"}),
+    "save_dtype": Case({"save_dtype": "bfloat16"}),
     "calibrate": Case({"calibrate": "none"}),
     "max_grad_norm": Case({"max_grad_norm": 0.1}),
     "warmup_steps": Case({"warmup_steps": 0.9}),

@@ -18,6 +18,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
 
 import classify
@@ -553,3 +554,24 @@ def test_a_long_text_model_reads_512_tokens_unless_asked(tmp_path: Path, capsys:
         told = capsys.readouterr().out
         assert f"max length: {length} tokens (" in told
         assert ("512 is the default limit; --max-length" in told) is (wanted is None)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_weights_are_saved_in_half_and_scored_as_saved(
+    model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], dtype: str
+) -> None:
+    """The file is half as large, a stock model, and its predictions are those in predictions.csv."""
+    whole = train(make_config(model_folder, table, tmp_path / "whole", max_steps=2))
+    out = train(make_config(model_folder, table, tmp_path / "out", max_steps=2, save_dtype=dtype))
+    assert f"saved weights: {dtype} (probabilities of 12 rows change by at most " in capsys.readouterr().out
+    sizes = [(folder / "model.safetensors").stat().st_size for folder in (whole, out)]
+    assert sizes[1] < 0.6 * sizes[0]
+    assert {str(tensor.dtype) for tensor in load_file(out / "model.safetensors").values()} == {f"torch.{dtype}"}
+    with (out / "predictions.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    with classify.load_classifier(str(out), use_cpu=True) as classifier:
+        again = classifier.probabilities([row["text"] for row in rows])
+        expected = [[float(row[f"prob_{label}"]) for label in classifier.labels] for row in rows]
+    assert again.tolist() == [pytest.approx(row, abs=1e-5) for row in expected]
+    stock = transformers.AutoModelForSequenceClassification.from_pretrained(out)
+    assert stock.dtype == torch.float32

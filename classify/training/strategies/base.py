@@ -181,9 +181,21 @@ class Strategy:
         for weight in self.masters:
             weight.grad = None
 
+    def reshard(self) -> None:
+        """Let parameters be the ones that are trained and saved, where a forward pass has put others in their place."""
+
+    @torch.no_grad()
+    def round_weights(self, dtype: torch.dtype) -> None:
+        """Round the weights to `dtype`, behind `end_training`; they stay in fp32."""
+        self.reshard()
+        for tensor in (*self.classifier.model.parameters(), *self.classifier.model.buffers()):
+            if tensor.is_floating_point() and not tensor.is_meta:
+                tensor.copy_(tensor.to(dtype))
+
     @torch.no_grad()
     def scale_output_layer(self, scale: torch.Tensor, shift: torch.Tensor) -> None:
         """Multiply each output's logits by `scale` (outputs,) and add `shift` (outputs,), behind `end_training`."""
+        self.reshard()
         layer = self.classifier.output_layer
         for parameter, factor in ((layer.weight, scale[:, None].expand_as(layer.weight)), (layer.bias, scale)):
             parameter.mul_(sharding.shard_like(factor.to(parameter.device, parameter.dtype), parameter))
@@ -192,6 +204,7 @@ class Strategy:
     @torch.no_grad()
     def set_output_layer(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
         """Set the head's weights (classes, width) and biases (classes,), the same on every rank."""
+        self.reshard()
         layer = self.classifier.output_layer
         assert isinstance(layer.weight, nn.Parameter)
         for parameter, value in ((layer.weight, weight), (layer.bias, bias)):

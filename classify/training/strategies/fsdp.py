@@ -36,17 +36,10 @@ class FSDPStrategy(Strategy):
         """Return True: the ranks gather each layer in every pass."""
         return True
 
-    def set_output_layer(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
-        """Set the head's weights in their shards; behind a forward pass the outermost ones are still gathered."""
+    def reshard(self) -> None:
+        """Reshard the outermost parameters, which stay gathered behind a forward pass."""
         module: Any = self.module
         module.reshard()
-        super().set_output_layer(weight, bias)
-
-    def scale_output_layer(self, scale: torch.Tensor, shift: torch.Tensor) -> None:
-        """Scale the head in its shards."""
-        module: Any = self.module
-        module.reshard()
-        super().scale_output_layer(scale, shift)
 
     def local_backward(self, loss: torch.Tensor) -> None:
         """Add gradients, which backward passes average over the ranks: so they are scaled to their sum."""
