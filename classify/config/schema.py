@@ -455,9 +455,10 @@ class RunConfig:
         if data.folds is not None:
             return data.folds
         held_back = data.eval_data is not None or data.split_by_time is not None or data.split_like is not None
-        validated = training.patience is not None or training.keep != "auto" or training.max_steps > 0
+        validated = training.patience is not None or training.keep != "auto"
+        limited = training.max_steps > 0 or training.max_minutes is not None
         epochs = training.num_train_epochs if training.num_train_epochs is not None else not self._trains_on_pairs
-        return 0 if held_back or validated or epochs else choose_folds(labelled)
+        return 0 if held_back or validated or limited or epochs else choose_folds(labelled)
 
     @property
     def _trains_on_pairs(self) -> bool:
@@ -542,6 +543,10 @@ class RunConfig:
             return
         if data.folds == 1:
             faults.append("--folds 1 leaves no row to train on; give 2 or more, or 0 to hold rows back.")
+        if training.max_minutes is not None:
+            faults.append(
+                f"--max-minutes plans one training, and --folds {data.folds} makes {data.folds + 1}; drop one of them."
+            )
         given = {
             "--eval-data": data.eval_data is not None,
             "--split-by-time": data.split_by_time is not None,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from classify.data.formats.registry import read_table
 from classify.data.languages import UNKNOWN, detect_languages, note_new_languages, sample_rows
+from tests.support.processes import ROOT
 
 ENGLISH = [
     "Where is my package? The tracking has not moved for a week",
@@ -73,3 +75,16 @@ def test_texts_in_a_new_language_are_noted() -> None:
     assert note_new_languages(GERMAN, {"en": 0.9, "de": 0.1}) is None
     assert note_new_languages(GERMAN, None) is None
     assert note_new_languages(GERMAN, {UNKNOWN: 0.8, "en": 0.2}) is None
+
+
+def test_the_sample_tables_are_what_their_readme_says() -> None:
+    """Languages as named, at least 300 different texts, several classes."""
+    for name, english in (("tickets.csv", True), ("tickets.zh.csv", False)):
+        table = read_table(str(ROOT / "data" / name))
+        texts, labels = table.column("text"), table.column("label")
+        languages = detect_languages(texts)
+        assert languages.is_english == english
+        assert languages.is_clear
+        assert len(set(texts)) >= 300
+        assert len(set(labels)) == 8
+    assert max(languages.shares, key=lambda code: languages.shares[code]) == "zh"

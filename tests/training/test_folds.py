@@ -185,6 +185,7 @@ def test_groups_share_a_fold(model_folder: Path, tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"folds": 1}, "--folds 1 leaves no row to train on"),
+        ({"max_minutes": 1.0}, "--max-minutes plans one training, and --folds 3 makes 4"),
         ({"patience": 2}, "leaves no validation rows, which --patience needs"),
         ({"eval_data": "my.csv"}, "leaves no validation rows, which --eval-data needs"),
     ],
