@@ -83,7 +83,7 @@ class Table:
         values: list[str] = []
         start = 0
         for chunk in self.arrow.column(name).chunks:
-            here = rows[slice(*np.searchsorted(rows, (start, start + len(chunk))))] - start
+            here = (rows[slice(*np.searchsorted(rows, (start, start + len(chunk))))] - start).astype(np.int64)
             # An array made from NumPy's would import pandas, half a second.
             indices = pyarrow.Array.from_buffers(pyarrow.int64(), len(here), [None, pyarrow.py_buffer(here)])
             values += chunk.take(indices).to_pylist()
