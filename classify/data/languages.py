@@ -23,7 +23,7 @@ _CERTAIN = 0.9
 _OTHERS = 0.1
 # Share of texts without a detected language from which the language of a table is unclear.
 _UNCLEAR = 0.5
-_SHOWN = 4
+_SHOWN, _LEAST = 4, 0.005
 # Share of the training texts below which a language was not trained on.
 _RARE = 0.02
 # What is no language: links, names of users, numbers, punctuation.
@@ -60,7 +60,7 @@ class Languages:
         """Return the largest shares as text."""
         if not self.texts:
             return "no text has letters"
-        shown = [f"{code} {100 * share:.0f} %" for code, share in self.shares.items()][:_SHOWN]
+        shown = [f"{code} {100 * share:.0f} %" for code, share in self.shares.items() if share >= _LEAST][:_SHOWN]
         return ", ".join(shown)
 
 
