@@ -94,9 +94,10 @@ def check_inputs(config: RunConfig) -> RunInputs:
             _check_frozen(config, model)
     faults.raise_if_any()
     width = memory_estimate.width_of(model.config)
-    if splits.num_folds and config.data.folds is None and _is_slow(splits, model):
-        splits = split_table(tables, task, config.data, training.seed, FEWER_FOLDS)
     config = config.resolve(len(splits.train), width, min(labelled, config.data.max_train_samples or labelled))
+    contrastive = splits.num_folds and config.training.contrastive_steps
+    if contrastive and config.data.folds is None and _is_slow(splits, model):
+        splits = split_table(tables, task, config.data, training.seed, FEWER_FOLDS)
     notes = _check_disk(config, splits, model, output_dir) if launcher.checks_folders() else ()
     if config.ignored:
         notes = (f"no effect here: {', '.join(config.ignored)}", *notes)

@@ -39,7 +39,7 @@ def test_one_machine_finds_its_table_and_its_folder(
     done = run(tmp_path, "run_classify.py", *words, **container)
     assert done.returncode == 0, done.stderr
     assert "data: " in done.stdout
-    assert "tickets.csv - from SM_CHANNEL_TRAIN (--data to change)" in done.stdout
+    assert "tickets.csv (from SM_CHANNEL_TRAIN; --data)" in done.stdout
     model = Path(container["SM_MODEL_DIR"])
     assert (model / "model.safetensors").exists()
     assert read_json(model / "run.json")["status"] == "finished"
