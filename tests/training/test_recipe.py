@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from classify.config.recipe import Recipe, choose
+from classify.config.recipe import FOLDS, Recipe, choose, choose_folds, takes_fewer_folds
 from classify.config.schema import DataConfig, ModelConfig, RunConfig, TrainingConfig
 from classify.training.inputs import check
 from classify.training.run import train
@@ -134,3 +134,13 @@ def test_the_fast_preset_keeps_a_head_that_has_seen_all_rows(
     for name in shared:
         assert torch.equal(before[name], after[f"bert.{name}"]), name
     assert read_json(out / "metrics.json")["train"]["steps"] == 0
+
+
+def test_folds_are_fewer_where_contrastive_steps_take_long() -> None:
+    """By the length of texts and the size of the encoder, the same on any machine."""
+    assert choose_folds(299) == FOLDS
+    assert choose_folds(300) == 0
+    assert not takes_fewer_folds(80, 6, 384)
+    assert takes_fewer_folds(1_000, 6, 384)
+    assert takes_fewer_folds(80, 12, 768)
+    assert takes_fewer_folds(10**6, 12, 768), "capped by the tokens of a step"
