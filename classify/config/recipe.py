@@ -16,7 +16,7 @@ _WIDE, _LORA = 512, 10
 _ROWS_FOR_PAIRS, _CONTRASTIVE_STEPS = 4_000, 100
 _ROWS_FOR_EPOCHS = 300
 # Folds of cross-validation where nothing is held back; fewer where all of them would take over a minute on two cores.
-FOLDS, FEWER_FOLDS, _MULTIPLICATIONS = 5, 3, 6e12
+FOLDS, FEWER_FOLDS, _MULTIPLICATIONS = 5, 3, 2e12
 # Maximum rows and tokens of a contrastive step.
 CONTRASTIVE_ROWS, CONTRASTIVE_TOKENS = 32, 8_192
 _CHARACTERS_PER_TOKEN = 4

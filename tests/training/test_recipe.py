@@ -140,7 +140,8 @@ def test_folds_are_fewer_where_contrastive_steps_take_long() -> None:
     """By the length of texts and the size of the encoder, the same on any machine."""
     assert choose_folds(299) == FOLDS
     assert choose_folds(300) == 0
-    assert not takes_fewer_folds(80, 6, 384)
+    assert not takes_fewer_folds(40, 6, 384)
+    assert takes_fewer_folds(80, 6, 384)
     assert takes_fewer_folds(1_000, 6, 384)
     assert takes_fewer_folds(80, 12, 768)
     assert takes_fewer_folds(10**6, 12, 768), "capped by the tokens of a step"
