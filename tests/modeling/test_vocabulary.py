@@ -11,7 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from classify.config.schema import DataConfig, ModelConfig, RunConfig, TrainingConfig
+from classify.config.run_config import RunConfig
+from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
 from classify.data.tokenize import load_tokenizer, tokenize
 from classify.modeling.classifier import Classifier
 from classify.modeling.hub import resolve_model
