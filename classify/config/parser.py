@@ -20,7 +20,8 @@ from classify.config import hf_arguments, sagemaker
 from classify.config.devices import DeviceConfig
 from classify.config.fields import as_switch, choices, shown_name
 from classify.config.output import OutputConfig
-from classify.config.schema import FIELDS, HINTS, DataConfig, ModelConfig, RunConfig, Source, TrainingConfig
+from classify.config.run_config import FIELDS, HINTS, RunConfig, Source
+from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
 from classify.config.stored_run import FILE, newest_runs, run_folder, stored_values
 from classify.errors import InputError
 from classify.launch import launcher

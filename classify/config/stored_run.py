@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from classify.config.schema import FIELDS, Source
+from classify.config.run_config import FIELDS, Source
 from classify.errors import InputError
 
 CHECKPOINTS = "checkpoints"

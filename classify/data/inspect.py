@@ -20,8 +20,6 @@ from classify.data.tokenize import Tokens, default_max_length
 _SAMPLE = 10_000
 _SHOWN = 5
 _CLASSES = 10
-# Languages recognised with less certainty do not count: short texts fit several.
-_CERTAIN = 0.7
 
 
 @dataclass
@@ -154,7 +152,7 @@ def inspect_splits(splits: Splits, listed: int = _SHOWN) -> Report:
 
 
 def inspect_sample(report: Report, splits: Splits, seed: int) -> None:
-    """Fill in languages and near-duplicates, from a sample of the distinct texts."""
+    """Fill in near-duplicates, from a sample of the distinct texts."""
     table = splits.train.table
     rows, _ = group_duplicates(table.text_hashes(splits.text_column))
     if len(rows) > _SAMPLE:
@@ -162,7 +160,6 @@ def inspect_sample(report: Report, splits: Splits, seed: int) -> None:
     texts = list(map(normalize_text, table.take(splits.text_column, rows)))
     clusters = near_duplicates(texts)
     report.near_duplicates = {"sampled": len(texts), "texts": len(texts) - len(set(clusters))}
-    report.languages = _languages(texts)
 
 
 def count_tokens(
@@ -214,16 +211,6 @@ def _conflicts(splits: Splits, first: Rows, group_of: Rows, filled: npt.NDArray[
         for text, group, where in zip(texts, listed.tolist(), places, strict=True)
     ]
     return {"conflicting_texts": len(groups), "conflicts": conflicts}
-
-
-def _languages(texts: Sequence[str]) -> dict[str, float]:
-    """Return the share of each language (ISO 639) among texts of a certain language, most frequent first."""
-    from py3langid.langid import MODEL_FILE, LanguageIdentifier
-
-    identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-    guesses = (identifier.classify(text) for text in texts)
-    counts = collections.Counter(language for language, certainty in guesses if certainty >= _CERTAIN)
-    return {language: count / counts.total() for language, count in counts.most_common()}
 
 
 def _spread(values: Sequence[int] | Rows) -> dict[str, float]:

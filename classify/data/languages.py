@@ -46,6 +46,12 @@ class Languages:
         return {code: share for code, share in self.shares.items() if code != UNKNOWN}
 
     @property
+    def among_detected(self) -> dict[str, float]:
+        """Return the share of each language among the texts with a detected one."""
+        total = sum(self.detected.values())
+        return {code: share / total for code, share in self.detected.items()}
+
+    @property
     def is_clear(self) -> bool:
         """Return whether the language of most texts was detected."""
         return self.texts > 0 and self.shares.get(UNKNOWN, 0.0) < _UNCLEAR

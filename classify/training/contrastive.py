@@ -39,13 +39,23 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ContrastiveStep:
-    """A finished contrastive step; `loss` stays on the device until somebody reads it."""
+    """A finished contrastive step, `seconds` after the first began; `loss` stays on the device until it is read."""
 
     step: int
     last: bool
     loss: torch.Tensor
     learning_rate: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ContrastiveResult:
+    """Steps taken, rows drawn, seconds, and the last loss, of at least one step."""
+
+    steps: int
     rows: int
+    seconds: float
+    loss: float
 
 
 def contrastive_warmup(
@@ -54,8 +64,8 @@ def contrastive_warmup(
     steps: int,
     after_step: Callable[[ContrastiveStep], object] = lambda _: None,
     seconds: float | None = None,
-) -> int:
-    """Train all but the output layer on pairs of rows for some steps, or as many as fit into `seconds`; return them.
+) -> ContrastiveResult:
+    """Train all but the output layer on pairs of rows for some steps, or as many as fit into `seconds`.
 
     Starts from a new optimizer and leaves a new one behind. The ranks share the rows of a step and exchange features
     and gradients, so that each pair counts whichever rank has its rows. Where memory runs out, steps have half as many
@@ -71,7 +81,7 @@ def contrastive_warmup(
     was_training = classifier.training
     strategy.module.train()
     try:
-        step = 0
+        step = total_rows = 0
         while step < steps:
             rate = config.peak_learning_rate * learning_rate_factor(step, steps, _WARMUP)
             seed_draws(config.seed, _EPOCH, step, 0, world.rank, world.device.type)
@@ -83,10 +93,11 @@ def contrastive_warmup(
                         "--contrastive-steps 0."
                     )
             step += 1
+            total_rows += len(chosen)
             if seconds is not None:
                 spent = time.perf_counter() - begin
                 steps = world.broadcast(min(steps, max(step, int(step * seconds / spent))))
-            after_step(ContrastiveStep(step, step == steps, trainer.loss, rate, len(chosen)))
+            after_step(ContrastiveStep(step, step == steps, trainer.loss, rate, time.perf_counter() - begin))
         if not math.isfinite(float(trainer.loss)):  # once it is not, it stays so
             raise ClassifyError(
                 f"the contrastive loss is {float(trainer.loss)}; training has diverged. Lower --learning-rate, "
@@ -95,7 +106,7 @@ def contrastive_warmup(
     finally:
         strategy.module.train(was_training)
     strategy.reset_optimizer()
-    return steps
+    return ContrastiveResult(step, total_rows, time.perf_counter() - begin, float(trainer.loss))
 
 
 class ContrastiveTrainer:

@@ -105,10 +105,11 @@ def finish(
         calibration = _calibrate(context, validation_logits, logits)
         validation_logits, logits = calibration.apply(validation_logits), calibration.apply(logits)
     if context.config.training.save_dtype != "float32":
-        _round_weights(context)
+        of_model = splits.test is not None or out_of_fold is None
+        rounded = _round_weights(context, logits if of_model else context.compute_logits(splits.scored))
+        logits = rounded if of_model else logits
         if out_of_fold is None:
-            validation_logits = context.compute_logits(validation)
-        logits = validation_logits if splits.test is None else context.compute_logits(splits.test)
+            validation_logits = logits if splits.test is None else context.compute_logits(validation)
     validation_scores = task.score(validation_logits, validation.targets, seed)
     scores = validation_scores if splits.test is None else task.score(logits, splits.scored.targets, seed)
     unlabelled = {file: context.compute_logits(split) for file, split in splits.unlabelled.items()}
@@ -157,25 +158,28 @@ def _calibrate(context: TrainingContext, validation_logits: Logits, logits: Logi
     return calibration
 
 
-def _round_weights(context: TrainingContext) -> None:
-    """Round the weights to --save-dtype; print by how much that changes probabilities. A collective."""
+def _round_weights(context: TrainingContext, logits: Logits) -> Logits:
+    """Round the weights to --save-dtype, print by how much that changes probabilities, return the new logits.
+
+    `logits` are those of the scored split before. A collective.
+    """
     task, scored, name = context.inputs.task, context.splits.scored, context.config.training.save_dtype
-    before = task.probabilities(context.compute_logits(scored))
     context.strategy.round_weights(getattr(torch, name))
-    after = task.probabilities(context.compute_logits(scored))
+    rounded = context.compute_logits(scored)
+    before, after = task.probabilities(logits), task.probabilities(rounded)
     changed, most = int((task.decide(before) != task.decide(after)).sum()), np.abs(after - before).max()
     context.output.log(
         f"saved weights: {name} (probabilities of {len(scored)} rows change by at most {most:.2g}, "
         f"{changed} predictions change; --save-dtype)"
     )
+    return rounded
 
 
 def _restore_kept_weights(context: TrainingContext, trainer: Trainer) -> tuple[float, int]:
     """Load the weights that --keep says, and return their epoch and step."""
     progress, training, rows = trainer.progress, context.config.training, len(context.splits.validation)
     metric = training.metric_for_best_model
-    rule = training.weights_kept if context.splits.folds is None else "last"
-    kept = progress.choose_kept(rule, metric, context.inputs.task.share, rows)
+    kept = progress.choose_kept(training.weights_kept, metric, context.inputs.task.share, rows)
     epoch, step = kept["epoch"], int(kept["step"])
     if step != progress.step:
         if not load_weights_of(context.output, context.strategy, step):
@@ -186,7 +190,7 @@ def _restore_kept_weights(context: TrainingContext, trainer: Trainer) -> tuple[f
             else "note: fine-tuning did not beat the logistic regression it started from, whose weights are kept; "
             "try a lower --learning-rate, more --epochs or more rows"
         )
-    elif progress.best is not None and progress.best is not kept and progress.best[metric] != kept[metric]:
+    elif progress.best is not None and progress.best["step"] != step and progress.best[metric] != kept[metric]:
         best, name = progress.best, metrics.display_name(metric)
         earlier = f"epoch {best['epoch']:g}" if best["step"] else "the start"
         context.output.log(

@@ -9,6 +9,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +17,13 @@ import safetensors
 import torch
 from safetensors.torch import load_file, save_file
 
-from classify.config.schema import FIELDS
+from classify.config.run_config import FIELDS
 from classify.data.files import atomic_path
 from classify.data.sampler import BatchSampler
 from classify.data.splits import Split
 from classify.data.tokenize import TrainingSet
 from classify.evaluation.metrics import format_metrics
+from classify.training.resume import SETTINGS_OF_THE_START
 from classify.training.setup import TrainingContext
 from classify.training.trainer import Trainer
 
@@ -49,7 +51,8 @@ def cross_validate(context: TrainingContext, train: Callable[[Trainer, str], Non
                 context.strategy.setup()
                 weights, _ = context.strategy.state_dict(keep=True)
                 initial = {name: tensor.clone() for name, tensor in weights.items()}
-            trainer = _make_trainer(context, ~held_out)
+            data = context.training_set
+            trainer = make_trainer(context, TrainingSet(data.tokens, data.rows[~held_out], data.targets[~held_out]))
             trainer.setup(initial)
             train(trainer, f"fold {number + 1} of {count}")
             fold_logits = context.compute_logits(scored)
@@ -65,23 +68,22 @@ def cross_validate(context: TrainingContext, train: Callable[[Trainer, str], Non
     return logits
 
 
-def _make_trainer(context: TrainingContext, chosen: npt.NDArray[np.bool_]) -> Trainer:
-    """Make a trainer on some of the training rows."""
-    data, config = context.training_set, context.config.training
-    subset = TrainingSet(data.tokens, data.rows[chosen], data.targets[chosen])
-    batches = BatchSampler(len(subset.rows), config.train_batch_size, config.seed)
-    return Trainer(context.strategy, subset, batches, context.inputs.task.loss(config, subset.targets))
+def make_trainer(context: TrainingContext, data: TrainingSet) -> Trainer:
+    """Make the trainer of a run, or of one fold, on these rows."""
+    config = context.config.training
+    batches = BatchSampler(len(data.rows), config.train_batch_size, config.seed)
+    return Trainer(context.strategy, data, batches, context.inputs.task.loss(config, data.targets))
 
 
-def _path(context: TrainingContext, number: int) -> str:
-    return str(context.output.checkpoints / f"fold-{number + 1}.safetensors")
+def _path(context: TrainingContext, number: int) -> Path:
+    return context.output.checkpoints / f"fold-{number + 1}.safetensors"
 
 
 def _identity(context: TrainingContext) -> str:
     """Return a hash of everything that a fold's logits depend on."""
     settings = context.config.flat()
     learning = {name: settings[name] for name, (_, spec) in FIELDS.items() if spec.metadata["learning"]}
-    start = {name: settings[name] for name in ("head", "preset", "contrastive_steps")}
+    start = {name: settings[name] for name in SETTINGS_OF_THE_START}
     values = json.dumps({**context.identity, **learning, **start}, sort_keys=True, default=str)
     return hashlib.sha256(values.encode()).hexdigest()
 
@@ -106,5 +108,5 @@ def _save(context: TrainingContext, number: int, logits: Logits) -> None:
     with output.world.sync_errors(), output.writing(f"the predictions of fold {number + 1}"):
         if output.is_writer:
             output.checkpoints.mkdir(parents=True, exist_ok=True)
-            with atomic_path(output.checkpoints / f"fold-{number + 1}.safetensors") as temporary:
+            with atomic_path(_path(context, number)) as temporary:
                 save_file({"logits": torch.from_numpy(logits)}, temporary, metadata={"identity": _identity(context)})

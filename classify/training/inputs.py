@@ -11,7 +11,8 @@ from pathlib import Path
 
 from classify.config.fields import shown_name
 from classify.config.recipe import FEWER_FOLDS, takes_fewer_folds
-from classify.config.schema import FIELDS, MULTILINGUAL_MODEL, RunConfig, TrainingConfig
+from classify.config.run_config import FIELDS, RunConfig
+from classify.config.schema import MULTILINGUAL_MODEL, TrainingConfig
 from classify.data.inspect import inspect_splits
 from classify.data.languages import ENGLISH, Languages, detect_languages, sample_rows
 from classify.data.reading import read_tables

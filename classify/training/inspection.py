@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from classify.config.schema import RunConfig
+from classify.config.run_config import RunConfig
 from classify.data import inspect
 from classify.data.coverage import check_coverage
 from classify.data.inspect import Report
@@ -53,6 +53,7 @@ def inspect_run(config: RunConfig) -> Report:
     with ThreadPoolExecutor(1) as beside:  # the tokenizer works without the GIL
         task = beside.submit(tokenize_columns, tokenizer, splits.train.table, [column], cap)
         inspect.inspect_sample(report, splits, config.training.seed)
+        report.languages = inputs.languages.among_detected
         tokens = task.result()
     inspect.count_tokens(report, splits, tokens, config.data.max_length, cap, tokenizer.unk_token_id)
     try:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from classify.config.schema import RunConfig
+from classify.config.run_config import RunConfig
 from classify.config.stored_run import CHECKPOINTS, run_folder
 from classify.data.files import TEMPORARY, remove_temporaries, why_not_writable
 from classify.data.source import Source

@@ -102,7 +102,7 @@ class Progress:
         """
         assert self.best is not None, "the last step is always scored"
         assert self.last_eval is not None
-        if rule == "last":
+        if rule == "last" or self.best["step"] == self.last_eval["step"]:
             return self.last_eval
         if rule == "best" or metric == "loss" or share is None:
             return self.best

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from classify.config.fields import shown_name
-from classify.config.schema import FIELDS, RunConfig
+from classify.config.run_config import FIELDS, RunConfig
 from classify.errors import CheckpointError, InputError
 from classify.training import checkpoint
 from classify.training.checkpoint import Checkpoint
@@ -77,7 +77,7 @@ def _read_progress(saved: Checkpoint) -> Progress:
 
 
 # Settings of a run's start, which a checkpoint lies behind.
-_OF_THE_START = ("preset", "head", "contrastive_steps")
+SETTINGS_OF_THE_START = ("preset", "head", "contrastive_steps")
 
 
 def require_same_run(
@@ -101,7 +101,7 @@ def require_same_run(
     settings, current = saved.state.get("settings", {}), config.flat()
     changed += [
         f"{shown_name(FIELDS[name][1])} was {settings[name]} and is {current[name]}"
-        for name in _OF_THE_START
+        for name in SETTINGS_OF_THE_START
         if name in settings and settings[name] != current[name]
     ]
     if changed:

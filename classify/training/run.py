@@ -12,10 +12,9 @@ import shlex
 import signal
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
-from classify.config.schema import RunConfig
+from classify.config.run_config import RunConfig
 from classify.config.stored_run import earlier_commands
 from classify.data.sampler import BatchSampler, balance_by_cost, end_in_time, token_cost
 from classify.decision import Decision
@@ -24,10 +23,11 @@ from classify.evaluation.metrics import format_metrics
 from classify.launch import launcher
 from classify.launch.interrupts import stop_signals
 from classify.modeling.loading import quiet_libraries
-from classify.training import contrastive, dry_run, linear_probe, resume
+from classify.training import dry_run, linear_probe, resume
 from classify.training.callbacks import Checkpointer, Evaluate
+from classify.training.contrastive import ContrastiveResult, ContrastiveStep, contrastive_warmup
 from classify.training.finish import finish
-from classify.training.folds import cross_validate
+from classify.training.folds import cross_validate, make_trainer
 from classify.training.inputs import RunInputs, check
 from classify.training.output import log
 from classify.training.progress import Progress, end_of_training
@@ -100,12 +100,11 @@ def _train(config: RunConfig, inputs: RunInputs | None, started: float) -> Path:
 
 def _run(context: TrainingContext) -> Path:
     """Resume or start, train, score, write."""
-    output, saved, training = context.output, context.checkpoint, context.config.training
-    batches = BatchSampler(len(context.splits.train), training.train_batch_size, training.seed)
+    output, saved = context.output, context.checkpoint
+    trainer = make_trainer(context, context.training_set)
+    batches = trainer.batches
     if output.resumes and resume.is_finished(output, context.config, saved, _planned_end(context, batches)):
         return output.folder
-    loss = context.inputs.task.loss(training, context.splits.train.targets)
-    trainer = Trainer(context.strategy, context.training_set, batches, loss)
     with _record(context, batches).kept(output) as record, contextlib.ExitStack() as opened:
         out_of_fold = None
         if context.splits.folds is not None:
@@ -200,8 +199,7 @@ def _rows_per_step(context: TrainingContext, batches: BatchSampler) -> list[int]
 def _start(context: TrainingContext, trainer: Trainer, evaluate: Evaluate, train_log: Log) -> None:
     """Start afresh; the start is the first candidate for the best unless the head is random."""
     output, planned = context.output, context.config.training.contrastive_steps or 0
-    start = _init_head(context, trainer, train_log)
-    pairs = start.pairs
+    pairs, probe = _init_head(context, trainer, train_log)
     if pairs is not None:
         trainer.contrastive_metrics = dataclasses.asdict(pairs)
         cut = f" of {planned}, as many as --max-minutes allows" if pairs.steps < planned else ""
@@ -209,68 +207,46 @@ def _start(context: TrainingContext, trainer: Trainer, evaluate: Evaluate, train
             f"contrastive: {pairs.steps} steps{cut}, loss {pairs.loss:.4f}, {pairs.rows / pairs.seconds:.0f} rows/s "
             f"({pairs.seconds:.1f} s; --contrastive-steps)"
         )
-    if start.probe is None:
+    if probe is None:
         return
     begin = time.perf_counter()
     score = evaluate.score_start(trainer)
-    seconds = start.probe.seconds + time.perf_counter() - begin
+    seconds = probe.seconds + time.perf_counter() - begin
     metrics = {} if score is None else {name: value for name, value in score.metrics.items() if name != "loss"}
-    trainer.probe_metrics = {**metrics, "seconds": start.probe.seconds}
+    trainer.probe_metrics = {**metrics, "seconds": probe.seconds}
     validated = f", validation {format_metrics(metrics)}" if metrics else ""
     output.log(
-        f"head: logistic regression on the model's output of {start.probe.rows:,} rows{validated} "
-        f"({seconds:.1f} s; --head)"
+        f"head: logistic regression on the model's output of {probe.rows:,} rows{validated} ({seconds:.1f} s; --head)"
     )
 
 
-@dataclass(frozen=True)
-class _Contrastive:
-    """Contrastive training that has ended: steps, rows drawn, seconds, and the last loss."""
-
-    steps: int
-    rows: int
-    seconds: float
-    loss: float
-
-
-@dataclass(frozen=True)
-class _Start:
-    """What happened before the first step of an epoch; None where there was no such training."""
-
-    pairs: _Contrastive | None
-    probe: linear_probe.ProbeResult | None
-
-
-def _init_head(context: TrainingContext, trainer: Trainer, train_log: Log | None = None) -> _Start:
-    """Run the recipe's contrastive steps, then start the head from a probe unless it is random."""
+def _init_head(
+    context: TrainingContext, trainer: Trainer, train_log: Log | None = None
+) -> tuple[ContrastiveResult | None, linear_probe.ProbeResult | None]:
+    """Run the recipe's contrastive steps, then start the head from a probe; return the result of each that ran."""
     pairs = _train_contrastive(context, trainer, train_log) if context.config.training.contrastive_steps else None
     probe = None
     if context.config.model.head == "probe":
         probe = linear_probe.init_head_from_probe(
             context.strategy, trainer.data, context.inputs.task, is_final=trainer.end == 0, seen=pairs is not None
         )
-    return _Start(pairs, probe)
+    return pairs, probe
 
 
-def _train_contrastive(context: TrainingContext, trainer: Trainer, train_log: Log | None) -> _Contrastive:
+def _train_contrastive(context: TrainingContext, trainer: Trainer, train_log: Log | None) -> ContrastiveResult:
     """Run the contrastive steps, with a bar, and their loss in the log every few steps."""
-    training, output, limit, rows = context.config.training, context.output, None, 0
+    training, limit = context.config.training, None
     if training.max_minutes is not None:
         limit = max(0.0, _CONTRASTIVE_TIME * _TIME_USED * (60 * training.max_minutes - context.elapsed))
-    steps, begin = training.contrastive_steps or 0, time.perf_counter()
-    last: contrastive.ContrastiveStep | None = None
-    with output.progress_bar(0, steps) as bar:
+    steps = training.contrastive_steps or 0
+    with context.output.progress_bar(0, steps) as bar:
 
-        def after_step(step: contrastive.ContrastiveStep) -> None:
-            nonlocal rows, last
-            rows, last = rows + step.rows, step
+        def after_step(step: ContrastiveStep) -> None:
             bar.update()
             if train_log is not None and (step.last or step.step % training.logging_steps == 0):
-                train_log.write_contrastive(step, time.perf_counter() - begin)
+                train_log.write_contrastive(step)
 
-        done = contrastive.contrastive_warmup(context.strategy, trainer.data, steps, after_step, limit)
-    assert last is not None, "there is at least one step"
-    return _Contrastive(done, rows, time.perf_counter() - begin, float(last.loss))
+        return contrastive_warmup(context.strategy, trainer.data, steps, after_step, limit)
 
 
 def _dry_run(context: TrainingContext, trainer: Trainer, record: RunRecord) -> None:

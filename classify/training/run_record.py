@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from classify.config.schema import RunConfig
+from classify.config.run_config import RunConfig
 from classify.data.files import write_json
 from classify.data.splits import Splits
 from classify.decision import Decision

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from classify.config.schema import RunConfig
+from classify.config.run_config import RunConfig
 from classify.data.coverage import check_coverage, check_ids
 from classify.data.splits import Split, Splits
 from classify.data.tokenize import (

@@ -53,12 +53,12 @@ class Log(Callback):
             numbers = {name: value for name, value in values.items() if value is not None}
             self._tracker.log("train", step.step, numbers)
 
-    def write_contrastive(self, step: ContrastiveStep, seconds: float) -> None:
-        """Write the loss of a contrastive step, `seconds` after the first one began."""
+    def write_contrastive(self, step: ContrastiveStep) -> None:
+        """Write the loss of a contrastive step."""
         if self._file is None:
             return
         values = {"loss": float(step.loss), "learning_rate": step.learning_rate}
-        values["steps_per_second"] = step.step / seconds
+        values["steps_per_second"] = step.step / step.seconds
         with self.output.writing("the training log"):
             self._write({"contrastive_step": step.step, **values})
             self._tracker.log("contrastive", step.step, values, other_axis=True)

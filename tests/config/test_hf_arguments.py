@@ -9,7 +9,7 @@ import pytest
 
 from classify.config.hf_arguments import NAMES
 from classify.config.parser import COMMON, parse_training, training_parser, yaml_keys
-from classify.config.schema import FIELDS
+from classify.config.run_config import FIELDS
 from classify.errors import InputError
 from tests.config.test_parser import faults, parse
 

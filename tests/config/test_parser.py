@@ -10,7 +10,8 @@ import yaml
 from classify.config.devices import DeviceConfig
 from classify.config.output import OutputConfig
 from classify.config.parser import parse_training, training_parser, yaml_keys
-from classify.config.schema import FIELDS, DataConfig, ModelConfig, RunConfig, TrainingConfig
+from classify.config.run_config import FIELDS, RunConfig
+from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
 from classify.errors import InputError
 from tests.support.processes import ROOT
 

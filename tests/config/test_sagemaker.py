@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from classify.config.parser import parse_training
+from classify.config.run_config import RunConfig
 from classify.config.sagemaker import container_values
-from classify.config.schema import RunConfig
 from classify.errors import InputError
 from classify.launch.device_plan import Hardware, plan_devices
 from classify.launch.launcher import read_launch

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from classify.config.parser import parse_training
-from classify.config.schema import DataConfig, ModelConfig, RunConfig, TrainingConfig
+from classify.config.run_config import RunConfig
+from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
 from classify.errors import InputError
 
 FOLDER = "runs/my-1"

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from classify.config.parser import parse_training
-from classify.config.schema import DEFAULT_MODEL, DataConfig, ModelConfig, RunConfig
+from classify.config.run_config import RunConfig
+from classify.config.schema import DEFAULT_MODEL, DataConfig, ModelConfig
 from classify.data import coverage
 from classify.data.tokenize import Segment, Template, Tokens
 

@@ -18,7 +18,8 @@ import torch
 from torch import nn
 
 import classify
-from classify.config.schema import DataConfig, ModelConfig, RunConfig, TrainingConfig
+from classify.config.run_config import RunConfig
+from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
 from classify.data.sampler import BatchSampler
 from classify.data.tokenize import TrainingSet
 from classify.distributed.world import World

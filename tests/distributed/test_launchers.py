@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import classify
-from classify.config.schema import DataConfig, ModelConfig, RunConfig, TrainingConfig
+from classify.config.run_config import RunConfig
+from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
 from tests.support import tiny
 from tests.support.documents import DISTRIBUTED, commands, make_place, type_in
 from tests.support.processes import (
@@ -146,7 +147,7 @@ def test_a_script_that_trains_twice(
     (tmp_path / "mine.py").write_text(
         "import json\n"
         "import classify\n"
-        "from classify.config.schema import DataConfig, ModelConfig, RunConfig, TrainingConfig\n"
+        "from classify.config import DataConfig, ModelConfig, RunConfig, TrainingConfig\n"
         "training = TrainingConfig(use_cpu=True, max_steps=2, report_to='none')\n"
         f"model = ModelConfig(model={str(model_folder)!r}, head='random')\n"
         f"config = RunConfig(DataConfig(data={str(table)!r}), model, training)\n"

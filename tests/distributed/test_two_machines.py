@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 import classify
-from classify.config.schema import DataConfig, ModelConfig, RunConfig, TrainingConfig
+from classify.config.run_config import RunConfig
+from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
 from tests.support import tiny
 from tests.support.comparison import difference
 from tests.support.documents import DISTRIBUTED, commands, make_place

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from classify.config.schema import DataConfig, ModelConfig, RunConfig, TrainingConfig
+from classify.config.run_config import RunConfig
+from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
 from classify.data.sampler import BatchSampler
 from classify.data.tokenize import TrainingSet, load_tokenizer, tokenize
 from classify.distributed.world import World

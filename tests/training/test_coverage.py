@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import classify
-from classify.config.schema import DEFAULT_MODEL, DataConfig, ModelConfig, RunConfig, TrainingConfig
+from classify.config.run_config import RunConfig
+from classify.config.schema import DEFAULT_MODEL, DataConfig, ModelConfig, TrainingConfig
 from classify.errors import InputError
 from classify.training.run import train
 from tests.support import tiny

@@ -13,7 +13,7 @@ from typing import Any
 import openpyxl
 import pytest
 
-from classify.config.schema import FIELDS
+from classify.config.run_config import FIELDS
 from classify.errors import InputError
 from classify.training.run import train
 from tests.support import tiny

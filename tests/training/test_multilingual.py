@@ -8,7 +8,8 @@ import pytest
 import transformers
 
 from classify.cli import main
-from classify.config.schema import DEFAULT_MODEL, MULTILINGUAL_MODEL, DataConfig, RunConfig, TrainingConfig
+from classify.config.run_config import RunConfig
+from classify.config.schema import DEFAULT_MODEL, MULTILINGUAL_MODEL, DataConfig, TrainingConfig
 from classify.data.formats.registry import read_table
 from classify.modeling import quantized_e5
 from classify.training.inputs import check

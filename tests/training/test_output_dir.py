@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from classify.config.schema import DataConfig, RunConfig, TrainingConfig
+from classify.config.run_config import RunConfig
+from classify.config.schema import DataConfig, TrainingConfig
 from classify.errors import InputError
 from classify.training.output_dir import OutputDirPlan, plan_output_dir
 

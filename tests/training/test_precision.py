@@ -12,7 +12,8 @@ import pytest
 import torch
 
 import classify.training.run as run
-from classify.config.schema import RunConfig, TrainingConfig
+from classify.config.run_config import RunConfig
+from classify.config.schema import TrainingConfig
 from classify.errors import InputError, Interrupted
 from classify.modeling.packing import PackedBatch
 from classify.modeling.precision import (

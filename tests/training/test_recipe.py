@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from classify.config.recipe import FOLDS, Recipe, choose, choose_folds, takes_fewer_folds
-from classify.config.schema import DataConfig, ModelConfig, RunConfig, TrainingConfig
+from classify.config.run_config import RunConfig
+from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
 from classify.training.inputs import check
 from classify.training.run import train
 from tests.support import tiny

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from classify.config.schema import DataConfig, RunConfig
+from classify.config.run_config import RunConfig
+from classify.config.schema import DataConfig
 from classify.errors import InputError
 from classify.training import run
 from classify.training.inputs import check

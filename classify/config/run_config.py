@@ -1,0 +1,243 @@
+"""The settings of a run as a whole: their sources, contradictions between them, and what a run uses.
+
+The fields are declared in `classify.config.schema`; `resolve` fills in the recipe's values.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from classify.config.fields import convert, shown_name
+from classify.config.recipe import PRESETS, choose, choose_folds
+from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
+from classify.errors import InputError
+from classify.launch.strategies import STRATEGIES
+
+# Apex's levels at which the model itself holds half weights.
+_HALF_WEIGHT_LEVELS = ("O2", "O3")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Origin of a value: a flag, a file's key, a variable of the container, the run to resume, or the recipe."""
+
+    kind: Literal["flag", "file", "container", "earlier run", "recipe", "texts"]
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}".rstrip()
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Settings of a run, and the source of each that is not a default; `resolve` fills in the recipe's values."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    debug: bool = False
+    plan: bool = False
+    sources: Mapping[str, Source] = field(default_factory=dict)
+    # Arguments of other scripts that have no effect here.
+    ignored: tuple[str, ...] = ()
+
+    @classmethod
+    def from_values(
+        cls,
+        values: Mapping[str, Any],
+        names: Mapping[str, str] | None = None,
+        faults: Sequence[str] = (),
+        **others: Any,
+    ) -> RunConfig:
+        """Build from {field name: raw value}; convert strings. Raises InputError with all faults.
+
+        `names` maps a field to its name in messages; `faults` are those of parsing; `others` are fields of RunConfig.
+        """
+        names, faults = names or {}, list(faults)
+        parts: dict[str, dict[str, Any]] = {"data": {}, "model": {}, "training": {}}
+        for name, raw in values.items():
+            part, spec = FIELDS[name]
+            try:
+                parts[part][name] = convert(spec, HINTS[name], raw, names.get(name, shown_name(spec)))
+            except InputError as error:
+                faults.extend(error.faults)
+        kinds = {"data": DataConfig, "model": ModelConfig, "training": TrainingConfig}
+        config = cls(**{part: kind(**parts[part]) for part, kind in kinds.items()}, **others)
+        config._combine(faults)
+        if faults:
+            raise InputError(*faults)
+        return config
+
+    def validated(self) -> RunConfig:
+        """Return the settings with each value converted to its field's type. Raises InputError with all faults."""
+        others = {name: getattr(self, name) for name in ("debug", "plan", "sources", "ignored")}
+        values = {name: getattr(getattr(self, part), name) for name, (part, _) in FIELDS.items()}
+        return RunConfig.from_values(values, **others)
+
+    def replace(self, **values: Any) -> RunConfig:
+        """Return a copy with other values, by field name."""
+        parts: dict[str, dict[str, Any]] = {"data": {}, "model": {}, "training": {}}
+        for name, value in values.items():
+            parts[FIELDS[name][0]][name] = value
+        return dataclasses.replace(
+            self, **{part: dataclasses.replace(getattr(self, part), **parts[part]) for part in parts}
+        )
+
+    def choose_folds(self, labelled: int) -> int:
+        """Return the number of folds for a table of `labelled` rows; 0: hold rows back.
+
+        Without `--folds`, few rows are cross-validated unless something needs validation rows while it trains.
+        """
+        data, training = self.data, self.training
+        if data.folds is not None:
+            return data.folds
+        held_back = data.eval_data is not None or data.split_by_time is not None or data.split_like is not None
+        validated = training.patience is not None or training.keep != "auto"
+        limited = training.max_steps > 0 or training.max_minutes is not None
+        epochs = training.num_train_epochs if training.num_train_epochs is not None else not self._trains_on_pairs
+        return 0 if held_back or validated or limited or epochs else choose_folds(labelled)
+
+    @property
+    def _trains_on_pairs(self) -> bool:
+        """Return whether contrastive steps are of use: the head starts from the probe."""
+        return self.model.head == "probe" and self.training.contrastive_steps != 0
+
+    def resolve(self, rows: int, width: int, labelled: int | None = None) -> RunConfig:
+        """Return the settings with the recipe's values where none is set.
+
+        `rows` are the training rows, `width` is the encoder's hidden size, `labelled` the rows of `--data` with a label
+        (default: `rows`); see `recipe.choose`.
+        """
+        training = self.training
+        recipe = dataclasses.asdict(
+            choose(
+                rows,
+                width,
+                labelled=labelled,
+                pairs=self._trains_on_pairs,
+                preset=training.preset,
+                lora=self.model.lora,
+            )
+        )
+        if training.per_device_train_batch_size is not None:
+            del recipe["batch_size"]
+        defaults = {name: value for name, value in recipe.items() if getattr(training, name) is None}
+        sources = {**self.sources, **dict.fromkeys(defaults, Source("recipe"))}
+        return dataclasses.replace(self.replace(**defaults), sources=sources)
+
+    def with_model(self, name: str) -> RunConfig:
+        """Return the settings with the default model for the language of the texts."""
+        return dataclasses.replace(self.replace(model=name), sources={**self.sources, "model": Source("texts")})
+
+    @property
+    def names_model(self) -> bool:
+        """Return whether the user named the model."""
+        source = self.sources.get("model")
+        return self.model.model is not None and (source is None or source.kind != "texts")
+
+    @property
+    def from_recipe(self) -> list[str]:
+        """Return the names of the fields that the recipe has set."""
+        return [name for name, source in self.sources.items() if source.kind == "recipe"]
+
+    def _combine(self, faults: list[str]) -> None:
+        """Add contradictions between fields to `faults`."""
+        training = self.training
+        if self.data.data is None and not faults:  # a mistyped flag is the likelier reason, and already named
+            faults.append("--data must name a table, e.g. --data my.csv. Got nothing instead.")
+        if training.batch_size is not None and training.per_device_train_batch_size is not None:
+            faults.append(
+                f"--batch-size {training.batch_size} and --per-device-train-batch-size "
+                f"{training.per_device_train_batch_size} both set the rows of a step; give one of them."
+            )
+        if training.use_cpu and training.precision in ("fp16", "tf32"):
+            faults.append(f"--precision {training.precision} needs a GPU; take bf16 or fp32, or drop --cpu.")
+        if training.opt_level is not None:
+            self._combine_level(training.opt_level, faults)
+        epochs, flag = training.num_train_epochs, "--epochs 0"
+        if epochs is None:
+            epochs, flag = PRESETS[training.preset].get("num_train_epochs"), f"--preset {training.preset}"
+        if self.model.head == "random" and training.max_steps < 0 and epochs == 0:
+            faults.append(f"{flag} trains nothing, but --head random needs training; drop one of them.")
+        if self.model.lora and (self.model.freeze_embeddings or self.model.freeze_layers):
+            faults.append("--lora freezes all but the head; drop --freeze-embeddings and --freeze-layers.")
+        strategy = training.strategy_spec
+        if training.device_memory is not None and not strategy.takes_memory_budget:
+            takers = " or ".join(name for name, spec in STRATEGIES.items() if spec.takes_memory_budget)
+            faults.append(f"--device-memory belongs to --strategy {takers}; give both, or none.")
+        if self.model.lora and not strategy.takes_lora:
+            faults.append(f"--lora does not support --strategy {training.strategy}; drop one of them.")
+        self._combine_folds(faults)
+        if training.patience is not None and training.keep == "last":
+            faults.append("--patience keeps the best weights, --keep last the last ones; drop one of them.")
+        if training.resume_from_checkpoint and training.overwrite_output_dir:
+            faults.append("--resume needs the folder that --overwrite-output-dir empties; give one of them.")
+
+    def _combine_folds(self, faults: list[str]) -> None:
+        """Add contradictions between --folds and other options to `faults`."""
+        data, training = self.data, self.training
+        if not data.folds:
+            return
+        if data.folds == 1:
+            faults.append("--folds 1 leaves no row to train on; give 2 or more, or 0 to hold rows back.")
+        if training.max_minutes is not None:
+            faults.append(
+                f"--max-minutes plans one training, and --folds {data.folds} makes {data.folds + 1}; drop one of them."
+            )
+        given = {
+            "--eval-data": data.eval_data is not None,
+            "--split-by-time": data.split_by_time is not None,
+            "--split-like": data.split_like is not None,
+            "--patience": training.patience is not None,
+            f"--keep {training.keep}": training.keep == "best",
+        }
+        clash = [flag for flag, is_given in given.items() if is_given]
+        if clash:
+            faults.append(
+                f"--folds {data.folds} leaves no validation rows, which {' and '.join(clash)} "
+                f"{'need' if len(clash) > 1 else 'needs'}; drop one of them."
+            )
+
+    def _combine_level(self, level: str, faults: list[str]) -> None:
+        """Add contradictions between --opt-level and other options to `faults`."""
+        precision = self.training.precision
+        if precision not in (("auto", "fp32") if level == "O0" else ("auto", "bf16", "fp16")):
+            faults.append(
+                f"--opt-level {level} and --precision {precision} contradict each other; give one of them"
+                + ("." if level == "O0" else ", or --precision bf16 or fp16 to choose the half precision.")
+            )
+        if level in _HALF_WEIGHT_LEVELS and not self.training.strategy_spec.takes_half_weights:
+            faults.append(
+                f"--opt-level {level} keeps half weights, which --strategy {self.training.strategy} does not support; "
+                "give O1."
+            )
+
+    def flat(self) -> dict[str, Any]:
+        """Return {field name: value}, for trackers."""
+        return {name: value for part in self.to_dict().values() for name, value in part.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return {"data", "model", "training": {field name: value}}, for run.json."""
+        values = {part: dataclasses.asdict(getattr(self, part)) for part in ("data", "model", "training")}
+        values["model"]["model"] = self.model.name
+        return values
+
+
+def _fields() -> dict[str, tuple[str, dataclasses.Field[Any]]]:
+    fields: dict[str, tuple[str, dataclasses.Field[Any]]] = {}
+    for part, kind in (("data", DataConfig), ("model", ModelConfig), ("training", TrainingConfig)):
+        for spec in dataclasses.fields(kind):
+            fields[spec.name] = (part, spec)
+    return fields
+
+
+FIELDS = _fields()
+HINTS: dict[str, Any] = {
+    name: hint
+    for kind in (DataConfig, ModelConfig, TrainingConfig)
+    for name, hint in typing.get_type_hints(kind, localns={"torch": None, "World": None, "ParallelMode": None}).items()
+}
