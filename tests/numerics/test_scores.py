@@ -108,8 +108,8 @@ def test_weights_before_the_last_are_kept_where_they_are_clearly_better(
     rule: str, metric: str, best: float, last: float, rows: int, kept: str
 ) -> None:
     scores = {
-        name: {"macro_f1": value, "accuracy": value, "loss": 1 - value}
-        for name, value in {"best": best, "last": last}.items()
+        name: {"step": step, "macro_f1": value, "accuracy": value, "loss": 1 - value}
+        for step, (name, value) in enumerate({"best": best, "last": last}.items())
     }
     progress = Progress(best=scores["best"], last_eval=scores["last"])
     assert progress.choose_kept(rule, metric, "accuracy", rows) is scores[kept]
