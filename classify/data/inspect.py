@@ -19,7 +19,6 @@ from classify.data.tokenize import Tokens, default_max_length
 # Texts sampled for languages and near-duplicates.
 _SAMPLE = 10_000
 _SHOWN = 5
-_CLASSES = 10
 
 
 @dataclass
@@ -33,6 +32,7 @@ class Report:
     columns: dict[str, str]
     classes: dict[str, int]
     imbalance: float
+    labels: str
     unlabelled: int
     empty_texts: int
     copies: int
@@ -66,11 +66,7 @@ class Report:
 
     def brief(self) -> list[str]:
         """Return the lines about the table that a run prints at its start."""
-        largest = sorted(self.classes.items(), key=lambda one: -one[1])
-        names = ", ".join(f"{name!r} {count}" for name, count in largest[:_CLASSES])
-        more = f" and {len(largest) - _CLASSES} more" if len(largest) > _CLASSES else ""
-        lines = [f"classes: {len(largest)}, the largest {self.imbalance:.1f} times the smallest: {names}{more}"]
-        lines.append(_spread_words("characters", self.characters))
+        lines = [self.labels, _spread_words("characters", self.characters)]
         if self.tokens:
             best = self.tokens["recommended_max_length"]
             recommended = "" if best == self.tokens["max_length"] else f"; --max-length {best:.0f} is recommended"
@@ -132,7 +128,7 @@ def inspect_splits(splits: Splits, listed: int = _SHOWN) -> Report:
     copies = table.text_hashes(splits.text_column)
     first, group_of = group_duplicates(copies)
     filled = copies != EMPTY
-    counts = np.bincount(targets[targets >= 0], minlength=len(splits.labels))
+    counts = splits.encoder.label_counts(targets[splits.labelled])
     return Report(
         path=table.path,
         form=table.form,
@@ -141,7 +137,8 @@ def inspect_splits(splits: Splits, listed: int = _SHOWN) -> Report:
         columns=roles,
         classes=dict(zip(splits.labels, counts.tolist(), strict=True)),
         imbalance=float(counts.max() / max(1, counts.min())),
-        unlabelled=int((targets < 0).sum()),
+        labels=splits.encoder.summary(targets[splits.labelled]),
+        unlabelled=int((~splits.labelled).sum()),
         empty_texts=int((~filled).sum()),
         copies=int(filled.sum()) - int(filled[first].sum()),
         **_conflicts(splits, first, group_of, filled, listed),
@@ -181,20 +178,21 @@ def count_tokens(
         "tokens_per_character": float((lengths - tokens.special).sum() / max(1, characters.sum())),
     }
     report.tokens_by_class = {
-        name: _spread(lengths[targets == number])
+        name: _spread(lengths[has])
         for number, name in enumerate(splits.labels)
-        if (targets == number).any()
+        if (has := splits.encoder.has_label(targets, number)).any()
     }
 
 
 def _conflicts(splits: Splits, first: Rows, group_of: Rows, filled: npt.NDArray[np.bool_], most: int) -> dict[str, Any]:
     """Return the number of texts with several labels, and the first `most` with labels and places."""
     table, targets = splits.train.table, splits.targets
-    labelled = np.flatnonzero(filled & (targets >= 0))
-    # The label of the last row of each group; a group conflicts where another row has another one.
-    last_label = np.full(len(first), -1, dtype=np.int64)
-    last_label[group_of[labelled]] = targets[labelled]
-    groups = np.unique(group_of[labelled[targets[labelled] != last_label[group_of[labelled]]]])
+    labelled = np.flatnonzero(filled & splits.labelled)
+    # The last row of each group; a group conflicts where another row has another target.
+    last = np.zeros(len(first), dtype=np.int64)
+    last[group_of[labelled]] = labelled
+    differs = targets[labelled] != targets[last[group_of[labelled]]]
+    groups = np.unique(group_of[labelled[differs.any(axis=1) if targets.ndim > 1 else differs]])
     listed = groups[:most]
     rows = np.flatnonzero(np.isin(group_of, listed))
     rows_of: dict[int, list[int]] = collections.defaultdict(list)
@@ -205,7 +203,10 @@ def _conflicts(splits: Splits, first: Rows, group_of: Rows, filled: npt.NDArray[
     conflicts = [
         {
             "text": text,
-            "labels": [splits.labels[number] for number in np.unique(targets[rows_of[group]]) if number >= 0],
+            "labels": [
+                splits.encoder.target_words(target)
+                for target in np.unique(targets[[row for row in rows_of[group] if splits.labelled[row]]], axis=0)
+            ],
             "where": where,
         }
         for text, group, where in zip(texts, listed.tolist(), places, strict=True)

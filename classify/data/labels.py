@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +15,18 @@ import pyarrow.compute as pc
 
 from classify.data.table import Table
 from classify.data.text_hashes import normalize_text
+from classify.decision import Decision
 from classify.errors import InputError
 
+if TYPE_CHECKING:
+    from classify.data.reading import InputTables
+
 MIN_ROWS = 10
+# Labels that mean none where a test table has no other: those of contests.
+_WITHHELD = frozenset({"-1", ""})
+# What programs write into a table where a value is missing.
+_MISSING = frozenset({"nan", "null", "none", "n/a", "na", "#n/a", "<na>"})
+_SHOWN, _LISTED = 5, 10
 
 
 @dataclass(frozen=True)
@@ -48,8 +58,58 @@ class ClassNames:
             if len(same) > 1 and normalized == (len(set(map(normalize_text, same))) == 1)
         ]
 
+    def decisions(self) -> list[Decision]:
+        """List the labels that are one class, written differently."""
+        merged = self.merged(normalized=True)
+        if not merged:
+            return []
+        shown = ", ".join(merged[:_SHOWN]) + (f" and {len(merged) - _SHOWN} more" if len(merged) > _SHOWN else "")
+        why = "case, spaces and Unicode form do not separate classes; rows in parentheses"
+        return [Decision("labels", shown, why, "--normalize-labels none")]
+
+    def notes(self) -> list[str]:
+        """Note labels of another name, and those that programs write for a missing value; they may be classes."""
+        return [
+            *(f"the labels {labels} are one class" for labels in self.merged(normalized=False)),
+            *(
+                f"{rows} rows have the label {label!r}; if it means no label, give --unlabelled-value {label}"
+                for label, rows in self.rows.items()
+                if rows and normalize_text(label) in _MISSING
+            ),
+        ]
+
     def _most_rows_first(self, label: str) -> tuple[int, str]:
         return (-self.rows.get(label, 0), label)
+
+
+def find_class_names(tables: InputTables, count: Callable[[Table, str], Mapping[str, int]]) -> ClassNames:
+    """Name the classes of a run's tables, and the labels that mean none.
+
+    `count` returns the rows of each label of a table's column. Raises InputError for faults of --label-names and
+    --unlabelled-value.
+    """
+    config, column, test = tables.config, tables.columns.label, tables.test
+    counts: Counter[str] = Counter()
+    for table in tables.learned:
+        counts.update(count(table, column))
+    normalize = config.normalize_labels == "auto"
+    unlabelled = set()
+    # A label of the test table alone is no class, but may be another spelling of one.
+    tested = {} if test is None or not test.has(column) else count(test, column)
+    counts.update(dict.fromkeys(tested, 0))
+    if config.unlabelled_value is not None:
+        key = normalize_text(config.unlabelled_value)
+        unlabelled |= {
+            label
+            for label in counts
+            if label == config.unlabelled_value or (normalize and normalize_text(label) == key)
+        }
+        if not unlabelled:
+            raise InputError(f"--unlabelled-value {config.unlabelled_value}: no row has it as its label.")
+    if len(tested) == 1 and set(tested) <= _WITHHELD and not any(counts[value] for value in tested):
+        unlabelled |= set(tested)
+    named = {label: count for label, count in counts.items() if label.strip() and label not in unlabelled}
+    return name_classes(named, normalize=normalize, given=config.label_names, unlabelled=frozenset(unlabelled))
 
 
 def name_classes(
@@ -141,6 +201,13 @@ def class_counts(table: Table, column: str, classes: ClassNames) -> dict[str, in
     return dict(counts)
 
 
+def list_counts(labels: Sequence[str], counts: npt.NDArray[np.int64]) -> str:
+    """List the labels with most rows, and their rows."""
+    order = np.argsort(-counts, kind="stable").tolist()
+    more = f" and {len(order) - _LISTED} more" if len(order) > _LISTED else ""
+    return ", ".join(f"{labels[number]!r} {counts[number]}" for number in order[:_LISTED]) + more
+
+
 def value_counts(table: Table, column: str) -> dict[str, int]:
     """Count the rows of each value of a column."""
     pairs = pc.value_counts(table.arrow.column(column)).to_pylist()
@@ -155,7 +222,7 @@ def label_ids(
     Raises InputError naming labels that `known_from` does not have, with their lines.
     """
     index: dict[str | None, int] = {None: -1} | {name: number for number, name in enumerate(labels)}
-    if label_column not in table.columns:
+    if not table.has(label_column):
         return np.full(len(table), -1)
     values, numbers = table.values(label_column)
     named = list(map((classes or ClassNames()).of, values))
@@ -186,16 +253,29 @@ def case_variants(labels: list[str]) -> list[tuple[str, str]]:
     return pairs
 
 
-def check_empty_labels(table: Table, label_column: str) -> None:
-    """Raise InputError where more than half of the rows have an empty label."""
-    values, numbers = table.values(label_column)
-    empty = np.flatnonzero(np.isin(numbers, [place for place, value in enumerate(values) if not value.strip()]))
-    if 2 * len(empty) > len(table):
-        raise InputError(
-            f"{table.where(empty.tolist())}: the label is empty in {len(empty)} of {len(table)} rows; name another "
-            "column with --label-column, or leave such rows out (--drop-unlabelled), or predict them "
-            "(--predict-unlabelled)."
-        )
+def check_empty_labels(tables: InputTables) -> None:
+    """Raise InputError where more than half of a table's rows have an empty label, and no flag expects that."""
+    column, config, test = tables.columns.label, tables.config, tables.test
+    if config.drop_unlabelled or config.predict_unlabelled:
+        return
+    is_withheld = test is None or not test.has(column) or not any(map(str.strip, test.values(column)[0]))
+    for table in [*tables.learned, *([] if test is None or is_withheld else [test])]:
+        values, numbers = table.values(column)
+        empty = np.flatnonzero(np.isin(numbers, [place for place, value in enumerate(values) if not value.strip()]))
+        if 2 * len(empty) > len(table):
+            raise InputError(
+                f"{table.where(empty.tolist())}: the label is empty in {len(empty)} of {len(table)} rows; name another "
+                "column with --label-column, or leave such rows out (--drop-unlabelled), or predict them "
+                "(--predict-unlabelled)."
+            )
+
+
+def has_label(table: Table, column: str, classes: ClassNames) -> npt.NDArray[np.bool_]:
+    """Return (rows,) whether each row of a table has a label."""
+    if not table.has(column):
+        return np.zeros(len(table), dtype=bool)
+    values, numbers = table.values(column)
+    return np.array([classes.of(value) is not None for value in values], dtype=bool)[numbers]
 
 
 def _label_order(name: str) -> tuple[int, float, str]:

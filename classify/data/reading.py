@@ -1,27 +1,20 @@
-"""Read the tables of a run; find the columns, the class names and the split column."""
+"""Read the tables of a run; find the columns and the split column."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow.compute as pc
 
 from classify.config.schema import DataConfig
 from classify.data.columns import Columns, find_columns, require_column, require_named_column
 from classify.data.formats.base import ReadOptions
 from classify.data.formats.registry import find_format, read_table
-from classify.data.labels import ClassNames, check_empty_labels, name_classes, value_counts
 from classify.data.names import SPLIT_NAMES, SPLITS, split_called
 from classify.data.table import Table
-from classify.data.text_hashes import normalize_text
 from classify.errors import ErrorList, InputError
 
-# Labels that mean none where a test table has no other: those of contests.
-_WITHHELD = frozenset({"-1", ""})
 _LABEL_FLAGS = {"--data": "--labels", "--eval-data": "--eval-labels", "--test-data": "--test-labels"}
 # Value of --split-column that disables detection.
 NO_COLUMN = "none"
@@ -34,23 +27,20 @@ _MOST_SPLITS = 10
 class InputTables:
     """The tables as they were read, and the columns that matter, which all of them have.
 
-    `split_column` names the column of `--data` that holds the split of each row, if any; `task` is --task.
+    `split_column` names the column of `--data` that holds the split of each row, if any.
     """
 
     train: Table
     eval: Table | None
     test: Table | None
     columns: Columns
-    classes: ClassNames = field(default_factory=ClassNames)
+    config: DataConfig
     split_column: str | None = None
-    task: str = "auto"
 
-    def labelled(self, table: Table) -> npt.NDArray[np.bool_]:
-        """Return (rows,) whether each row of a table has a label."""
-        if self.columns.label not in table.columns:
-            return np.zeros(len(table), dtype=bool)
-        values, numbers = table.values(self.columns.label)
-        return np.array([self.classes.of(value) is not None for value in values], dtype=bool)[numbers]
+    @property
+    def learned(self) -> list[Table]:
+        """Return the tables whose labels a model learns: `--data` and `--eval-data`."""
+        return [table for table in (self.train, self.eval) if table is not None]
 
 
 def read_tables(config: DataConfig) -> InputTables:
@@ -70,8 +60,7 @@ def read_tables(config: DataConfig) -> InputTables:
     _require_columns(columns, eval_table, ("text", "label"))
     # Of rows that are only to be predicted no label is expected.
     _require_columns(columns, test_table, ("text",) if config.predict_unlabelled else ("text", "label"))
-    classes = _name_classes(config, columns.label, [table, eval_table], test_table)
-    return InputTables(table, eval_table, test_table, columns, classes, split_column, config.task)
+    return InputTables(table, eval_table, test_table, columns, config, split_column)
 
 
 def _read(config: DataConfig) -> tuple[Table, Table | None, Table | None]:
@@ -115,39 +104,6 @@ def _require_columns(columns: Columns, table: Table | None, roles: Iterable[str]
             if table is not None:
                 require_column(table, getattr(columns, role), f"--{role}-column")
     faults.raise_if_any()
-
-
-def _name_classes(
-    config: DataConfig, column: str, learned: Iterable[Table | None], test_table: Table | None
-) -> ClassNames:
-    """Name the classes, and the labels that mean none. Raises InputError."""
-    counts: Counter[str] = Counter()
-    tables = [table for table in learned if table is not None]
-    for table in tables:
-        counts.update(value_counts(table, column))
-    normalize = config.normalize_labels == "auto"
-    unlabelled = set()
-    # A label of the test table alone is no class, but may be another spelling of one.
-    tested = {} if test_table is None or column not in test_table.columns else value_counts(test_table, column)
-    if test_table is not None and any(label.strip() for label in tested):
-        tables.append(test_table)
-    if not (config.drop_unlabelled or config.predict_unlabelled):
-        for table in tables:
-            check_empty_labels(table, column)
-    counts.update(dict.fromkeys(tested, 0))
-    if config.unlabelled_value is not None:
-        key = normalize_text(config.unlabelled_value)
-        unlabelled |= {
-            label
-            for label in counts
-            if label == config.unlabelled_value or (normalize and normalize_text(label) == key)
-        }
-        if not unlabelled:
-            raise InputError(f"--unlabelled-value {config.unlabelled_value}: no row has it as its label.")
-    if len(tested) == 1 and set(tested) <= _WITHHELD and not any(counts[value] for value in tested):
-        unlabelled |= set(tested)
-    named = {label: count for label, count in counts.items() if label.strip() and label not in unlabelled}
-    return name_classes(named, normalize=normalize, given=config.label_names, unlabelled=frozenset(unlabelled))
 
 
 def _find_split_column(

@@ -11,14 +11,14 @@ import numpy.typing as npt
 from classify.config.schema import DataConfig
 from classify.data import split_record
 from classify.data.columns import empty_texts
-from classify.data.labels import ClassNames, case_variants
+from classify.data.labels import case_variants
 from classify.data.names import SPLITS, split_called
 from classify.data.near_duplicates import near_duplicates
 from classify.data.reading import InputTables
 from classify.data.split_rows import assign_folds, cap_rows, split_rows
 from classify.data.splits import LabelEncoder, Rows, Split, Splits, Targets
 from classify.data.table import Table
-from classify.data.text_hashes import find_overlap, normalize_text
+from classify.data.text_hashes import find_overlap
 from classify.data.times import read_times
 from classify.decision import Decision
 from classify.errors import InputError
@@ -26,8 +26,6 @@ from classify.errors import InputError
 # Share of the rows of `--data` to validate on, and to test.
 _SHARE = 0.1
 _SHOWN = 5
-# What programs write into a table where a value is missing.
-_MISSING = frozenset({"nan", "null", "none", "n/a", "na", "#n/a", "<na>"})
 
 
 @dataclass(frozen=True)
@@ -53,13 +51,14 @@ def split_table(tables: InputTables, encoder: LabelEncoder, config: DataConfig, 
     """
     table, columns = tables.train, tables.columns
     targets = encoder.encode(table, columns.label, "--data")
-    labelled = np.flatnonzero(tables.labelled(table))
+    is_labelled = encoder.labelled(table, columns.label)
+    labelled = np.flatnonzero(is_labelled)
     assigned = _assign(tables, labelled, encoder.stratify_by(targets), config, seed, folds)
     train = Split(table, assigned.train, targets[assigned.train])
     validation = _make_split(tables, tables.eval, encoder, assigned.validation, targets)
     tested = _make_split(tables, tables.test, encoder, assigned.test, targets)
     if not len(validation) or not len(train):
-        raise InputError(_too_few(tables, validation, config.split_by_time, config.group_column))
+        raise InputError(_too_few(tables, encoder, validation, config.split_by_time, config.group_column))
     # Without a table, or with too few different texts, there is no test score, rather than a false one.
     test = tested if len(tested) else None
     if config.max_train_samples is not None:
@@ -74,7 +73,7 @@ def split_table(tables: InputTables, encoder: LabelEncoder, config: DataConfig, 
     scored |= {} if test is None else {"test": test}
     hashes = (split.table.text_hashes(columns.text)[split.rows] for split in (train, *scored.values()))
     in_training = dict(zip(scored, map(tuple, find_overlap(*hashes)), strict=True))
-    unlabelled = _find_unlabelled(tables)
+    unlabelled = _find_unlabelled(tables, encoder)
     # A test table without any label is there to be predicted.
     predicted = {
         file: split
@@ -83,10 +82,10 @@ def split_table(tables: InputTables, encoder: LabelEncoder, config: DataConfig, 
     }
     read = [one for one in (table, tables.eval, tables.test) if one is not None]
     notes = [f"{one.path} {note}" for one in read for note in one.notes]
-    notes += [f"the labels {labels} are one class" for labels in tables.classes.merged(normalized=False)]
+    notes += encoder.notes()
     notes += _warnings(columns.text, encoder, train, scored, in_training)
     notes += [_describe_unlabelled(file, split, predicted=file in predicted) for file, split in unlabelled.items()]
-    notes += [*_missing_words(tables.classes), *assigned.notes]
+    notes += assigned.notes
     held_out = f"{fold_of.max() + 1} folds" if fold_of is not None else f"validation {len(validation)}"
     sizes = f"train {len(train)}, {held_out}, test {len(test) if test else 0}"
     flag = assigned.flag if tables.eval is None else ""
@@ -94,12 +93,13 @@ def split_table(tables: InputTables, encoder: LabelEncoder, config: DataConfig, 
     return Splits(
         columns.text,
         columns.label,
-        encoder.labels,
+        encoder,
         train,
         validation,
         test,
         targets,
-        decisions=(*columns.decisions, encoder.decision(), *_merged(tables.classes), split),
+        is_labelled,
+        decisions=(*columns.decisions, *encoder.decisions(), split),
         warnings=tuple(notes),
         unlabelled=predicted,
         in_training=in_training,
@@ -157,7 +157,7 @@ def _assign_folds(
         hashes, encoder.stratify_by(train.targets), folds, seed=seed, groups=groups, earlier=earlier
     )
     if assigned.max() < 1:
-        raise InputError(_too_few(tables, train, None, config.group_column))
+        raise InputError(_too_few(tables, encoder, train, None, config.group_column))
     return assigned
 
 
@@ -258,7 +258,7 @@ def _make_split(
         rows = np.empty(0, dtype=np.int64) if rows is None else rows
         return Split(tables.train, rows, targets[rows])
     known_from = "--data" if tables.eval is None else "--data or --eval-data"
-    rows = np.flatnonzero(tables.labelled(table))
+    rows = np.flatnonzero(encoder.labelled(table, tables.columns.label))
     return Split(table, rows, encoder.encode(table, tables.columns.label, known_from)[rows])
 
 
@@ -273,26 +273,29 @@ def _by_row(assigned: _Assignment, count: int) -> npt.NDArray[np.int8] | None:
     return by_row
 
 
-def _find_unlabelled(tables: InputTables) -> dict[str, Split]:
+def _find_unlabelled(tables: InputTables, encoder: LabelEncoder) -> dict[str, Split]:
     """Return the rows without a label of each table, by the name of the file for their predictions."""
     splits: dict[str, Split] = {}
     for name, table in (("", tables.train), ("_eval", tables.eval), ("_test", tables.test)):
-        if table is not None and not (labelled := tables.labelled(table)).all():
+        if table is not None and not (labelled := encoder.labelled(table, tables.columns.label)).all():
             rows = np.flatnonzero(~labelled)
             splits[f"unlabelled{name}.csv"] = Split(table, rows, np.full(len(rows), -1, dtype=np.int64))
     return splits
 
 
-def _too_few(tables: InputTables, validation: Split, split_by_time: str | None, group_column: str | None) -> str:
+def _too_few(
+    tables: InputTables, encoder: LabelEncoder, validation: Split, split_by_time: str | None, group_column: str | None
+) -> str:
     if tables.eval is not None and not len(validation):
         return f"{tables.eval.path}: no row has a label; expected rows to validate on."
     table = tables.train
-    if not tables.labelled(table).any():
+    labelled = encoder.labelled(table, tables.columns.label)
+    if not labelled.any():
         return f"{table.path}: no row has a label; expected rows to train on."
     if split_by_time is not None:
         return f"{table.path}: expected several times in column {split_by_time!r} to split by. Got too few instead."
     if group_column is not None:
-        groups = len(set(table.take(group_column, np.flatnonzero(tables.labelled(table)))))
+        groups = len(set(table.take(group_column, np.flatnonzero(labelled))))
         return (
             f"{table.path}: too few groups to split: column {group_column!r} has {groups}, and train keeps a row of "
             "every class. Expected classes with rows in several groups; leave --group-column out, or give --eval-data."
@@ -305,25 +308,6 @@ def _describe_unlabelled(file: str, split: Split, *, predicted: bool) -> str:
     rows = f"{len(split)} rows" if len(split) > 1 else "1 row"
     what = f"predicted at the end, in {file} (--drop-unlabelled to leave out)" if predicted else "left out"
     return f"{split.table.path}: {rows} without a label {what}"
-
-
-def _merged(classes: ClassNames) -> tuple[Decision, ...]:
-    """List the labels that are one class, written differently."""
-    merged = classes.merged(normalized=True)
-    if not merged:
-        return ()
-    shown = ", ".join(merged[:_SHOWN]) + (f" and {len(merged) - _SHOWN} more" if len(merged) > _SHOWN else "")
-    why = "case, spaces and Unicode form do not separate classes; rows in parentheses"
-    return (Decision("labels", shown, why, "--normalize-labels none"),)
-
-
-def _missing_words(classes: ClassNames) -> list[str]:
-    """Note labels that programs write for a missing value; they may be classes."""
-    return [
-        f"{rows} rows have the label {label!r}; if it means no label, give --unlabelled-value {label}"
-        for label, rows in classes.rows.items()
-        if rows and normalize_text(label) in _MISSING
-    ]
 
 
 def _warnings(
@@ -359,7 +343,7 @@ def _warnings(
 
 def _occurring(encoder: LabelEncoder, split: Split) -> npt.NDArray[np.bool_]:
     """Return (classes,) whether a row of the split has each."""
-    return np.bincount(encoder.stratify_by(split.targets), minlength=len(encoder.labels)) > 0
+    return encoder.label_counts(split.targets) > 0
 
 
 def _list(labels: Sequence[str], mask: npt.NDArray[np.bool_]) -> str:

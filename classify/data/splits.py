@@ -38,8 +38,8 @@ class Split:
 class Splits:
     """All that a run knows of its tables before a model is loaded.
 
-    `targets` are those of all rows of `--data`, in splits or not. `unlabelled` are rows to predict at the end, by the
-    name of their file; `in_training` the indices of validation and test rows whose text is in the training split, too.
+    `targets` are those of all rows of `--data`, in splits or not, and `labelled` whether a row has one. `unlabelled`
+    are rows to predict at the end, by the name of their file; `in_training` the indices of validation and test rows whose text is in the training split, too.
     `assignment` is the split of each row of `--data` as an index into `SPLITS`, -1 for none; None where the splits are
     separate tables.
 
@@ -49,17 +49,23 @@ class Splits:
 
     text_column: str
     label_column: str
-    labels: list[str]
+    encoder: LabelEncoder
     train: Split
     validation: Split
     test: Split | None
     targets: Targets
+    labelled: npt.NDArray[np.bool_]
     decisions: tuple[Decision, ...]
     warnings: tuple[str, ...] = ()
     unlabelled: Mapping[str, Split] = field(default_factory=dict)
     in_training: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     assignment: npt.NDArray[np.int8] | None = None
     folds: Rows | None = None
+
+    @property
+    def labels(self) -> list[str]:
+        """Return the names of the model's outputs."""
+        return self.encoder.labels
 
     @property
     def scored(self) -> Split:
@@ -103,8 +109,16 @@ class LabelEncoder(Protocol):
 
     labels: list[str]
 
-    def decision(self) -> Decision:
+    def decisions(self) -> list[Decision]:
         """Describe how the labels were understood."""
+        ...
+
+    def notes(self) -> list[str]:
+        """Return what may be wrong with the labels."""
+        ...
+
+    def labelled(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
+        """Return (rows,) whether each row of a table has a label."""
         ...
 
     def encode(self, table: Table, column: str, known_from: str) -> Targets:
@@ -116,4 +130,20 @@ class LabelEncoder(Protocol):
 
     def stratify_by(self, targets: Targets) -> Rows:
         """Return (rows,) numbers; splits hold each number in proportion."""
+        ...
+
+    def label_counts(self, targets: Targets) -> Rows:
+        """Return (labels,) the rows of each label."""
+        ...
+
+    def has_label(self, targets: Targets, number: int) -> npt.NDArray[np.bool_]:
+        """Return (rows,) whether each row has that label."""
+        ...
+
+    def target_words(self, target: Any) -> str:
+        """Return a row's target as text."""
+        ...
+
+    def summary(self, targets: Targets) -> str:
+        """Describe the targets of a table in a line."""
         ...

@@ -31,7 +31,8 @@ class Table:
 
     `form` describes what the file was recognized as, `flag` overrides it. `places` returns the places of row numbers in
     the file, in `unit`: lines, rows of a sheet, files. Without `has_names` the columns had no header.
-    `skipped` rows could not be read; `notes` name what may have been read wrong. `sha256` is of what was read.
+    `skipped` rows could not be read; `notes` name what may have been read wrong. `sha256` is of what was read. The
+    `derived` columns were computed from others, and are not among `columns`.
     """
 
     path: str
@@ -44,12 +45,17 @@ class Table:
     has_names: bool = True
     skipped: int = 0
     notes: tuple[str, ...] = ()
+    derived: frozenset[str] = frozenset()
     _text_hashes: dict[str, TextHashes] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def columns(self) -> list[str]:
         """Return the column names in the order of the file."""
-        return list(self.arrow.column_names)
+        return [name for name in self.arrow.column_names if name not in self.derived]
+
+    def has(self, name: str) -> bool:
+        """Return whether the file has a column of that name, or one was derived."""
+        return name in self.arrow.column_names
 
     def __len__(self) -> int:
         return int(self.arrow.num_rows)
@@ -114,6 +120,11 @@ class Table:
     def renamed(self, names: Sequence[str]) -> Table:
         """Return the same rows with other column names."""
         return replace(self, arrow=self.arrow.rename_columns(list(names)), _text_hashes={})
+
+    def with_derived(self, name: str, values: Iterable[str]) -> Table:
+        """Return the table with one more column that is not in the file."""
+        chunks = pyarrow.chunked_array([pyarrow.array(values, pyarrow.string())], pyarrow.string())
+        return replace(self, arrow=self.arrow.append_column(name, chunks), derived=self.derived | {name})
 
     def as_dataset(self) -> datasets.Dataset:
         """Return the same Arrow table as a `datasets.Dataset`, without a copy."""

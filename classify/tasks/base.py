@@ -58,8 +58,16 @@ class Task(ABC):
         """Create the task for these tables. Raises InputError if their labels do not fit it."""
 
     @abstractmethod
-    def decision(self) -> Decision:
-        """Describe the task for the log."""
+    def decisions(self) -> list[Decision]:
+        """Describe for the log how the labels were understood."""
+
+    @abstractmethod
+    def notes(self) -> list[str]:
+        """Return what may be wrong with the labels."""
+
+    @abstractmethod
+    def labelled(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
+        """Return (rows,) whether each row of a table has a label."""
 
     @abstractmethod
     def encode(self, table: Table, column: str, known_from: str) -> Array:
@@ -113,6 +121,22 @@ class Task(ABC):
     @abstractmethod
     def stratify_by(self, targets: Array) -> npt.NDArray[np.int64]:
         """Return the stratum of each row, (rows,), by which splits are stratified."""
+
+    @abstractmethod
+    def label_counts(self, targets: Array) -> npt.NDArray[np.int64]:
+        """Return (labels,) the rows of each label."""
+
+    @abstractmethod
+    def has_label(self, targets: Array, number: int) -> npt.NDArray[np.bool_]:
+        """Return (rows,) whether each row has that label."""
+
+    @abstractmethod
+    def target_words(self, target: Any) -> str:
+        """Return a row's target as text."""
+
+    @abstractmethod
+    def summary(self, targets: Array) -> str:
+        """Describe the targets of a table in a line."""
 
     @abstractmethod
     def prediction_columns(self) -> list[str]:

@@ -19,7 +19,7 @@ TASKS: dict[str, type[Task]] = {task.name: task for task in (SingleLabel,)}
 def recognize(tables: InputTables) -> Task:
     """Return the task of these labels. Raises InputError for multi-label classification, regression and no fit."""
     table, column = tables.train, tables.columns.label
-    if tables.task == SINGLE:
+    if tables.config.task == SINGLE:
         return SingleLabel.of(tables)
     stats = column_stats(table, column)
     way = "give another --label-column, or --task single to take each value as a class"

@@ -11,7 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.config.schema import TrainingConfig
-from classify.data.labels import ClassNames, find_labels, label_ids
+from classify.data.labels import (
+    ClassNames,
+    check_empty_labels,
+    find_class_names,
+    find_labels,
+    has_label,
+    label_ids,
+    list_counts,
+    value_counts,
+)
 from classify.data.reading import InputTables
 from classify.data.table import Table
 from classify.decision import Decision
@@ -48,11 +57,22 @@ class SingleLabel(Task):
     @classmethod
     def of(cls, tables: InputTables) -> Self:
         """Create the task with the classes of the training and validation tables."""
-        names = find_labels(tables.train, tables.columns.label, tables.eval, tables.classes)
-        return cls(names, tables.classes)
+        check_empty_labels(tables)
+        classes = find_class_names(tables, value_counts)
+        return cls(find_labels(tables.train, tables.columns.label, tables.eval, classes), classes)
 
-    def decision(self) -> Decision:
-        return Decision("task", f"one of {len(self.labels)} classes", "one label per row", "--label-column")
+    def decisions(self) -> list[Decision]:
+        """Name the number of classes, and labels that are one class."""
+        task = Decision("task", f"one of {len(self.labels)} classes", "one label per row", "--label-column")
+        return [task, *self._classes.decisions()]
+
+    def notes(self) -> list[str]:
+        """Return what is odd in the labels."""
+        return self._classes.notes()
+
+    def labelled(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
+        """Return (rows,) whether each row has a class."""
+        return has_label(table, column, self._classes)
 
     def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.int64]:
         """Return the class index of each row."""
@@ -106,6 +126,24 @@ class SingleLabel(Task):
     def stratify_by(self, targets: Array) -> npt.NDArray[np.int64]:
         """Return the class indices."""
         return targets
+
+    def label_counts(self, targets: Array) -> npt.NDArray[np.int64]:
+        """Count the rows of each class."""
+        return np.bincount(targets, minlength=len(self.labels))
+
+    def has_label(self, targets: Array, number: int) -> npt.NDArray[np.bool_]:
+        """Return whether each row is of that class."""
+        return np.asarray(targets == number)
+
+    def target_words(self, target: Any) -> str:
+        """Return the name of the class."""
+        return self.labels[int(target)]
+
+    def summary(self, targets: Array) -> str:
+        """Return the classes, largest first, with their rows."""
+        counts = self.label_counts(targets)
+        ratio = counts.max() / max(1, counts.min())
+        return f"classes: {len(counts)}, the largest {ratio:.1f} times the smallest: {list_counts(self.labels, counts)}"
 
     def prediction_columns(self) -> list[str]:
         """Return the columns for the class, its probability, and the probability of each class."""

@@ -78,7 +78,7 @@ def check_inputs(config: RunConfig) -> RunInputs:
         _check_standard_input(config)
         tables = read_tables(config.data)
         task = recognize(tables)
-        labelled = int(tables.labelled(tables.train).sum())
+        labelled = int(task.labelled(tables.train, tables.columns.label).sum())
         folds = config.choose_folds(labelled)
         splits = split_table(tables, task, config.data, training.seed, folds)
         for split in (splits.scored, *splits.unlabelled.values()):
