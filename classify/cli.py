@@ -153,6 +153,9 @@ def _predict(arguments: list[str], program: str) -> int:
     parser.add_argument("--out", metavar="FILE", default="predictions.csv", help="output file (default: %(default)s)")
     parser.add_argument("--text-column", "--text_column", metavar="X", help="text column (default: as in training)")
     parser.add_argument(
+        "--text-pair-column", "--text_pair_column", metavar="X", help="column of the second text of pairs"
+    )
+    parser.add_argument(
         "--excel-safe",
         "--excel_safe",
         action="store_true",
@@ -178,17 +181,19 @@ def _predict(arguments: list[str], program: str) -> int:
 
     with launcher.forward_errors(start_world, print_error_early):
         reading = ReadOptions(options.encoding, options.sheet, no_header=options.no_header)
-        table, column = check_prediction(options.model, options.data, options.out, options.text_column, reading)
+        table, texts = check_prediction(
+            options.model, options.data, options.out, options.text_column, reading, options.text_pair_column
+        )
     from classify.prediction.predict import load_classifier, predict_table
 
     with load_classifier(options.model, use_cpu=options.cpu, precision=options.precision) as predictor:
         begin = time.perf_counter()
         out = Path(options.out).resolve()  # what a link points to
-        notes = predict_table(predictor, table, column, out, escape_formulas=options.excel_safe)
+        notes = predict_table(predictor, table, texts, out, escape_formulas=options.excel_safe)
     seconds = time.perf_counter() - begin
     if predictor.world.is_main:
         rate = f"{len(table) / seconds:.0f} rows/s"
-        print(escape_controls(f"{options.out}: {len(table)} rows, column {column!r}, {rate}"))
+        print(escape_controls(f"{options.out}: {len(table)} rows, column {', '.join(map(repr, texts.named))}, {rate}"))
         for note in notes:
             print(f"note: {escape_controls(note)}")
     return 0

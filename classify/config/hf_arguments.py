@@ -32,7 +32,7 @@ NO_EFFECT = frozenset(
     shuffle_train_dataset shuffle_seed ignore_mismatched_sizes
     accelerator_config ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph fsdp_config
     hub_token hub_private_repo hub_strategy hub_always_push hub_revision
-    use_legacy_prediction_loop past_index mp_parameters ray_scope text_column_delimiter
+    use_legacy_prediction_loop past_index mp_parameters ray_scope
     """.split()  # noqa: SIM905
 )
 

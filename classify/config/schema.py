@@ -54,14 +54,24 @@ class DataConfig:
     test_labels: str | None = option(None, "the same for --test-data", "--test-labels", metavar="FILE")
     text_column: str | None = option(
         None,
-        "text column (default: auto-detected)",
+        "text column, or several to join: title,body (default: auto-detected)",
         "--text-column",
+        "--text-column-name",
         "--text-column-names",
         metavar="COLUMN",
     )
+    text_pair_column: str | None = option(
+        None,
+        "column of the second text, for text pairs (default: auto-detected by names such as sentence1, sentence2)",
+        "--text-pair-column",
+        metavar="COLUMN",
+    )
+    text_column_delimiter: str = option(
+        " ", "between the texts of several --text-column", "--text-column-delimiter", metavar="TEXT"
+    )
     label_column: str | None = option(
         None,
-        "label column (default: auto-detected)",
+        "label column, or several of 0 and 1: toxic,insult (default: auto-detected)",
         "--label-column",
         "--label-column-name",
         metavar="COLUMN",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from classify.data.content import ColumnStats, binary_columns, column_stats
-from classify.data.names import GROUP_NAMES, LABEL_NAMES, PAIRED_NAMES, TEXT_NAMES
+from classify.data.derived import TextColumns
+from classify.data.names import GROUP_NAMES, LABEL_NAMES, PAIRED_NAMES, TEXT_NAMES, TEXT_PAIR_NAMES
 from classify.data.table import Table
 from classify.data.text_hashes import EMPTY
 from classify.decision import Decision
@@ -22,23 +23,45 @@ _LONGER = 1.5
 
 @dataclass(frozen=True)
 class Columns:
-    """The text and label columns, and the decisions behind them."""
+    """The text and label columns, and the decisions behind them; `labels` are several columns of 0 and 1."""
 
-    text: str
+    texts: TextColumns
     label: str
     decisions: tuple[Decision, ...]
+    labels: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """Return the column that holds all of a row's text."""
+        return self.texts.whole
 
 
-def find_columns(table: Table, text_column: str | None, label_column: str | None) -> Columns:
+def find_columns(
+    table: Table,
+    text_column: str | None,
+    label_column: str | None,
+    pair_column: str | None = None,
+    delimiter: str = " ",
+) -> Columns:
     """Return the columns that are named by a flag, or those whose names and values leave no doubt.
 
-    Raises InputError with every fault, and with the candidates where there is doubt.
+    `text_column` and `label_column` may name several, separated by commas. Raises InputError with every fault, and with
+    the candidates where there is doubt.
     """
     faults: list[str] = []
-    text = _named(table, text_column, "--text-column", faults)
-    label = _named(table, label_column, "--label-column", faults)
-    if text_column is not None and text_column == label_column:
-        faults.append(f"--text-column and --label-column both name {text_column!r}; give two columns of {table.path}.")
+    fields = _several(table, text_column, "--text-column", faults)
+    labels = _several(table, label_column, "--label-column", faults)
+    pair = _named(table, pair_column, "--text-pair-column", faults)
+    taken: dict[str, str] = {}
+    flags = [("--text-column", fields), ("--text-pair-column", [pair] if pair else []), ("--label-column", labels)]
+    for flag, names in flags:
+        for name in names:
+            if name in taken:
+                both = f"{taken[name]} and {flag} both name" if taken[name] != flag else f"{flag} names twice"
+                faults.append(f"{both} {name!r}; give different columns of {table.path}.")
+            taken[name] = flag
+    text = fields[0] if fields else None
+    label = labels[0] if labels else None
     if len(table.columns) < 2 and not faults:
         got = f"the one column {table.columns[0]!r}" if table.columns else "no column with values"
         faults.append(
@@ -49,9 +72,14 @@ def find_columns(table: Table, text_column: str | None, label_column: str | None
         raise InputError(*faults)
     search = _Search(table, {name: column_stats(table, name) for name in table.columns})
     decisions: list[Decision] = []
-    for names in PAIRED_NAMES:
-        if text is None and label is None and set(names) <= set(table.columns):
-            text, label = names
+    if text is None:
+        text, pair = search.find_pair(pair, label) or (None, pair)
+        if text is not None and pair is not None:
+            flags_of_pair = "--text-column, --text-pair-column"
+            decisions.append(Decision("text pair", f"{text}, {pair}", "matched by both column names", flags_of_pair))
+    for usual in PAIRED_NAMES:
+        if text is None and label is None and pair is None and set(usual) <= set(table.columns):
+            text, label = usual
             decisions += [
                 Decision(f"{what} column", name, "matched by both column names", f"--{what}-column")
                 for what, name in (("text", text), ("label", label))
@@ -60,15 +88,18 @@ def find_columns(table: Table, text_column: str | None, label_column: str | None
     for what, find in (("text", search.find_text), ("label", search.find_label)):
         if (text if what == "text" else label) is not None:
             continue
-        result = find(label if what == "text" else text)
+        result = find({*labels, label, pair} if what == "text" else {*fields, text, pair})
         if isinstance(result, _Doubt):
             doubts.append(result)
             continue
-        decisions.append(Decision(f"{what} column", result.column, result.why, f"--{what}-column"))
+        shown = ", ".join(result.columns)
+        decisions.append(
+            Decision(f"{what} column{'s' * (len(result.columns) > 1)}", shown, result.why, f"--{what}-column")
+        )
         if what == "text":
-            text = result.column
+            (text,) = result.columns
         else:
-            label = result.column
+            labels, label = list(result.columns), result.columns[0]
     if doubts:
         line = " ".join(f"--{doubt.what}-column {doubt.proposed!r}".replace("'", '"') for doubt in doubts)
         raise InputError(
@@ -78,14 +109,17 @@ def find_columns(table: Table, text_column: str | None, label_column: str | None
         )
     assert text is not None
     assert label is not None
-    return Columns(text, label, tuple(decisions))
+    texts = TextColumns(tuple(fields) or (text,), pair, delimiter)
+    if len(labels) > 1:
+        return Columns(texts, ",".join(labels), tuple(decisions), tuple(labels))
+    return Columns(texts, label, tuple(decisions))
 
 
 @dataclass(frozen=True)
 class _Found:
-    """A column and the reason it was taken."""
+    """A column, or several of 0 and 1, and the reason for it."""
 
-    column: str
+    columns: tuple[str, ...]
     why: str
 
 
@@ -105,9 +139,23 @@ class _Search:
     table: Table
     stats: dict[str, ColumnStats]
 
-    def find_text(self, taken: str | None) -> _Found | _Doubt:
+    def find_pair(self, second: str | None, label: str | None) -> tuple[str, str] | None:
+        """Return the two columns of text pairs by their usual names, where both hold texts; `second` may be given."""
+        names = {_key(name): name for name in self.stats}
+        for keys in TEXT_PAIR_NAMES:
+            pair = [names.get(key) for key in keys]
+            if None in pair or label in pair or (second is not None and second != pair[1]):
+                continue
+            first, other = pair
+            assert first is not None
+            assert other is not None
+            if self.stats[first].could_be_text and self.stats[other].could_be_text:
+                return first, other
+        return None
+
+    def find_text(self, taken: Collection[str | None]) -> _Found | _Doubt:
         """Find the text column: a usual name counts where it holds texts, and no other column longer ones."""
-        free = [name for name in self.stats if name != taken]
+        free = [name for name in self.stats if name not in taken]
         texts = [name for name in free if self.stats[name].is_text]
         named = [name for name in free if _key(name) in TEXT_NAMES]
         fitting = [name for name in named if self.stats[name].could_be_text]
@@ -118,40 +166,41 @@ class _Search:
             clear = bool(first) and self.stats[first[0]].is_text
             longer = [name for name in texts if name not in fitting and self.stats[name].length > _LONGER * length]
             if clear or not longer:
-                return _Found(fitting[0], "matched by column name")
+                return _Found((fitting[0],), "matched by column name")
             return self._doubt("text", [*fitting, *longer], "another column holds longer texts")
         if fitting:
             return self._doubt("text", fitting, "several columns could hold the text")
         if len(texts) == 1:
-            return _Found(texts[0], f"the only column of texts{self._why_not(named)}")
-        if not texts and len(free) == 2 and taken is None and not named:
+            return _Found((texts[0],), f"the only column of texts{self._why_not(named)}")
+        if not texts and len(free) == 2 and len(free) == len(self.stats) and not named:
             short = [name for name in free if self.stats[name].could_be_text]
             other = [name for name in free if self.stats[name].could_be_class]
             if len(short) == 1 and other == [name for name in free if name not in short]:
-                return _Found(short[0], "it has more different values than the other column")
-        if taken is not None and len(free) == 1 and not named and self.stats[free[0]].could_be_text:
-            return _Found(free[0], "it is the other column")
+                return _Found((short[0],), "it has more different values than the other column")
+        if len(free) == 1 < len(self.stats) and not named and self.stats[free[0]].could_be_text:
+            return _Found((free[0],), "it is the other column")
         if len(texts) == 2:
-            return self._doubt("text", texts, "two columns hold texts (text pairs are not supported)")
+            why = "two columns hold texts (for pairs of texts give --text-pair-column, too)"
+            return self._doubt("text", texts, why)
         if texts:
             return self._doubt("text", texts, "several columns could hold the text")
         return self._doubt("text", named or free, f"no column looks like a text{self._why_not(named)}")
 
-    def find_label(self, taken: str | None) -> _Found | _Doubt:
+    def find_label(self, taken: Collection[str | None]) -> _Found | _Doubt:
         """Find the label column: a usual name counts where values repeat, as classes do."""
-        free = [name for name in self.stats if name != taken]
+        free = [name for name in self.stats if name not in taken]
         likely = [name for name in free if self._is_label(name)]
         for names in (LABEL_NAMES, GROUP_NAMES):
             named = [name for name in free if _key(name) in names and not self.stats[name].is_text]
             fitting = [name for name in named if self._is_label(name, named=True)]
             first = [name for name in fitting if _key(name) == names[0]]
             if len(first or fitting) == 1:
-                return _Found((first or fitting)[0], "matched by column name")
+                return _Found(((first or fitting)[0],), "matched by column name")
             if fitting:
                 return self._doubt("label", fitting, "several columns could hold the label")
             single = [name for name in named if self.stats[name].distinct < 2]
             if single and len(named) == 1:  # refused later, with its value
-                return _Found(single[0], "matched by column name")
+                return _Found((single[0],), "matched by column name")
             if named:
                 others = [name for name in likely if name not in named]
                 why = f"the values of {named[0]!r} rarely repeat, unlike class labels"
@@ -159,16 +208,14 @@ class _Search:
         if len(free) == 1 and not self.stats[free[0]].is_text:
             only = self.stats[free[0]]
             if self._is_label(free[0], named=True) or only.distinct < 2:
-                return _Found(free[0], "it is the other column")
+                return _Found((free[0],), "it is the other column")
         scores = [name for name in free if self.stats[name].is_score]
         if len(likely) == 1 and not scores:
-            return _Found(likely[0], "the only column whose values repeat, as class labels do")
-        regression = f"; {', '.join(scores)} holds numbers on a scale (regression is not supported)"
-        regression = regression if scores else ""
-        marks = binary_columns(self.table)
-        if len(marks) > 2:
-            why = f"{len(marks)} columns hold only 0 and 1: several labels a row (multi-label is not supported)"
-            return self._doubt("label", marks, why)
+            return _Found((likely[0],), "the only column whose values repeat, as class labels do")
+        regression = f"; {', '.join(scores)} holds numbers on a scale" if scores else ""
+        marks = [name for name in binary_columns(self.table) if name in free]
+        if len(marks) > 2 and set(likely) <= set(marks) and not scores:
+            return _Found(tuple(marks), f"{len(marks)} columns hold only 0 and 1: each is a label that a row may have")
         if likely:
             several = "several columns could hold the label" if len(likely) > 1 else "one column could hold the label"
             return self._doubt("label", likely, several + regression)
@@ -205,17 +252,42 @@ class _Search:
         return f"{count}e.g. {stats.example}"
 
 
-def find_text_column(table: Table, text_column: str | None, trained_on: str) -> str:
-    """Return the text column of a table to predict: the one named by a flag, the one trained on, or the only one.
+def find_text_columns(table: Table, trained: TextColumns, text_column: str | None, pair: str | None) -> TextColumns:
+    """Return the text columns of a table to predict: those named by flags, those trained on, or the only one.
 
     Raises InputError with the candidates.
     """
     faults: list[str] = []
-    text = _named(table, text_column, "--text-column", faults)
+    fields = _several(table, text_column, "--text-column", faults)
+    pair = _named(table, pair, "--text-pair-column", faults)
+    if pair is not None and trained.pair is None:
+        faults.append("--text-pair-column: the model was trained on one text per row; drop the flag.")
     if faults:
         raise InputError(*faults)
-    if text is not None:
-        return text
+    if not fields and len(trained.named) == 1:
+        fields = [_find_text_column(table, trained.fields[0])]
+    for name in [] if fields else trained.fields:
+        fields.append(_like_trained(table, name, "--text-column", faults))
+    if trained.pair is not None and pair is None:
+        pair = _like_trained(table, trained.pair, "--text-pair-column", faults)
+    if faults:
+        raise InputError(*faults)
+    return TextColumns(tuple(fields), pair, trained.delimiter)
+
+
+def _like_trained(table: Table, name: str, flag: str, faults: list[str]) -> str:
+    """Return the column of that name, however its words are separated."""
+    alike = [name] if name in table.columns else [one for one in table.columns if _key(one) == _key(name)]
+    if len(alike) != 1:
+        faults.append(
+            f"{table.path}: no column {name!r}, which the model was trained on; it has: {_listed(table)}. Name it with "
+            f"{flag}."
+        )
+    return alike[0] if alike else name
+
+
+def _find_text_column(table: Table, trained_on: str) -> str:
+    """Return the column trained on, or the only one. Raises InputError with the candidates."""
     if trained_on in table.columns and table.has_names:
         return trained_on
     alike = [name for name in table.columns if _key(name) == _key(trained_on)]
@@ -258,6 +330,14 @@ def _named(table: Table, name: str | None, flag: str, faults: list[str]) -> str 
         faults.append(f"{flag} {name}: {table.path} has no such column; it has: {_listed(table)}.")
         return None
     return name
+
+
+def _several(table: Table, names: str | None, flag: str, faults: list[str]) -> list[str]:
+    """Return the columns that a flag names, separated by commas unless one column has the whole as its name."""
+    if names is None:
+        return []
+    parts = [names] if names in table.columns else [part.strip() for part in names.split(",")]
+    return [name for part in parts if (name := _named(table, part, flag, faults)) is not None]
 
 
 def _listed(table: Table) -> str:

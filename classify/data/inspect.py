@@ -120,8 +120,8 @@ def inspect_splits(splits: Splits, listed: int = _SHOWN) -> Report:
 
     The first `listed` texts with several labels get their places, for which the file is read again.
     """
-    table, columns = splits.train.table, {splits.text_column: "text", splits.label_column: "label"}
-    targets = splits.targets
+    table, targets = splits.train.table, splits.targets
+    columns = {**dict.fromkeys(splits.texts.named, "text"), **dict.fromkeys(splits.label_columns, "label")}
     why = {guess.value: guess.why for guess in splits.decisions if guess.what in ("text column", "label column")}
     roles = dict.fromkeys(table.columns, "not used")
     roles |= {name: f"{what}: {why[name]}" if name in why else what for name, what in columns.items()}

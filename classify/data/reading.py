@@ -9,8 +9,10 @@ import pyarrow.compute as pc
 
 from classify.config.schema import DataConfig
 from classify.data.columns import Columns, find_columns, require_column, require_named_column
+from classify.data.derived import join_labels
 from classify.data.formats.base import ReadOptions
 from classify.data.formats.registry import find_format, read_table
+from classify.data.labels import LABEL_SEPARATOR
 from classify.data.names import SPLIT_NAMES, SPLITS, split_called
 from classify.data.table import Table
 from classify.errors import ErrorList, InputError
@@ -51,16 +53,33 @@ def read_tables(config: DataConfig) -> InputTables:
     require_named_column(table, config.split_by_time, "--split-by-time")
     # A column with another meaning is neither text nor label, unless a flag names it.
     others = {_usual_split_column(config, table), config.group_column, config.split_by_time, split_column}
-    others -= {config.text_column, config.label_column}
+    others -= {config.text_column, config.text_pair_column, config.label_column}
     # Of two columns all that is left is a text and a label.
     searched = table if len(set(table.columns) - others) < 2 else table.without(others)
-    columns = find_columns(searched, config.text_column, config.label_column)
-    if config.split_column is None and split_column in (columns.text, columns.label):
+    columns = find_columns(
+        searched,
+        config.text_column,
+        config.label_column,
+        config.text_pair_column,
+        config.text_column_delimiter,
+    )
+    if config.split_column is None and split_column in (*columns.texts.named, columns.label):
         split_column = None
-    _require_columns(columns, eval_table, ("text", "label"))
+    _require_columns(columns, eval_table, labels=True)
     # Of rows that are only to be predicted no label is expected.
-    _require_columns(columns, test_table, ("text",) if config.predict_unlabelled else ("text", "label"))
-    return InputTables(table, eval_table, test_table, columns, config, split_column)
+    _require_columns(columns, test_table, labels=not config.predict_unlabelled)
+    tables = [None if one is None else _derive(one, columns) for one in (table, eval_table, test_table)]
+    assert tables[0] is not None
+    return InputTables(tables[0], tables[1], tables[2], columns, config, split_column)
+
+
+def _derive(table: Table, columns: Columns) -> Table:
+    """Add the columns that are computed from others. Raises InputError where their cells do not fit."""
+    table = columns.texts.derive(table)
+    columns.texts.require_both(table)
+    if columns.labels and all(map(table.has, columns.labels)):
+        table = join_labels(table, columns.labels, columns.label, LABEL_SEPARATOR)
+    return table
 
 
 def _read(config: DataConfig) -> tuple[Table, Table | None, Table | None]:
@@ -96,13 +115,16 @@ def _name_columns(table: Table, headers: Iterable[Sequence[str]]) -> Table:
     return table if table.has_names or names is None else table.renamed(names)
 
 
-def _require_columns(columns: Columns, table: Table | None, roles: Iterable[str]) -> None:
-    """Raise InputError with each column, text or label, that a further table lacks."""
+def _require_columns(columns: Columns, table: Table | None, *, labels: bool) -> None:
+    """Raise InputError with each text column, and label column with `labels`, that a further table lacks."""
+    flags = dict.fromkeys(columns.texts.fields, "--text-column")
+    flags |= {} if columns.texts.pair is None else {columns.texts.pair: "--text-pair-column"}
+    flags |= dict.fromkeys(columns.labels or (columns.label,) if labels else (), "--label-column")
     faults = ErrorList()
-    for role in roles:
+    for name, flag in flags.items():
         with faults.collect():
             if table is not None:
-                require_column(table, getattr(columns, role), f"--{role}-column")
+                require_column(table, name, flag)
     faults.raise_if_any()
 
 
@@ -179,7 +201,7 @@ def _refuse_unknown_splits(config: DataConfig, table: Table) -> None:
 
 def _possible_splits(config: DataConfig, table: Table) -> Iterator[tuple[str, dict[str, int | None]]]:
     """Yield each column of a usual name that no flag names as something else, and the split that each value means."""
-    taken = (config.text_column, config.label_column)
+    taken = (config.text_column, config.text_pair_column, config.label_column)
     for column in table.columns if config.split_column != NO_COLUMN else ():
         if column.strip().lower() in SPLIT_NAMES and column not in taken:
             yield column, _splits_by_value(table, column)

@@ -91,8 +91,8 @@ def split_table(tables: InputTables, encoder: LabelEncoder, config: DataConfig, 
     flag = assigned.flag if tables.eval is None else ""
     split = Decision("split", sizes, assigned.how, flag)
     return Splits(
-        columns.text,
-        columns.label,
+        columns.texts,
+        columns.labels or (columns.label,),
         encoder,
         train,
         validation,

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from classify.data.derived import TextColumns
 from classify.data.table import Table
 from classify.decision import Decision
 
@@ -39,16 +40,16 @@ class Splits:
     """All that a run knows of its tables before a model is loaded.
 
     `targets` are those of all rows of `--data`, in splits or not, and `labelled` whether a row has one. `unlabelled`
-    are rows to predict at the end, by the name of their file; `in_training` the indices of validation and test rows whose text is in the training split, too.
-    `assignment` is the split of each row of `--data` as an index into `SPLITS`, -1 for none; None where the splits are
-    separate tables.
+    are rows to predict at the end, by the name of their file; `in_training` the indices of validation and test rows
+    whose text is in the training split, too. `assignment` is the split of each row of `--data` as an index into
+    `SPLITS`, -1 for none; None where the splits are separate tables.
 
     `folds` (len(train),) is the fold of each training row in cross-validation, else None. With folds nothing is held
     back: the validation split is the training split, and its logits come from models that were trained without the row.
     """
 
-    text_column: str
-    label_column: str
+    texts: TextColumns
+    label_columns: tuple[str, ...]
     encoder: LabelEncoder
     train: Split
     validation: Split
@@ -61,6 +62,16 @@ class Splits:
     in_training: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     assignment: npt.NDArray[np.int8] | None = None
     folds: Rows | None = None
+
+    @property
+    def text_column(self) -> str:
+        """Return the column that holds all of a row's text."""
+        return self.texts.whole
+
+    @property
+    def label_column(self) -> str:
+        """Return the column of the labels; of several columns, their names."""
+        return ",".join(self.label_columns)
 
     @property
     def labels(self) -> list[str]:
@@ -97,7 +108,8 @@ class Splits:
         digest = hashlib.sha256("\0".join(self.labels).encode())
         for split in (self.train, self.validation, self.test):
             if split is not None:
-                digest.update(split.table.digest(self.text_column).encode())
+                for column in self.texts.inputs:
+                    digest.update(split.table.digest(column).encode())
                 digest.update(split.rows.tobytes() + split.targets.tobytes())
         if self.folds is not None:
             digest.update(self.folds.tobytes())

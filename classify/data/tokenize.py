@@ -191,9 +191,18 @@ def load_tokenizer(folder: str) -> Any:
     return tokenizer
 
 
-def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int, *, digest: str | None = None) -> Tokens:
-    """Tokenise texts. With their `digest` (see `Table.digest`) the ids are cached."""
-    return Tokens(_tokenize(tokenizer, texts, digest), find_template(tokenizer), max_length)
+def tokenize(
+    tokenizer: Any,
+    texts: Sequence[str],
+    max_length: int,
+    *,
+    digest: str | None = None,
+    second: Sequence[str] | None = None,
+) -> Tokens:
+    """Tokenise texts, or pairs with their `second` texts. With a `digest` (see `Table.digest`) the ids are cached."""
+    first = _tokenize(tokenizer, texts, digest)
+    other = None if second is None else _tokenize(tokenizer, second, None)
+    return Tokens(first, find_template(tokenizer, pairs=second is not None), max_length, other)
 
 
 def tokenize_columns(tokenizer: Any, table: Table, columns: Sequence[str], max_length: int) -> Tokens:

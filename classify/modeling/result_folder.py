@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from classify.data.derived import TextColumns
 from classify.data.files import atomic_dir, write_json
 from classify.errors import InputError
 from classify.modeling import safetensors_file
@@ -52,6 +53,12 @@ def read_settings(folder: str) -> dict[str, Any]:
     except ValueError as error:
         raise InputError(f"--model {folder}: model.safetensors {error}; copy the folder again.") from None
     return settings
+
+
+def trained_texts(settings: dict[str, Any]) -> TextColumns:
+    """Return the text columns that the model of these settings was trained on."""
+    fields = settings.get("text_fields") or [settings["text_column"]]
+    return TextColumns(tuple(fields), settings.get("text_pair_column"), settings.get("text_column_delimiter", " "))
 
 
 def labels_of(folder: str) -> list[str]:

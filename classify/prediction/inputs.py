@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from classify.data.columns import find_text_column
+from classify.data.columns import find_text_columns
+from classify.data.derived import TextColumns
 from classify.data.files import why_not_writable
 from classify.data.formats.base import ReadOptions
 from classify.data.formats.registry import read_table
@@ -13,22 +14,29 @@ from classify.data.table import Table
 from classify.errors import InputError
 from classify.evaluation.predictions_file import check_columns_free
 from classify.launch import launcher
-from classify.modeling.result_folder import labels_of, read_settings
+from classify.modeling.result_folder import labels_of, read_settings, trained_texts
 from classify.tasks.registry import trained_task
 
 
 def check_prediction(
-    model: str, data: str, out: str, text_column: str | None, reading: ReadOptions | None = None
-) -> tuple[Table, str]:
-    """Validate all inputs; return the table to predict and its text column. Raises InputError."""
+    model: str,
+    data: str,
+    out: str,
+    text_column: str | None,
+    reading: ReadOptions | None = None,
+    pair_column: str | None = None,
+) -> tuple[Table, TextColumns]:
+    """Validate all inputs; return the table to predict and its text columns. Raises InputError."""
     settings = read_settings(model)
-    trained_on = (settings["text_column"],)
-    table = read_table(data, options=replace(reading or ReadOptions(), columns=trained_on))
-    column = find_text_column(table, text_column, settings["text_column"])
-    check_columns_free(table, trained_task(settings.get("task"), labels_of(model)).prediction_columns())
+    trained = trained_texts(settings)
+    table = read_table(data, options=replace(reading or ReadOptions(), columns=trained.named))
+    texts = find_text_columns(table, trained, text_column, pair_column)
+    table = texts.derive(table)
+    texts.require_both(table)
+    check_columns_free(table, trained_task(settings, labels_of(model)).prediction_columns())
     if launcher.checks_folders():  # other machines may lack the folder; they do not write
         _check_out(Path(out), out, data)
-    return table, column
+    return table, texts
 
 
 def _check_out(path: Path, out: str, data: str) -> None:

@@ -14,9 +14,10 @@ import numpy.typing as npt
 from classify.config.fields import describe
 from classify.data.columns import empty_texts
 from classify.data.coverage import check_ids, note_unknown
+from classify.data.derived import TextColumns
 from classify.data.languages import note_new_languages, sample_rows
 from classify.data.table import Table
-from classify.data.tokenize import Tokens, load_tokenizer, padding_id, tokenize
+from classify.data.tokenize import Tokens, load_tokenizer, padding_id, tokenize, tokenize_columns
 from classify.distributed.process_group import start
 from classify.distributed.world import World
 from classify.evaluation.inference import compute_logits
@@ -26,7 +27,7 @@ from classify.launch.device_plan import plan_here
 from classify.modeling.classifier import Classifier
 from classify.modeling.loading import load_trained, quiet_libraries
 from classify.modeling.precision import for_prediction
-from classify.modeling.result_folder import fingerprint, labels_of, read_settings
+from classify.modeling.result_folder import fingerprint, labels_of, read_settings, trained_texts
 from classify.modeling.verify_packing import verify_packing
 from classify.tasks.base import Task
 from classify.tasks.registry import trained_task
@@ -60,29 +61,30 @@ class Predictor:
         """Return the class names, by class index."""
         return self.task.labels
 
-    def probabilities(self, texts: Iterable[str]) -> npt.NDArray[np.float64]:
-        """Return probabilities (len(texts), classes), with the preprocessing of training.
+    def probabilities(self, texts: Iterable[Any]) -> npt.NDArray[np.float64]:
+        """Return probabilities (len(texts), classes), or scores (len(texts), 1), with the preprocessing of training.
 
-        Raises TypeError if a text is not a string, ValueError if the predictor is closed.
+        `texts` are strings, or tuples of two where the model was trained on text pairs. Raises TypeError for anything
+        else, ValueError if the predictor is closed.
         """
         if self.world.closed:
             raise ValueError(f"{self.folder}: the classifier is closed; load it again.")
-        texts = _as_texts(texts)
-        if not texts:
+        first, second = _as_pairs(texts) if self.texts.pair is not None else (_as_texts(texts), None)
+        if not first:
             return np.zeros((0, len(self.labels)))
-        return self.predict_tokens(self.tokenize(texts))
+        return self.predict_tokens(tokenize(self.tokenizer, first, self.settings["max_length"], second=second))
 
-    def tokenize(self, texts: Sequence[str], digest: str | None = None) -> Tokens:
-        """Tokenise texts; with their `digest` the ids are cached, see `classify.data.tokenize`.
+    @property
+    def texts(self) -> TextColumns:
+        """Return the columns that it was trained on."""
+        return trained_texts(self.settings)
+
+    def predict_tokens(self, tokens: Tokens) -> npt.NDArray[np.float64]:
+        """Return probabilities (len(tokens), classes) of tokenised texts, at least one.
 
         Raises InputError if the tokenizer does not match the model.
         """
-        tokens = tokenize(self.tokenizer, texts, self.settings["max_length"], digest=digest)
         check_ids(tokens, self.tokenizer, self.classifier.model.get_input_embeddings(), self.folder)
-        return tokens
-
-    def predict_tokens(self, tokens: Tokens) -> npt.NDArray[np.float64]:
-        """Return probabilities (len(tokens), classes) of tokenised texts, at least one."""
         rows = np.arange(len(tokens))
         with self._preparing:  # threads share the classifier; the first call prepares it
             if not self._is_ready:
@@ -107,6 +109,17 @@ def _as_texts(texts: Iterable[str]) -> list[str]:
     return listed
 
 
+def _as_pairs(pairs: Iterable[Any]) -> tuple[list[str], list[str]]:
+    """Return the first and the second texts of pairs. Raises TypeError for anything else."""
+    listed = [] if isinstance(pairs, str) else list(pairs)
+    for index, pair in enumerate(listed):
+        if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
+            raise TypeError(f"texts must be a list of pairs of strings. Got {describe(pair)} at index {index} instead.")
+    if isinstance(pairs, str):
+        raise TypeError(f"texts must be a list of pairs of strings. Got the string {pairs!r} instead.")
+    return _as_texts(pair[0] for pair in listed), _as_texts(pair[1] for pair in listed)
+
+
 def start_world(use_cpu: bool) -> World:
     """Set up the device of this process and, behind a launcher, the process group."""
     return start(plan_here(use_cpu, local_rank=-1, strategy="auto" if launcher.is_launched() else "none"))
@@ -121,7 +134,7 @@ def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "aut
     quiet_libraries()
     with launcher.forward_errors(lambda: start_world(use_cpu)):
         settings = read_settings(folder)
-        task = trained_task(settings.get("task"), labels_of(folder))
+        task = trained_task(settings, labels_of(folder))
         tokenizer = load_tokenizer(folder)
         classifier = load_trained(Path(folder), pad_token_id=padding_id(tokenizer))
     world = start_world(use_cpu)
@@ -138,15 +151,14 @@ def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "aut
 
 
 def predict_table(
-    predictor: Predictor, table: Table, text_column: str, out: Path, *, escape_formulas: bool = False
+    predictor: Predictor, table: Table, texts: TextColumns, out: Path, *, escape_formulas: bool = False
 ) -> list[str]:
     """Write a table that `check_prediction` accepted with its predictions, in file order; return notes for the user.
 
     A collective; the main process writes. Raises InputError if the processes read different tables.
     """
-    digest = table.digest(text_column)
-    predictor.world.check_same({"data": digest})
-    tokens = predictor.tokenize(table.as_dataset()[text_column], digest)
+    predictor.world.check_same({"data": " ".join(map(table.digest, texts.inputs))})
+    tokens = tokenize_columns(predictor.tokenizer, table, texts.inputs, predictor.settings["max_length"])
     probabilities = predictor.predict_tokens(tokens)
     if predictor.world.is_main:
         write_predictions(
@@ -159,15 +171,15 @@ def predict_table(
         )
     predictor.world.barrier()
     notes = [f"{table.path} {note}" for note in table.notes]
-    trained_on = predictor.settings["text_column"]
-    if text_column != trained_on:
-        notes.append(f"texts are from column {text_column!r}; the model was trained on column {trained_on!r}")
+    if texts != predictor.texts:
+        names, before = (", ".join(map(repr, one.named)) for one in (texts, predictor.texts))
+        notes.append(f"texts are from column {names}; the model was trained on column {before}")
     if not table.has_names:
         notes.append(f"{table.path} has no header; its first row was predicted, too")
     sample = sample_rows(np.arange(len(table)), seed=0)
     more = (
-        empty_texts(table, text_column),
+        empty_texts(table, texts.whole),
         note_unknown(tokens, predictor.tokenizer),
-        note_new_languages(table.take(text_column, sample), predictor.settings.get("languages")),
+        note_new_languages(table.take(texts.whole, sample), predictor.settings.get("languages")),
     )
     return [*notes, *(note for note in more if note is not None)]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from classify.data.content import column_stats
 from classify.data.reading import InputTables
@@ -37,8 +38,12 @@ def recognize(tables: InputTables) -> Task:
     return SingleLabel.of(tables)
 
 
-def trained_task(name: str | None, labels: Sequence[str]) -> Task:
-    """Return the task of a result folder; the default is one label per row. Raises InputError for unknown tasks."""
+def trained_task(settings: Mapping[str, Any], labels: Sequence[str]) -> Task:
+    """Return the task of a result folder, from its classify.json; the default is one label per row.
+
+    Raises InputError for unknown tasks.
+    """
+    name = settings.get("task")
     if name is not None and name not in TASKS:
         raise InputError(
             f"classify.json: expected the task {', '.join(TASKS)}. Got {name!r} instead; predict with the version that "

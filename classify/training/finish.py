@@ -233,7 +233,7 @@ def _write_model(results: Results) -> None:
     settings = {
         "format": FORMAT,
         "task": results.task.name,
-        "text_column": results.splits.text_column,
+        **results.splits.texts.as_settings(),
         "max_length": context.data.max_length,
         "languages": results.context.inputs.languages.shares,
         "long_text": "truncate",

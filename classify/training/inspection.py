@@ -49,16 +49,17 @@ def inspect_run(config: RunConfig) -> Report:
     splits, cap = inputs.splits, inputs.model.max_length
     report = inspect.inspect_splits(splits, listed=_LISTED)
     tokenizer = load_tokenizer(inputs.model)
-    column = splits.text_column
     with ThreadPoolExecutor(1) as beside:  # the tokenizer works without the GIL
-        task = beside.submit(tokenize_columns, tokenizer, splits.train.table, [column], cap)
+        task = beside.submit(tokenize_columns, tokenizer, splits.train.table, splits.texts.inputs, cap)
         inspect.inspect_sample(report, splits, config.training.seed)
         report.languages = inputs.languages.among_detected
         tokens = task.result()
     inspect.count_tokens(report, splits, tokens, config.data.max_length, cap, tokenizer.unk_token_id)
     try:
         model = inputs.config.model
-        note = check_coverage(splits.train, column, tokens, tokenizer, model, named=inputs.config.names_model)
+        note = check_coverage(
+            splits.train, splits.text_column, tokens, tokenizer, model, named=inputs.config.names_model
+        )
     except InputError as error:
         report.notes += error.faults
         return report

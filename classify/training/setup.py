@@ -135,11 +135,12 @@ def tokenize_tables(inputs: RunInputs) -> TokenizedData:
     """
     splits, requested = inputs.splits, inputs.config.data.max_length
     tokenizer = load_tokenizer(inputs.model)
-    column, train = splits.text_column, splits.train
-    cap = inputs.model.max_length
-    full = {table.path: tokenize_columns(tokenizer, table, [column], cap) for table in splits.tables}
+    train, cap = splits.train, inputs.model.max_length
+    full = {table.path: tokenize_columns(tokenizer, table, splits.texts.inputs, cap) for table in splits.tables}
     named = inputs.config.names_model
-    note = check_coverage(train, column, full[train.table.path], tokenizer, inputs.config.model, named=named)
+    note = check_coverage(
+        train, splits.text_column, full[train.table.path], tokenizer, inputs.config.model, named=named
+    )
     if note is not None and launcher.is_main_process():
         log(f"note: {note}")
     lengths = full[train.table.path].full_lengths[train.rows]

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from classify.config.schema import DataConfig
-from classify.data.columns import find_columns, find_text_column
+from classify.data.columns import find_columns, find_text_columns
+from classify.data.derived import TextColumns
 from classify.data.formats.registry import read_table
 from classify.data.labels import find_labels
 from classify.data.reading import read_tables
@@ -135,12 +136,15 @@ def test_the_cap_comes_after_the_labels(tmp_path: Path) -> None:
 
 
 def test_a_text_column_for_prediction(tmp_path: Path) -> None:
-    assert find_text_column(table(tmp_path, "id,mail\n1,x\n"), None, "mail") == "mail"
-    assert find_text_column(table(tmp_path, "anything\nx\n"), None, "mail") == "anything"
-    assert find_text_column(table(tmp_path, "id,E-Mail text\n1,x\n"), None, "e_mail_text") == "E-Mail text"
+    assert find_text_columns(table(tmp_path, "id,mail\n1,x\n"), TextColumns(("mail",)), None, None).whole == "mail"
+    assert find_text_columns(table(tmp_path, "anything\nx\n"), TextColumns(("mail",)), None, None).whole == "anything"
+    assert (
+        find_text_columns(table(tmp_path, "id,E-Mail text\n1,x\n"), TextColumns(("e_mail_text",)), None, None).whole
+        == "E-Mail text"
+    )
     for other in ("id,message\n1,I lost my card\n", "number\nT-10301\n"):
         with pytest.raises(InputError, match=r"no column 'mail', which the model was trained on.*--text-column"):
-            find_text_column(table(tmp_path, other), None, "mail")
+            find_text_columns(table(tmp_path, other), TextColumns(("mail",)), None, None)
 
 
 def test_nan_among_numbers_has_one_place(tmp_path: Path) -> None:

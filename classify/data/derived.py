@@ -1,0 +1,98 @@
+"""Columns that are computed from others: texts that are read together, and labels that are spread over columns."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from classify.data.table import Table
+from classify.data.text_hashes import EMPTY
+from classify.errors import InputError
+
+# Between the two texts of a pair, where both are looked at as one: duplicates, language, the baseline's words.
+PAIR_SEPARATOR = "\n"
+
+
+@dataclass(frozen=True)
+class TextColumns:
+    """The columns of a row's text, or of its two texts.
+
+    `fields` are joined by `delimiter` to the first text; `pair` is the column of the second one.
+    """
+
+    fields: tuple[str, ...]
+    pair: str | None = None
+    delimiter: str = " "
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Return the columns of the file."""
+        return self.fields if self.pair is None else (*self.fields, self.pair)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Return the columns that the tokenizer reads: one, or two for pairs."""
+        first = self.fields[0] if len(self.fields) == 1 else _joined_name(self.fields)
+        return (first,) if self.pair is None else (first, self.pair)
+
+    @property
+    def whole(self) -> str:
+        """Return the column that holds all of a row's text."""
+        return self.inputs[0] if self.pair is None else _joined_name(self.named)
+
+    def derive(self, table: Table) -> Table:
+        """Add the columns that are not in the file."""
+        for name, sources, delimiter in (
+            (self.inputs[0], self.fields, self.delimiter),
+            (self.whole, self.inputs, PAIR_SEPARATOR),
+        ):
+            if not table.has(name):
+                cells = zip(*map(table.column, sources), strict=True)
+                table = table.with_derived(name, (delimiter.join(filter(None, texts)) for texts in cells))
+        return table
+
+    def require_both(self, table: Table) -> None:
+        """Raise InputError where one text of a pair is empty."""
+        if self.pair is None:
+            return
+        first, second = (table.text_hashes(name) == EMPTY for name in self.inputs)
+        for name, rows in ((self.inputs[0], first & ~second), (self.pair, second & ~first)):
+            if rows.any():
+                raise InputError(
+                    f"{table.where(np.flatnonzero(rows).tolist())}: column {name!r} is empty; expected two texts in "
+                    "each row. Fill it in, or leave such rows out."
+                )
+
+    def as_settings(self) -> dict[str, Any]:
+        """Return the entries of classify.json; `text_column` alone where a row has one text of one column."""
+        settings: dict[str, Any] = {"text_column": ",".join(self.fields)}
+        if len(self.fields) > 1:
+            settings |= {"text_fields": list(self.fields), "text_column_delimiter": self.delimiter}
+        return settings if self.pair is None else {**settings, "text_pair_column": self.pair}
+
+
+def join_labels(table: Table, names: Sequence[str], name: str, separator: str) -> Table:
+    """Add a column with the names of those columns that hold 1 in a row. Raises InputError for other cells."""
+    marks = []
+    for source in names:
+        values, numbers = table.values(source)
+        stripped = [value.strip() for value in values]
+        wrong = [place for place, value in enumerate(stripped) if value not in ("0", "1")]
+        if wrong:
+            rows = np.flatnonzero(np.isin(numbers, wrong)).tolist()
+            raise InputError(
+                f"{table.where(rows)}: column {source!r} holds {values[wrong[0]]!r}; expected 0 or 1, as in each of "
+                "several label columns."
+            )
+        marks.append(np.array([value == "1" for value in stripped], dtype=bool)[numbers])
+    rows_of = np.stack(marks, axis=1) if marks else np.zeros((len(table), 0), dtype=bool)
+    cells = (separator.join(itertools.compress(names, row)) for row in rows_of.tolist())
+    return table.with_derived(name, cells)
+
+
+def _joined_name(names: Sequence[str]) -> str:
+    return " + ".join(names)
