@@ -76,9 +76,10 @@ class DataConfig:
         "--label-column-name",
         metavar="COLUMN",
     )
-    task: Literal["auto", "single"] = option(
+    task: Literal["auto", "single", "multi", "regression"] = option(
         "auto",
-        "single: each label value is a class; auto: refuse lists and scores, which suggest another task",
+        "single: each label value is a class; multi: any number of labels per row; regression: labels are scores "
+        "(default: by the content of the label column)",
         "--task",
     )
     encoding: str | None = option(None, "encoding of the tables, e.g. gb18030 (default: auto-detected)", "--encoding")
@@ -336,9 +337,10 @@ class TrainingConfig(OutputConfig, DeviceConfig):
         "--keep",
         learning=True,
     )
-    metric_for_best_model: Literal["macro_f1", "accuracy", "loss"] = option(
-        "macro_f1",
-        "validation score that selects the best weights",
+    metric_for_best_model: str | None = option(
+        None,
+        "validation score that selects the best weights, or loss (default: macro_f1; average_precision for several "
+        "labels, pearson for scores)",
         "--metric-for-best-model",
         learning=True,
     )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from classify.data.dialect import is_number
+from classify.data.label_lists import are_lists
 from classify.data.table import Table
 
 # Rows of the sample.
@@ -112,17 +112,8 @@ class ColumnStats:
 
     @functools.cached_property
     def is_list(self) -> bool:
-        """Return whether the values are lists of classes such as "a,b" or "a|b": repeated parts, some rows with two."""
-        parts = [re.split(r"[,|;] ?", value) for value in self.values]
-        several = sum(len(one) > 1 for one in parts)
-        counts = Counter(part for one in parts for part in one)
-        return (
-            several > len(parts) / 100
-            and len(counts) <= len(parts) / _ROWS_A_CLASS
-            and len(counts) < self.distinct
-            and max(map(len, counts)) <= _LONGEST_CLASS
-            and max(len(part.split()) for part in counts) <= 3
-        )
+        """Return whether the values are lists of classes such as "a,b" or "a|b"."""
+        return are_lists(self.values)
 
     @property
     def example(self) -> str:

@@ -190,7 +190,7 @@ def find_labels(
             f"{table.path}: expected at least 2 rows for some class. Got {rows} rows with as many different values "
             f"in column {label_column!r} instead; name another column with --label-column."
         )
-    return sorted(names, key=_label_order)
+    return sorted(names, key=label_order)
 
 
 def class_counts(table: Table, column: str, classes: ClassNames) -> dict[str, int]:
@@ -232,15 +232,20 @@ def label_ids(
     for number, name in enumerate(named):
         if name is not None and name not in index:
             faults.setdefault(name, []).extend(np.flatnonzero(numbers == number).tolist())
-    if faults:
+    refuse_unknown(faults, table, labels, known_from)
+    return np.array([index[name] for name in named], dtype=np.int64)[numbers]
+
+
+def refuse_unknown(rows_of: Mapping[str, list[int]], table: Table, labels: Sequence[str], known_from: str) -> None:
+    """Raise InputError naming labels that `known_from` does not have, with their rows."""
+    if rows_of:
         raise InputError(
             *(
                 f"{table.where(rows)}: the label {name!r} is in no row of {known_from}; expected one of "
                 f"{', '.join(map(repr, labels[:10]))}{' ...' if len(labels) > 10 else ''}."
-                for name, rows in list(faults.items())[:5]
+                for name, rows in list(rows_of.items())[:5]
             )
         )
-    return np.array([index[name] for name in named], dtype=np.int64)[numbers]
 
 
 def case_variants(labels: list[str]) -> list[tuple[str, str]]:
@@ -280,7 +285,8 @@ def has_label(table: Table, column: str, classes: ClassNames) -> npt.NDArray[np.
     return np.array([classes.of(value) is not None for value in values], dtype=bool)[numbers]
 
 
-def _label_order(name: str) -> tuple[int, float, str]:
+def label_order(name: str) -> tuple[int, float, str]:
+    """Return a key that sorts numbers first, by value, then names."""
     try:
         number = float(name)
     except ValueError:

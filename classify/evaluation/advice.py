@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from classify.evaluation.baseline import Baseline, MajorityBaseline
@@ -21,11 +20,12 @@ _CALMER = "a lower --learning-rate, more warmup_steps (--config)"
 
 @dataclass(frozen=True)
 class TrainingLoss:
-    """Mean training loss of the first and the last epoch (nats per row), and the number of epochs."""
+    """Mean training loss of the first and the last epoch, the number of epochs, and the loss of not reading texts."""
 
     first: float
     last: float
     epochs: float
+    chance: float
 
 
 def notes(
@@ -45,7 +45,7 @@ def notes(
     """
     lines = [] if baseline is None else beside_baseline(score, part, baseline, metric)
     lines += one_answer(score, part) or [*beside_majority(score, majority), *missed_classes(score, balanced=balanced)]
-    lines += loss_not_falling(loss.first, loss.last, classes=len(score.per_class), epochs=loss.epochs)
+    lines += loss_not_falling(loss)
     return lines + too_few_rows(score, part)
 
 
@@ -116,20 +116,16 @@ def one_answer(score: Scores, part: str) -> list[str]:
     ]
 
 
-def loss_not_falling(first: float, last: float, *, classes: int, epochs: float) -> list[str]:
-    """Warn if the training loss rose, or stayed at log(classes), the loss of equal probabilities.
-
-    That value holds for any class weights and label smoothing.
-    """
-    guessing = math.log(classes)
-    if epochs >= 1 and last >= guessing and last > first - _RISE:
+def loss_not_falling(loss: TrainingLoss) -> list[str]:
+    """Warn if the training loss rose, or stayed at that of a model that does not look at the texts."""
+    if loss.epochs >= 1 and loss.last >= loss.chance and loss.last > loss.first - _RISE:
         return [
-            f"training diverged or hardly began: the last epoch's loss is {last:.3f}, no lower than guessing among "
-            f"{classes} classes ({guessing:.3f}); try {_CALMER} or more --epochs"
+            f"training diverged or hardly began: the last epoch's loss is {loss.last:.3f}, no lower than guessing "
+            f"({loss.chance:.3f}); try {_CALMER} or more --epochs"
         ]
-    if last > first + _RISE:
+    if loss.last > loss.first + _RISE:
         return [
-            f"training diverged: the loss rose from {first:.3f} in the first epoch to {last:.3f} in the last; "
-            f"try {_CALMER}"
+            f"training diverged: the loss rose from {loss.first:.3f} in the first epoch to {loss.last:.3f} in the "
+            f"last; try {_CALMER}"
         ]
     return []

@@ -1,4 +1,4 @@
-"""Baselines: the majority class, and logistic regression on TF-IDF of words and character n-grams."""
+"""Baselines: the most frequent label, and a linear model on TF-IDF of words and character n-grams."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from classify.data.split_rows import cap_rows
 
-NAME = "tfidf-logreg"
+LOGREG, RIDGE = "tfidf-logreg", "tfidf-ridge"
 MAX_ROWS = 20_000
 MAX_CLASSES = 100
 # Classes times features; the solver takes 200 bytes for each.
@@ -29,11 +29,12 @@ class Baseline:
     metrics: dict[str, float]
     rows: int
     seconds: float
+    name: str = LOGREG
     predicted: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0), repr=False, compare=False)
 
     def as_json(self) -> dict[str, Any]:
         """Return the entry of metrics.json."""
-        return {"name": NAME, **self.metrics, "seconds": self.seconds, "rows": self.rows}
+        return {"name": self.name, **self.metrics, "seconds": self.seconds, "rows": self.rows}
 
 
 @dataclass(frozen=True)
@@ -48,42 +49,62 @@ class MajorityBaseline:
         return {"label": self.label, **self.metrics}
 
 
+class Estimator(Protocol):
+    """A linear model of scikit-learn, or a composition of them."""
+
+    def fit(self, features: Any, targets: Any) -> Any:
+        """Fit on sparse features (rows, width)."""
+        ...
+
+    def predict(self, features: Any) -> npt.NDArray[Any]:
+        """Return the predictions, in the form of the targets."""
+        ...
+
+
 def fit_baseline(
     texts: Sequence[str],
-    targets: npt.NDArray[np.int64],
+    targets: npt.NDArray[Any],
     held_out_texts: Sequence[str],
-    held_out_targets: npt.NDArray[np.int64],
+    held_out_targets: npt.NDArray[Any],
     seed: int,
     metrics: Callable[[Any, Any], dict[str, float]],
+    *,
+    estimator: Estimator | None = None,
+    strata: npt.NDArray[np.int64] | None = None,
+    outputs: int | None = None,
+    name: str = LOGREG,
 ) -> Baseline:
     """Fit on training texts and compute `metrics` of predictions and targets on held-out texts.
 
-    Above 20,000 rows or 100 classes it is fitted on a stratified sample of 20,000 rows. MAX_WEIGHTS caps the number
-    of features; the most frequent are kept. Raises ValueError if the texts have no words.
+    The `estimator` is a logistic regression by default. Above 20,000 rows or 100 `outputs` (default: the classes in
+    `targets`) it is fitted on a sample of 20,000 rows, stratified by `strata` (default: `targets`). MAX_WEIGHTS caps
+    the number of features; the most frequent are kept. Raises ValueError if the texts have no words.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline, make_union
+    from sklearn.pipeline import make_union
 
     begin = time.perf_counter()
-    if len(np.unique(targets)) == 1:  # the others of a fold are all of one class
-        predicted = np.full_like(held_out_targets, targets[0])
-        return Baseline(metrics(predicted, held_out_targets), len(texts), time.perf_counter() - begin, predicted)
+    if (targets == targets[0]).all():  # the others of a fold are all alike
+        predicted = np.repeat(targets[:1], len(held_out_targets), axis=0)
+        return Baseline(metrics(predicted, held_out_targets), len(texts), time.perf_counter() - begin, name, predicted)
+    strata = targets if strata is None else strata
+    outputs = len(np.unique(targets)) if outputs is None else outputs
     rows = np.arange(len(texts))
-    if len(rows) > MAX_ROWS or len(np.unique(targets)) > MAX_CLASSES:
-        rows = cap_rows(targets, rows, MAX_ROWS, seed=seed)
-    most = MAX_WEIGHTS // (2 * len(np.unique(targets)))
+    if len(rows) > MAX_ROWS or outputs > MAX_CLASSES:
+        rows = cap_rows(strata, rows, MAX_ROWS, seed=seed)
+    most = MAX_WEIGHTS // (2 * outputs)
     features = make_union(
         TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, dtype=np.float32, max_features=most),
         TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True, dtype=np.float32, max_features=most),
     )
-    model = make_pipeline(features, LogisticRegression(C=10))
+    model = estimator or LogisticRegression(C=10)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # not converged, many classes: not actionable
-        model.fit([texts[row] for row in rows.tolist()], targets[rows])
+        model.fit(features.fit_transform([texts[row] for row in rows.tolist()]), targets[rows])
     blocks = [held_out_texts[start : start + _BLOCK] for start in range(0, len(held_out_texts), _BLOCK)]
-    predicted = np.concatenate([model.predict(block) for block in blocks])
-    return Baseline(metrics(predicted, held_out_targets), len(rows), time.perf_counter() - begin, predicted)
+    predicted = np.concatenate([model.predict(features.transform(block)) for block in blocks])
+    return Baseline(metrics(predicted, held_out_targets), len(rows), time.perf_counter() - begin, name, predicted)
 
 
 def cross_validate_baseline(
@@ -104,4 +125,5 @@ def cross_validate_baseline(
         parts.append(fit(chosen[0], targets[train], chosen[1], targets[held_out]))
         predicted[held_out] = parts[-1].predicted
     seconds = sum(part.seconds for part in parts)
-    return Baseline(metrics(predicted, targets), min(part.rows for part in parts), seconds, predicted)
+    rows = min(part.rows for part in parts)
+    return Baseline(metrics(predicted, targets), rows, seconds, parts[0].name, predicted)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from classify.evaluation.metrics import Array, cross_entropy, softmax
+from classify.evaluation.metrics import Array, binary_cross_entropy, cross_entropy, sigmoid, softmax
 
 _BINS = 15
 _RESAMPLES = 1000
@@ -24,29 +24,48 @@ _BOUNDS = (-3.0, 5.0)
 
 
 @dataclass(frozen=True)
-class Calibration:
-    """Scale and shift (outputs,) of the logits, and scores of the probabilities `before` and `after`."""
+class Rescaling:
+    """Scale and shift (outputs,) of the logits."""
 
     scale: npt.NDArray[np.float32]
     shift: npt.NDArray[np.float32]
+
+    def apply(self, logits: Array) -> npt.NDArray[np.float32]:
+        """Return the logits (rows, outputs) of the changed output layer."""
+        rescaled: npt.NDArray[np.float32] = logits * self.scale + self.shift
+        return rescaled
+
+    @property
+    def temperature(self) -> float | None:
+        """Return the number by which all logits are divided, if that is all."""
+        same = bool((self.scale == self.scale[0]).all() and not self.shift.any())
+        return 1 / float(self.scale[0]) if same else None
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The change of the output layer, and scores of the probabilities `before` and `after`."""
+
+    rescaling: Rescaling
     before: Mapping[str, Any]
     after: Mapping[str, Any]
 
-    def apply(self, logits: Array) -> npt.NDArray[np.float32]:
-        """Return calibrated logits (rows, outputs)."""
-        calibrated: npt.NDArray[np.float32] = logits * self.scale + self.shift
-        return calibrated
-
     def line(self, rows: str) -> str:
         """Return a line for the terminal; `rows` names the rows it was fitted on."""
+        temperature = self.rescaling.temperature
+        fitted = "one scale and shift per label" if temperature is None else f"temperature {temperature:.3g}"
         return (
-            f"calibration: temperature {1 / float(self.scale[0]):.3g} (fitted on {rows}; log loss "
-            f"{self.before['log_loss']:.3f} before, {self.after['log_loss']:.3f} after; --calibrate none)"
+            f"calibration: {fitted} (fitted on {rows}; log loss {self.before['log_loss']:.3f} before, "
+            f"{self.after['log_loss']:.3f} after; --calibrate none)"
         )
 
     def as_json(self) -> dict[str, Any]:
         """Return the entry of metrics.json."""
-        return {"temperature": 1 / float(self.scale[0]), "before": dict(self.before), "after": dict(self.after)}
+        temperature = self.rescaling.temperature
+        fitted: dict[str, Any] = {"temperature": temperature}
+        if temperature is None:
+            fitted = {"scale": self.rescaling.scale.tolist(), "shift": self.rescaling.shift.tolist()}
+        return {**fitted, "before": dict(self.before), "after": dict(self.after)}
 
 
 def fit_temperature(logits: Array, targets: Array) -> float:
@@ -64,6 +83,38 @@ def fit_temperature(logits: Array, targets: Array) -> float:
         return len(targets) * cross_entropy(scaled, targets) + 0.5 * (log_temperature / _SPREAD) ** 2
 
     return float(np.exp(minimize_scalar(loss, bounds=_BOUNDS, method="bounded").x))
+
+
+def fit_scale_and_shift(logits: Array, targets: Array) -> tuple[float, float]:
+    """Return scale and shift of the logits (rows,) with the lowest log loss, for targets 0 or 1 (rows,).
+
+    Platt, 1999, "Probabilistic Outputs for Support Vector Machines", section 2, with a normal prior on the logarithm
+    of the scale and on the shift in place of changed targets.
+    """
+    from scipy.optimize import minimize
+
+    logits, targets = logits.astype(np.float64), targets.astype(np.float64)
+
+    def loss(parameters: Array) -> tuple[float, Array]:
+        scale, shift = np.exp(parameters[0]), parameters[1]
+        scaled = scale * logits + shift
+        errors = sigmoid(scaled) - targets
+        value = float(np.sum(np.logaddexp(0.0, scaled) - scaled * targets)) + 0.5 * float((parameters**2).sum())
+        return value, np.array([(errors * logits).sum() * scale, errors.sum()]) + parameters
+
+    fitted = minimize(loss, np.zeros(2), jac=True, bounds=[_BOUNDS, (-10, 10)]).x
+    return float(np.exp(fitted[0])), float(fitted[1])
+
+
+def binary_scores(logits: Array, targets: Array, seed: int) -> dict[str, Any]:
+    """Return log loss, Brier score and expected calibration error of logits (n,) of targets 0 or 1 (n,)."""
+    probabilities = sigmoid(logits)
+    return {
+        "log_loss": binary_cross_entropy(logits, targets),
+        "brier": float(np.mean((probabilities - targets) ** 2)),
+        "ece": calibration_error(probabilities, targets.astype(np.float64)),
+        "ece_interval": list(_interval(probabilities, targets.astype(np.float64), seed)),
+    }
 
 
 def probability_scores(logits: Array, targets: Array, seed: int) -> dict[str, Any]:

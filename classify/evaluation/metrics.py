@@ -1,4 +1,4 @@
-"""Classification metrics: accuracy, macro F1, loss and per-class scores, with 95 % intervals."""
+"""Metrics of classes and of scores, with 95 % intervals."""
 
 from __future__ import annotations
 
@@ -51,6 +51,49 @@ def softmax(logits: Array) -> Array:
     shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
     exponent = np.exp(shifted)
     return exponent / exponent.sum(axis=1, keepdims=True)
+
+
+def sigmoid(logits: Array) -> Array:
+    """Return the probability of each output of logits (n, outputs), in float64."""
+    from scipy.special import expit
+
+    return np.asarray(expit(logits.astype(np.float64)))
+
+
+def binary_cross_entropy(logits: Array, targets: Array) -> float:
+    """Return the mean over all elements of logits and targets (0 or 1), of one shape; 0 if there are none."""
+    if not targets.size:
+        return 0.0
+    logits = logits.astype(np.float64)
+    return float(np.mean(np.logaddexp(0.0, logits) - logits * targets))
+
+
+def regression_metrics(predicted: Array, targets: Array) -> dict[str, float]:
+    """Return Pearson's and Spearman's correlation (0 where one side is constant), mean squared and absolute error."""
+    from scipy.stats import rankdata
+
+    predicted, targets = predicted.astype(np.float64), targets.astype(np.float64)
+    errors = predicted - targets
+    return {
+        "pearson": _correlation(predicted, targets),
+        "spearman": _correlation(rankdata(predicted), rankdata(targets)),
+        "mse": float(np.mean(errors**2)),
+        "mae": float(np.mean(np.abs(errors))),
+    }
+
+
+def _correlation(first: Array, second: Array) -> float:
+    first, second = first - first.mean(), second - second.mean()
+    norm = float(np.sqrt((first**2).sum() * (second**2).sum()))
+    return float((first * second).sum()) / norm if norm > 0 else 0.0
+
+
+def correlation_interval(correlation: float, rows: int) -> tuple[float, float] | None:
+    """Return the 95 % interval of a correlation by Fisher's transformation (1921); None for fewer than 4 rows."""
+    if rows < 4 or abs(correlation) >= 1:
+        return None
+    middle, half = np.arctanh(correlation), 1.959964 / np.sqrt(rows - 3)
+    return float(np.tanh(middle - half)), float(np.tanh(middle + half))
 
 
 def cross_entropy(logits: Array, targets: Array) -> float:
@@ -135,8 +178,8 @@ def macro_f1_interval(targets: Array, predicted: Array, seed: int) -> tuple[floa
 
 def table(scores: Scores, width: int = 28) -> str:
     """Format the per-class table, most frequent class first, then the metrics that have an interval."""
-    name_width = min(width, max(8, *(len(name) for name in scores.per_class)))
-    lines = [f"{'':{name_width}}  precision  recall      f1   rows"]
+    name_width = min(width, max([8, *(len(name) for name in scores.per_class)]))
+    lines = [f"{'':{name_width}}  precision  recall      f1   rows"] if scores.per_class else []
     for name, values in sorted(scores.per_class.items(), key=lambda item: -item[1]["support"]):
         shown = name if len(name) <= name_width else name[: name_width - 1] + "…"
         lines.append(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
@@ -41,12 +41,15 @@ class Loss(Protocol):
 class Task(ABC):
     """The meaning of a table's labels. `labels` are the names of the model's outputs, in order.
 
-    Implementations import torch inside `loss` only: tasks are created before the arguments are validated.
+    Implementations import torch inside `loss` only: tasks are created before the arguments are validated. Metrics are
+    larger for better models, except `loss`.
     """
 
     name: ClassVar[str]
     problem_type: ClassVar[str]  # of transformers, in config.json
-    primary: ClassVar[str]  # the metric for comparing runs
+    probe: ClassVar[str]  # what `fit_head` fits
+    primary: ClassVar[str]  # the metric for comparing models, the baseline among them
+    selection: ClassVar[tuple[str, ...]]  # the metrics that may select the best weights, first the default
     share: ClassVar[str | None] = None  # the metric, if any, that is a proportion of rows
 
     def __init__(self, labels: Sequence[str]):
@@ -72,6 +75,24 @@ class Task(ABC):
     @abstractmethod
     def encode(self, table: Table, column: str, known_from: str) -> Array:
         """Return the targets (rows, ...) of a table. Raises InputError for labels that are not in `known_from`."""
+
+    @classmethod
+    def trained(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
+        """Return the task of a trained model, from its classify.json."""
+        return cls(labels)
+
+    def settings(self) -> dict[str, Any]:
+        """Return what prediction needs to know, for classify.json."""
+        return {}
+
+    def finished(self, logits: Array, targets: Array) -> Self:
+        """Return the task as predictions need it, from validation logits (rows, outputs) after `rescale`."""
+        return self
+
+    @property
+    @abstractmethod
+    def chance_loss(self) -> float:
+        """Return the loss of a model that does not look at the texts."""
 
     @abstractmethod
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
@@ -101,12 +122,19 @@ class Task(ABC):
         """Compute these metrics, loss and intervals of logits (rows, outputs); `seed` is for the intervals."""
 
     @abstractmethod
-    def calibrate(self, logits: Array, targets: Array) -> tuple[Array, Array]:
-        """Return scale and shift (outputs,) of the logits that make these rows' probabilities most likely."""
+    def similarity(self, targets: Array) -> npt.NDArray[np.float32]:
+        """Return (n, n), from 0 to 1, how alike the labels of each two rows are: the aim of contrastive steps."""
 
     @abstractmethod
-    def probability_scores(self, logits: Array, targets: Array, seed: int) -> dict[str, Any]:
-        """Return the scores of the probabilities of logits (rows, outputs); `seed` is that of an interval."""
+    def rescale(self, logits: Array, targets: Array, *, calibrate: bool) -> tuple[Array, Array] | None:
+        """Return scale and shift (outputs,) for the output layer of a finished model; None to leave it.
+
+        With `calibrate` they make the probabilities of these validation rows most likely.
+        """
+
+    @abstractmethod
+    def probability_scores(self, logits: Array, targets: Array, seed: int) -> dict[str, Any] | None:
+        """Return the scores of the probabilities of logits (rows, outputs), if any; `seed` is that of an interval."""
 
     @abstractmethod
     def majority(self, train_targets: Array, targets: Array) -> MajorityBaseline:

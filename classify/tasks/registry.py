@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,32 +9,30 @@ from classify.data.content import column_stats
 from classify.data.reading import InputTables
 from classify.errors import InputError
 from classify.tasks.base import Task
+from classify.tasks.multi_label import MultiLabel
+from classify.tasks.regression import Regression
 from classify.tasks.single_label import SingleLabel
 
-# Value of --task: each value of the label column is a class.
-SINGLE = "single"
-TASKS: dict[str, type[Task]] = {task.name: task for task in (SingleLabel,)}
+# By the value of --task.
+TASKS: dict[str, type[Task]] = {"single": SingleLabel, "multi": MultiLabel, "regression": Regression}
+_BY_NAME: dict[str, type[Task]] = {task.name: task for task in TASKS.values()}
 
 
 def recognize(tables: InputTables) -> Task:
-    """Return the task of these labels. Raises InputError for multi-label classification, regression and no fit."""
-    table, column = tables.train, tables.columns.label
-    if tables.config.task == SINGLE:
-        return SingleLabel.of(tables)
-    stats = column_stats(table, column)
-    way = "give another --label-column, or --task single to take each value as a class"
-    if stats.is_list:
-        example = next(value for value in stats.values if re.search("[,|;]", value))
-        raise InputError(
-            f"{table.path}: column {column!r} has several labels per row, e.g. {example!r}; multi-label "
-            f"classification is not supported; {way}."
-        )
-    if stats.is_score:
-        raise InputError(
-            f"{table.path}: column {column!r} holds numbers on a scale, e.g. {stats.values[0]}; regression is "
-            f"not supported; {way}."
-        )
-    return SingleLabel.of(tables)
+    """Return the task of these labels: the one that --task names, or by their content.
+
+    Raises InputError where the labels do not fit.
+    """
+    requested = tables.config.task
+    if requested != "auto":
+        if requested != "multi" and tables.columns.labels:
+            names = ", ".join(tables.columns.labels)
+            raise InputError(f"--task {requested}: --label-column names several columns: {names}; name one.")
+        return TASKS[requested].of(tables)
+    stats = column_stats(tables.train, tables.columns.label)
+    if tables.columns.labels or stats.is_list:
+        return MultiLabel.of(tables)
+    return Regression.of(tables) if stats.is_score else SingleLabel.of(tables)
 
 
 def trained_task(settings: Mapping[str, Any], labels: Sequence[str]) -> Task:
@@ -44,9 +41,9 @@ def trained_task(settings: Mapping[str, Any], labels: Sequence[str]) -> Task:
     Raises InputError for unknown tasks.
     """
     name = settings.get("task")
-    if name is not None and name not in TASKS:
+    if name is not None and name not in _BY_NAME:
         raise InputError(
-            f"classify.json: expected the task {', '.join(TASKS)}. Got {name!r} instead; predict with the version that "
-            "trained the model (see run.json)."
+            f"classify.json: expected the task {', '.join(_BY_NAME)}. Got {name!r} instead; predict with the "
+            "version that trained the model (see run.json)."
         )
-    return TASKS[name or SingleLabel.name](labels)
+    return _BY_NAME[name or SingleLabel.name].trained(labels, settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from classify.evaluation.baseline import Baseline, MajorityBaseline, fit_baselin
 from classify.evaluation.calibration import fit_temperature, probability_scores
 from classify.evaluation.metrics import Scores, classification_metrics, score_classes, softmax
 from classify.tasks.base import Array, Loss, Task
+from classify.tasks.heads import fit_standardised
 
 if TYPE_CHECKING:
     import torch
@@ -47,7 +49,9 @@ class SingleLabel(Task):
 
     name = "single_label"
     problem_type = "single_label_classification"
+    probe = "logistic regression"
     primary = "macro_f1"
+    selection = ("macro_f1", "accuracy", "loss")
     share = "accuracy"
 
     def __init__(self, labels: Sequence[str], classes: ClassNames | None = None):
@@ -78,6 +82,11 @@ class SingleLabel(Task):
         """Return the class index of each row."""
         return label_ids(table, column, self.labels, known_from, self._classes)
 
+    @property
+    def chance_loss(self) -> float:
+        """Return the cross-entropy of equal probabilities, whatever the class weights and the label smoothing."""
+        return math.log(len(self.labels))
+
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
         """Return cross-entropy with --label-smoothing-factor and --class-weights."""
         weights = balanced_weights(targets, len(self.labels)) if config.class_weights == "balanced" else None
@@ -103,8 +112,14 @@ class SingleLabel(Task):
         """Compute accuracy, macro F1, loss, and per-class scores."""
         return score_classes(logits, targets, self.labels, seed)
 
-    def calibrate(self, logits: Array, targets: Array) -> tuple[Array, Array]:
+    def similarity(self, targets: Array) -> npt.NDArray[np.float32]:
+        """Return 1 for two rows of a class, 0 for rows of two."""
+        return (targets[:, None] == targets[None, :]).astype(np.float32)
+
+    def rescale(self, logits: Array, targets: Array, *, calibrate: bool) -> tuple[Array, Array] | None:
         """Return one temperature for all classes, as scale and shift."""
+        if not calibrate:
+            return None
         scale = 1 / fit_temperature(logits, targets)
         return np.full(len(self.labels), scale, dtype=np.float32), np.zeros(len(self.labels), dtype=np.float32)
 
@@ -222,28 +237,25 @@ def fit_logistic_head(
     """
     from sklearn.linear_model import LogisticRegression
 
-    mean = features.mean(axis=0, dtype=np.float64)
-    scale = features.std(axis=0, dtype=np.float64) + 1e-6
-    standard = ((features - mean) / scale).astype(np.float32)
-    weight = np.zeros((classes, features.shape[1]))
-    bias = np.zeros(classes)
-    present = np.unique(labels)
-    if len(present) > 1:
-        strength = choose_strength(standard, labels) if strength is None else strength
-        solver = LogisticRegression(C=strength, max_iter=200, tol=1e-3)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # not converged, many classes: not actionable
-            solver.fit(standard, labels)
-        if len(present) == 2:
-            half, offset = solver.coef_[0] / 2, float(solver.intercept_[0]) / 2
-            weight[present], bias[present] = np.stack([-half, half]), [-offset, offset]
-        else:
-            weight[present], bias[present] = solver.coef_, solver.intercept_
-    absent = np.setdiff1d(np.arange(classes), present)
-    bias[absent] = bias[present].min() - 1.0
-    weight = weight / scale
-    bias = bias - weight @ mean
-    return weight.astype(np.float32), bias.astype(np.float32)
+    def solve(standard: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        weight, bias = np.zeros((classes, features.shape[1])), np.zeros(classes)
+        present = np.unique(labels)
+        if len(present) > 1:
+            chosen = choose_strength(standard, labels) if strength is None else strength
+            solver = LogisticRegression(C=chosen, max_iter=200, tol=1e-3)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # not converged, many classes: not actionable
+                solver.fit(standard, labels)
+            if len(present) == 2:
+                half, offset = solver.coef_[0] / 2, float(solver.intercept_[0]) / 2
+                weight[present], bias[present] = np.stack([-half, half]), [-offset, offset]
+            else:
+                weight[present], bias[present] = solver.coef_, solver.intercept_
+        absent = np.setdiff1d(np.arange(classes), present)
+        bias[absent] = bias[present].min() - 1.0
+        return weight, bias
+
+    return fit_standardised(features, solve)
 
 
 def choose_strength(features: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]) -> float:

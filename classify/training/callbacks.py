@@ -35,7 +35,7 @@ class Evaluate(Callback):
         ):
             best = trainer.progress.best
             assert best is not None, "a score was compared"
-            name = display_name(self.context.config.training.metric_for_best_model)
+            name = display_name(self.context.selection_metric)
             self.context.output.log(f"stopped: no better {name} since epoch {best['epoch']:g} (--patience)")
             trainer.stop()
 
@@ -77,7 +77,7 @@ class Evaluate(Callback):
         split, config = context.splits.validation, context.config.training
         logits = context.compute_logits(split)
         score = context.inputs.task.score(logits, split.targets, config.seed)
-        better = progress.add_score(score.metrics, trainer.epoch, config.metric_for_best_model)
+        better = progress.add_score(score.metrics, trainer.epoch, context.selection_metric)
         assert progress.best is not None
         steps = {int(progress.best["step"]), progress.step}
         self.logits = {step: kept for step, kept in {**self.logits, progress.step: logits}.items() if step in steps}

@@ -24,6 +24,7 @@ from classify.data.tokenize import TrainingSet
 from classify.distributed.memory import attempt, release_cache
 from classify.errors import ClassifyError, RankError
 from classify.modeling.kernels.dropout import seed_draws
+from classify.tasks.base import Task
 from classify.training.optimizer import learning_rate_factor, set_learning_rate
 from classify.training.strategies.base import Strategy
 
@@ -61,6 +62,7 @@ class ContrastiveResult:
 def contrastive_warmup(
     strategy: Strategy,
     data: TrainingSet,
+    task: Task,
     steps: int,
     after_step: Callable[[ContrastiveStep], object] = lambda _: None,
     seconds: float | None = None,
@@ -75,7 +77,8 @@ def contrastive_warmup(
     """
     begin = time.perf_counter()
     config, world, classifier = strategy.config, strategy.world, strategy.classifier
-    trainer = ContrastiveTrainer(strategy, data)
+    trainer = ContrastiveTrainer(strategy, data, task)
+    strata = task.stratify_by(data.targets)
     generator = np.random.default_rng(config.seed)
     rows = int(np.clip(CONTRASTIVE_TOKENS / data.tokens.lengths_of(data.rows).mean(), _FEWEST_ROWS, CONTRASTIVE_ROWS))
     was_training = classifier.training
@@ -85,7 +88,7 @@ def contrastive_warmup(
         while step < steps:
             rate = config.peak_learning_rate * learning_rate_factor(step, steps, _WARMUP)
             seed_draws(config.seed, _EPOCH, step, 0, world.rank, world.device.type)
-            while not trainer.train_step(chosen := draw_rows(data.targets, rows, generator), rate):
+            while not trainer.train_step(chosen := draw_rows(strata, rows, generator), rate):
                 rows //= 2
                 if rows < _LEAST_ROWS:
                     raise ClassifyError(
@@ -112,8 +115,8 @@ def contrastive_warmup(
 class ContrastiveTrainer:
     """Steps on pairs of rows, through a strategy."""
 
-    def __init__(self, strategy: Strategy, data: TrainingSet):
-        self.strategy, self.data, self.world = strategy, data, strategy.world
+    def __init__(self, strategy: Strategy, data: TrainingSet, task: Task):
+        self.strategy, self.data, self.task, self.world = strategy, data, task, strategy.world
         self.loss = torch.zeros(())
 
     def train_step(self, chosen: npt.NDArray[np.int64], rate: float) -> bool:
@@ -135,7 +138,7 @@ class ContrastiveTrainer:
             before = sum(len(piece) for shard in shards[: world.rank] for piece in shard)
             features = torch.cat([everyone[:before], own, everyone[before + len(own) :]])
             targets = self.data.targets[chosen[np.concatenate([piece for shard in shards for piece in shard])]]
-            loss = contrastive_loss(features, torch.from_numpy(targets).to(features.device))
+            loss = contrastive_loss(features, torch.from_numpy(self.task.similarity(targets)).to(features.device))
             if not self._on_all_ranks(lambda: self._backward(loss)):
                 return False
         self.loss = loss.detach()
@@ -183,28 +186,29 @@ class ContrastiveTrainer:
         return result
 
 
-def draw_rows(targets: npt.NDArray[np.int64], count: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Draw about `count` indices into `targets`, each class as often as the others, at least twice where it can be.
+def draw_rows(strata: npt.NDArray[np.int64], count: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Draw about `count` indices into `strata`, each number as often as the others, at least twice where it can be.
 
-    Of more classes than half the count some are left out.
+    Of more numbers than half the count some are left out.
     """
-    classes = np.unique(targets)
+    classes = np.unique(strata)
     if 2 * len(classes) > count:
         classes = generator.choice(classes, count // 2, replace=False)
     each = max(2, count // len(classes))
-    members = [np.flatnonzero(targets == one) for one in classes]
+    members = [np.flatnonzero(strata == one) for one in classes]
     return np.concatenate([generator.choice(of, min(each, len(of)), replace=False) for of in members])
 
 
-def contrastive_loss(features: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return the mean squared error of each pair's cosine, which should be 1 within a class and 0 between two.
+def contrastive_loss(features: torch.Tensor, similarity: torch.Tensor) -> torch.Tensor:
+    """Return the mean squared error of each pair's cosine, which should be the similarity of their labels.
 
-    features (n, width), targets (n,). Both kinds of pairs weigh the same; a kind that does not occur does not count.
+    features (n, width), similarity (n, n). Pairs with and without any similarity weigh the same; a kind that does not
+    occur does not count.
     """
     unit = normalize(features, dim=1)
-    same = targets[:, None] == targets[None, :]
-    errors = (unit @ unit.T - same.float()) ** 2
-    kinds = torch.stack([same, ~same]).float().triu(diagonal=1)  # (2, n, n): each pair once
+    alike = similarity > 0
+    errors = (unit @ unit.T - similarity) ** 2
+    kinds = torch.stack([alike, ~alike]).float().triu(diagonal=1)  # (2, n, n): each pair once
     counts = kinds.sum((1, 2))
     means = (errors * kinds).sum((1, 2)) / counts.clamp(min=1)
     return means.sum() / (counts > 0).sum()

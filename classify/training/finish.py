@@ -24,7 +24,7 @@ from classify.data.files import write_json
 from classify.data.splits import Split, Splits
 from classify.evaluation import advice, metrics
 from classify.evaluation.baseline import Baseline, MajorityBaseline, cross_validate_baseline
-from classify.evaluation.calibration import Calibration
+from classify.evaluation.calibration import Calibration, Rescaling
 from classify.evaluation.predictions_file import FOLD_COLUMN, write_predictions
 from classify.modeling.result_folder import FORMAT, save_model
 from classify.tasks.base import Task
@@ -44,10 +44,12 @@ class Results:
     """What a finished run has to write.
 
     `logits` are those of the scored split (test, or validation where there is none), calibrated, `unlabelled` those of
-    rows without a label by file; `unseen` are the scores of test texts that are not in the training split.
+    rows without a label by file; `unseen` are the scores of test texts that are not in the training split. `task` is
+    that of the finished model.
     """
 
     context: TrainingContext
+    task: Task
     progress: Progress
     record: RunRecord
     weights: dict[str, Any]
@@ -68,15 +70,10 @@ class Results:
         """Return the splits of the tables."""
         return self.context.splits
 
-    @property
-    def task(self) -> Task:
-        """Return the task."""
-        return self.context.inputs.task
-
     @functools.cached_property
     def baseline(self) -> Baseline | None:
         """Return the baseline's scores, fitted when first read, behind the saved model; None if it cannot be fitted."""
-        return _fit_baseline(self.context)
+        return _fit_baseline(self.context, self.task)
 
 
 def finish(
@@ -100,13 +97,14 @@ def finish(
     context.classifier.merge_adapters()
     validation_logits = evaluate.logits_at(step, reuse=reuse) if out_of_fold is None else out_of_fold
     logits = validation_logits if splits.test is None else context.compute_logits(splits.test)
-    calibration = None
-    if context.config.training.calibrate == "auto":
-        calibration = _calibrate(context, validation_logits, logits)
-        validation_logits, logits = calibration.apply(validation_logits), calibration.apply(logits)
+    calibrate = context.config.training.calibrate == "auto"
+    rescaling = _rescale_output_layer(context, validation_logits, calibrate=calibrate)
+    before, (validation_logits, logits) = logits, (rescaling.apply(validation_logits), rescaling.apply(logits))
+    task = task.finished(validation_logits, validation.targets)
+    calibration = _describe_calibration(context, rescaling, before, logits) if calibrate else None
     if context.config.training.save_dtype != "float32":
         of_model = splits.test is not None or out_of_fold is None
-        rounded = _round_weights(context, logits if of_model else context.compute_logits(splits.scored))
+        rounded = _round_weights(context, task, logits if of_model else context.compute_logits(splits.scored))
         logits = rounded if of_model else logits
         if out_of_fold is None:
             validation_logits = logits if splits.test is None else context.compute_logits(validation)
@@ -123,6 +121,7 @@ def finish(
         if output.is_writer:
             results = Results(
                 context,
+                task,
                 trainer.progress,
                 record,
                 weights,
@@ -130,9 +129,9 @@ def finish(
                 unlabelled,
                 validation_scores,
                 scores,
-                _score_unseen(context, logits),
+                _score_unseen(context, task, logits),
                 calibration,
-                context.inputs.task.majority(splits.train.targets, splits.scored.targets),
+                task.majority(splits.train.targets, splits.scored.targets),
                 trainer.probe_metrics,
                 trainer.contrastive_metrics,
                 best_epoch,
@@ -143,27 +142,37 @@ def finish(
                     write(results)
 
 
-def _calibrate(context: TrainingContext, validation_logits: Logits, logits: Logits) -> Calibration:
-    """Fit scale and shift of the validation logits, and let the output layer compute them. A collective."""
-    splits, task, seed = context.splits, context.inputs.task, context.config.training.seed
-    fitted = task.calibrate(validation_logits, splits.validation.targets)
+def _rescale_output_layer(context: TrainingContext, validation_logits: Logits, *, calibrate: bool) -> Rescaling:
+    """Let the output layer compute the scale and shift that the task wants. A collective."""
+    fitted = context.inputs.task.rescale(validation_logits, context.splits.validation.targets, calibrate=calibrate)
+    outputs = validation_logits.shape[1]
+    if fitted is None:
+        return Rescaling(np.ones(outputs, dtype=np.float32), np.zeros(outputs, dtype=np.float32))
     # One rank's values, so that all ranks' weights are the same bits.
     scale, shift = (np.array(context.world.broadcast(one.tolist()), dtype=np.float32) for one in fitted)
     context.strategy.scale_output_layer(torch.from_numpy(scale), torch.from_numpy(shift))
-    before, after = (
-        task.probability_scores(values, splits.scored.targets, seed) for values in (logits, logits * scale + shift)
-    )
-    calibration = Calibration(scale, shift, before, after)
+    return Rescaling(scale, shift)
+
+
+def _describe_calibration(
+    context: TrainingContext, rescaling: Rescaling, before: Logits, after: Logits
+) -> Calibration | None:
+    """Score the probabilities of the scored split before and after, and print them; None for tasks without any."""
+    splits, task, seed = context.splits, context.inputs.task, context.config.training.seed
+    scores = [task.probability_scores(logits, splits.scored.targets, seed) for logits in (before, after)]
+    if scores[0] is None or scores[1] is None:
+        return None
+    calibration = Calibration(rescaling, scores[0], scores[1])
     context.output.log(calibration.line(splits.method or "validation rows"))
     return calibration
 
 
-def _round_weights(context: TrainingContext, logits: Logits) -> Logits:
+def _round_weights(context: TrainingContext, task: Task, logits: Logits) -> Logits:
     """Round the weights to --save-dtype, print by how much that changes probabilities, return the new logits.
 
     `logits` are those of the scored split before. A collective.
     """
-    task, scored, name = context.inputs.task, context.splits.scored, context.config.training.save_dtype
+    scored, name = context.splits.scored, context.config.training.save_dtype
     context.strategy.round_weights(getattr(torch, name))
     rounded = context.compute_logits(scored)
     before, after = task.probabilities(logits), task.probabilities(rounded)
@@ -178,7 +187,7 @@ def _round_weights(context: TrainingContext, logits: Logits) -> Logits:
 def _restore_kept_weights(context: TrainingContext, trainer: Trainer) -> tuple[float, int]:
     """Load the weights that --keep says, and return their epoch and step."""
     progress, training, rows = trainer.progress, context.config.training, len(context.splits.validation)
-    metric = training.metric_for_best_model
+    metric = context.selection_metric
     kept = progress.choose_kept(training.weights_kept, metric, context.inputs.task.share, rows)
     epoch, step = kept["epoch"], int(kept["step"])
     if step != progress.step:
@@ -187,8 +196,8 @@ def _restore_kept_weights(context: TrainingContext, trainer: Trainer) -> tuple[f
         context.output.log(
             f"keep: weights of epoch {epoch:g} (best on the validation split; --keep)"
             if step > 0
-            else "note: fine-tuning did not beat the logistic regression it started from, whose weights are kept; "
-            "try a lower --learning-rate, more --epochs or more rows"
+            else f"note: fine-tuning did not beat the {context.inputs.task.probe} it started from, whose weights are "
+            "kept; try a lower --learning-rate, more --epochs or more rows"
         )
     elif progress.best is not None and progress.best["step"] != step and progress.best[metric] != kept[metric]:
         best, name = progress.best, metrics.display_name(metric)
@@ -200,19 +209,19 @@ def _restore_kept_weights(context: TrainingContext, trainer: Trainer) -> tuple[f
     return epoch, step
 
 
-def _score_unseen(context: TrainingContext, logits: npt.NDArray[np.float32]) -> metrics.Scores | None:
+def _score_unseen(context: TrainingContext, task: Task, logits: npt.NDArray[np.float32]) -> metrics.Scores | None:
     """Score the test rows whose text is not in the training split, where some are and some are not."""
     test, in_training = context.splits.test, context.splits.in_training.get("test", ())
     if test is None or not 0 < len(in_training) < len(test):
         return None
     unseen = np.ones(len(test), dtype=bool)
     unseen[list(in_training)] = False
-    return context.inputs.task.score(logits[unseen], test.targets[unseen], context.config.training.seed)
+    return task.score(logits[unseen], test.targets[unseen], context.config.training.seed)
 
 
-def _fit_baseline(context: TrainingContext) -> Baseline | None:
+def _fit_baseline(context: TrainingContext, task: Task) -> Baseline | None:
     """Score the baseline on the same rows; None, with a note, for tables without words to count."""
-    splits, task, seed = context.splits, context.inputs.task, context.config.training.seed
+    splits, seed = context.splits, context.config.training.seed
     train, scored = splits.train, splits.scored
     texts = train.texts(splits.text_column)
     try:
@@ -238,6 +247,7 @@ def _write_model(results: Results) -> None:
         "languages": results.context.inputs.languages.shares,
         "long_text": "truncate",
         "temperature": 1.0,
+        **results.task.settings(),
     }
     dtype = getattr(torch, context.config.training.save_dtype)
     weights = {
@@ -344,7 +354,7 @@ def _notes(results: Results, name: str) -> list[str]:
         majority=results.majority,
         baseline=results.baseline,
         metric=results.task.primary,
-        loss=advice.TrainingLoss(last if first is None else first, last, epochs),
+        loss=advice.TrainingLoss(last if first is None else first, last, epochs, results.task.chance_loss),
         balanced=results.context.config.training.class_weights == "balanced",
     )
     if results.unseen is not None:

@@ -78,6 +78,7 @@ def check_inputs(config: RunConfig) -> RunInputs:
         _check_standard_input(config)
         tables = read_tables(config.data)
         task = recognize(tables)
+        _check_metric(config.training.metric_for_best_model, task)
         labelled = int(task.labelled(tables.train, tables.columns.label).sum())
         folds = config.choose_folds(labelled)
         splits = split_table(tables, task, config.data, training.seed, folds)
@@ -155,6 +156,14 @@ def _check_standard_input(config: RunConfig) -> None:
 def _check_lora(requested: bool) -> None:
     if requested and importlib.util.find_spec("peft") is None:
         raise InputError("--lora: the package peft is not installed; pip install peft, or drop the flag.")
+
+
+def _check_metric(name: str | None, task: Task) -> None:
+    if name is not None and name not in task.selection:
+        raise InputError(
+            f"--metric-for-best-model must be one of {', '.join(task.selection)} for labels of this kind. Got {name!r} "
+            "instead."
+        )
 
 
 def _check_length(config: RunConfig, model: ModelFolder) -> None:

@@ -104,7 +104,7 @@ def _estimate_seconds(inputs: RunInputs, strategy: Strategy, data: TrainingSet, 
     epochs = config.epochs
     times = [time.perf_counter()]
     steps = min(config.contrastive_steps or 0, _PAIR_STEPS)
-    contrastive.contrastive_warmup(strategy, data, steps, lambda _: times.append(time.perf_counter()))
+    contrastive.contrastive_warmup(strategy, data, task, steps, lambda _: times.append(time.perf_counter()))
     pair_step = statistics.median(np.diff(times[1:])) if steps > 1 else 0.0
     sample = data.rows[:_SCORED_ROWS]
     begin = time.perf_counter()

@@ -216,7 +216,8 @@ def _start(context: TrainingContext, trainer: Trainer, evaluate: Evaluate, train
     trainer.probe_metrics = {**metrics, "seconds": probe.seconds}
     validated = f", validation {format_metrics(metrics)}" if metrics else ""
     output.log(
-        f"head: logistic regression on the model's output of {probe.rows:,} rows{validated} ({seconds:.1f} s; --head)"
+        f"head: {context.inputs.task.probe} on the model's output of {probe.rows:,} rows{validated} "
+        f"({seconds:.1f} s; --head)"
     )
 
 
@@ -246,7 +247,7 @@ def _train_contrastive(context: TrainingContext, trainer: Trainer, train_log: Lo
             if train_log is not None and (step.last or step.step % training.logging_steps == 0):
                 train_log.write_contrastive(step)
 
-        return contrastive_warmup(context.strategy, trainer.data, steps, after_step, limit)
+        return contrastive_warmup(context.strategy, trainer.data, context.inputs.task, steps, after_step, limit)
 
 
 def _dry_run(context: TrainingContext, trainer: Trainer, record: RunRecord) -> None:

@@ -94,6 +94,11 @@ class TrainingContext:
         return self.strategy.classifier
 
     @property
+    def selection_metric(self) -> str:
+        """Return the validation metric that selects the best weights."""
+        return self.config.training.metric_for_best_model or self.inputs.task.selection[0]
+
+    @property
     def elapsed(self) -> float:
         """Return the seconds since the command was given, or `train` called."""
         return time.time() - self.started

@@ -353,20 +353,37 @@ def written(header: str, rows: Callable[[int], str]) -> str:
 
 
 @pytest.mark.parametrize(
+    ("content", "task", "labels"),
+    [
+        (written("t,l", lambda i: "abc"[i % 3]), "single_label", ["a", "b", "c"]),
+        (written("t,l", lambda i: str(i % 5)), "single_label", ["0", "1", "2", "3", "4"]),
+        (written("t,l", lambda i: f'"{"abcd"[i % 4]},{"efg"[i % 3]}"'), "multi_label", list("abcdefg")),
+        (written("t,l", lambda i: f"{'abcd'[i % 4]}|{'efg'[i % 3]}"), "multi_label", list("abcdefg")),
+        (written("t,l", lambda i: f'"[""{"abcd"[i % 4]}"", ""{"efg"[i % 3]}""]"'), "multi_label", list("abcdefg")),
+        (written("t,l", lambda i: f"\"['{'abcd'[i % 4]}', '{'efg'[i % 3]}']\""), "multi_label", list("abcdefg")),
+        (written("t,l", lambda i: str(i / 8)), "regression", ["l"]),
+        (written("text,p,q,r", lambda i: f"{i % 2},{int(i % 3 > 0)},{int(i % 5 > 2)}"), "multi_label", list("pqr")),
+    ],
+    ids=["names", "numbers", "commas", "bars", "JSON", "Python", "scores", "switches"],
+)
+def test_the_task_is_recognised(tmp_path: Path, content: str, task: str, labels: list[str]) -> None:
+    (tmp_path / "a.csv").write_text(content)
+    recognized = recognize(read_tables(DataConfig(data=str(tmp_path / "a.csv"))))
+    assert (recognized.name, recognized.labels) == (task, labels)
+
+
+@pytest.mark.parametrize(
     ("content", "said"),
     [
-        (written("one,two,score", lambda i: f"another text here {i},{i % 5}"), "text pairs are not supported"),
-        (written("t,l", lambda i: f'"{"abcd"[i % 4]},{"efg"[i % 3]}"'), "multi-label"),
-        (written("t,l", lambda i: str(i / 8)), "regression"),
+        (written("one,two,score", lambda i: f"another text here {i},{i % 5}"), "for pairs of texts give --text-pair-"),
         (written("text,a,b,score", lambda i: f"{i % 3},{i % 4},{i / 8}"), "score holds numbers on a scale"),
-        (written("text,p,q,r", lambda i: f"{i % 2},{int(i % 3 > 0)},{int(i % 5 > 2)}"), "several labels a row"),
     ],
-    ids=["pair", "lists", "scores", "scores among classes", "switches"],
+    ids=["pair", "scores among classes"],
 )
-def test_other_tasks_are_recognised_and_refused(tmp_path: Path, content: str, said: str) -> None:
+def test_what_is_unclear_is_asked(tmp_path: Path, content: str, said: str) -> None:
     (tmp_path / "a.csv").write_text(content)
     with pytest.raises(InputError, match=said):
-        recognize(read_tables(DataConfig(data=str(tmp_path / "a.csv"))))
+        read_tables(DataConfig(data=str(tmp_path / "a.csv")))
 
 
 def test_columns_without_usual_names_are_found_by_what_they_hold(tmp_path: Path) -> None:

@@ -107,15 +107,25 @@ TABLES: dict[str, tuple[dict[str, Make], tuple[str, str] | str]] = {
     "clock": ({"text": TEXT, "time": CLOCK, "kind": CLASS}, ("text", "kind")),
     "objects": ({"what": TEXT, "tags": choose('{"a": 1}', '{"a": 0}')}, "looks like a label"),
     "a date called target": ({"text": TEXT, "target": GERMAN_DATE}, "'target' rarely repeat"),
+    # Pairs and several labels.
+    "sentence pairs": ({"sentence1": TEXT, "sentence2": TEXT, "label": CLASS}, ("sentence1 + sentence2", "label")),
+    "questions": ({"question": TEXT, "sentence": SHORT, "label": CLASS}, ("question + sentence", "label")),
+    "paraphrases": ({"Same": SWITCH, "#1 String": TEXT, "#2 String": TEXT}, ("#1 String + #2 String", "Same")),
+    "a number and a sentence": ({"question": QUESTION_ID, "sentence": TEXT, "label": CLASS}, ("sentence", "label")),
+    "several labels": (
+        {"comment": TEXT, "toxic": SWITCH, "insult": SWITCH, "threat": SWITCH}, ("comment", "toxic,insult,threat"),
+    ),
+    "switches beside a label": (
+        {"comment": TEXT, "vip": SWITCH, "read": SWITCH, "new": SWITCH, "label": CLASS}, ("comment", "label"),
+    ),
+    "switches beside classes": (
+        {"comment": TEXT, "vip": SWITCH, "read": SWITCH, "new": SWITCH, "kind": CLASS}, "vip (2 values",
+    ),
     # What is asked for.
     "two kinds": ({"text": TEXT, "customer": CLASS, "priority": RATING}, "customer (3 values, e.g. "),
     "two labels": ({"text": TEXT, "intent": CLASS, "category": CLASS}, "intent (3 values, e.g. "),
     "two texts": ({"review": TEXT, "comment": TEXT, "label": CLASS}, "several columns could hold the text"),
-    "a pair": ({"first": TEXT, "second": TEXT, "label": CLASS}, "text pairs are not supported"),
-    "sentence pairs": ({"sentence1": TEXT, "sentence2": TEXT, "label": CLASS}, "text pairs are not supported"),
-    "several labels": (
-        {"comment": TEXT, "toxic": SWITCH, "insult": SWITCH, "threat": SWITCH}, "several labels a row",
-    ),
+    "a pair": ({"first": TEXT, "second": TEXT, "label": CLASS}, "for pairs of texts give --text-pair-column"),
     "raters": ({"text": TEXT, "rater_1": CLASS, "rater_2": CLASS}, "rater_1 (3 values, e.g. "),
     "no text": ({"a": ID, "b": CLASS, "c": RATING}, "looks like a text"),
     "ages": ({"text": TEXT, "age": choose(*range(18, 58))}, "looks like a label"),

@@ -44,11 +44,12 @@ LABELLED: dict[str, tuple[dict[str, Any], int]] = {
     "quality/trec": ({}, 6), "quality/sst5": ({}, 5), "quality/emotion": ({}, 4), "quality/irony": ({}, 2),
     "quality/agnews": ({}, 4), "quality/imdb": ({}, 2),
 }  # fmt: skip
-REFUSED = {
-    "goemotions": "several labels per row",
-    "pairs/mrpc_train.txt": "text pairs are not supported",
-    "pairs/stsb_train.tsv": "score holds numbers on a scale",
-    "messy/jigsaw_train_sample.csv": "several labels a row",
+# Of other tasks: options, the task, and the number of its outputs.
+OTHER_TASKS: dict[str, tuple[dict[str, str], str, int]] = {
+    "goemotions/train.tsv": ({}, "multi_label", 28),
+    "messy/jigsaw_train_sample.csv": ({}, "multi_label", 6),
+    "pairs/mrpc_train.txt": ({}, "single_label", 2),
+    "pairs/stsb_train.tsv": ({"label_column": "score"}, "regression", 1),
 }
 
 
@@ -68,7 +69,16 @@ def test_what_can_be_trained_on(name: str) -> None:
     assert len(set(splits.train.texts(splits.text_column)[:50])) > 40, "texts, not classes"
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_other_tasks_are_said(name: str) -> None:
-    with pytest.raises(InputError, match=REFUSED[name]):
-        recognize(read_tables(DataConfig(data=str(DATA / name))))
+@pytest.mark.parametrize("name", OTHER_TASKS)
+def test_other_tasks_are_recognised(name: str) -> None:
+    options, task, outputs = OTHER_TASKS[name]
+    config = DataConfig(data=str(DATA / name), **options)
+    tables = read_tables(config)
+    recognized = recognize(tables)
+    assert (recognized.name, len(recognized.labels)) == (task, outputs)
+    assert len(split_table(tables, recognized, config, 42).validation) > 0
+
+
+def test_a_score_among_other_columns_is_asked_for() -> None:
+    with pytest.raises(InputError, match="score holds numbers on a scale"):
+        read_tables(DataConfig(data=str(DATA / "pairs/stsb_train.tsv")))

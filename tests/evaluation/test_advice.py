@@ -77,7 +77,7 @@ def test_one_answer_for_all_rows() -> None:
 @pytest.mark.parametrize(
     ("first", "last", "epochs", "part"),
     [
-        (1.5, 1.48, 3.0, "no lower than guessing among 4 classes (1.386)"),
+        (1.5, 1.48, 3.0, "no lower than guessing (1.386)"),
         (1.386295, 1.386295, 1.0, "no lower than guessing"),
         (2.0, 1.5, 3.0, None),  # it falls; dropout makes it larger than that of the evaluation
         (0.4, 0.9, 3.0, "rose from 0.400 in the first epoch to 0.900 in the last"),
@@ -87,7 +87,7 @@ def test_one_answer_for_all_rows() -> None:
     ],
 )
 def test_a_loss_that_does_not_fall(first: float, last: float, epochs: float, part: str | None) -> None:
-    lines = advice.loss_not_falling(first, last, classes=4, epochs=epochs)
+    lines = advice.loss_not_falling(advice.TrainingLoss(first, last, epochs, math.log(4)))
     if part is None:
         assert lines == []
         return
@@ -98,7 +98,7 @@ def test_a_loss_that_does_not_fall(first: float, last: float, epochs: float, par
 
 def summary(result: metrics.Scores, targets: list[int], rival: float | None = None, last: float = 0.1) -> list[str]:
     majority = SingleLabel(LABELS).majority(np.array(targets), np.array(targets))
-    loss = advice.TrainingLoss(first=0.9, last=last, epochs=3.0)
+    loss = advice.TrainingLoss(first=0.9, last=last, epochs=3.0, chance=math.log(len(LABELS)))
     baseline = None if rival is None else Baseline({"macro_f1": rival}, 1, 1.0)
     return advice.notes(
         result, "test", majority=majority, baseline=baseline, metric="macro_f1", loss=loss, balanced=False

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.pipeline import Pipeline
+from sklearn.linear_model import LogisticRegression
 
 from classify.evaluation import baseline
 from classify.evaluation.metrics import classification_metrics
@@ -21,14 +20,14 @@ def test_held_out_texts_are_scored_a_block_at_a_time(monkeypatch: pytest.MonkeyP
     fit = (texts[:60], labels[:60], texts[60:], labels[60:], 0, classification_metrics)
     whole = baseline.fit_baseline(*fit)
     sizes: list[int] = []
-    predict = Pipeline.predict
+    predict = LogisticRegression.predict
 
-    def predict_block(self: Pipeline, block: Sequence[str]) -> Any:
-        sizes.append(len(block))
-        return predict(self, block)
+    def predict_block(self: LogisticRegression, features: Any) -> Any:
+        sizes.append(features.shape[0])
+        return predict(self, features)
 
     monkeypatch.setattr(baseline, "_BLOCK", 7)
-    monkeypatch.setattr(Pipeline, "predict", predict_block)
+    monkeypatch.setattr(LogisticRegression, "predict", predict_block)
     in_blocks = baseline.fit_baseline(*fit)
     assert in_blocks.metrics == whole.metrics
     assert (sum(sizes), max(sizes)) == (30, 7)

@@ -14,12 +14,19 @@ from safetensors.torch import load_file
 from classify.config.schema import TrainingConfig
 from classify.errors import ClassifyError, InputError
 from classify.evaluation.inference import compute_features
+from classify.tasks.single_label import SingleLabel
 from classify.training import contrastive
 from classify.training.run import train
 from tests.support import tiny
 from tests.support.comparison import difference
 from tests.support.processes import run_ranks
 from tests.support.runs import FILES, data_and_model, make_config, make_trainer, read_json
+
+TASK = SingleLabel("abc")
+
+
+def alike(labels: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(TASK.similarity(labels.numpy()))
 
 
 def test_the_loss_is_the_mean_over_pairs_of_each_kind() -> None:
@@ -28,8 +35,8 @@ def test_the_loss_is_the_mean_over_pairs_of_each_kind() -> None:
     half = 0.5**0.5
     within = ((0 - 1) ** 2 + (-half - 1) ** 2) / 2  # rows 0, 1 and 2, 3
     between = (half**2 + (-1) ** 2 + half**2 + 0**2) / 4
-    assert float(contrastive.contrastive_loss(features, labels)) == pytest.approx((within + between) / 2)
-    assert float(contrastive.contrastive_loss(features[:2], labels[:2])) == pytest.approx(1.0)  # one kind alone
+    assert float(contrastive.contrastive_loss(features, alike(labels))) == pytest.approx((within + between) / 2)
+    assert float(contrastive.contrastive_loss(features[:2], alike(labels[:2]))) == pytest.approx(1.0)  # one kind alone
 
 
 @pytest.mark.parametrize(("classes", "count"), [(3, 32), (20, 32), (2, 8), (77, 32)])
@@ -51,7 +58,7 @@ def spread(folder: Path, steps: int) -> tuple[float, Any]:
     model.use_packing(True)
     config = TrainingConfig(use_cpu=True, learning_rate=1e-3, seed=1)
     if steps:
-        contrastive.contrastive_warmup(make_trainer(model, data, config, config.start(), 8).strategy, data, steps)
+        contrastive.contrastive_warmup(make_trainer(model, data, config, config.start(), 8).strategy, data, TASK, steps)
     features = compute_features(model, data.tokens, data.rows, config.start())
     unit = features / np.linalg.norm(features, axis=1, keepdims=True)
     same = data.targets[:, None] == data.targets[None, :]
@@ -83,11 +90,11 @@ def test_steps_hold_fewer_rows_where_memory_runs_out(model_folder: Path, monkeyp
         return features(self, pieces)
 
     monkeypatch.setattr(contrastive.ContrastiveTrainer, "_features", short_of_memory)
-    contrastive.contrastive_warmup(strategy, data, 3)
+    contrastive.contrastive_warmup(strategy, data, TASK, 3)
     assert [count > room for count in taken] == [True, True, False, False, False]
     room = 3
     with pytest.raises(ClassifyError, match=r"out of memory with the pairs .*take .* --contrastive-steps 0"):
-        contrastive.contrastive_warmup(strategy, data, 3)
+        contrastive.contrastive_warmup(strategy, data, TASK, 3)
 
 
 def test_the_start_does_not_depend_on_the_number_of_ranks(model_folder: Path, tmp_path: Path) -> None:

@@ -14,9 +14,12 @@ from classify.config.schema import TrainingConfig
 from classify.data.split_rows import cap_rows
 from classify.evaluation import metrics
 from classify.modeling.lora import add_adapters
+from classify.tasks.single_label import SingleLabel
 from classify.training import contrastive, dry_run
 from classify.training.optimizer import make_optimizer
 from tests.support.runs import data_and_model, make_trainer
+
+TASK = SingleLabel("abc")
 
 
 @pytest.mark.parametrize(
@@ -47,7 +50,7 @@ def test_loras_rank_and_alpha(model_folder: Path) -> None:
 def weights_after_pairs(folder: Path, **changes: Any) -> list[torch.Tensor]:
     data, model = data_and_model(folder)
     config = TrainingConfig(use_cpu=True, learning_rate=1e-3, **changes)
-    contrastive.contrastive_warmup(make_trainer(model, data, config, config.start(), 8).strategy, data, 2)
+    contrastive.contrastive_warmup(make_trainer(model, data, config, config.start(), 8).strategy, data, TASK, 2)
     return [parameter.detach().clone() for parameter in model.model.parameters()]
 
 
@@ -62,7 +65,7 @@ def test_the_rate_of_steps_on_pairs_rises_and_falls(model_folder: Path, monkeypa
     monkeypatch.setattr(contrastive, "set_learning_rate", lambda _, rate: rates.append(rate))
     data, model = data_and_model(model_folder)
     config = TrainingConfig(use_cpu=True, learning_rate=1e-3)
-    contrastive.contrastive_warmup(make_trainer(model, data, config, config.start(), 8).strategy, data, 20)
+    contrastive.contrastive_warmup(make_trainer(model, data, config, config.start(), 8).strategy, data, TASK, 20)
     highest = rates.index(max(rates))
     assert 0 < highest < 5
     assert max(rates) <= 1e-3

@@ -1,0 +1,70 @@
+"""Cells that hold several labels: "a,b", "a|b", "a;b", or a list as JSON or Python writes it."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections import Counter
+from collections.abc import Sequence
+
+# Of the values of a column, the share with several labels from which the column is one of lists.
+_LEAST = 0.01
+# Labels are few, in a column of lists: at most one for so many rows, and short.
+_ROWS_PER_LABEL, _LONGEST, _WORDS = 4, 60, 3
+_SEPARATORS = ("|", ";", ",")
+# The separator of cells such as ["a", "b"].
+BRACKETS = "[]"
+
+
+def find_separator(values: Sequence[str]) -> str | None:
+    """Return what separates the labels of a column's non-empty values; None where each value is one label."""
+    bracketed = sum(value.startswith("[") and value.endswith("]") for value in values)
+    if values and bracketed == len(values):
+        return BRACKETS
+    for separator in _SEPARATORS:
+        if sum(separator in value for value in values) > _LEAST * len(values):
+            return separator
+    return None
+
+
+def split_cell(cell: str, separator: str | None) -> list[str]:
+    """Return the labels of a cell, without empty ones. Raises ValueError for a malformed list."""
+    cell = cell.strip()
+    if separator is None or not cell:
+        return [cell] if cell else []
+    if separator == BRACKETS:
+        return [str(label).strip() for label in _parse_list(cell)]
+    return [label for part in cell.split(separator) if (label := part.strip())]
+
+
+def are_lists(values: Sequence[str]) -> bool:
+    """Return whether non-empty values are lists of labels: repeated parts, some values with two."""
+    separator = find_separator(values)
+    if separator is None:
+        return False
+    try:
+        lists = [split_cell(value, separator) for value in values]
+    except ValueError:
+        return False
+    several = sum(len(labels) > 1 for labels in lists)
+    counts = Counter(label for labels in lists for label in labels)
+    return (
+        several > _LEAST * len(lists)
+        and len(counts) <= len(lists) / _ROWS_PER_LABEL
+        and len(counts) < len(set(values))
+        and max(map(len, counts)) <= _LONGEST
+        and max(len(label.split()) for label in counts) <= _WORDS
+    )
+
+
+def _parse_list(cell: str) -> list[object]:
+    try:
+        parsed = json.loads(cell)
+    except ValueError:
+        try:
+            parsed = ast.literal_eval(cell)
+        except (SyntaxError, MemoryError, RecursionError) as error:
+            raise ValueError(f"no list: {error}") from None
+    if not isinstance(parsed, list):
+        raise ValueError("no list")
+    return parsed

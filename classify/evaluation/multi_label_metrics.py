@@ -1,0 +1,156 @@
+"""Scores of predicted label sets, thresholds, and the baseline's estimator."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from classify.evaluation.metrics import Array, Scores
+
+_RESAMPLES = 1000
+_BLOCK = 1 << 22
+_THRESHOLD = 0.5
+# Rows of a label from which F1 chooses its threshold.
+_ENOUGH = 10
+# Share of the rows on which the baseline chooses its thresholds.
+_HELD_OUT = 0.2
+
+
+def decision_metrics(predicted: Array, targets: Array) -> dict[str, float]:
+    """Return micro and macro F1, Jaccard and subset accuracy of 0 and 1 (rows, labels).
+
+    Jaccard is the mean over rows of common over all labels, 1 where both are none (Godbole and Sarawagi, 2004).
+    """
+    both = predicted.astype(bool) & targets.astype(bool)
+    either = predicted.astype(bool) | targets.astype(bool)
+    sizes = either.sum(axis=1)
+    jaccard = np.where(sizes > 0, both.sum(axis=1) / np.maximum(sizes, 1), 1.0)
+    micro, macro = _f1_scores(both.sum(axis=0)[None], predicted.sum(axis=0)[None], targets.sum(axis=0)[None])
+    return {
+        "micro_f1": float(micro[0]),
+        "macro_f1": float(macro[0]),
+        "jaccard": float(jaccard.mean()),
+        "subset_accuracy": float((predicted == targets).all(axis=1).mean()),
+    }
+
+
+def score(
+    predicted: Array, probabilities: Array, targets: Array, labels: Sequence[str], *, loss: float, seed: int
+) -> Scores:
+    """Score predictions (rows, labels); average precision is the mean over labels with a row.
+
+    `seed` is that of the bootstrap intervals over rows.
+    """
+    from sklearn.metrics import average_precision_score, precision_recall_fscore_support
+
+    columns = precision_recall_fscore_support(targets, predicted, average=None, zero_division=0.0)
+    present = np.flatnonzero(targets.any(axis=0))
+    precisions = np.full(len(labels), np.nan)
+    for number in present.tolist():
+        precisions[number] = average_precision_score(targets[:, number], probabilities[:, number])
+    per_class = {
+        label: {
+            "precision": float(precision),
+            "recall": float(recall),
+            "f1": float(f1),
+            "support": int(support),
+            "average_precision": float(of_label) if support else 0.0,
+        }
+        for label, precision, recall, f1, support, of_label in zip(labels, *columns, precisions, strict=True)
+    }
+    average = float(precisions[present].mean()) if len(present) else 0.0
+    metrics = {**decision_metrics(predicted, targets), "average_precision": average, "loss": loss}
+    return Scores(metrics, len(targets), _intervals(predicted, targets, seed), per_class)
+
+
+def choose_thresholds(probabilities: npt.NDArray[np.float64], targets: Array) -> npt.NDArray[np.float64]:
+    """Return (labels,) the thresholds with the highest F1 on these rows.
+
+    Of few rows that is a matter of chance: a label with fewer than 10 gets the threshold by which as many are predicted
+    as there are (Yang, 2001, "A Study of Thresholding Strategies for Text Categorization", section 2.2: PCut), a label
+    without any 0.5.
+    """
+    thresholds = np.full(targets.shape[1], _THRESHOLD)
+    for number in np.flatnonzero(targets.any(axis=0)).tolist():
+        order = np.argsort(-probabilities[:, number], kind="stable")
+        ranked = probabilities[order, number]
+        hits = np.cumsum(targets[order, number], dtype=np.int64)
+        # A cut lies between two different probabilities.
+        cuts = np.flatnonzero(np.append(ranked[:-1] != ranked[1:], True))
+        if hits[-1] >= _ENOUGH:
+            f1 = 2 * hits[cuts] / (cuts + 1 + hits[-1])
+            cut = int(cuts[f1.argmax()])
+        else:
+            cut = int(cuts[cuts < hits[-1]].max(initial=-1))
+        above = ranked[cut] if cut >= 0 else 1.0
+        below = ranked[cut + 1] if cut + 1 < len(ranked) else 0.0
+        thresholds[number] = (above + below) / 2
+    return thresholds
+
+
+class ThresholdedRegression:
+    """One logistic regression per label, each with a threshold chosen by F1 on a fifth of the rows."""
+
+    def __init__(self, seed: int):
+        self.seed = seed
+
+    def fit(self, features: Any, targets: Array) -> Self:
+        """Fit on sparse features (rows, width) and 0 or 1 for each label (rows, labels)."""
+        order = np.random.default_rng(self.seed).permutation(len(targets))
+        held_out, rest = np.split(order, [max(1, round(_HELD_OUT * len(order)))])
+        self._models = self._fit(features[rest], targets[rest])
+        self._thresholds = choose_thresholds(self._probabilities(features[held_out]), targets[held_out])
+        self._models = self._fit(features, targets)
+        return self
+
+    def predict(self, features: Any) -> npt.NDArray[np.uint8]:
+        """Return 0 or 1 for each label (rows, labels)."""
+        return (self._probabilities(features) >= self._thresholds).astype(np.uint8)
+
+    def _fit(self, features: Any, targets: Array) -> list[Any]:
+        from sklearn.linear_model import LogisticRegression
+
+        models: list[Any] = []
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # not converged: not actionable
+            for column in targets.T:
+                varies = (column != column[0]).any()
+                model = LogisticRegression(C=10, solver="liblinear", random_state=self.seed)
+                models.append(model.fit(features, column) if varies else float(column[0]))
+        return models
+
+    def _probabilities(self, features: Any) -> npt.NDArray[np.float64]:
+        rows = features.shape[0]
+        columns = [
+            np.full(rows, model) if isinstance(model, float) else model.predict_proba(features)[:, 1]
+            for model in self._models
+        ]
+        return np.stack(columns, axis=1)
+
+
+def _f1_scores(both: Array, predicted: Array, targets: Array) -> tuple[Array, Array]:
+    """Return micro F1, and macro F1 over labels that occur, from counts (n, labels)."""
+    total = predicted + targets
+    f1 = np.divide(2.0 * both, total, out=np.zeros(total.shape), where=total > 0)
+    micro = 2.0 * both.sum(axis=1) / np.maximum(total.sum(axis=1), 1)
+    return micro, f1.sum(axis=1) / np.maximum((total > 0).sum(axis=1), 1)
+
+
+def _intervals(predicted: Array, targets: Array, seed: int) -> dict[str, tuple[float, float] | None]:
+    """Return 95 % percentile intervals of micro and macro F1 over resampled rows."""
+    generator, rows = np.random.default_rng(seed), len(targets)
+    counted = np.concatenate([predicted & targets, predicted, targets], axis=1).astype(np.float32)
+    scores = []
+    for start in range(0, _RESAMPLES, block := max(1, _BLOCK // rows)):
+        draws = generator.multinomial(rows, np.full(rows, 1 / rows), size=min(block, _RESAMPLES - start))
+        counts = np.split(draws.astype(np.float32) @ counted, 3, axis=1)
+        scores.append(np.stack(_f1_scores(*counts)))
+    low, high = np.percentile(np.concatenate(scores, axis=1), [2.5, 97.5], axis=1)
+    return {
+        name: (float(low[place]), float(high[place])) if low[place] < high[place] else None
+        for place, name in enumerate(("micro_f1", "macro_f1"))
+    }

@@ -1,0 +1,25 @@
+"""Fit output layers on standardised features, and fold the standardisation into their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+
+
+def fit_standardised(
+    features: npt.NDArray[np.float32], solve: Callable[[npt.NDArray[np.float32]], tuple[Array, Array]]
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Return the weights (outputs, width) and biases (outputs,) that `solve` finds for standardised features.
+
+    `features` are (rows, width).
+    """
+    mean = features.mean(axis=0, dtype=np.float64)
+    scale = features.std(axis=0, dtype=np.float64) + 1e-6
+    weight, bias = solve(((features - mean) / scale).astype(np.float32))
+    weight = weight / scale
+    bias = bias - weight @ mean
+    return weight.astype(np.float32), bias.astype(np.float32)

@@ -1,0 +1,369 @@
+"""Multi-label classification: each row has any number of labels, none included."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from classify.config.schema import TrainingConfig
+from classify.data.content import column_stats
+from classify.data.label_lists import find_separator, split_cell
+from classify.data.labels import (
+    LABEL_SEPARATOR,
+    MIN_ROWS,
+    ClassNames,
+    find_class_names,
+    label_order,
+    list_counts,
+    refuse_unknown,
+)
+from classify.data.reading import InputTables
+from classify.data.table import Table
+from classify.decision import Decision
+from classify.errors import InputError
+from classify.evaluation import multi_label_metrics
+from classify.evaluation.baseline import Baseline, MajorityBaseline, fit_baseline
+from classify.evaluation.calibration import binary_scores, fit_scale_and_shift
+from classify.evaluation.metrics import Scores, binary_cross_entropy, sigmoid
+from classify.tasks.base import Array, Loss, Task
+from classify.tasks.heads import fit_standardised
+from classify.tasks.single_label import choose_strength
+
+if TYPE_CHECKING:
+    import torch
+
+# Target of a padding row, which the loss ignores.
+_NO_ROW = 255
+# Labels whose cross-validation chooses C for all, and C on features of an encoder that was trained on the same labels.
+_CHOOSING_LABELS, _SEEN_STRENGTH = 4, 0.003
+_THRESHOLD = 0.5
+# Largest weight of a label's rows under --class-weights balanced.
+_MOST_WEIGHT = 100.0
+# Between the predicted labels of a row.
+_JOIN = "|"
+
+
+class MultiLabel(Task):
+    """Targets are 0 or 1 for each label, (rows, labels) uint8; the model has one output per label."""
+
+    name = "multi_label"
+    problem_type = "multi_label_classification"
+    probe = "one logistic regression per label"
+    primary = "macro_f1"
+    selection = ("average_precision", "micro_f1", "macro_f1", "jaccard", "loss")
+
+    def __init__(
+        self,
+        labels: Sequence[str],
+        classes: ClassNames | None = None,
+        separator: str | None = _JOIN,
+        thresholds: npt.NDArray[np.float64] | None = None,
+    ):
+        super().__init__(labels)
+        self._classes, self._separator = classes or ClassNames(), separator
+        self.thresholds = np.full(len(labels), _THRESHOLD) if thresholds is None else thresholds
+
+    @classmethod
+    def of(cls, tables: InputTables) -> Self:
+        """Create the task with the labels of the training and validation tables."""
+        column, config = tables.columns.label, tables.config
+        separator = LABEL_SEPARATOR
+        if not tables.columns.labels:
+            separator = find_separator(column_stats(tables.train, column).values) or _JOIN
+
+        def count(table: Table, column: str) -> Mapping[str, int]:
+            return _count_labels(table, column, separator)
+
+        classes = find_class_names(tables, count)
+        names = {name for table in tables.learned for label in count(table, column) if (name := classes.of(label))}
+        if len(tables.train) < MIN_ROWS:
+            raise InputError(
+                f"{tables.train.path}: expected at least {MIN_ROWS} rows. Got {len(tables.train)} instead."
+            )
+        path = tables.train.path
+        if len(names) < 2:
+            raise InputError(
+                f"{path}: expected at least two labels in column {column!r}. Got {len(names)} instead; "
+                "name another column with --label-column."
+            )
+        if 2 * len(names) > len(tables.train):
+            raise InputError(
+                f"{path}: expected labels of several rows in column {column!r}. Got {len(names)} different "
+                f"ones in {len(tables.train)} rows instead; name another column with --label-column"
+                f"{', or give --task single' if config.task == 'auto' else ''}."
+            )
+        return cls(sorted(names, key=label_order), classes, separator)
+
+    @classmethod
+    def trained(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
+        """Return the task with the thresholds of a trained model."""
+        chosen = settings.get("thresholds", {})
+        return cls(labels, thresholds=np.array([chosen.get(label, _THRESHOLD) for label in labels]))
+
+    def settings(self) -> dict[str, Any]:
+        """Return the threshold of each label."""
+        return {"thresholds": dict(zip(self.labels, self.thresholds.tolist(), strict=True))}
+
+    def finished(self, logits: Array, targets: Array) -> Self:
+        """Choose each label's threshold by F1 on validation rows."""
+        thresholds = multi_label_metrics.choose_thresholds(self.probabilities(logits), targets)
+        return type(self)(self.labels, self._classes, self._separator, thresholds)
+
+    @property
+    def chance_loss(self) -> float:
+        """Return the cross-entropy of a probability of one half for each label."""
+        return math.log(2)
+
+    def decisions(self) -> list[Decision]:
+        """Name the number of labels, and labels that are one."""
+        shown = {LABEL_SEPARATOR: "one column of 0 and 1 per label", "[]": "cells hold lists"}
+        why = shown.get(self._separator or "", f"labels of a row are separated by {self._separator!r}")
+        task = Decision("task", f"any of {len(self.labels)} labels", why, "--task single, --label-column")
+        return [task, *self._classes.decisions()]
+
+    def notes(self) -> list[str]:
+        """Return what is odd in the labels."""
+        return self._classes.notes()
+
+    def labelled(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
+        """Return (rows,) True: a row without a label is an example of that, unless its whole table has none."""
+        if not table.has(column):
+            return np.zeros(len(table), dtype=bool)
+        values, numbers = table.values(column)
+        known = np.array([value.strip() not in self._classes.unlabelled or not value.strip() for value in values])
+        if not any(value.strip() for value in values):
+            known[:] = False
+        return known[numbers]
+
+    def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.uint8]:
+        """Return 1 for each label of each row."""
+        if not table.has(column):
+            return np.zeros((len(table), len(self.labels)), dtype=np.uint8)
+        index = {name: number for number, name in enumerate(self.labels)}
+        values, numbers = table.values(column)
+        targets = np.zeros((len(values), len(self.labels)), dtype=np.uint8)
+        faults: dict[str, list[int]] = {}
+        for place, value in enumerate(values):
+            for label in _labels_of(value, self._separator, table, column, numbers, place):
+                name = self._classes.of(label)
+                if name in index:
+                    targets[place, index[name]] = 1
+                elif name is not None:
+                    faults.setdefault(name, []).extend(np.flatnonzero(numbers == place).tolist())
+        refuse_unknown(faults, table, self.labels, known_from)
+        return targets[numbers]
+
+    def loss(self, config: TrainingConfig, targets: Array) -> Loss:
+        """Return binary cross-entropy with --label-smoothing-factor and --class-weights."""
+        weights = None
+        if config.class_weights == "balanced":
+            counts = targets.sum(axis=0, dtype=np.int64)
+            weights = np.clip((len(targets) - counts) / np.maximum(counts, 1), 1.0, _MOST_WEIGHT).astype(np.float32)
+        return BinaryCrossEntropy(config.label_smoothing_factor, weights)
+
+    def fit_head(self, features: npt.NDArray[np.float32], targets: Array, *, seen: bool) -> tuple[Array, Array]:
+        """Fit one logistic regression per label, all with one C."""
+        return _fit_heads(features, targets, _SEEN_STRENGTH if seen else None)
+
+    def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
+        """Apply the sigmoid."""
+        return sigmoid(logits)
+
+    def decide(self, probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
+        """Return 1 for the labels whose probability reaches their threshold."""
+        return (probabilities >= self.thresholds).astype(np.uint8)
+
+    def metrics(self, predicted: Array, targets: Array) -> dict[str, float]:
+        """Compute micro and macro F1, Jaccard and the share of rows with exactly the right labels."""
+        return multi_label_metrics.decision_metrics(predicted, targets)
+
+    def score(self, logits: Array, targets: Array, seed: int) -> Scores:
+        """Compute these, average precision, loss, and per-label scores."""
+        probabilities = self.probabilities(logits)
+        loss = binary_cross_entropy(logits, targets)
+        return multi_label_metrics.score(
+            self.decide(probabilities), probabilities, targets, self.labels, loss=loss, seed=seed
+        )
+
+    def similarity(self, targets: Array) -> npt.NDArray[np.float32]:
+        """Return the share of common labels (Jaccard); 1 for two rows without any."""
+        both = targets.astype(np.float32) @ targets.T.astype(np.float32)
+        sizes = targets.sum(axis=1, dtype=np.float32)
+        either = sizes[:, None] + sizes[None, :] - both
+        return np.where(either > 0, both / np.maximum(either, 1), 1.0).astype(np.float32)
+
+    def rescale(self, logits: Array, targets: Array, *, calibrate: bool) -> tuple[Array, Array] | None:
+        """Return a scale and a shift for each label."""
+        if not calibrate:
+            return None
+        fitted = [fit_scale_and_shift(logits[:, number], targets[:, number]) for number in range(len(self.labels))]
+        scale, shift = np.array(fitted, dtype=np.float32).T
+        return scale, shift
+
+    def probability_scores(self, logits: Array, targets: Array, seed: int) -> dict[str, Any]:
+        """Return log loss, Brier score and expected calibration error over all labels of all rows."""
+        return binary_scores(logits.ravel(), targets.ravel(), seed)
+
+    def majority(self, train_targets: Array, targets: Array) -> MajorityBaseline:
+        """Score predicting the most frequent set of labels for all rows."""
+        sets, counts = np.unique(train_targets, axis=0, return_counts=True)
+        frequent = sets[counts.argmax()]
+        return MajorityBaseline(
+            self.target_words(frequent), self.metrics(np.repeat(frequent[None], len(targets), axis=0), targets)
+        )
+
+    def baseline(
+        self, train_texts: Sequence[str], train_targets: Array, texts: Sequence[str], targets: Array, seed: int
+    ) -> Baseline:
+        """Fit and score one logistic regression per label on TF-IDF, with thresholds chosen on a part of the rows."""
+        return fit_baseline(
+            train_texts,
+            train_targets,
+            texts,
+            targets,
+            seed,
+            self.metrics,
+            estimator=multi_label_metrics.ThresholdedRegression(seed),
+            strata=self.stratify_by(train_targets),
+            outputs=len(self.labels),
+        )
+
+    def stratify_by(self, targets: Array) -> npt.NDArray[np.int64]:
+        """Return each row's rarest label, or a number of its own for rows without any."""
+        counts = targets.sum(axis=0, dtype=np.int64)
+        rarity = np.where(targets > 0, counts, np.iinfo(np.int64).max)
+        return np.where(targets.any(axis=1), rarity.argmin(axis=1), len(self.labels))
+
+    def label_counts(self, targets: Array) -> npt.NDArray[np.int64]:
+        """Count the rows of each label."""
+        return np.asarray(targets.sum(axis=0, dtype=np.int64))
+
+    def has_label(self, targets: Array, number: int) -> npt.NDArray[np.bool_]:
+        """Return whether each row has that label."""
+        return np.asarray(targets[:, number] > 0)
+
+    def target_words(self, target: Any) -> str:
+        """Return the labels of a row, joined."""
+        return _JOIN.join(self.labels[number] for number in np.flatnonzero(target)) or "no label"
+
+    def summary(self, targets: Array) -> str:
+        """Return the labels, most frequent first, with their rows."""
+        counts, none = self.label_counts(targets), int((~targets.any(axis=1)).sum())
+        return (
+            f"labels: {len(counts)}, {counts.sum() / max(1, len(targets)):.2f} per row, none in {none} rows: "
+            f"{list_counts(self.labels, counts)}"
+        )
+
+    def prediction_columns(self) -> list[str]:
+        """Return the columns for the labels, and the probability of each."""
+        return ["predicted_labels", *(f"prob_{label}" for label in self.labels)]
+
+    def prediction_fields(self, probabilities: npt.NDArray[np.float64]) -> Iterator[list[str]]:
+        """Yield the cells of each row, numbers with eight digits."""
+        for row, chosen in zip(probabilities, self.decide(probabilities), strict=True):
+            labels = _JOIN.join(self.labels[number] for number in np.flatnonzero(chosen))
+            yield [labels, *(f"{p:.8g}" for p in row)]
+
+
+@dataclass(frozen=True)
+class BinaryCrossEntropy:
+    """Binary cross-entropy, averaged over the labels of a row, with label smoothing and weights of positive labels.
+
+    Every row weighs 1, so a step's loss is the mean over its rows however they are sharded.
+    """
+
+    label_smoothing: float = 0.0
+    positive_weights: npt.NDArray[np.float32] | None = None
+    _sent: dict[torch.device, torch.Tensor] = field(default_factory=dict, compare=False, repr=False)
+
+    def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return the sum over rows; logits and targets (n, labels)."""
+        from torch.nn.functional import binary_cross_entropy_with_logits
+
+        counted = targets[:, :1] != _NO_ROW
+        aims = targets.clamp(max=1).float() * (1 - self.label_smoothing) + self.label_smoothing / 2
+        losses = binary_cross_entropy_with_logits(
+            logits.float(), aims, reduction="none", pos_weight=self._weights_on(logits.device)
+        )
+        return (losses * counted).sum() / logits.shape[1]
+
+    def weight_sum(self, targets: Array) -> float:
+        """Return the number of rows."""
+        return float(len(targets))
+
+    def pad_targets(self, targets: Array, rows: int) -> Array:
+        """Pad targets to `rows` rows with ones that the loss ignores."""
+        return np.concatenate([targets, np.full((rows - len(targets), targets.shape[1]), _NO_ROW, dtype=np.uint8)])
+
+    def _weights_on(self, device: torch.device) -> torch.Tensor | None:
+        """Return the weights on `device`, copied there once."""
+        import torch
+
+        from classify.modeling.layout import send
+
+        if self.positive_weights is not None and device not in self._sent:
+            self._sent[device] = send(torch.from_numpy(self.positive_weights), device)
+        return self._sent.get(device)
+
+
+def _labels_of(
+    cell: str, separator: str | None, table: Table, column: str, numbers: npt.NDArray[np.int64], place: int
+) -> list[str]:
+    """Return the labels of a cell. Raises InputError where it is no list."""
+    try:
+        return split_cell(cell, separator)
+    except ValueError:
+        rows = np.flatnonzero(numbers == place).tolist()
+        raise InputError(
+            f'{table.where(rows)}: expected a list of labels such as ["a", "b"] in column {column!r}. '
+            f"Got {cell[:80]!r} instead."
+        ) from None
+
+
+def _count_labels(table: Table, column: str, separator: str | None) -> Counter[str]:
+    """Count the rows of each label of a column."""
+    values, numbers = table.values(column)
+    rows = np.bincount(numbers, minlength=len(values))
+    counts: Counter[str] = Counter()
+    for place, value in enumerate(values):
+        for label in set(_labels_of(value, separator, table, column, numbers, place)):
+            counts[label] += int(rows[place])
+    return counts
+
+
+def _fit_heads(
+    features: npt.NDArray[np.float32], targets: Array, strength: float | None
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Fit a logistic regression for each label; one without rows, or with all, gets zero weights."""
+    from sklearn.linear_model import LogisticRegression
+
+    def solve(standard: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        labels = targets.shape[1]
+        weight, bias = np.zeros((labels, features.shape[1])), np.zeros(labels)
+        counts = targets.sum(axis=0, dtype=np.int64)
+        chosen = strength
+        if chosen is None:
+            balance = np.minimum(counts, len(targets) - counts)
+            frequent = [number for number in np.argsort(-balance)[:_CHOOSING_LABELS].tolist() if balance[number]]
+            options = [choose_strength(standard, targets[:, number].astype(np.int64)) for number in frequent]
+            chosen = float(np.exp(np.mean(np.log(options)))) if options else 1.0
+        for number in range(labels):
+            if 0 < counts[number] < len(targets):
+                solver = LogisticRegression(C=chosen, max_iter=200, tol=1e-3)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # not converged: not actionable
+                    solver.fit(standard, targets[:, number])
+                weight[number], bias[number] = solver.coef_[0], solver.intercept_[0]
+            else:  # half a row of the other kind
+                share = (counts[number] + 0.5) / (len(targets) + 1)
+                bias[number] = math.log(share / (1 - share))
+        return weight, bias
+
+    return fit_standardised(features, solve)

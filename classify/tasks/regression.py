@@ -1,0 +1,232 @@
+"""Regression: each row has a number. While a model is trained its output is the standardised target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from classify.config.schema import TrainingConfig
+from classify.data.dialect import is_number
+from classify.data.labels import MIN_ROWS
+from classify.data.reading import InputTables
+from classify.data.table import Table
+from classify.decision import Decision
+from classify.errors import InputError
+from classify.evaluation.baseline import RIDGE, Baseline, MajorityBaseline, fit_baseline
+from classify.evaluation.metrics import Scores, correlation_interval, regression_metrics
+from classify.tasks.base import Array, Loss, Task
+from classify.tasks.heads import fit_standardised
+
+if TYPE_CHECKING:
+    import torch
+
+# Splits hold each of so many parts of the targets' range in proportion.
+_STRATA = 5
+# Strengths of the ridge that leave-one-out cross-validation chooses from, and the one on features that were trained on.
+_STRENGTHS = tuple(np.logspace(0, 5, 11).tolist())
+_SEEN_STRENGTHS = (1e4,)
+
+
+class Regression(Task):
+    """Targets are numbers (rows,) float32; the model has one output.
+
+    `center` and `scale` are mean and standard deviation of the training targets; a finished model's output layer
+    contains them, and then they are 0 and 1.
+    """
+
+    name = "regression"
+    problem_type = "regression"
+    probe = "ridge regression"
+    primary = "pearson"
+    selection = ("pearson", "spearman", "loss")
+
+    def __init__(self, labels: Sequence[str], center: float = 0.0, scale: float = 1.0, unit: float = 1.0):
+        super().__init__(labels)
+        self.center, self.scale, self.unit = center, scale, unit
+
+    @classmethod
+    def of(cls, tables: InputTables) -> Self:
+        """Create the task with mean and standard deviation of the training table's numbers."""
+        table, column = tables.train, tables.columns.label
+        task = cls([column])
+        values = task.encode(table, column, "--data")[task.labelled(table, column)]
+        if len(values) < MIN_ROWS:
+            raise InputError(
+                f"{table.path}: expected at least {MIN_ROWS} rows with a number. Got {len(values)} instead."
+            )
+        deviation = float(values.std(dtype=np.float64))
+        if deviation == 0:
+            raise InputError(
+                f"{table.path}: expected different numbers in column {column!r}. Got {values[0]:g} in all rows "
+                "instead; name another column with --label-column."
+            )
+        return cls([column], float(values.mean(dtype=np.float64)), deviation, deviation)
+
+    def finished(self, logits: Array, targets: Array) -> Self:
+        """Return the task of a model whose output layer was rescaled to the targets."""
+        return type(self)(self.labels, 0.0, 1.0, self.unit)
+
+    @property
+    def chance_loss(self) -> float:
+        """Return the loss of predicting the mean, 1 in standardised units."""
+        return 1.0
+
+    def decisions(self) -> list[Decision]:
+        """Name mean and standard deviation."""
+        why = f"numbers with mean {self.center:.4g} and standard deviation {self.scale:.4g}"
+        return [Decision("task", "a score for each row", why, "--task single, --label-column")]
+
+    def notes(self) -> list[str]:
+        """Return nothing."""
+        return []
+
+    def labelled(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
+        """Return (rows,) whether each row has a number."""
+        if not table.has(column):
+            return np.zeros(len(table), dtype=bool)
+        values, numbers = table.values(column)
+        return np.array([bool(value.strip()) for value in values], dtype=bool)[numbers]
+
+    def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.float32]:
+        """Return the number of each row, 0 for a row without one."""
+        if not table.has(column):
+            return np.zeros(len(table), dtype=np.float32)
+        values, numbers = table.values(column)
+        wrong = [place for place, value in enumerate(values) if value.strip() and not is_number(value.strip())]
+        if wrong:
+            rows = np.flatnonzero(np.isin(numbers, wrong)).tolist()
+            raise InputError(
+                f"{table.where(rows)}: expected a number in column {column!r}. Got {values[wrong[0]][:80]!r} instead; "
+                "leave the cell empty if the row has no score."
+            )
+        scores = np.array([float(value) if value.strip() else 0.0 for value in values], dtype=np.float64)
+        if not np.isfinite(scores.astype(np.float32)).all():
+            rows = np.flatnonzero(~np.isfinite(scores.astype(np.float32))[numbers]).tolist()
+            raise InputError(f"{table.where(rows)}: expected a finite number in column {column!r}.")
+        return scores.astype(np.float32)[numbers]
+
+    def loss(self, config: TrainingConfig, targets: Array) -> Loss:
+        """Return the squared error of standardised targets."""
+        return SquaredError(self.center, self.scale)
+
+    def fit_head(self, features: npt.NDArray[np.float32], targets: Array, *, seen: bool) -> tuple[Array, Array]:
+        """Fit a ridge regression to the standardised targets."""
+        from sklearn.linear_model import RidgeCV
+
+        def solve(standard: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+            solver = RidgeCV(alphas=_SEEN_STRENGTHS if seen else _STRENGTHS)
+            solver.fit(standard.astype(np.float64), (targets - self.center) / self.scale)
+            return np.atleast_2d(solver.coef_), np.atleast_1d(solver.intercept_)
+
+        return fit_standardised(features, solve)
+
+    def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
+        """Return the scores (rows, 1)."""
+        return logits.astype(np.float64) * self.scale + self.center
+
+    def decide(self, probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return the scores (rows,)."""
+        return probabilities[:, 0]
+
+    def metrics(self, predicted: Array, targets: Array) -> dict[str, float]:
+        """Compute Pearson's and Spearman's correlation, mean squared and mean absolute error."""
+        return regression_metrics(predicted, targets)
+
+    def score(self, logits: Array, targets: Array, seed: int) -> Scores:
+        """Compute these and the loss in standardised units."""
+        metrics = self.metrics(self.decide(self.probabilities(logits)), targets)
+        intervals = {"pearson": correlation_interval(metrics["pearson"], len(targets))}
+        return Scores({**metrics, "loss": metrics["mse"] / self.unit**2}, len(targets), intervals)
+
+    def similarity(self, targets: Array) -> npt.NDArray[np.float32]:
+        """Return 1 for equal numbers, falling to 0 at two standard deviations."""
+        distance = np.abs(targets[:, None] - targets[None, :]) / self.unit
+        return np.clip(1 - distance / 2, 0, 1).astype(np.float32)
+
+    def rescale(self, logits: Array, targets: Array, *, calibrate: bool) -> tuple[Array, Array] | None:
+        """Return what turns standardised targets into targets."""
+        return np.array([self.scale], dtype=np.float32), np.array([self.center], dtype=np.float32)
+
+    def probability_scores(self, logits: Array, targets: Array, seed: int) -> None:
+        """Return None: there are no probabilities."""
+
+    def majority(self, train_targets: Array, targets: Array) -> MajorityBaseline:
+        """Score predicting the mean of training for all rows."""
+        mean = float(train_targets.mean(dtype=np.float64))
+        return MajorityBaseline(f"{mean:.4g}", self.metrics(np.full(len(targets), mean), targets))
+
+    def baseline(
+        self, train_texts: Sequence[str], train_targets: Array, texts: Sequence[str], targets: Array, seed: int
+    ) -> Baseline:
+        """Fit and score a ridge regression on TF-IDF."""
+        from sklearn.linear_model import Ridge
+
+        return fit_baseline(
+            train_texts,
+            train_targets,
+            texts,
+            targets,
+            seed,
+            self.metrics,
+            estimator=Ridge(alpha=1.0, solver="sag", random_state=seed),
+            strata=self.stratify_by(train_targets),
+            outputs=1,
+            name=RIDGE,
+        )
+
+    def stratify_by(self, targets: Array) -> npt.NDArray[np.int64]:
+        """Return the fifth of the sorted targets that each row is in."""
+        cuts = np.unique(np.quantile(targets, np.arange(1, _STRATA) / _STRATA)) if len(targets) else np.empty(0)
+        return np.searchsorted(cuts, targets, side="right").astype(np.int64)
+
+    def label_counts(self, targets: Array) -> npt.NDArray[np.int64]:
+        """Return the number of rows."""
+        return np.array([len(targets)])
+
+    def has_label(self, targets: Array, number: int) -> npt.NDArray[np.bool_]:
+        """Return True for each row."""
+        return np.ones(len(targets), dtype=bool)
+
+    def target_words(self, target: Any) -> str:
+        """Return the number."""
+        return f"{target:g}"
+
+    def summary(self, targets: Array) -> str:
+        """Return the range and quartiles."""
+        low, first, middle, third, high = np.quantile(targets, [0, 0.25, 0.5, 0.75, 1]).tolist()
+        return f"scores: {low:g} to {high:g}, quartiles {first:g}, {middle:g}, {third:g}"
+
+    def prediction_columns(self) -> list[str]:
+        """Return the column for the score."""
+        return ["predicted_score"]
+
+    def prediction_fields(self, probabilities: npt.NDArray[np.float64]) -> Iterator[list[str]]:
+        """Yield the score of each row with eight digits."""
+        for row in probabilities:
+            yield [f"{row[0]:.8g}"]
+
+
+@dataclass(frozen=True)
+class SquaredError:
+    """Squared error of targets minus `center` over `scale`; every row weighs 1."""
+
+    center: float
+    scale: float
+
+    def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return the sum over rows; logits (n, 1), targets (n,), NaN for padding rows."""
+        aims = (targets - self.center) / self.scale
+        errors = (logits[:, 0].float() - aims) ** 2
+        return errors.where(~targets.isnan(), 0.0).sum()
+
+    def weight_sum(self, targets: Array) -> float:
+        """Return the number of rows."""
+        return float(len(targets))
+
+    def pad_targets(self, targets: Array, rows: int) -> Array:
+        """Pad targets to `rows` rows with ones that the loss ignores."""
+        return np.concatenate([targets, np.full(rows - len(targets), np.nan, dtype=np.float32)])
