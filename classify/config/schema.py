@@ -134,7 +134,10 @@ class DataConfig:
         None, "label value that means unlabelled, e.g. -1, besides an empty cell", "--unlabelled-value"
     )
     label_names: str | None = option(
-        None, "display names of labels: 0=negative,1=positive", "--label-names", metavar="A=B"
+        None,
+        "display names of labels: 0=negative,1=positive, or a file with one name per line",
+        "--label-names",
+        metavar="A=B",
     )
     normalize_labels: Literal["auto", "none"] = option(
         "auto",

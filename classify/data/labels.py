@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -125,7 +126,8 @@ def name_classes(
 
     1.0 and 1 are one class where both occur, as programs write numbers differently. With `normalize` labels that
     differ in case, spaces or Unicode form are one class, named as in most rows. `given` renames:
-    "0=negative,1=positive". Raises InputError where it names a label that does not occur, or a class twice.
+    "0=negative,1=positive", or a file with the name of each number. Raises InputError where it names a label that does
+    not occur, or a class twice.
     """
     class_of = {label: label for label in counts}
     for label in counts:
@@ -139,8 +141,13 @@ def name_classes(
         for same in ways.values():
             best = max(same, key=lambda label: (counts[label], label))
             class_of |= dict.fromkeys(same, class_of[best].strip())
-    renamed = _renamed(given) if given is not None else {}
-    unknown = sorted(set(renamed) - set(class_of.values()) - set(counts))
+    if given is None:
+        renamed = {}
+    elif "=" in given:
+        renamed = _renamed(given)
+    else:
+        renamed = _names_of_file(given, set(class_of.values()))
+    unknown = sorted(set(renamed) - set(class_of.values()) - set(counts)) if given is None or "=" in given else []
     if unknown:
         raise InputError(
             f"--label-names: {', '.join(map(repr, unknown))} is no label of --data; expected some of "
@@ -164,6 +171,32 @@ def _renamed(given: str) -> dict[str, str]:
     if len(names) < len(pairs):
         raise InputError(f"--label-names names a label twice: {given!r}; give each one name.")
     return names
+
+
+def _names_of_file(path: str, labels: Collection[str]) -> dict[str, str]:
+    """Return the names of labels that are the numbers of lines in a file. Raises InputError.
+
+    They count from 0, or from 1 where the largest is the number of lines.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise InputError(
+            f"--label-names must be pairs such as 0=negative,1=positive, or a file with one name per line. {path!r} "
+            f"cannot be read: {reason}."
+        ) from None
+    names = [line.strip() for line in lines if line.strip()]
+    numbers = {int(label) for label in labels if label.isdecimal()}
+    others = sorted(label for label in labels if not label.isdecimal())
+    first = 0 if 0 in numbers else 1
+    if others or not numbers or max(numbers) >= len(names) + first or (first and max(numbers) < len(names)):
+        got = repr(others[0]) if others else f"numbers from {min(numbers, default=0)} to {max(numbers, default=0)}"
+        raise InputError(
+            f"--label-names {path}: {len(names)} names, for labels from 0 to {len(names) - 1} or from 1 to "
+            f"{len(names)}. Got {got} instead; give pairs such as 0=negative,1=positive."
+        )
+    return {str(number + first): name for number, name in enumerate(names)}
 
 
 def find_labels(

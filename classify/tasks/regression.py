@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 # Splits hold each of so many parts of the targets' range in proportion.
 _STRATA = 5
 # Strengths of the ridge that leave-one-out cross-validation chooses from, and the one on features that were trained on.
-_STRENGTHS = tuple(np.logspace(0, 5, 11).tolist())
-_SEEN_STRENGTHS = (1e4,)
+_STRENGTHS = np.logspace(0, 5, 11).tolist()
+_SEEN_STRENGTHS = [1e4]
 
 
 class Regression(Task):

@@ -1,0 +1,139 @@
+"""Law 1 for every task: processes, micro-batches and packing change no weight, for labels, scores and text pairs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+
+from classify.config.schema import TrainingConfig
+from classify.data.tokenize import TrainingSet, load_tokenizer, tokenize
+from classify.distributed.sharding import gather_full
+from classify.evaluation.inference import compute_logits
+from classify.modeling.hub import resolve_model
+from classify.modeling.loading import load_pretrained
+from classify.tasks.base import Task
+from classify.tasks.multi_label import MultiLabel
+from classify.tasks.regression import Regression
+from classify.tasks.single_label import SingleLabel
+from classify.training import contrastive
+from tests.support import tiny
+from tests.support.processes import run_distributed_test
+from tests.support.runs import LEARNING_RATE, ROWS, SEED, make_trainer
+from tests.support.tasks import CLASSES, labels_of, score_of, words_of
+
+pytestmark = pytest.mark.distributed
+
+BATCH, STEPS = 8, 10
+WAYS = [(micro, packed) for micro in (1, 2) for packed in (True, False)]
+WORLDS = (1, 2, 3)
+
+
+def tasks() -> dict[str, tuple[Task, Any, dict[str, str]]]:
+    """Each task with the targets of the rows, and further settings."""
+    marks = np.array([[label in labels_of(n) for label in CLASSES] for n in range(ROWS)], dtype=np.uint8)
+    scores = np.array([float(score_of(n)) for n in range(ROWS)], dtype=np.float32)
+    classes = np.arange(ROWS) % 3
+    return {
+        "pairs": (SingleLabel(CLASSES), classes, {}),
+        "labels": (MultiLabel(CLASSES), marks, {}),
+        "balanced labels": (MultiLabel(CLASSES), marks, {"class_weights": "balanced"}),
+        "scores": (Regression(["score"], float(scores.mean()), float(scores.std()), 1.0), scores, {}),
+    }
+
+
+def train_every_task(folder: Path, results: Path) -> None:
+    """Train in every way of this world size, and store weights and logits."""
+    world = TrainingConfig(use_cpu=True).start()
+    first = [words_of(n, labels_of(n)) for n in range(ROWS)]
+    second = [words_of(n + 1, labels_of(n)[:1]) for n in range(ROWS)]
+    for name, (task, targets, settings) in tasks().items():
+        pairs = second if name == "pairs" else None
+        tokens = tokenize(load_tokenizer(str(folder)), first, 48, second=pairs)
+        for micro, packed in WAYS:
+            model = load_pretrained(
+                resolve_model(str(folder)), task.labels, seed=SEED, pad_token_id=0, dropout=0.0,
+                problem_type=task.problem_type,
+            )  # fmt: skip
+            model.install_kernels(torch.device("cpu"))
+            model.use_packing(packed)
+            config = TrainingConfig(
+                use_cpu=True, learning_rate=LEARNING_RATE, max_steps=STEPS, seed=SEED,
+                gradient_accumulation_steps=micro, **settings,  # type: ignore[arg-type]
+            )  # fmt: skip
+            data = TrainingSet(tokens, np.arange(ROWS), targets)
+            trainer = make_trainer(model, data, config, world, BATCH, task.loss(config, targets))
+            contrastive.contrastive_warmup(trainer.strategy, data, task, 3)
+            list(trainer.steps())
+            logits = compute_logits(model, tokens, data.rows, world)
+            tensors = gather_full(dict(model.model.named_parameters()), keep=world.is_main)
+            if world.is_main:
+                file = results / f"{name}-{world.world_size}-{micro}-{packed}.safetensors"
+                save_file({"logits": logits, **{f"w/{key}": tensor.numpy() for key, tensor in tensors.items()}}, file)
+    world.close()
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tasks")
+    model = tiny.make_model(folder / "model", spread=0.1)
+    for world in WORLDS:
+        run_distributed_test(train_every_task, world, model, folder)
+    return folder
+
+
+def weights(file: Path) -> Any:
+    """All weights but key biases, on which attention does not depend."""
+    found = load_file(file)
+    names = sorted(name for name in found if name.startswith("w/") and not name.endswith("key.bias"))
+    return np.concatenate([found[name].ravel().astype(np.float64) for name in names]), found["logits"]
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize(("micro", "packed"), WAYS)
+@pytest.mark.parametrize("name", ["pairs", "labels", "balanced labels", "scores"])
+def test_the_weights_are_those_of_one_process(results: Path, name: str, world: int, micro: int, packed: bool) -> None:
+    expected, logits = weights(results / f"{name}-1-1-False.safetensors")
+    got, again = weights(results / f"{name}-{world}-{micro}-{packed}.safetensors")
+    assert np.linalg.norm(got - expected) <= 1e-5 * np.linalg.norm(expected)
+    assert np.abs(again - logits).max() <= 1e-3
+
+
+@pytest.mark.parametrize("name", ["pairs", "labels", "scores"])
+def test_the_first_step_is_that_of_transformers_own_loss(tmp_path: Path, name: str) -> None:
+    """`problem_type` decides transformers' loss; gradients of the same rows are the same."""
+    from transformers import AutoModelForSequenceClassification
+
+    folder = tiny.make_model(tmp_path / "model", spread=0.1)
+    task, targets, _ = tasks()[name]
+    rows = np.arange(6)
+    texts = [words_of(n, labels_of(n)) for n in rows.tolist()]
+    second = [words_of(n + 1, []) for n in rows.tolist()] if name == "pairs" else None
+    ours = load_pretrained(
+        resolve_model(str(folder)), task.labels, seed=SEED, pad_token_id=0, dropout=0.0, problem_type=task.problem_type
+    )
+    stock = AutoModelForSequenceClassification.from_config(ours.model.config)
+    stock.load_state_dict(ours.model.state_dict())
+    encoded = load_tokenizer(str(folder))(texts, second, padding=True, return_tensors="pt")
+    given = torch.from_numpy(targets[rows])
+    if name == "labels":
+        given = given.float()
+    elif name == "scores":
+        assert isinstance(task, Regression)
+        given = (given - task.center) / task.scale
+    loss = stock(**encoded, labels=given).loss
+    loss.backward()
+    tokens = tokenize(load_tokenizer(str(folder)), texts, 64, second=second)
+    config = TrainingConfig(use_cpu=True)
+    term = task.loss(config, targets)
+    total = term.loss_sum(ours(ours.batch(tokens, rows)), torch.from_numpy(targets[rows]))
+    mine = total / term.weight_sum(targets[rows])
+    mine.backward()
+    assert mine.item() == pytest.approx(loss.item(), rel=1e-5)
+    for one, other in zip(ours.model.parameters(), stock.parameters(), strict=True):
+        if one.grad is not None:
+            torch.testing.assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-5)

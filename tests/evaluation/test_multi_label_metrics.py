@@ -1,0 +1,150 @@
+"""Scores of label sets beside scikit-learn's, thresholds, and the calibration of each label."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.metrics import average_precision_score, f1_score, jaccard_score
+
+from classify.data.label_lists import are_lists, find_separator, split_cell
+from classify.evaluation.calibration import binary_scores, fit_scale_and_shift
+from classify.evaluation.metrics import binary_cross_entropy, correlation_interval, regression_metrics, sigmoid
+from classify.evaluation.multi_label_metrics import choose_thresholds, decision_metrics, score
+from classify.tasks.multi_label import MultiLabel
+
+LABELS = ["a", "b", "c", "d"]
+
+
+def drawn(rows: int = 300, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Targets of frequent and rare labels, and logits that say something about them."""
+    draw = np.random.default_rng(seed)
+    targets = (draw.random((rows, 4)) < [0.5, 0.2, 0.1, 0.02]).astype(np.uint8)
+    return targets, draw.normal(size=(rows, 4)) + 2.0 * targets - [0, 1, 2, 4]
+
+
+def test_they_are_scikit_learns() -> None:
+    targets, logits = drawn()
+    predicted, probabilities = (logits > 0).astype(np.uint8), sigmoid(logits)
+    found = score(predicted, probabilities, targets, LABELS, loss=0.5, seed=0).metrics
+    assert found["micro_f1"] == pytest.approx(f1_score(targets, predicted, average="micro"))
+    assert found["macro_f1"] == pytest.approx(f1_score(targets, predicted, average="macro", zero_division=0.0))
+    assert found["average_precision"] == pytest.approx(average_precision_score(targets, probabilities, average="macro"))
+    assert found["subset_accuracy"] == pytest.approx((targets == predicted).all(axis=1).mean())
+    some = targets.any(axis=1) | predicted.any(axis=1)
+    rows = jaccard_score(targets[some], predicted[some], average="samples")
+    assert found["jaccard"] == pytest.approx(rows * some.mean() + 1 - some.mean()), "two rows without labels agree"
+
+
+def test_a_label_without_rows_does_not_count() -> None:
+    targets, logits = drawn()
+    targets[:, 3] = 0
+    found = score((logits > 0).astype(np.uint8), sigmoid(logits), targets, LABELS, loss=0.5, seed=0)
+    kept = average_precision_score(targets[:, :3], sigmoid(logits)[:, :3], average="macro")
+    assert found["average_precision"] == pytest.approx(kept)
+    assert decision_metrics(targets, targets)["macro_f1"] == 1.0
+
+
+def test_intervals_hold_the_score() -> None:
+    targets, logits = drawn()
+    found = score((logits > 0).astype(np.uint8), sigmoid(logits), targets, LABELS, loss=0.5, seed=0)
+    for name in ("micro_f1", "macro_f1"):
+        interval = found.intervals[name]
+        assert interval is not None
+        assert interval[0] < found[name] < interval[1]
+
+
+def test_thresholds_have_the_highest_f1() -> None:
+    targets, logits = drawn()
+    probabilities = sigmoid(logits)
+    chosen = choose_thresholds(probabilities, targets)
+    for number in range(3):
+        column, target = probabilities[:, number], targets[:, number]
+        best = max(f1_score(target, column >= cut) for cut in column)
+        assert f1_score(target, column >= chosen[number]) == pytest.approx(best)
+    assert targets[:, 3].sum() < 10
+    assert (probabilities[:, 3] >= chosen[3]).sum() == targets[:, 3].sum(), "as many as there are"
+
+
+def test_a_label_that_is_never_seen_and_one_probability_for_all() -> None:
+    targets, probabilities = np.zeros((20, 2), dtype=np.uint8), np.full((20, 2), 0.3)
+    targets[:3, 1] = 1
+    chosen = choose_thresholds(probabilities, targets)
+    assert chosen[0] == 0.5
+    assert not (probabilities[:, 1] >= chosen[1]).any(), "no cut takes three of equal rows"
+
+
+def test_a_label_is_calibrated_by_scale_and_shift() -> None:
+    draw = np.random.default_rng(1)
+    true = draw.normal(size=5_000)
+    target = (draw.random(5_000) < sigmoid(true)).astype(np.uint8)
+    scale, shift = fit_scale_and_shift(4 * true + 3, target)  # too sure, and too often yes
+    assert scale == pytest.approx(0.25, rel=0.2)
+    assert shift == pytest.approx(-0.75, abs=0.1)
+    before, after = (binary_scores(logits, target, 0) for logits in (4 * true + 3, scale * (4 * true + 3) + shift))
+    assert after["log_loss"] < before["log_loss"]
+    assert after["ece"] < 0.03 < before["ece"]
+    assert after["log_loss"] == pytest.approx(binary_cross_entropy(scale * (4 * true + 3) + shift, target))
+
+
+def test_labels_are_stratified_by_the_rarest() -> None:
+    targets = np.array([[1, 0, 0], [1, 1, 0], [1, 0, 1], [0, 0, 0], [1, 1, 0]], dtype=np.uint8)
+    assert MultiLabel(["a", "b", "c"]).stratify_by(targets).tolist() == [0, 1, 2, 3, 1]
+
+
+def test_label_sets_are_alike_by_their_common_share() -> None:
+    targets = np.array([[1, 1, 0], [1, 0, 0], [0, 0, 1], [0, 0, 0]], dtype=np.uint8)
+    expected = [[1, 0.5, 0, 0], [0.5, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
+    np.testing.assert_allclose(MultiLabel(["a", "b", "c"]).similarity(targets), expected)
+
+
+@pytest.mark.parametrize(
+    ("values", "separator", "parts"),
+    [
+        (["a,b", "c"], ",", ["a", "b"]),
+        (["a, b; c", "a"], ";", ["a, b", "c"]),
+        (["a|b|", "c"], "|", ["a", "b"]),
+        (['["a", "b"]', "[]"], "[]", ["a", "b"]),
+        (["['a', \"b\"]", "['c']"], "[]", ["a", "b"]),
+        (["[1, 2]"], "[]", ["1", "2"]),
+        (["a b", "c"], None, ["a b"]),
+    ],
+)
+def test_cells_are_split(values: list[str], separator: str | None, parts: list[str]) -> None:
+    assert find_separator(values) == separator
+    assert split_cell(values[0], separator) == parts
+
+
+@pytest.mark.parametrize("cell", ["[1, ", "[a]", "{'a': 1}", "[__import__('os')]"])
+def test_a_cell_that_is_no_list(cell: str) -> None:
+    with pytest.raises(ValueError, match=r"no list|malformed"):
+        split_cell(cell, "[]")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [f"Name {n}, Other" for n in range(50)],  # each its own
+        [f"a sentence of more words, {n % 3}" for n in range(50)],
+        ["a", "b"] * 25,
+        ["x,y"] * 50,  # one class with a comma
+    ],
+    ids=["names", "sentences", "classes", "one value"],
+)
+def test_what_is_no_column_of_lists(values: list[str]) -> None:
+    assert not are_lists(values)
+
+
+def test_scores_are_scipys() -> None:
+    from scipy.stats import pearsonr, spearmanr
+
+    draw = np.random.default_rng(0)
+    targets = draw.normal(size=100)
+    predicted = targets + draw.normal(size=100)
+    found = regression_metrics(predicted, targets)
+    expected = pearsonr(predicted, targets)
+    assert found["pearson"] == pytest.approx(expected.statistic)
+    assert found["spearman"] == pytest.approx(spearmanr(predicted, targets).statistic)
+    assert found["mse"] == pytest.approx(((predicted - targets) ** 2).mean())
+    interval = expected.confidence_interval()
+    assert correlation_interval(found["pearson"], 100) == pytest.approx((interval.low, interval.high))
+    assert regression_metrics(np.ones(5), np.arange(5.0))["pearson"] == 0.0, "a constant has no correlation"

@@ -1,0 +1,264 @@
+"""Every task from the table to the predictions: the files, transformers' pipeline, resuming, cross-validation."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import classify
+from classify.cli import main
+from classify.errors import Interrupted
+from classify.training.run import train
+from tests.support.runs import make_config, read_json, stop_at
+from tests.support.tasks import CASES, Case
+
+METRICS = {
+    "single_label": {"accuracy", "macro_f1"},
+    "multi_label": {"micro_f1", "macro_f1", "jaccard", "subset_accuracy", "average_precision"},
+    "regression": {"pearson", "spearman", "mse", "mae"},
+}
+
+
+@pytest.fixture(scope="module", params=CASES)
+def run(
+    request: pytest.FixtureRequest, model_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Case, Path, Path]:
+    """A case, its table, and the folder of a run on it."""
+    case, folder = CASES[request.param], tmp_path_factory.mktemp("task")
+    table = case.write(folder / "my.csv")
+    return case, table, train(make_config(model_folder, table, folder / "out", folds=0, **case.options))
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def texts_of(case: Case, row: dict[str, str]) -> list[str]:
+    columns = case.options.get("text_column", "").split(",")
+    if columns != [""]:
+        return [" ".join(row[name] for name in columns)]
+    return [row[name] for name in case.header if name in ("text", "sentence1", "sentence2")]
+
+
+def test_the_files_say_which_task_it_is(run: tuple[Case, Path, Path]) -> None:
+    case, _, out = run
+    metrics = read_json(out / "metrics.json")
+    assert (
+        metrics["task"] == read_json(out / "run.json")["task"] == read_json(out / "classify.json")["task"] == case.task
+    )
+    assert METRICS[case.task] <= set(metrics["test"])
+    assert METRICS[case.task] - {"average_precision"} <= set(metrics["baseline"])
+    problem = {"single_label": "single_label_classification", "multi_label": "multi_label_classification"}
+    assert read_json(out / "config.json")["problem_type"] == problem.get(case.task, "regression")
+    table = rows_of(out / "predictions.csv")
+    assert list(table[0]) == [*case.header, *case.added]
+    assert len(table) == metrics["test"]["rows"]
+
+
+def has(row: dict[str, str], label: str) -> bool:
+    return label in row.get("labels", "").split(",") or row.get(label) == "1"
+
+
+def test_the_metrics_are_those_of_the_predictions(run: tuple[Case, Path, Path]) -> None:
+    from scipy.stats import pearsonr
+    from sklearn.metrics import accuracy_score, f1_score
+
+    case, _, out = run
+    table, found = rows_of(out / "predictions.csv"), read_json(out / "metrics.json")["test"]
+    if case.task == "regression":
+        scores, predicted = ([float(row[name]) for row in table] for name in (case.header[-1], "predicted_score"))
+        assert found["pearson"] == pytest.approx(pearsonr(scores, predicted).statistic, abs=1e-4)
+        assert found["mae"] == pytest.approx(np.abs(np.subtract(scores, predicted)).mean(), abs=1e-4)
+    elif case.task == "single_label":
+        assert found["accuracy"] == accuracy_score(
+            [row["label"] for row in table], [row["predicted_label"] for row in table]
+        )
+    else:
+        labels = sorted(name.removeprefix("prob_") for name in case.added[1:])
+        wanted = [
+            [label in row.get("labels", "").split(",") or row.get(label) == "1" for label in labels] for row in table
+        ]
+        predicted = [[label in row["predicted_labels"].split("|") for label in labels] for row in table]
+        assert found["micro_f1"] == pytest.approx(f1_score(wanted, predicted, average="micro", zero_division=0.0))
+
+
+def test_transformers_pipeline_gives_the_same(run: tuple[Case, Path, Path]) -> None:
+    from transformers import pipeline
+
+    case, _, out = run
+    table = rows_of(out / "predictions.csv")
+    pipe = pipeline("text-classification", model=str(out), top_k=None, device="cpu")
+    for row in table:
+        texts = texts_of(case, row)
+        given: Any = texts[0] if len(texts) == 1 else {"text": texts[0], "text_pair": texts[1]}
+        scores = pipe([given], truncation=True)[0]
+        for score in scores:
+            name = "predicted_score" if case.task == "regression" else f"prob_{score['label']}"
+            assert score["score"] == pytest.approx(float(row[name]), abs=1e-4)
+
+
+def test_predict_gives_the_same(run: tuple[Case, Path, Path], tmp_path: Path) -> None:
+    case, table, out = run
+    assert main(["predict", "--model", str(out), "--data", str(table), "--out", str(tmp_path / "p.csv"), "--cpu"]) == 0
+    key = case.header[0]
+    predicted = {tuple(row[name] for name in case.header): row for row in rows_of(tmp_path / "p.csv")}
+    assert len(rows_of(tmp_path / "p.csv")) == 60
+    for row in rows_of(out / "predictions.csv"):
+        again = predicted[tuple(row[name] for name in case.header)]
+        for name in case.added:
+            if name.startswith("predicted_label"):
+                assert again[name] == row[name], row[key]
+            else:
+                assert float(again[name]) == pytest.approx(float(row[name]), abs=1e-5)
+    with classify.load_classifier(str(out), use_cpu=True) as predictor:
+        rows = rows_of(out / "predictions.csv")
+        texts = [tuple(texts_of(case, row)) for row in rows]
+        probabilities = predictor.probabilities(texts if len(texts[0]) > 1 else [text for (text,) in texts])
+        name = case.added[-1]
+        assert probabilities[:, -1].tolist() == pytest.approx([float(row[name]) for row in rows], abs=1e-5)
+
+
+def test_a_model_of_pairs_says_what_it_expects(
+    run: tuple[Case, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case, _, out = run
+    if "sentence2" not in case.header:
+        pytest.skip("one text per row")
+    (tmp_path / "half.csv").write_text("sentence1\nonly one text\n")
+    words = ["--model", str(out), "--out", str(tmp_path / "p.csv"), "--cpu"]
+    assert main(["predict", *words, "--data", str(tmp_path / "half.csv")]) == 2
+    assert "no column 'sentence2', which the model was trained on" in capsys.readouterr().err
+    (tmp_path / "empty.csv").write_text("sentence1,sentence2\na text,another\na text,\n")
+    assert main(["predict", *words, "--data", str(tmp_path / "empty.csv")]) == 2
+    assert "empty.csv line 3: column 'sentence2' is empty" in capsys.readouterr().err
+    predictor = classify.load_classifier(str(out), use_cpu=True)
+    with predictor, pytest.raises(TypeError, match="must be a list of pairs of strings"):
+        predictor.probabilities(["one text"])
+
+
+def test_resumed_is_uninterrupted_to_the_last_bit(
+    run: tuple[Case, Path, Path], model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, table, whole = run
+    options = {"folds": 0, **case.options}
+    with monkeypatch.context() as patch:
+        stop_at(2, patch)
+        with pytest.raises(Interrupted):
+            train(make_config(model_folder, table, tmp_path / "out", **options))
+    out = train(make_config(model_folder, table, tmp_path / "out", resume_from_checkpoint=True, **options))
+    for name in ("model.safetensors", "predictions.csv"):
+        assert (out / name).read_bytes() == (whole / name).read_bytes(), name
+
+
+def test_cross_validation_scores_every_row(run: tuple[Case, Path, Path], model_folder: Path, tmp_path: Path) -> None:
+    case, table, _ = run
+    out = train(
+        make_config(
+            model_folder, table, tmp_path / "out", folds=2, num_train_epochs=0.0, contrastive_steps=2, **case.options
+        )
+    )
+    metrics = read_json(out / "metrics.json")
+    assert (metrics["test"]["rows"], metrics["test"]["method"]) == (60, "2-fold cross-validation")
+    assert {row["fold"] for row in rows_of(out / "predictions.csv")} == {"1", "2"}
+    assert metrics["pairs"]["steps"] == 2
+
+
+def test_a_score_is_learned_in_its_own_units(model_folder: Path, tmp_path: Path) -> None:
+    """Scores a thousand times as large give the same model, a thousand times as large."""
+    case = CASES["scores"]
+    outputs = []
+    for factor in (1.0, 1000.0):
+        rows = [(case.row(n)[0], repr(factor * float(case.row(n)[1]))) for n in range(60)]
+        table = tmp_path / f"{factor:g}.csv"
+        table.write_text("text,label\n" + "".join(f"{text},{score}\n" for text, score in rows))
+        out = train(
+            make_config(
+                model_folder, table, tmp_path / f"out-{factor:g}", folds=0, task="regression", label_column="label"
+            )
+        )
+        outputs.append([float(row["predicted_score"]) for row in rows_of(out / "predictions.csv")])
+    assert outputs[1] == pytest.approx([1000 * score for score in outputs[0]], rel=1e-3)
+
+
+def test_thresholds_are_kept_and_used(run: tuple[Case, Path, Path]) -> None:
+    case, _, out = run
+    settings = read_json(out / "classify.json")
+    if case.task != "multi_label":
+        assert "thresholds" not in settings
+        return
+    for row in rows_of(out / "predictions.csv"):
+        above = [
+            label for label, threshold in settings["thresholds"].items() if float(row[f"prob_{label}"]) >= threshold
+        ]
+        assert row["predicted_labels"] == "|".join(above)
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "line"),
+    [
+        ("a,b,1\na,,0\n", {"text_column": "s", "text_pair_column": "t"}, "line 13: column 't' is empty; expected two"),
+        ("a,b,x\n", {"task": "regression"}, "line 12: expected a number in column 'y'. Got 'x' instead"),
+        ("a,b,2\n", {"label_column": "y,z"}, "line 12: column 'y' holds '2'; expected 0 or 1"),
+        ("a,b,nan\n", {"task": "regression"}, "line 12: expected a"),
+    ],
+    ids=["half a pair", "no number", "no mark", "not a number"],
+)
+def test_cells_that_do_not_fit(
+    model_folder: Path,
+    tmp_path: Path,
+    rows: str,
+    options: dict[str, str],
+    line: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    good = "".join(f"text {n},other {n},{n % 2}\n" for n in range(10))
+    extra = ",z" if "z" in options.get("label_column", "") else ""
+    body = "".join(f"{row}{',0' if extra else ''}\n" for row in (good + rows).splitlines())
+    (tmp_path / "my.csv").write_text(f"s,t,y{extra}\n{body}")
+    words = ["--data", str(tmp_path / "my.csv"), "--model", str(model_folder), "--output-dir", str(tmp_path / "out")]
+    options = {"text_column": "s", "label_column": "y", **options}
+    words += [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
+    assert main(["train", *words]) == 2
+    error = capsys.readouterr().err
+    assert line in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_labels_of_a_test_table_that_training_has_not(
+    model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a list of labels, too: the line, and the labels there are."""
+    case = CASES["lists"]
+    case.write(tmp_path / "my.csv")
+    (tmp_path / "test.csv").write_text('text,labels\na text,card\nanother,"app,flight"\n')
+    words = [
+        "--data",
+        str(tmp_path / "my.csv"),
+        "--test-data",
+        str(tmp_path / "test.csv"),
+        "--model",
+        str(model_folder),
+    ]
+    assert main(["train", *words, "--output-dir", str(tmp_path / "out")]) == 2
+    assert "test.csv line 3: the label 'flight' is in no row of --data" in capsys.readouterr().err
+
+
+def test_ids_are_named_by_a_file(model_folder: Path, tmp_path: Path) -> None:
+    """As GoEmotions has them: numbers in the table, names in a file, one per line."""
+    (tmp_path / "names.txt").write_text("card\nmoney\napp\n")
+    case = CASES["lists"]
+    index = {"card": "0", "money": "1", "app": "2"}
+    rows = [(case.row(n)[0], ",".join(index[label] for label in case.row(n)[1].split(",") if label)) for n in range(60)]
+    (tmp_path / "my.csv").write_text("text,labels\n" + "".join(f'{text},"{labels}"\n' for text, labels in rows))
+    config = make_config(
+        model_folder, tmp_path / "my.csv", tmp_path / "out", folds=0, label_names=str(tmp_path / "names.txt")
+    )
+    out = train(config)
+    assert set(json.loads((out / "config.json").read_text())["label2id"]) == {"card", "money", "app"}
