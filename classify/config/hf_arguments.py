@@ -43,7 +43,7 @@ _USUAL: dict[str, tuple[str, ...]] = {
     "save_strategy": ("epoch", "steps"),
     "eval_delay": ("0", "0.0"),
     "optim": ("adamw_torch", "adamw_torch_fused", "adamw_hf"),
-    "metric_name": ("accuracy", "f1", "precision", "recall", "glue"),
+    "metric_name": ("accuracy", "f1", "precision", "recall", "glue", "mse", "pearsonr", "spearmanr"),
     "model_revision": ("main",),
     "project": ("huggingface",),
 }
@@ -67,7 +67,6 @@ REFUSED: dict[str, str] = {
     "debug": "not a setting; give the flag --debug",
     "dataset_name": _TABLES,
     "deepspeed": _FSDP,
-    "do_regression": "labels are classes here; drop it",
     "eval_delay": _EVALUATES,
     "eval_steps": _EVALUATES,
     "eval_strategy": _EVALUATES,
@@ -79,7 +78,7 @@ REFUSED: dict[str, str] = {
     "lr_scheduler_kwargs": "the schedules take no arguments; give --lr-scheduler-type and --warmup-steps",
     "max_eval_samples": "every row of a table is scored; give fewer with --eval-data",
     "max_predict_samples": "every row of a table is scored; give fewer with --test-data",
-    "metric_name": "the scores are accuracy, macro F1 and F1 of each class; drop it",
+    "metric_name": "metrics.json has the usual scores of each task; drop it",
     "model_revision": "download it (hf download NAME --revision REVISION --local-dir DIR) and give --model DIR",
     "neftune_noise_alpha": "no noise is added to embeddings; give --dropout",
     "optim": _ADAMW,
@@ -124,6 +123,7 @@ def _warmup(raw: Any) -> tuple[str, Any]:
 # Arguments with another name here: a function from the value to (field, value).
 TRANSLATED: dict[str, Callable[[Any], tuple[str, Any]]] = {
     "load_best_model_at_end": lambda _: ("keep", "best"),
+    "do_regression": lambda _: ("task", "regression"),
     "bf16": lambda _: ("precision", "bf16"),
     "fp16": lambda _: ("precision", "fp16"),
     "tf32": lambda _: ("precision", "tf32"),

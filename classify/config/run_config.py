@@ -23,9 +23,9 @@ _HALF_WEIGHT_LEVELS = ("O2", "O3")
 
 @dataclass(frozen=True)
 class Source:
-    """Origin of a value: a flag, a file's key, a variable of the container, the run to resume, or the recipe."""
+    """Origin of a value: a flag, a file, the container, the run to resume, the recipe, the texts, or the model."""
 
-    kind: Literal["flag", "file", "container", "earlier run", "recipe", "texts"]
+    kind: Literal["flag", "file", "container", "earlier run", "recipe", "texts", "model"]
     name: str = ""
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ class RunConfig:
     @property
     def _trains_on_pairs(self) -> bool:
         """Return whether contrastive steps are of use: the head starts from the probe."""
-        return self.model.head == "probe" and self.training.contrastive_steps != 0
+        return self.model.head in ("auto", "probe") and self.training.contrastive_steps != 0
 
     def resolve(self, rows: int, width: int, labelled: int | None = None) -> RunConfig:
         """Return the settings with the recipe's values where none is set.
@@ -128,6 +128,10 @@ class RunConfig:
         defaults = {name: value for name, value in recipe.items() if getattr(training, name) is None}
         sources = {**self.sources, **dict.fromkeys(defaults, Source("recipe"))}
         return dataclasses.replace(self.replace(**defaults), sources=sources)
+
+    def with_head(self, head: str) -> RunConfig:
+        """Return the settings with the head that "auto" means."""
+        return dataclasses.replace(self.replace(head=head), sources={**self.sources, "head": Source("model")})
 
     def with_model(self, name: str) -> RunConfig:
         """Return the settings with the default model for the language of the texts."""

@@ -180,9 +180,10 @@ class ModelConfig:
         "--model",
         "--model-name-or-path",
     )
-    head: Literal["probe", "random"] = option(
-        "probe",
-        "initial weights of the classifier layer: a logistic regression on the model's output (probe), or random",
+    head: Literal["auto", "probe", "random", "keep"] = option(
+        "auto",
+        "initial weights of the classifier layer: a linear model fitted on the model's output (probe), random, or "
+        "those of the run whose folder is --model (keep); auto: keep where its labels fit, else probe",
         "--head",
     )
     pooling: Literal["auto", "first", "mean"] = option(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors
 import torch
 import transformers
 from torch import nn
@@ -20,6 +21,7 @@ from classify.launch import process_settings
 from classify.modeling.classifier import Classifier, output_layer
 from classify.modeling.hub import WRAPPER_PREFIX, ModelFolder
 from classify.modeling.mean_pooling import append_layer
+from classify.modeling.result_folder import labels_of
 
 _SHOWN = 3
 # Weights of an encoder's repeated layers.
@@ -41,11 +43,13 @@ def load_pretrained(
     pad_token_id: int,
     dropout: float | None = None,
     problem_type: str = "single_label_classification",
+    keep_head: bool = False,
 ) -> Classifier:
     """Load the model of a folder in float32 with a new head for `labels`, initialized from `seed`.
 
-    `problem_type` is that of transformers. Raises InputError if transformers has no sequence classifier for the
-    architecture, or the weights do not fit it.
+    With `keep_head` the output layer's rows are those of the same labels in the folder. `problem_type` is that of
+    transformers. Raises InputError if transformers has no sequence classifier for the architecture, or the weights do
+    not fit it.
     """
     quiet_libraries()
     torch.manual_seed(seed)
@@ -88,7 +92,10 @@ def load_pretrained(
         loaded = model.state_dict()
         model = transformers.AutoModelForSequenceClassification.from_config(config)
         model.load_state_dict(loaded)
-    _reset_head(model, {*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])})
+    if keep_head:
+        _load_head(model, folder, labels)
+    else:
+        _reset_head(model, {*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])})
     if folder.added_layers:
         append_layer(model)
     note = f"the weights have more layers than config.json; not loaded: {unread[0]}, ..." if unread else None
@@ -169,6 +176,18 @@ def _check_weights(name: str, base: str, loading: Mapping[str, Any]) -> None:
             f"--model {name}: the encoder would be partly random: {'; '.join(faults)}. Give matching "
             "weights and config.json."
         )
+
+
+@torch.no_grad()
+def _load_head(model: Any, folder: ModelFolder, labels: Sequence[str]) -> None:
+    """Copy the output layer's rows of these labels, whichever their order in the folder."""
+    layer = output_layer(model)
+    name = next(name for name, module in model.named_modules() if module is layer)
+    stored = labels_of(str(folder.path))
+    rows = [stored.index(label) for label in labels]
+    with safetensors.safe_open(folder.path / "model.safetensors", "pt") as file:
+        layer.weight.copy_(file.get_tensor(f"{name}.weight")[rows])
+        layer.bias.copy_(file.get_tensor(f"{name}.bias")[rows])
 
 
 @torch.no_grad()

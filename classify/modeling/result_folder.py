@@ -73,6 +73,18 @@ def labels_of(folder: str) -> list[str]:
         ) from None
 
 
+def earlier_labels(model: str, task: str) -> list[str] | None:
+    """Return the labels of a run's folder that was trained for `task`; None for any other model."""
+    path = Path(model)
+    try:
+        settings = json.loads((path / "classify.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(settings, dict) or settings.get("task", "single_label") != task:
+        return None
+    return labels_of(model)
+
+
 def fingerprint(folder: str) -> str:
     """Return a hash of the files that determine the predictions of a result folder."""
     digests = []

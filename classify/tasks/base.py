@@ -50,6 +50,7 @@ class Task(ABC):
     probe: ClassVar[str]  # what `fit_head` fits
     primary: ClassVar[str]  # the metric for comparing models, the baseline among them
     selection: ClassVar[tuple[str, ...]]  # the metrics that may select the best weights, first the default
+    keeps_head: ClassVar[bool] = True  # an output layer of an earlier run can be trained further
     share: ClassVar[str | None] = None  # the metric, if any, that is a proportion of rows
 
     def __init__(self, labels: Sequence[str]):

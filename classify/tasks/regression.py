@@ -42,6 +42,7 @@ class Regression(Task):
     problem_type = "regression"
     probe = "ridge regression"
     primary = "pearson"
+    keeps_head = False  # it predicts in the units of the earlier table
     selection = ("pearson", "spearman", "loss")
 
     def __init__(self, labels: Sequence[str], center: float = 0.0, scale: float = 1.0, unit: float = 1.0):

@@ -6,6 +6,7 @@ import importlib.util
 import math
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,11 +26,13 @@ from classify.evaluation.predictions_file import FOLD_COLUMN, check_columns_free
 from classify.launch import device_plan, launcher
 from classify.modeling import memory_estimate
 from classify.modeling.hub import ModelFolder, resolve_model
+from classify.modeling.result_folder import earlier_labels
 from classify.tasks.base import Task
 from classify.tasks.registry import recognize
 from classify.training.output_dir import OutputDirPlan, nearest_existing, plan_output_dir
 from classify.training.tracking import choose_trackers
 
+_SHOWN = 5
 # Of a number in predictions.csv, with the comma behind it.
 _BYTES_PER_SCORE = 12
 
@@ -78,6 +81,7 @@ def check_inputs(config: RunConfig) -> RunInputs:
         _check_standard_input(config)
         tables = read_tables(config.data)
         task = recognize(tables)
+        config, head = _choose_head(config, task)
         _check_metric(config.training.metric_for_best_model, task)
         labelled = int(task.labelled(tables.train, tables.columns.label).sum())
         folds = config.choose_folds(labelled)
@@ -103,7 +107,7 @@ def check_inputs(config: RunConfig) -> RunInputs:
     notes = _check_disk(config, splits, model, output_dir) if launcher.checks_folders() else ()
     if config.ignored:
         notes = (f"no effect here: {', '.join(config.ignored)}", *notes)
-    decisions = (*_decide(config, splits, model, languages), *_recipe(config, splits, width))
+    decisions = (*_decide(config, splits, model, languages), *head, *_recipe(config, splits, width))
     return RunInputs(config, task, splits, languages, model, output_dir, trackers, decisions, notes)
 
 
@@ -156,6 +160,37 @@ def _check_standard_input(config: RunConfig) -> None:
 def _check_lora(requested: bool) -> None:
     if requested and importlib.util.find_spec("peft") is None:
         raise InputError("--lora: the package peft is not installed; pip install peft, or drop the flag.")
+
+
+def _choose_head(config: RunConfig, task: Task) -> tuple[RunConfig, tuple[Decision, ...]]:
+    """Return the settings with the head that "auto" means, and the decision where --model is an earlier run's folder.
+
+    Raises InputError where the head shall be kept, and its labels do not fit.
+    """
+    requested = config.model.head
+    folder = config.model.model if task.keeps_head else None
+    earlier = None if folder is None else earlier_labels(folder, task.name)
+    new = set(task.labels) - set(earlier or ())
+    if requested == "keep" and new:
+        what = "is no folder of a run" if earlier is None else f"was not trained on the labels {_listed(sorted(new))}"
+        raise InputError(f"--head keep: --model {config.model.name} {what}; give --head probe.")
+    if requested == "auto":
+        config = config.with_head("probe" if new else "keep")
+    if earlier is None or config.model.head == "random":
+        return config, ()
+    dropped = sorted(set(earlier) - set(task.labels))
+    why = f"{config.model.name} was trained on the same labels"
+    if new:
+        why = f"{config.model.name} was not trained on {_listed(sorted(new))}"
+    elif dropped:
+        why = f"{config.model.name} was trained on them; it forgets {_listed(dropped)}, of which no row is here"
+    value = "kept" if config.model.head == "keep" else f"new, a {task.probe}"
+    return config, (Decision("head", value, why, "--head"),)
+
+
+def _listed(labels: Sequence[str]) -> str:
+    more = f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else ""
+    return ", ".join(map(repr, labels[:_SHOWN])) + more
 
 
 def _check_metric(name: str | None, task: Task) -> None:

@@ -207,10 +207,14 @@ def _start(context: TrainingContext, trainer: Trainer, evaluate: Evaluate, train
             f"contrastive: {pairs.steps} steps{cut}, loss {pairs.loss:.4f}, {pairs.rows / pairs.seconds:.0f} rows/s "
             f"({pairs.seconds:.1f} s; --contrastive-steps)"
         )
-    if probe is None:
+    if context.config.model.head == "random":
         return
     begin = time.perf_counter()
     score = evaluate.score_start(trainer)
+    if probe is None:
+        if score is not None:
+            output.log(f"head: kept, validation {format_metrics(score.metrics)} (--head)")
+        return
     seconds = probe.seconds + time.perf_counter() - begin
     metrics = {} if score is None else {name: value for name, value in score.metrics.items() if name != "loss"}
     trainer.probe_metrics = {**metrics, "seconds": probe.seconds}

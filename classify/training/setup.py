@@ -244,6 +244,7 @@ def load_classifier(
         pad_token_id=padding_id(tokenizer),
         dropout=config.model.dropout,
         problem_type=inputs.task.problem_type,
+        keep_head=config.model.head == "keep",
     )
     if config.model.kernels == "auto":
         classifier.install_kernels(device)

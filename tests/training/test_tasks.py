@@ -12,10 +12,10 @@ import pytest
 
 import classify
 from classify.cli import main
-from classify.errors import Interrupted
+from classify.errors import InputError, Interrupted
 from classify.training.run import train
 from tests.support.runs import make_config, read_json, stop_at
-from tests.support.tasks import CASES, Case
+from tests.support.tasks import CASES, CLASSES, Case, words_of
 
 METRICS = {
     "single_label": {"accuracy", "macro_f1"},
@@ -262,3 +262,82 @@ def test_ids_are_named_by_a_file(model_folder: Path, tmp_path: Path) -> None:
     )
     out = train(config)
     assert set(json.loads((out / "config.json").read_text())["label2id"]) == {"card", "money", "app"}
+
+
+def write_rows(path: Path, classes: list[str], count: int = 60) -> Path:
+    rows = [f"{words_of(n, [CLASSES[n % len(classes)]])},{classes[n % len(classes)]}" for n in range(count)]
+    path.write_text("text,label\n" + "\n".join(rows) + "\n")
+    return path
+
+
+def test_a_run_goes_on_from_another_with_its_head(
+    model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Labels are matched by name, whatever their order: the start scores as the earlier run did."""
+    table = write_rows(tmp_path / "my.csv", ["b", "c", "a"])
+    first = train(make_config(model_folder, table, tmp_path / "first", folds=0, num_train_epochs=6.0, calibrate="none"))
+    named = tmp_path / "named.csv"
+    named.write_text(table.read_text().replace(",b\n", ",z\n"))
+    renamed = {"label_names": "z=b"}
+    capsys.readouterr()
+    again = train(
+        make_config(first, named, tmp_path / "again", folds=0, learning_rate=1e-9, calibrate="none", **renamed)
+    )
+    output = capsys.readouterr().out
+    assert "head: kept (" in output
+    assert "head: kept, validation accuracy" in output
+    for one, other in zip(rows_of(first / "predictions.csv"), rows_of(again / "predictions.csv"), strict=True):
+        assert one["predicted_label"] == other["predicted_label"]
+        for label in "abc":
+            assert float(one[f"prob_{label}"]) == pytest.approx(float(other[f"prob_{label}"]), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("classes", "line"),
+    [
+        (["a", "b"], "head: kept ({} was trained on them; it forgets 'c', of which no row is here; --head)"),
+        (["a", "b", "c", "d"], "head: new, a logistic regression ({} was not trained on 'd'; --head)"),
+    ],
+    ids=["fewer", "more"],
+)
+def test_fewer_and_more_labels_than_an_earlier_run(
+    model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], classes: list[str], line: str
+) -> None:
+    table = write_rows(tmp_path / "my.csv", ["a", "b", "c"])
+    first = train(make_config(model_folder, table, tmp_path / "first", folds=0, num_train_epochs=1.0))
+    other = tmp_path / "other.csv"
+    cases = [f"{words_of(n, [CLASSES[n % len(classes) % 3]])} {n},{classes[n % len(classes)]}" for n in range(60)]
+    other.write_text("text,label\n" + "\n".join(cases) + "\n")
+    out = train(make_config(first, other, tmp_path / "out", folds=0, num_train_epochs=1.0))
+    assert line.format(first) in capsys.readouterr().out
+    assert list(read_json(out / "config.json")["label2id"]) == classes
+
+
+def test_a_head_that_cannot_be_kept(model_folder: Path, tmp_path: Path) -> None:
+    table = write_rows(tmp_path / "my.csv", ["a", "b", "c"])
+    with pytest.raises(InputError, match=r"--head keep: --model .* is no folder of a run; give --head probe"):
+        train(make_config(model_folder, table, tmp_path / "out", head="keep"))
+
+
+@pytest.mark.parametrize(
+    ("case", "words", "task"),
+    [
+        ("pair", "", "single_label"),
+        ("joined", "--text_column_names title,body --text_column_delimiter |", "single_label"),
+        ("columns", "--label_column_name card,money,app --metric_name f1", "multi_label"),
+        ("lists", "--text_column_name text --label_column_name labels --metric_name f1", "multi_label"),
+        ("scores", "--do_regression --metric_name mse", "regression"),
+    ],
+)
+def test_the_scripts_own_commands(model_folder: Path, tmp_path: Path, case: str, words: str, task: str) -> None:
+    """As in the READMEs of run_glue.py and run_classification.py, on files."""
+    table = CASES[case].write(tmp_path / "train.csv")
+    CASES[case].write(tmp_path / "dev.csv", 20)
+    command = (
+        f"--model_name_or_path {model_folder} --train_file {table} --validation_file {tmp_path / 'dev.csv'} --do_train "
+        "--do_eval --max_seq_length 64 --per_device_train_batch_size 32 --learning_rate 2e-5 --num_train_epochs 1 "
+        f"--overwrite_output_dir --output_dir {tmp_path / 'out'} --use_cpu {words}"
+    )
+    assert main(command.split()) == 0
+    assert read_json(tmp_path / "out" / "metrics.json")["task"] == task
+    assert read_json(tmp_path / "out" / "metrics.json")["eval"]["rows"] == 20
