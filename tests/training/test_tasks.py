@@ -338,6 +338,6 @@ def test_the_scripts_own_commands(model_folder: Path, tmp_path: Path, case: str,
         "--do_eval --max_seq_length 64 --per_device_train_batch_size 32 --learning_rate 2e-5 --num_train_epochs 1 "
         f"--overwrite_output_dir --output_dir {tmp_path / 'out'} --use_cpu {words}"
     )
-    assert main(command.split()) == 0
+    assert main(["train", *command.split()]) == 0
     assert read_json(tmp_path / "out" / "metrics.json")["task"] == task
     assert read_json(tmp_path / "out" / "metrics.json")["eval"]["rows"] == 20
