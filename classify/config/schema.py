@@ -324,8 +324,24 @@ class TrainingConfig(OutputConfig, DeviceConfig):
     label_smoothing_factor: float = option(
         0.0, "share of a target spread over all classes", "--label-smoothing-factor", check=between(0, 1), learning=True
     )
-    class_weights: Literal["none", "balanced"] = option(
-        "none", "balanced: weight classes inversely to their frequency", "--class-weights", learning=True
+    class_weights: str = option(
+        "none",
+        "balanced: weight classes inversely to their frequency; or a JSON file: {label: weight}",
+        "--class-weights",
+        metavar="balanced|FILE",
+        learning=True,
+    )
+    loss: Literal["cross_entropy", "focal"] = option(
+        "cross_entropy",
+        "focal: rows that are right with confidence count less (Lin et al., 2017, gamma 2)",
+        "--loss",
+        learning=True,
+    )
+    sampler: Literal["uniform", "balanced"] = option(
+        "uniform",
+        "balanced: draw rows with replacement, each class as often as the others",
+        "--sampler",
+        learning=True,
     )
     patience: int | None = option(
         None,

@@ -12,7 +12,7 @@ import functools
 import heapq
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,14 @@ def epoch_order(rows: int, seed: int, epoch: int) -> Rows:
     return order
 
 
+def weighted_order(weights: npt.NDArray[np.float64], seed: int, epoch: int) -> Rows:
+    """Draw as many rows as there are weights, with replacement, each in proportion to its weight; for one epoch."""
+    draws = np.random.PCG64(np.random.SeedSequence([seed, epoch])).random_raw(len(weights))
+    shares = np.cumsum(weights)
+    uniform = (draws >> np.uint64(11)).astype(np.float64) * 2.0**-53  # as NumPy's own doubles in [0, 1)
+    return np.searchsorted(shares, uniform * shares[-1], side="right").clip(max=len(weights) - 1)
+
+
 @dataclass(frozen=True)
 class Step:
     """One optimizer step: its rows in shuffled order, and the rows consumed before it."""
@@ -49,11 +57,16 @@ class Step:
 
 @dataclass(frozen=True)
 class BatchSampler:
-    """The steps of a run. The last step of an epoch holds what is left; no row is dropped or repeated."""
+    """The steps of a run. The last step of an epoch holds what is left; no row is dropped or repeated.
+
+    With `weights` (rows,) an epoch draws as many rows with replacement, in proportion to them.
+    """
 
     rows: int
     batch_size: int
     seed: int
+    weights: npt.NDArray[np.float64] | None = field(default=None, compare=False)
+    _drawn: dict[int, Rows] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -63,7 +76,7 @@ class BatchSampler:
     def step_at(self, position: int) -> Step:
         """Return the step that begins when `position` rows are consumed."""
         epoch, offset = divmod(position, self.rows)
-        order = epoch_order(self.rows, self.seed, epoch)
+        order = self._order(epoch)
         return Step(epoch, order[offset : offset + self.batch_size], position)
 
     def steps(self, position: int, end: int) -> Iterator[Step]:
@@ -84,6 +97,15 @@ class BatchSampler:
         """Return the optimizer steps from the start to `position`."""
         whole, offset = divmod(position, self.rows)
         return whole * self.steps_per_epoch + math.ceil(offset / self.batch_size)
+
+    def _order(self, epoch: int) -> Rows:
+        """Return the order of the rows of an epoch, computed once."""
+        if self.weights is None:
+            return epoch_order(self.rows, self.seed, epoch)
+        if epoch not in self._drawn:
+            self._drawn.clear()
+            self._drawn[epoch] = weighted_order(self.weights, self.seed, epoch)
+        return self._drawn[epoch]
 
     def _whole_steps(self, position: int) -> int:
         """Round `position` up to the end of its step."""

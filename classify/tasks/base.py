@@ -13,8 +13,10 @@ from classify.config.schema import TrainingConfig
 from classify.data.reading import InputTables
 from classify.data.table import Table
 from classify.decision import Decision
+from classify.errors import InputError
 from classify.evaluation.baseline import Baseline, MajorityBaseline
 from classify.evaluation.metrics import Scores
+from classify.tasks.class_weights import read_class_weights
 
 if TYPE_CHECKING:
     import torch
@@ -89,6 +91,16 @@ class Task(ABC):
     def finished(self, logits: Array, targets: Array) -> Self:
         """Return the task as predictions need it, from validation logits (rows, outputs) after `rescale`."""
         return self
+
+    def check_settings(self, config: TrainingConfig) -> None:
+        """Raise InputError for settings that labels of this kind do not have."""
+        name = config.metric_for_best_model
+        if name is not None and name not in self.selection:
+            raise InputError(
+                f"--metric-for-best-model must be one of {', '.join(self.selection)} for labels of this kind. Got "
+                f"{name!r} instead."
+            )
+        read_class_weights(config.class_weights, self.labels)
 
     @property
     @abstractmethod

@@ -33,8 +33,9 @@ from classify.evaluation.baseline import Baseline, MajorityBaseline, fit_baselin
 from classify.evaluation.calibration import binary_scores, fit_scale_and_shift
 from classify.evaluation.metrics import Scores, binary_cross_entropy, sigmoid
 from classify.tasks.base import Array, Loss, Task
+from classify.tasks.class_weights import BALANCED, read_class_weights
 from classify.tasks.heads import fit_standardised
-from classify.tasks.single_label import choose_strength
+from classify.tasks.single_label import FOCUS, choose_strength
 
 if TYPE_CHECKING:
     import torch
@@ -161,12 +162,12 @@ class MultiLabel(Task):
         return targets[numbers]
 
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
-        """Return binary cross-entropy with --label-smoothing-factor and --class-weights."""
-        weights = None
-        if config.class_weights == "balanced":
+        """Return binary cross-entropy, or focal loss, with --label-smoothing-factor and --class-weights."""
+        weights = read_class_weights(config.class_weights, self.labels)
+        if config.class_weights == BALANCED:
             counts = targets.sum(axis=0, dtype=np.int64)
             weights = np.clip((len(targets) - counts) / np.maximum(counts, 1), 1.0, _MOST_WEIGHT).astype(np.float32)
-        return BinaryCrossEntropy(config.label_smoothing_factor, weights)
+        return BinaryCrossEntropy(config.label_smoothing_factor, weights, FOCUS if config.loss == "focal" else 0.0)
 
     def fit_head(self, features: npt.NDArray[np.float32], targets: Array, *, seen: bool) -> tuple[Array, Array]:
         """Fit one logistic regression per label, all with one C."""
@@ -276,11 +277,14 @@ class MultiLabel(Task):
 class BinaryCrossEntropy:
     """Binary cross-entropy, averaged over the labels of a row, with label smoothing and weights of positive labels.
 
+    With a `focus` above 0 it is the focal loss, as for `CrossEntropy`, of each label.
+
     Every row weighs 1, so a step's loss is the mean over its rows however they are sharded.
     """
 
     label_smoothing: float = 0.0
     positive_weights: npt.NDArray[np.float32] | None = None
+    focus: float = 0.0
     _sent: dict[torch.device, torch.Tensor] = field(default_factory=dict, compare=False, repr=False)
 
     def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -292,6 +296,10 @@ class BinaryCrossEntropy:
         losses = binary_cross_entropy_with_logits(
             logits.float(), aims, reduction="none", pos_weight=self._weights_on(logits.device)
         )
+        if self.focus:
+            present = targets.clamp(max=1).float()
+            wrong = (logits.float().sigmoid() - present).abs()
+            losses = losses * wrong**self.focus
         return (losses * counted).sum() / logits.shape[1]
 
     def weight_sum(self, targets: Array) -> float:

@@ -71,6 +71,14 @@ class Regression(Task):
         """Return the task of a model whose output layer was rescaled to the targets."""
         return type(self)(self.labels, 0.0, 1.0, self.unit)
 
+    def check_settings(self, config: TrainingConfig) -> None:
+        """Refuse settings for classes, too."""
+        super().check_settings(config)
+        wanted = {"--class-weights": config.class_weights != "none", "--loss focal": config.loss == "focal"}
+        flags = [flag for flag, is_given in wanted.items() if is_given]
+        if flags:
+            raise InputError(f"{' and '.join(flags)}: scores have no classes; drop the flag, or give --task single.")
+
     @property
     def chance_loss(self) -> float:
         """Return the loss of predicting the mean, 1 in standardised units."""

@@ -29,6 +29,7 @@ from classify.evaluation.baseline import Baseline, MajorityBaseline, fit_baselin
 from classify.evaluation.calibration import fit_temperature, probability_scores
 from classify.evaluation.metrics import Scores, classification_metrics, score_classes, softmax
 from classify.tasks.base import Array, Loss, Task
+from classify.tasks.class_weights import BALANCED, read_class_weights
 from classify.tasks.heads import fit_standardised
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ _STRENGTHS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 # C on features of an encoder that was trained on the same labels; docs/recipe.md has the figures.
 _SEEN_STRENGTH = 0.003
 _LEAST_PROBABILITY = 1e-9
+# Exponent of the focal loss, the best in its paper (table 1b).
+FOCUS = 2.0
 
 
 class SingleLabel(Task):
@@ -88,9 +91,11 @@ class SingleLabel(Task):
         return math.log(len(self.labels))
 
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
-        """Return cross-entropy with --label-smoothing-factor and --class-weights."""
-        weights = balanced_weights(targets, len(self.labels)) if config.class_weights == "balanced" else None
-        return CrossEntropy(config.label_smoothing_factor, weights)
+        """Return cross-entropy, or focal loss, with --label-smoothing-factor and --class-weights."""
+        weights = read_class_weights(config.class_weights, self.labels)
+        if config.class_weights == BALANCED:
+            weights = balanced_weights(targets, len(self.labels))
+        return CrossEntropy(config.label_smoothing_factor, weights, FOCUS if config.loss == "focal" else 0.0)
 
     def fit_head(self, features: npt.NDArray[np.float32], targets: Array, *, seen: bool) -> tuple[Array, Array]:
         """Fit a multinomial logistic regression."""
@@ -175,25 +180,29 @@ class SingleLabel(Task):
 class CrossEntropy:
     """Cross-entropy with optional label smoothing (Szegedy et al., 2016, section 7) and class weights.
 
+    With a `focus` above 0 each row's loss is multiplied by (1 - p) ** focus, p the probability of its label: Lin et
+    al., 2017, "Focal Loss for Dense Object Detection", equation 4.
+
     The loss of a batch is the weighted mean: the sum over rows of weight times loss, divided by the sum of weights.
     Both sums are over all ranks and micro-batches of a step, so the mean does not depend on how a batch is sharded.
     """
 
     label_smoothing: float = 0.0
     class_weights: npt.NDArray[np.float32] | None = None
+    focus: float = 0.0
     _sent: dict[torch.device, torch.Tensor] = field(default_factory=dict, compare=False, repr=False)
 
     def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return the weighted sum of the losses; logits (n, classes), class indices (n,)."""
         from torch.nn.functional import cross_entropy
 
-        return cross_entropy(
-            logits.float(),
-            targets,
-            weight=self._weights_on(logits.device),
-            label_smoothing=self.label_smoothing,
-            reduction="sum",
-        )
+        weights, smoothing = self._weights_on(logits.device), self.label_smoothing
+        if not self.focus:
+            return cross_entropy(logits.float(), targets, weight=weights, label_smoothing=smoothing, reduction="sum")
+        logits = logits.float()
+        losses = cross_entropy(logits, targets, weight=weights, label_smoothing=smoothing, reduction="none")
+        right = logits.softmax(dim=1).gather(1, targets.clamp(min=0)[:, None])[:, 0]
+        return (losses * (1 - right) ** self.focus).sum()
 
     def weight_sum(self, targets: npt.NDArray[np.int64]) -> float:
         """Return the sum of the row weights: the number of rows if classes are not weighted."""

@@ -71,7 +71,11 @@ def cross_validate(context: TrainingContext, train: Callable[[Trainer, str], Non
 def make_trainer(context: TrainingContext, data: TrainingSet) -> Trainer:
     """Make the trainer of a run, or of one fold, on these rows."""
     config = context.config.training
-    batches = BatchSampler(len(data.rows), config.train_batch_size, config.seed)
+    weights = None
+    if config.sampler == "balanced":
+        strata = context.inputs.task.stratify_by(data.targets)
+        weights = 1.0 / np.bincount(strata)[strata]
+    batches = BatchSampler(len(data.rows), config.train_batch_size, config.seed, weights)
     return Trainer(context.strategy, data, batches, context.inputs.task.loss(config, data.targets))
 
 

@@ -82,7 +82,7 @@ def check_inputs(config: RunConfig) -> RunInputs:
         tables = read_tables(config.data)
         task = recognize(tables)
         config, head = _choose_head(config, task)
-        _check_metric(config.training.metric_for_best_model, task)
+        task.check_settings(config.training)
         labelled = int(task.labelled(tables.train, tables.columns.label).sum())
         folds = config.choose_folds(labelled)
         splits = split_table(tables, task, config.data, training.seed, folds)
@@ -191,14 +191,6 @@ def _choose_head(config: RunConfig, task: Task) -> tuple[RunConfig, tuple[Decisi
 def _listed(labels: Sequence[str]) -> str:
     more = f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else ""
     return ", ".join(map(repr, labels[:_SHOWN])) + more
-
-
-def _check_metric(name: str | None, task: Task) -> None:
-    if name is not None and name not in task.selection:
-        raise InputError(
-            f"--metric-for-best-model must be one of {', '.join(task.selection)} for labels of this kind. Got {name!r} "
-            "instead."
-        )
 
 
 def _check_length(config: RunConfig, model: ModelFolder) -> None:

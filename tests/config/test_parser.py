@@ -21,7 +21,7 @@ CONTRACT = """--data --eval-data --test-data --text-column --label-column --mode
 --model-name-or-path --num-train-epochs --max-seq-length --no-cuda --use-cpu --per-device-train-batch-size
 --resume-from-checkpoint --local-rank --plan --ddp-backend --save-on-each-node
 --gradient-accumulation-steps --gradient-checkpointing --lr-scheduler-type --layerwise-lr-decay
---label-smoothing-factor --class-weights --folds --calibrate --language --save-dtype
+--label-smoothing-factor --class-weights --loss --sampler --folds --calibrate --language --save-dtype
 --freeze-embeddings --freeze-layers --lora --max-minutes
 --opt-level --sync-batch-norm --device-memory --sync-bn --fp16-opt-level --keep
 --contrastive-steps --patience --preset --metric-for-best-model --encoding --sheet
@@ -119,7 +119,7 @@ TYPOS = {
     "--per-device-batch-size": "--per-device-train-batch-size", "--model-name": "--model-name-or-path",
 }  # fmt: skip
 # Of other programs, and not near any flag.
-UNKNOWN = "--early-stopping-patience --loss-fn --vocab-size --workers --gpus --verbose --quiet".split()  # noqa: SIM905
+UNKNOWN = "--early-stopping-patience --vocab-size --workers --gpus --verbose --quiet".split()  # noqa: SIM905
 
 
 @pytest.mark.parametrize("flag", TYPOS)

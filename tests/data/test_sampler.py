@@ -41,6 +41,30 @@ def test_the_order_is_uniform() -> None:
     assert ((counts - 500) ** 2 / 500).sum() < 52.6
 
 
+def test_rows_are_drawn_in_proportion_to_their_weights() -> None:
+    weights = np.array([1.0, 2.0, 0.0, 3.0, 4.0])
+    counts = np.zeros(5)
+    for epoch in range(2_000):
+        counts += np.bincount(sampler.weighted_order(weights, 7, epoch), minlength=5)
+    np.testing.assert_allclose(counts / 10_000, weights / 10, atol=0.02)
+    assert counts[2] == 0
+
+
+def test_drawn_rows_are_the_same_on_every_machine_and_version() -> None:
+    assert sampler.weighted_order(np.arange(1.0, 11.0), 42, 0).tolist() == GOLDEN_WEIGHTED
+
+
+GOLDEN_WEIGHTED = [8, 6, 9, 8, 2, 9, 8, 8, 3, 6]
+
+
+@pytest.mark.parametrize("position", [0, 8, 57, 5 * 57 + 16])
+def test_a_position_is_enough_where_rows_are_drawn(position: int) -> None:
+    weights = np.linspace(1, 5, 57)
+    whole = list(sampler.BatchSampler(57, 8, 0, weights).steps(0, 6 * 57))
+    rest = list(sampler.BatchSampler(57, 8, 0, weights).steps(position, 6 * 57))
+    assert [step.rows.tolist() for step in rest] == [s.rows.tolist() for s in whole if s.position >= position]
+
+
 @pytest.mark.parametrize("position", [0, 8, 48, 56, 57, 65, 5 * 57, 5 * 57 + 16])
 def test_a_position_is_enough_to_go_on(position: int) -> None:
     batches = sampler.BatchSampler(rows=57, batch_size=8, seed=0)

@@ -42,6 +42,7 @@ def tasks() -> dict[str, tuple[Task, Any, dict[str, str]]]:
         "pairs": (SingleLabel(CLASSES), classes, {}),
         "labels": (MultiLabel(CLASSES), marks, {}),
         "balanced labels": (MultiLabel(CLASSES), marks, {"class_weights": "balanced"}),
+        "focal": (SingleLabel(CLASSES), classes, {"loss": "focal"}),
         "scores": (Regression(["score"], float(scores.mean()), float(scores.std()), 1.0), scores, {}),
     }
 
@@ -95,7 +96,7 @@ def weights(file: Path) -> Any:
 
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize(("micro", "packed"), WAYS)
-@pytest.mark.parametrize("name", ["pairs", "labels", "balanced labels", "scores"])
+@pytest.mark.parametrize("name", ["pairs", "labels", "balanced labels", "focal", "scores"])
 def test_the_weights_are_those_of_one_process(results: Path, name: str, world: int, micro: int, packed: bool) -> None:
     expected, logits = weights(results / f"{name}-1-1-False.safetensors")
     got, again = weights(results / f"{name}-{world}-{micro}-{packed}.safetensors")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,10 @@ from classify.distributed.sharding import parameter_depths
 from classify.errors import InputError
 from classify.modeling.classifier import Classifier
 from classify.modeling.loading import checkpoint_activations, freeze
-from classify.tasks.single_label import SingleLabel, balanced_weights
+from classify.tasks.class_weights import read_class_weights
+from classify.tasks.multi_label import BinaryCrossEntropy
+from classify.tasks.regression import Regression
+from classify.tasks.single_label import CrossEntropy, SingleLabel, balanced_weights
 from classify.training.optimizer import learning_rate_factor, make_optimizer
 from tests.support.runs import data_and_model, make_trainer
 
@@ -104,6 +108,56 @@ def test_class_weights_stand_in_numerator_and_denominator(model_folder: Path, mi
     unweighted, _ = plain(model_folder, labels)
     gap = max(float((want[name] - unweighted[name]).abs().max()) for name in want)
     assert gap > 1e-3, "weights that change nothing would show nothing"
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_focal_loss_is_that_of_its_paper(weighted: bool) -> None:
+    draw = torch.Generator().manual_seed(0)
+    logits, targets = torch.randn(7, 3, generator=draw), torch.tensor([0, 1, 2, 0, 1, 2, -100])
+    weights = np.array([1.0, 2.0, 3.0], dtype=np.float32) if weighted else None
+    probabilities = logits[:6].softmax(1)[torch.arange(6), targets[:6]]
+    factor = torch.ones(6) if weights is None else torch.from_numpy(weights)[targets[:6]]
+    expected = float((-factor * (1 - probabilities) ** 2 * probabilities.log()).sum())
+    assert float(CrossEntropy(0.0, weights, 2.0).loss_sum(logits, targets)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_focal_loss_of_several_labels() -> None:
+    draw = torch.Generator().manual_seed(0)
+    logits, targets = torch.randn(4, 3, generator=draw), torch.tensor([[1, 0, 1], [0, 0, 0], [1, 1, 1], [255] * 3])
+    present, p = targets[:3].bool(), logits[:3].sigmoid()
+    right = torch.where(present, p, 1 - p)
+    expected = float((-((1 - right) ** 2) * right.log()).sum()) / 3
+    loss = BinaryCrossEntropy(focus=2.0).loss_sum(logits, targets.to(torch.uint8))
+    assert float(loss) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ('{"a": 1}', "no weight for 'b'"),
+        ('{"a": 1, "b": 2, "z": 1}', "no label of --data is 'z'"),
+        ('{"a": 1, "b": -2}', "the weight of 'b' must be a number above 0. Got -2 instead"),
+        ("[1, 2]", "Got a list instead"),
+        ("a: 1", "It cannot be read"),
+    ],
+)
+def test_a_file_of_class_weights_that_does_not_fit(tmp_path: Path, content: str, line: str) -> None:
+    (tmp_path / "w.json").write_text(content)
+    with pytest.raises(InputError, match=re.escape(line)):
+        read_class_weights(str(tmp_path / "w.json"), ["a", "b"])
+
+
+def test_class_weights_of_a_file_are_matched_by_name(tmp_path: Path) -> None:
+    (tmp_path / "w.json").write_text('{"b": 3, "a": 1.5}')
+    weights = read_class_weights(str(tmp_path / "w.json"), ["a", "b"])
+    assert weights is not None
+    assert weights.tolist() == [1.5, 3.0]
+
+
+@pytest.mark.parametrize("settings", [{"class_weights": "balanced"}, {"loss": "focal"}])
+def test_scores_have_no_classes_to_weigh(settings: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="scores have no classes"):
+        Regression(["score"]).check_settings(TrainingConfig(**settings))
 
 
 def test_gradient_checkpointing_changes_nothing(model_folder: Path) -> None:

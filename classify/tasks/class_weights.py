@@ -1,0 +1,42 @@
+"""Weights of classes: from a file, or by their frequency."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from classify.errors import InputError
+
+# Values of --class-weights that name no file.
+NONE, BALANCED = "none", "balanced"
+
+
+def read_class_weights(setting: str, labels: Sequence[str]) -> npt.NDArray[np.float32] | None:
+    """Return the weight of each label by its name in a JSON file; None where the setting names no file.
+
+    Raises InputError where it is no object with a positive number for each label and for no other.
+    """
+    if setting in (NONE, BALANCED):
+        return None
+    flag = f"--class-weights {setting}"
+    expected = "expected balanced, or a JSON file such as " + json.dumps(dict.fromkeys(labels[:2], 1.0))
+    try:
+        weights = json.loads(Path(setting).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{flag}: {expected}. It cannot be read: {error}.") from None
+    if not isinstance(weights, dict):
+        raise InputError(f"{flag}: {expected}. Got a {type(weights).__name__} instead.")
+    wrong = sorted(set(labels) ^ set(weights))
+    if wrong:
+        which = "no weight for" if wrong[0] in labels else "no label of --data is"
+        raise InputError(f"{flag}: {which} {wrong[0]!r}; {expected}, with each label.")
+    for label, weight in weights.items():
+        number = weight if isinstance(weight, int | float) and not isinstance(weight, bool) else math.nan
+        if not 0 < number < math.inf:
+            raise InputError(f"{flag}: the weight of {label!r} must be a number above 0. Got {weight!r} instead.")
+    return np.array([weights[label] for label in labels], dtype=np.float32)
