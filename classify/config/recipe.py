@@ -14,7 +14,7 @@ _ROWS_FOR_16, _ROWS_FOR_32 = 4_000, 10_000
 _WIDE, _LORA = 512, 10
 # Rows below which contrastive steps come first, and their number; rows below which they replace epochs.
 _ROWS_FOR_PAIRS, _CONTRASTIVE_STEPS = 4_000, 100
-_ROWS_FOR_EPOCHS = 300
+FEW_ROWS = 300
 # Folds of cross-validation where nothing is held back; fewer where all of them would take over a minute on two cores.
 FOLDS, FEWER_FOLDS, _MULTIPLICATIONS = 5, 3, 2e12
 # Maximum rows and tokens of a contrastive step.
@@ -60,7 +60,7 @@ def choose(
         epochs = round(min(_MOST_EPOCHS, max(_EPOCHS, _EPOCHS * math.sqrt(_ROWS / rows))))
         recipe = Recipe(batch, epochs, rate)
     else:
-        few = (rows if labelled is None else labelled) < _ROWS_FOR_EPOCHS
+        few = (rows if labelled is None else labelled) < FEW_ROWS
         epochs = 0 if few else _EPOCHS
         recipe = Recipe(batch, epochs, rate, _CONTRASTIVE_STEPS if rows < _ROWS_FOR_PAIRS else 0)
     return replace(recipe, **PRESETS[preset])  # type: ignore[arg-type]
@@ -68,7 +68,7 @@ def choose(
 
 def choose_folds(labelled: int) -> int:
     """Return the number of folds for a table of `labelled` rows; 0: hold rows back."""
-    return FOLDS if labelled < _ROWS_FOR_EPOCHS else 0
+    return FOLDS if labelled < FEW_ROWS else 0
 
 
 def takes_fewer_folds(characters: float, layers: int, width: int) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from classify.config.fields import convert, shown_name
-from classify.config.recipe import PRESETS, choose, choose_folds
+from classify.config.recipe import FEW_ROWS, PRESETS, choose, choose_folds
 from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
 from classify.errors import InputError
 from classify.launch.strategies import STRATEGIES
@@ -129,13 +129,13 @@ class RunConfig:
         sources = {**self.sources, **dict.fromkeys(defaults, Source("recipe"))}
         return dataclasses.replace(self.replace(**defaults), sources=sources)
 
-    def with_head(self, head: str) -> RunConfig:
-        """Return the settings with the head that "auto" means."""
-        return dataclasses.replace(self.replace(head=head), sources={**self.sources, "head": Source("model")})
+    def with_default(self, name: str, value: Any, kind: Literal["texts", "model"]) -> RunConfig:
+        """Return the settings with a default that follows from what was read."""
+        return dataclasses.replace(self.replace(**{name: value}), sources={**self.sources, name: Source(kind)})
 
-    def with_model(self, name: str) -> RunConfig:
-        """Return the settings with the default model for the language of the texts."""
-        return dataclasses.replace(self.replace(model=name), sources={**self.sources, "model": Source("texts")})
+    def trains_on_few(self, labelled: int) -> bool:
+        """Return whether a table of `labelled` rows is so small that resolved settings train no epochs on it."""
+        return labelled < FEW_ROWS and self.training.epochs == 0 and self.training.max_steps < 0
 
     @property
     def names_model(self) -> bool:

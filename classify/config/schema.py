@@ -308,6 +308,12 @@ class TrainingConfig(OutputConfig, DeviceConfig):
         "--contrastive-steps",
         check=at_least(0),
     )
+    label_texts: Literal["auto", "none"] = option(
+        "auto",
+        "auto: below 300 rows the labels' names are training texts, too, if they are words",
+        "--label-texts",
+        learning=True,
+    )
     weight_decay: float = option(
         0.01, "AdamW's weight decay; none on biases and norms", "--weight-decay", check=between(0, 1), learning=True
     )

@@ -116,6 +116,14 @@ class Tokens:
         """Return the same ids with another maximum length."""
         return dataclasses.replace(self, max_length=max_length)
 
+    def joined(self, other: Tokens) -> Tokens:
+        """Return the rows of both, in memory; of one text each."""
+        assert self.second is None
+        assert other.second is None
+        offsets = np.concatenate([self.first.offsets, self.first.offsets[-1] + other.first.offsets[1:]])
+        first = Segment(np.concatenate([self.first.ids, other.first.ids]), offsets)
+        return dataclasses.replace(self, first=first)
+
     def collate(self, rows: Ids) -> Collated:
         """Join the rows end to end; texts are truncated at their end, of a pair the longer one first."""
         template, room = self.template, self.max_length - self.special

@@ -102,6 +102,10 @@ class Task(ABC):
             )
         read_class_weights(config.class_weights, self.labels)
 
+    def label_texts(self, *, is_english: bool) -> tuple[str, ...]:
+        """Return a text for each class that says its name; none where that teaches nothing."""
+        return ()
+
     @property
     @abstractmethod
     def chance_loss(self) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.config.schema import TrainingConfig
+from classify.data.label_texts import label_texts
 from classify.data.labels import (
     ClassNames,
     check_empty_labels,
@@ -84,6 +85,10 @@ class SingleLabel(Task):
     def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.int64]:
         """Return the class index of each row."""
         return label_ids(table, column, self.labels, known_from, self._classes)
+
+    def label_texts(self, *, is_english: bool) -> tuple[str, ...]:
+        """Return a text for each class, where all names are words."""
+        return label_texts(self.labels, is_english=is_english)
 
     @property
     def chance_loss(self) -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from classify.config.fields import shown_name
-from classify.config.recipe import FEWER_FOLDS, takes_fewer_folds
+from classify.config.recipe import FEW_ROWS, FEWER_FOLDS, takes_fewer_folds
 from classify.config.run_config import FIELDS, RunConfig
 from classify.config.schema import MULTILINGUAL_MODEL, TrainingConfig
 from classify.data.inspect import inspect_splits
@@ -50,6 +50,7 @@ class RunInputs:
     trackers: tuple[str, ...]
     decisions: tuple[Decision, ...]
     notes: tuple[str, ...] = ()
+    label_texts: tuple[str, ...] = ()
 
     def describe(self) -> list[str]:
         """Return the lines on the table and the decisions so far."""
@@ -82,6 +83,8 @@ def check_inputs(config: RunConfig) -> RunInputs:
         tables = read_tables(config.data)
         task = recognize(tables)
         config, head = _choose_head(config, task)
+        if tables.columns.texts.pair is not None and config.training.contrastive_steps is None:
+            config = config.with_default("contrastive_steps", 0, "texts")
         task.check_settings(config.training)
         labelled = int(task.labelled(tables.train, tables.columns.label).sum())
         folds = config.choose_folds(labelled)
@@ -91,7 +94,7 @@ def check_inputs(config: RunConfig) -> RunInputs:
         sample = sample_rows(splits.train.rows, training.seed)
         languages = detect_languages(splits.train.table.take(splits.text_column, sample))
         if not named and not _reads(config.data.language, languages):
-            config = config.with_model(MULTILINGUAL_MODEL)
+            config = config.with_default("model", MULTILINGUAL_MODEL, "texts")
     with faults.collect():
         model = resolve_model(config.model.name, download=not faults, pooling=config.model.pooling, named=named)
         with faults.collect():
@@ -107,8 +110,14 @@ def check_inputs(config: RunConfig) -> RunInputs:
     notes = _check_disk(config, splits, model, output_dir) if launcher.checks_folders() else ()
     if config.ignored:
         notes = (f"no effect here: {', '.join(config.ignored)}", *notes)
+    texts: tuple[str, ...] = ()
+    if config.training.label_texts == "auto" and config.trains_on_few(labelled) and splits.texts.pair is None:
+        texts = task.label_texts(is_english=_reads(config.data.language, languages))
     decisions = (*_decide(config, splits, model, languages), *head, *_recipe(config, splits, width))
-    return RunInputs(config, task, splits, languages, model, output_dir, trackers, decisions, notes)
+    if texts:
+        few = f"fewer than {FEW_ROWS} labelled rows; the names are words"
+        decisions += (Decision("label texts", f"{len(texts)}, such as {texts[0]!r}", few, "--label-texts none"),)
+    return RunInputs(config, task, splits, languages, model, output_dir, trackers, decisions, notes, texts)
 
 
 def _reads(language: str | None, languages: Languages) -> bool:
@@ -175,7 +184,7 @@ def _choose_head(config: RunConfig, task: Task) -> tuple[RunConfig, tuple[Decisi
         what = "is no folder of a run" if earlier is None else f"was not trained on the labels {_listed(sorted(new))}"
         raise InputError(f"--head keep: --model {config.model.name} {what}; give --head probe.")
     if requested == "auto":
-        config = config.with_head("probe" if new else "keep")
+        config = config.with_default("head", "probe" if new else "keep", "model")
     if earlier is None or config.model.head == "random":
         return config, ()
     dropped = sorted(set(earlier) - set(task.labels))

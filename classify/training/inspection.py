@@ -74,7 +74,7 @@ def _measure_speed(inputs: RunInputs, tokenizer: object, tokens: Tokens) -> dict
     training = config.training
     with training.start() as world, tempfile.TemporaryDirectory() as folder:
         precision = choose_precision(training.precision, world.device, training.opt_level)
-        classifier, _ = load_classifier(inputs, tokenizer, {train.table.path: tokens}, world.device)
+        classifier, _ = load_classifier(inputs, tokenizer, [tokens], world.device)
         strategy = make_strategy(classifier, training, world)
         strategy.place(Path(folder))
         configure_precision(inputs, classifier, tokens, world, precision)

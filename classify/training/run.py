@@ -17,6 +17,7 @@ from pathlib import Path
 from classify.config.run_config import RunConfig
 from classify.config.stored_run import earlier_commands
 from classify.data.sampler import BatchSampler, balance_by_cost, end_in_time, token_cost
+from classify.data.tokenize import TrainingSet
 from classify.decision import Decision
 from classify.errors import InputError, Interrupted
 from classify.evaluation.metrics import format_metrics
@@ -229,16 +230,17 @@ def _init_head(
     context: TrainingContext, trainer: Trainer, train_log: Log | None = None
 ) -> tuple[ContrastiveResult | None, linear_probe.ProbeResult | None]:
     """Run the recipe's contrastive steps, then start the head from a probe; return the result of each that ran."""
-    pairs = _train_contrastive(context, trainer, train_log) if context.config.training.contrastive_steps else None
-    probe = None
+    data, pairs, probe = context.with_label_texts(trainer.data), None, None
+    if context.config.training.contrastive_steps:
+        pairs = _train_contrastive(context, data, train_log)
     if context.config.model.head == "probe":
         probe = linear_probe.init_head_from_probe(
-            context.strategy, trainer.data, context.inputs.task, is_final=trainer.end == 0, seen=pairs is not None
+            context.strategy, data, context.inputs.task, is_final=trainer.end == 0, seen=pairs is not None
         )
     return pairs, probe
 
 
-def _train_contrastive(context: TrainingContext, trainer: Trainer, train_log: Log | None) -> ContrastiveResult:
+def _train_contrastive(context: TrainingContext, data: TrainingSet, train_log: Log | None) -> ContrastiveResult:
     """Run the contrastive steps, with a bar, and their loss in the log every few steps."""
     training, limit = context.config.training, None
     if training.max_minutes is not None:
@@ -251,7 +253,7 @@ def _train_contrastive(context: TrainingContext, trainer: Trainer, train_log: Lo
             if train_log is not None and (step.last or step.step % training.logging_steps == 0):
                 train_log.write_contrastive(step)
 
-        return contrastive_warmup(context.strategy, trainer.data, context.inputs.task, steps, after_step, limit)
+        return contrastive_warmup(context.strategy, data, context.inputs.task, steps, after_step, limit)
 
 
 def _dry_run(context: TrainingContext, trainer: Trainer, record: RunRecord) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from classify.data.tokenize import (
     default_max_length,
     max_length_reason,
     padding_id,
+    tokenize,
     tokenize_columns,
 )
 from classify.decision import Decision
@@ -50,12 +51,21 @@ from classify.training.strategies.base import Strategy, make_strategy
 
 @dataclass(frozen=True)
 class TokenizedData:
-    """The tables as token ids, by path; `decision` describes the max length."""
+    """The tables as token ids, by path, and the names of the labels where these are training texts, too.
+
+    `decision` describes the max length.
+    """
 
     tokenizer: Any
     by_table: dict[str, Tokens]
     max_length: int
     decision: Decision
+    label_texts: Tokens | None = None
+
+    @property
+    def all(self) -> list[Tokens]:
+        """Return the ids of every text."""
+        return [*self.by_table.values(), *([] if self.label_texts is None else [self.label_texts])]
 
     def of(self, split: Split) -> Tokens:
         """Return the tokens of a split's table."""
@@ -109,6 +119,15 @@ class TrainingContext:
         train = self.splits.train
         return TrainingSet(self.data.of(train), train.rows, train.targets)
 
+    def with_label_texts(self, data: TrainingSet) -> TrainingSet:
+        """Return the rows that the model learns from before any epoch: `data`, and the names of the labels."""
+        texts = self.data.label_texts
+        if texts is None:
+            return data
+        rows = np.concatenate([data.rows, len(data.tokens) + np.arange(len(texts))])
+        targets = np.concatenate([data.targets, np.arange(len(texts), dtype=data.targets.dtype)])
+        return TrainingSet(data.tokens.joined(texts), rows, targets)
+
     @property
     def identity(self) -> dict[str, Any]:
         """Return the values that must be equal to continue from a checkpoint."""
@@ -153,7 +172,8 @@ def tokenize_tables(inputs: RunInputs) -> TokenizedData:
     why = max_length_reason(lengths, max_length, cap, given=requested is not None)
     decision = Decision("max length", f"{max_length} tokens", why, "--max-length")
     tokens = {path: one.with_max_length(max_length) for path, one in full.items()}
-    return TokenizedData(tokenizer, tokens, max_length, decision)
+    names = tokenize(tokenizer, inputs.label_texts, max_length) if inputs.label_texts else None
+    return TokenizedData(tokenizer, tokens, max_length, decision, names)
 
 
 @contextlib.contextmanager
@@ -169,7 +189,7 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, started: float
     _require_same(inputs, world)
     _require_enough_rows(inputs, world)
     precision = choose_precision(training.precision, world.device, training.opt_level)
-    classifier, unused = load_classifier(inputs, data.tokenizer, data.by_table, world.device)
+    classifier, unused = load_classifier(inputs, data.tokenizer, data.all, world.device)
     strategy = make_strategy(classifier, training, world)
     strategy.check_room(float(data.of(train).lengths[train.rows].mean()))
     with acquire_output_dir(inputs.output_dir, world, each_node=training.save_on_each_node) as output:
@@ -230,9 +250,9 @@ def _require_same(inputs: RunInputs, world: World) -> None:
 
 
 def load_classifier(
-    inputs: RunInputs, tokenizer: Any, tables: dict[str, Tokens], device: torch.device
+    inputs: RunInputs, tokenizer: Any, texts: Sequence[Tokens], device: torch.device
 ) -> tuple[Classifier, list[str]]:
-    """Load the classifier as the settings say, on the CPU, with padded batches.
+    """Load the classifier as the settings say, on the CPU, with padded batches; `texts` are those of `--data` first.
 
     Also returns the parameters that it never uses.
     """
@@ -248,13 +268,11 @@ def load_classifier(
     )
     if config.model.kernels == "auto":
         classifier.install_kernels(device)
-    for tokens in tables.values():
+    for tokens in texts:
         check_ids(tokens, tokenizer, classifier.model.get_input_embeddings(), config.model.name)
-    classifier.compact_vocabulary(
-        list(tables.values()), tokenizer.all_special_ids, compact=config.model.compact_vocabulary
-    )
+    classifier.compact_vocabulary(list(texts), tokenizer.all_special_ids, compact=config.model.compact_vocabulary)
     freeze(classifier.model, embeddings=config.model.freeze_embeddings, layers=config.model.freeze_layers)
-    unused = freeze_unused(classifier, tables[train.table.path], int(train.rows[0]))
+    unused = freeze_unused(classifier, texts[0], int(train.rows[0]))
     if config.model.lora:
         classifier.add_adapters(config.model.lora_rank, config.model.lora_alpha)
     if config.training.gradient_checkpointing:

@@ -229,6 +229,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "resume_from_checkpoint": ("tests.training.test_resume_flags", "test_what_the_recipe_chose_is_chosen_again"),
     "gradient_checkpointing": ("tests.training.test_settings", "test_gradient_checkpointing_changes_nothing"),
     "patience": ("tests.training.test_run", "test_patience_ends_a_run_that_gets_no_better"),
+    "label_texts": ("tests.training.test_folds", "test_names_of_labels_are_training_texts"),
     "language": ("tests.training.test_multilingual", "test_the_flag_wins_over_what_is_detected"),
     "keep": ("tests.training.test_run", "test_the_best_epoch_is_kept"),
     "metric_for_best_model": ("tests.training.test_run", "test_the_best_epoch_is_kept"),

@@ -231,3 +231,21 @@ def test_rounded_weights_change_no_score_of_folds(
     assert "saved weights: float16 (probabilities of 60 rows change by at most" in capsys.readouterr().out
     assert (out / "predictions.csv").read_bytes() == (whole / "predictions.csv").read_bytes()
     assert {tensor.dtype for tensor in load_file(out / "model.safetensors").values()} == {torch.float16}
+
+
+def test_names_of_labels_are_training_texts(
+    model_folder: Path, small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where no epochs are trained: a row per class is added to those that the model learns from, in folds, too."""
+    few = {"num_train_epochs": 0.0}
+    with_names = run.train(folded(model_folder, small, tmp_path / "names", **few))
+    assert "label texts: 3, such as 'this is about app' (fewer than 300 labelled rows; " in capsys.readouterr().out
+    without = run.train(folded(model_folder, small, tmp_path / "none", **few, label_texts="none"))
+    assert "label texts" not in capsys.readouterr().out
+    named, bare = (load_file(out / "model.safetensors")["classifier.weight"] for out in (with_names, without))
+    assert not torch.equal(named, bare)
+    assert not np.array_equal(probabilities(predictions(with_names)), probabilities(predictions(without)))
+    assert len(predictions(with_names)) == 60
+    epochs = run.train(folded(model_folder, small, tmp_path / "epochs"))
+    assert "label texts" not in capsys.readouterr().out
+    assert read_json(epochs / "metrics.json")["train"]["steps"] > 0
