@@ -9,9 +9,11 @@ from collections.abc import Sequence
 
 # Of the values of a column, the share with several labels from which the column is one of lists.
 _LEAST = 0.01
-# Labels are few, in a column of lists: at most one for so many rows, and short.
+# In a column of lists labels are few and short: rows per label at least, characters and words at most.
 _ROWS_PER_LABEL, _LONGEST, _WORDS = 4, 60, 3
 _SEPARATORS = ("|", ";", ",")
+# Between the labels of a row that come from several columns; in no name.
+COLUMN_SEPARATOR = "\x1f"
 # The separator of cells such as ["a", "b"].
 BRACKETS = "[]"
 

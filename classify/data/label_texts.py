@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-# A name of words has so many letters in a row; one without lower-case letters is an abbreviation up to so many.
+# Letters in a row that a name of words has at least, and that an abbreviation in capitals has at most.
 _LETTERS, _ABBREVIATION = 3, 4
 _ENGLISH = "this is about {}"
 

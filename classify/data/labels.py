@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from classify.data.reading import InputTables
 
 MIN_ROWS = 10
-# Between the labels of a row that come from several columns; in no name.
-LABEL_SEPARATOR = "\x1f"
 # Labels that mean none where a test table has no other: those of contests.
 _WITHHELD = frozenset({"-1", ""})
 # What programs write into a table where a value is missing.

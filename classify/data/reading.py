@@ -12,7 +12,7 @@ from classify.data.columns import Columns, find_columns, require_column, require
 from classify.data.derived import join_labels
 from classify.data.formats.base import ReadOptions
 from classify.data.formats.registry import find_format, read_table
-from classify.data.labels import LABEL_SEPARATOR
+from classify.data.label_lists import COLUMN_SEPARATOR
 from classify.data.names import SPLIT_NAMES, SPLITS, split_called
 from classify.data.table import Table
 from classify.errors import ErrorList, InputError
@@ -78,7 +78,7 @@ def _derive(table: Table, columns: Columns) -> Table:
     table = columns.texts.derive(table)
     columns.texts.require_both(table)
     if columns.labels and all(map(table.has, columns.labels)):
-        table = join_labels(table, columns.labels, columns.label, LABEL_SEPARATOR)
+        table = join_labels(table, columns.labels, columns.label, COLUMN_SEPARATOR)
     return table
 
 

@@ -14,9 +14,8 @@ import numpy.typing as npt
 
 from classify.config.schema import TrainingConfig
 from classify.data.content import column_stats
-from classify.data.label_lists import find_separator, split_cell
+from classify.data.label_lists import COLUMN_SEPARATOR, find_separator, split_cell
 from classify.data.labels import (
-    LABEL_SEPARATOR,
     MIN_ROWS,
     ClassNames,
     find_class_names,
@@ -75,7 +74,7 @@ class MultiLabel(Task):
     def of(cls, tables: InputTables) -> Self:
         """Create the task with the labels of the training and validation tables."""
         column, config = tables.columns.label, tables.config
-        separator = LABEL_SEPARATOR
+        separator = COLUMN_SEPARATOR
         if not tables.columns.labels:
             separator = find_separator(column_stats(tables.train, column).values) or _JOIN
 
@@ -124,7 +123,7 @@ class MultiLabel(Task):
 
     def decisions(self) -> list[Decision]:
         """Name the number of labels, and labels that are one."""
-        shown = {LABEL_SEPARATOR: "one column of 0 and 1 per label", "[]": "cells hold lists"}
+        shown = {COLUMN_SEPARATOR: "one column of 0 and 1 per label", "[]": "cells hold lists"}
         why = shown.get(self._separator or "", f"labels of a row are separated by {self._separator!r}")
         task = Decision("task", f"any of {len(self.labels)} labels", why, "--task single, --label-column")
         return [task, *self._classes.decisions()]
@@ -237,7 +236,7 @@ class MultiLabel(Task):
         )
 
     def stratify_by(self, targets: Array) -> npt.NDArray[np.int64]:
-        """Return each row's rarest label, or a number of its own for rows without any."""
+        """Return each row's rarest label, and one more number for rows without any."""
         counts = targets.sum(axis=0, dtype=np.int64)
         rarity = np.where(targets > 0, counts, np.iinfo(np.int64).max)
         return np.where(targets.any(axis=1), rarity.argmin(axis=1), len(self.labels))

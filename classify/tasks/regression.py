@@ -24,7 +24,7 @@ from classify.tasks.heads import fit_standardised
 if TYPE_CHECKING:
     import torch
 
-# Splits hold each of so many parts of the targets' range in proportion.
+# Number of parts of the sorted targets by which splits are stratified.
 _STRATA = 5
 # Strengths of the ridge that leave-one-out cross-validation chooses from, and the one on features that were trained on.
 _STRENGTHS = np.logspace(0, 5, 11).tolist()

@@ -92,7 +92,7 @@ class SingleLabel(Task):
 
     @property
     def chance_loss(self) -> float:
-        """Return the cross-entropy of equal probabilities, whatever the class weights and the label smoothing."""
+        """Return the cross-entropy of equal probabilities, with any class weights and label smoothing."""
         return math.log(len(self.labels))
 
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:

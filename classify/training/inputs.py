@@ -174,7 +174,7 @@ def _check_lora(requested: bool) -> None:
 def _choose_head(config: RunConfig, task: Task) -> tuple[RunConfig, tuple[Decision, ...]]:
     """Return the settings with the head that "auto" means, and the decision where --model is an earlier run's folder.
 
-    Raises InputError where the head shall be kept, and its labels do not fit.
+    Raises InputError for --head keep where the labels do not fit.
     """
     requested = config.model.head
     folder = config.model.model if task.keeps_head else None
