@@ -46,14 +46,9 @@ class TextColumns:
 
     def derive(self, table: Table) -> Table:
         """Add the columns that are not in the file."""
-        for name, sources, delimiter in (
-            (self.inputs[0], self.fields, self.delimiter),
-            (self.whole, self.inputs, PAIR_SEPARATOR),
-        ):
-            if not table.has(name):
-                cells = zip(*map(table.column, sources), strict=True)
-                table = table.with_derived(name, (delimiter.join(filter(None, texts)) for texts in cells))
-        return table
+        if len(self.fields) > 1:
+            table = _join(table, self.inputs[0], self.fields, self.delimiter)
+        return table if self.pair is None else _join(table, self.whole, self.inputs, PAIR_SEPARATOR)
 
     def require_both(self, table: Table) -> None:
         """Raise InputError where one text of a pair is empty."""
@@ -92,6 +87,14 @@ def join_labels(table: Table, names: Sequence[str], name: str, separator: str) -
     rows_of = np.stack(marks, axis=1) if marks else np.zeros((len(table), 0), dtype=bool)
     cells = (separator.join(itertools.compress(names, row)) for row in rows_of.tolist())
     return table.with_derived(name, cells)
+
+
+def _join(table: Table, name: str, sources: Sequence[str], delimiter: str) -> Table:
+    """Add a column of the joined texts. Raises InputError where the table has a column of that name."""
+    if table.has(name):
+        raise InputError(f"{table.path}: the column {name!r} has the name of the texts that are joined; rename it.")
+    cells = zip(*map(table.column, sources), strict=True)
+    return table.with_derived(name, (delimiter.join(filter(None, texts)) for texts in cells))
 
 
 def _joined_name(names: Sequence[str]) -> str:

@@ -61,50 +61,54 @@ class Estimator(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class LinearModel:
+    """An unfitted estimator, its name in metrics.json, and the number of its outputs."""
+
+    name: str
+    estimator: Estimator
+    outputs: int
+
+
 def fit_baseline(
+    model: LinearModel,
     texts: Sequence[str],
     targets: npt.NDArray[Any],
+    strata: npt.NDArray[np.int64],
     held_out_texts: Sequence[str],
     held_out_targets: npt.NDArray[Any],
     seed: int,
     metrics: Callable[[Any, Any], dict[str, float]],
-    *,
-    estimator: Estimator | None = None,
-    strata: npt.NDArray[np.int64] | None = None,
-    outputs: int | None = None,
-    name: str = LOGREG,
 ) -> Baseline:
     """Fit on training texts and compute `metrics` of predictions and targets on held-out texts.
 
-    The `estimator` is a logistic regression by default. Above 20,000 rows or 100 `outputs` (default: the classes in
-    `targets`) it is fitted on a sample of 20,000 rows, stratified by `strata` (default: `targets`). MAX_WEIGHTS caps
-    the number of features; the most frequent are kept. Raises ValueError if the texts have no words.
+    Above 20,000 rows or 100 outputs it is fitted on a sample of 20,000 rows, stratified by `strata` (rows,).
+    MAX_WEIGHTS caps the number of features; the most frequent are kept. Raises ValueError if the texts have no words.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_union
 
     begin = time.perf_counter()
     if (targets == targets[0]).all():  # the others of a fold are all alike
         predicted = np.repeat(targets[:1], len(held_out_targets), axis=0)
-        return Baseline(metrics(predicted, held_out_targets), len(texts), time.perf_counter() - begin, name, predicted)
-    strata = targets if strata is None else strata
-    outputs = len(np.unique(targets)) if outputs is None else outputs
+        seconds = time.perf_counter() - begin
+        return Baseline(metrics(predicted, held_out_targets), len(texts), seconds, model.name, predicted)
     rows = np.arange(len(texts))
-    if len(rows) > MAX_ROWS or outputs > MAX_CLASSES:
+    if len(rows) > MAX_ROWS or model.outputs > MAX_CLASSES:
         rows = cap_rows(strata, rows, MAX_ROWS, seed=seed)
-    most = MAX_WEIGHTS // (2 * outputs)
+    most = MAX_WEIGHTS // (2 * model.outputs)
     features = make_union(
         TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, dtype=np.float32, max_features=most),
         TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True, dtype=np.float32, max_features=most),
     )
-    model = estimator or LogisticRegression(C=10)
+    estimator = model.estimator
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # not converged, many classes: not actionable
-        model.fit(features.fit_transform([texts[row] for row in rows.tolist()]), targets[rows])
+        estimator.fit(features.fit_transform([texts[row] for row in rows.tolist()]), targets[rows])
     blocks = [held_out_texts[start : start + _BLOCK] for start in range(0, len(held_out_texts), _BLOCK)]
-    predicted = np.concatenate([model.predict(features.transform(block)) for block in blocks])
-    return Baseline(metrics(predicted, held_out_targets), len(rows), time.perf_counter() - begin, name, predicted)
+    predicted = np.concatenate([estimator.predict(features.transform(block)) for block in blocks])
+    seconds = time.perf_counter() - begin
+    return Baseline(metrics(predicted, held_out_targets), len(rows), seconds, model.name, predicted)
 
 
 def cross_validate_baseline(

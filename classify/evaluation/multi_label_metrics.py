@@ -13,7 +13,7 @@ from classify.evaluation.metrics import Array, Scores
 
 _RESAMPLES = 1000
 _BLOCK = 1 << 22
-_THRESHOLD = 0.5
+THRESHOLD = 0.5
 # Rows of a label from which F1 chooses its threshold.
 _ENOUGH = 10
 # Share of the rows on which the baseline chooses its thresholds.
@@ -74,7 +74,7 @@ def choose_thresholds(probabilities: npt.NDArray[np.float64], targets: Array) ->
     as there are (Yang, 2001, "A Study of Thresholding Strategies for Text Categorization", section 2.2: PCut), a label
     without any 0.5.
     """
-    thresholds = np.full(targets.shape[1], _THRESHOLD)
+    thresholds = np.full(targets.shape[1], THRESHOLD)
     for number in np.flatnonzero(targets.any(axis=0)).tolist():
         order = np.argsort(-probabilities[:, number], kind="stable")
         ranked = probabilities[order, number]

@@ -14,7 +14,7 @@ from classify.data.reading import InputTables
 from classify.data.table import Table
 from classify.decision import Decision
 from classify.errors import InputError
-from classify.evaluation.baseline import Baseline, MajorityBaseline
+from classify.evaluation.baseline import Baseline, LinearModel, MajorityBaseline, fit_baseline
 from classify.evaluation.metrics import Scores
 from classify.tasks.class_weights import read_class_weights
 
@@ -158,10 +158,15 @@ class Task(ABC):
         """Score predicting the most frequent label of training for all rows."""
 
     @abstractmethod
+    def linear_model(self, targets: Array, seed: int) -> LinearModel:
+        """Return the baseline's model for these training targets."""
+
     def baseline(
         self, train_texts: Sequence[str], train_targets: Array, texts: Sequence[str], targets: Array, seed: int
     ) -> Baseline:
-        """Fit and score a linear model on words. Raises ValueError if the training texts have no words."""
+        """Fit and score a linear model on TF-IDF. Raises ValueError if the training texts have no words."""
+        model, strata = self.linear_model(train_targets, seed), self.stratify_by(train_targets)
+        return fit_baseline(model, train_texts, train_targets, strata, texts, targets, seed, self.metrics)
 
     @abstractmethod
     def stratify_by(self, targets: Array) -> npt.NDArray[np.int64]:

@@ -7,6 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+# C of logistic regression on features of an encoder that was trained on the same labels; see docs/recipe.md.
+SEEN_STRENGTH = 0.003
+
 Array = npt.NDArray[np.float64]
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -28,12 +29,12 @@ from classify.data.table import Table
 from classify.decision import Decision
 from classify.errors import InputError
 from classify.evaluation import multi_label_metrics
-from classify.evaluation.baseline import Baseline, MajorityBaseline, fit_baseline
+from classify.evaluation.baseline import LOGREG, LinearModel, MajorityBaseline
 from classify.evaluation.calibration import binary_scores, fit_scale_and_shift
 from classify.evaluation.metrics import Scores, binary_cross_entropy, sigmoid
 from classify.tasks.base import Array, Loss, Task
-from classify.tasks.class_weights import BALANCED, read_class_weights
-from classify.tasks.heads import fit_standardised
+from classify.tasks.class_weights import BALANCED, DeviceWeights, read_class_weights
+from classify.tasks.heads import SEEN_STRENGTH, fit_standardised
 from classify.tasks.single_label import FOCUS, choose_strength
 
 if TYPE_CHECKING:
@@ -41,9 +42,8 @@ if TYPE_CHECKING:
 
 # Target of a padding row, which the loss ignores.
 _NO_ROW = 255
-# Labels whose cross-validation chooses C for all, and C on features of an encoder that was trained on the same labels.
-_CHOOSING_LABELS, _SEEN_STRENGTH = 4, 0.003
-_THRESHOLD = 0.5
+# Labels whose cross-validation chooses C for all.
+_CHOOSING_LABELS = 4
 # Largest weight of a label's rows under --class-weights balanced.
 _MOST_WEIGHT = 100.0
 # Between the predicted labels of a row.
@@ -68,7 +68,7 @@ class MultiLabel(Task):
     ):
         super().__init__(labels)
         self._classes, self._separator = classes or ClassNames(), separator
-        self.thresholds = np.full(len(labels), _THRESHOLD) if thresholds is None else thresholds
+        self.thresholds = np.full(len(labels), multi_label_metrics.THRESHOLD) if thresholds is None else thresholds
 
     @classmethod
     def of(cls, tables: InputTables) -> Self:
@@ -82,7 +82,7 @@ class MultiLabel(Task):
             return _count_labels(table, column, separator)
 
         classes = find_class_names(tables, count)
-        names = {name for table in tables.learned for label in count(table, column) if (name := classes.of(label))}
+        names = {name for label, rows in classes.rows.items() if rows and (name := classes.of(label))}
         if len(tables.train) < MIN_ROWS:
             raise InputError(
                 f"{tables.train.path}: expected at least {MIN_ROWS} rows. Got {len(tables.train)} instead."
@@ -105,7 +105,7 @@ class MultiLabel(Task):
     def trained(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
         """Return the task with the thresholds of a trained model."""
         chosen = settings.get("thresholds", {})
-        return cls(labels, thresholds=np.array([chosen.get(label, _THRESHOLD) for label in labels]))
+        return cls(labels, thresholds=np.array([chosen.get(label, multi_label_metrics.THRESHOLD) for label in labels]))
 
     def settings(self) -> dict[str, Any]:
         """Return the threshold of each label."""
@@ -137,10 +137,11 @@ class MultiLabel(Task):
         if not table.has(column):
             return np.zeros(len(table), dtype=bool)
         values, numbers = table.values(column)
-        known = np.array([value.strip() not in self._classes.unlabelled or not value.strip() for value in values])
-        if not any(value.strip() for value in values):
-            known[:] = False
-        return known[numbers]
+        cells = [value.strip() for value in values]
+        # A file may hold no labels of a test; columns of 0 and 1 always hold some.
+        has_labels = any(cells) or self._separator == COLUMN_SEPARATOR
+        known = [has_labels and cell not in self._classes.unlabelled for cell in cells]
+        return np.array(known, dtype=bool)[numbers]
 
     def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.uint8]:
         """Return 1 for each label of each row."""
@@ -170,7 +171,7 @@ class MultiLabel(Task):
 
     def fit_head(self, features: npt.NDArray[np.float32], targets: Array, *, seen: bool) -> tuple[Array, Array]:
         """Fit one logistic regression per label, all with one C."""
-        return _fit_heads(features, targets, _SEEN_STRENGTH if seen else None)
+        return _fit_heads(features, targets, SEEN_STRENGTH if seen else None)
 
     def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
         """Apply the sigmoid."""
@@ -219,21 +220,9 @@ class MultiLabel(Task):
             self.target_words(frequent), self.metrics(np.repeat(frequent[None], len(targets), axis=0), targets)
         )
 
-    def baseline(
-        self, train_texts: Sequence[str], train_targets: Array, texts: Sequence[str], targets: Array, seed: int
-    ) -> Baseline:
-        """Fit and score one logistic regression per label on TF-IDF, with thresholds chosen on a part of the rows."""
-        return fit_baseline(
-            train_texts,
-            train_targets,
-            texts,
-            targets,
-            seed,
-            self.metrics,
-            estimator=multi_label_metrics.ThresholdedRegression(seed),
-            strata=self.stratify_by(train_targets),
-            outputs=len(self.labels),
-        )
+    def linear_model(self, targets: Array, seed: int) -> LinearModel:
+        """Return one logistic regression per label, with thresholds chosen on a part of the rows."""
+        return LinearModel(LOGREG, multi_label_metrics.ThresholdedRegression(seed), len(self.labels))
 
     def stratify_by(self, targets: Array) -> npt.NDArray[np.int64]:
         """Return each row's rarest label, and one more number for rows without any."""
@@ -284,7 +273,10 @@ class BinaryCrossEntropy:
     label_smoothing: float = 0.0
     positive_weights: npt.NDArray[np.float32] | None = None
     focus: float = 0.0
-    _sent: dict[torch.device, torch.Tensor] = field(default_factory=dict, compare=False, repr=False)
+
+    @functools.cached_property
+    def _weights(self) -> DeviceWeights:
+        return DeviceWeights(self.positive_weights)
 
     def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return the sum over rows; logits and targets (n, labels)."""
@@ -293,7 +285,7 @@ class BinaryCrossEntropy:
         counted = targets[:, :1] != _NO_ROW
         aims = targets.clamp(max=1).float() * (1 - self.label_smoothing) + self.label_smoothing / 2
         losses = binary_cross_entropy_with_logits(
-            logits.float(), aims, reduction="none", pos_weight=self._weights_on(logits.device)
+            logits.float(), aims, reduction="none", pos_weight=self._weights.on(logits.device)
         )
         if self.focus:
             present = targets.clamp(max=1).float()
@@ -308,16 +300,6 @@ class BinaryCrossEntropy:
     def pad_targets(self, targets: Array, rows: int) -> Array:
         """Pad targets to `rows` rows with ones that the loss ignores."""
         return np.concatenate([targets, np.full((rows - len(targets), targets.shape[1]), _NO_ROW, dtype=np.uint8)])
-
-    def _weights_on(self, device: torch.device) -> torch.Tensor | None:
-        """Return the weights on `device`, copied there once."""
-        import torch
-
-        from classify.modeling.layout import send
-
-        if self.positive_weights is not None and device not in self._sent:
-            self._sent[device] = send(torch.from_numpy(self.positive_weights), device)
-        return self._sent.get(device)
 
 
 def _labels_of(

@@ -16,7 +16,7 @@ from classify.data.reading import InputTables
 from classify.data.table import Table
 from classify.decision import Decision
 from classify.errors import InputError
-from classify.evaluation.baseline import RIDGE, Baseline, MajorityBaseline, fit_baseline
+from classify.evaluation.baseline import RIDGE, LinearModel, MajorityBaseline
 from classify.evaluation.metrics import Scores, correlation_interval, regression_metrics
 from classify.tasks.base import Array, Loss, Task
 from classify.tasks.heads import fit_standardised
@@ -112,11 +112,11 @@ class Regression(Task):
                 f"{table.where(rows)}: expected a number in column {column!r}. Got {values[wrong[0]][:80]!r} instead; "
                 "leave the cell empty if the row has no score."
             )
-        scores = np.array([float(value) if value.strip() else 0.0 for value in values], dtype=np.float64)
-        if not np.isfinite(scores.astype(np.float32)).all():
-            rows = np.flatnonzero(~np.isfinite(scores.astype(np.float32))[numbers]).tolist()
-            raise InputError(f"{table.where(rows)}: expected a finite number in column {column!r}.")
-        return scores.astype(np.float32)[numbers]
+        scores = np.array([float(value) if value.strip() else 0.0 for value in values], dtype=np.float32)[numbers]
+        infinite = np.flatnonzero(~np.isfinite(scores)).tolist()
+        if infinite:
+            raise InputError(f"{table.where(infinite)}: expected a finite number in column {column!r}.")
+        return scores
 
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
         """Return the squared error of standardised targets."""
@@ -168,24 +168,11 @@ class Regression(Task):
         mean = float(train_targets.mean(dtype=np.float64))
         return MajorityBaseline(f"{mean:.4g}", self.metrics(np.full(len(targets), mean), targets))
 
-    def baseline(
-        self, train_texts: Sequence[str], train_targets: Array, texts: Sequence[str], targets: Array, seed: int
-    ) -> Baseline:
-        """Fit and score a ridge regression on TF-IDF."""
+    def linear_model(self, targets: Array, seed: int) -> LinearModel:
+        """Return a ridge regression."""
         from sklearn.linear_model import Ridge
 
-        return fit_baseline(
-            train_texts,
-            train_targets,
-            texts,
-            targets,
-            seed,
-            self.metrics,
-            estimator=Ridge(alpha=1.0, solver="sag", random_state=seed),
-            strata=self.stratify_by(train_targets),
-            outputs=1,
-            name=RIDGE,
-        )
+        return LinearModel(RIDGE, Ridge(alpha=1.0, solver="sag", random_state=seed), outputs=1)
 
     def stratify_by(self, targets: Array) -> npt.NDArray[np.int64]:
         """Return the fifth of the sorted targets that each row is in."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -26,12 +27,12 @@ from classify.data.labels import (
 from classify.data.reading import InputTables
 from classify.data.table import Table
 from classify.decision import Decision
-from classify.evaluation.baseline import Baseline, MajorityBaseline, fit_baseline
+from classify.evaluation.baseline import LOGREG, LinearModel, MajorityBaseline
 from classify.evaluation.calibration import fit_temperature, probability_scores
 from classify.evaluation.metrics import Scores, classification_metrics, score_classes, softmax
 from classify.tasks.base import Array, Loss, Task
-from classify.tasks.class_weights import BALANCED, read_class_weights
-from classify.tasks.heads import fit_standardised
+from classify.tasks.class_weights import BALANCED, DeviceWeights, read_class_weights
+from classify.tasks.heads import SEEN_STRENGTH, fit_standardised
 
 if TYPE_CHECKING:
     import torch
@@ -41,8 +42,6 @@ _NO_LABEL = -100
 _FOLDS = 3
 # C of the probe, on standardised features: noisy labels need small values, many classes large ones.
 _STRENGTHS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
-# C on features of an encoder that was trained on the same labels; docs/recipe.md has the figures.
-_SEEN_STRENGTH = 0.003
 _LEAST_PROBABILITY = 1e-9
 # Exponent of the focal loss, the best in its paper (table 1b).
 FOCUS = 2.0
@@ -104,7 +103,7 @@ class SingleLabel(Task):
 
     def fit_head(self, features: npt.NDArray[np.float32], targets: Array, *, seen: bool) -> tuple[Array, Array]:
         """Fit a multinomial logistic regression."""
-        return fit_logistic_head(features, targets, len(self.labels), _SEEN_STRENGTH if seen else None)
+        return fit_logistic_head(features, targets, len(self.labels), SEEN_STRENGTH if seen else None)
 
     def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
         """Apply softmax."""
@@ -142,11 +141,11 @@ class SingleLabel(Task):
         largest = int(np.bincount(train_targets, minlength=len(self.labels)).argmax())
         return MajorityBaseline(self.labels[largest], self.metrics(np.full_like(targets, largest), targets))
 
-    def baseline(
-        self, train_texts: Sequence[str], train_targets: Array, texts: Sequence[str], targets: Array, seed: int
-    ) -> Baseline:
-        """Fit and score logistic regression on TF-IDF."""
-        return fit_baseline(train_texts, train_targets, texts, targets, seed, self.metrics)
+    def linear_model(self, targets: Array, seed: int) -> LinearModel:
+        """Return a logistic regression."""
+        from sklearn.linear_model import LogisticRegression
+
+        return LinearModel(LOGREG, LogisticRegression(C=10), len(np.unique(targets)))
 
     def stratify_by(self, targets: Array) -> npt.NDArray[np.int64]:
         """Return the class indices."""
@@ -195,13 +194,16 @@ class CrossEntropy:
     label_smoothing: float = 0.0
     class_weights: npt.NDArray[np.float32] | None = None
     focus: float = 0.0
-    _sent: dict[torch.device, torch.Tensor] = field(default_factory=dict, compare=False, repr=False)
+
+    @functools.cached_property
+    def _weights(self) -> DeviceWeights:
+        return DeviceWeights(self.class_weights)
 
     def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return the weighted sum of the losses; logits (n, classes), class indices (n,)."""
         from torch.nn.functional import cross_entropy
 
-        weights, smoothing = self._weights_on(logits.device), self.label_smoothing
+        weights, smoothing = self._weights.on(logits.device), self.label_smoothing
         if not self.focus:
             return cross_entropy(logits.float(), targets, weight=weights, label_smoothing=smoothing, reduction="sum")
         logits = logits.float()
@@ -216,16 +218,6 @@ class CrossEntropy:
     def pad_targets(self, targets: npt.NDArray[np.int64], rows: int) -> npt.NDArray[np.int64]:
         """Pad targets to `rows` rows with ones that the loss ignores."""
         return np.concatenate([targets, np.full(rows - len(targets), _NO_LABEL)])
-
-    def _weights_on(self, device: torch.device) -> torch.Tensor | None:
-        """Return the class weights on `device`, copied there once."""
-        import torch
-
-        from classify.modeling.layout import send
-
-        if self.class_weights is not None and device not in self._sent:
-            self._sent[device] = send(torch.from_numpy(self.class_weights), device)
-        return self._sent.get(device)
 
 
 def balanced_weights(labels: npt.NDArray[np.int64], classes: int) -> npt.NDArray[np.float32]:

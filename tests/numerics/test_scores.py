@@ -13,6 +13,7 @@ from sklearn.model_selection import PredefinedSplit, cross_val_score
 
 from classify.evaluation import baseline, metrics
 from classify.tasks import single_label
+from classify.tasks.single_label import SingleLabel
 from classify.training.progress import Progress
 from classify.training.trainer import learning_rate_factor
 
@@ -187,18 +188,14 @@ def test_one_class_in_the_training_part_is_predicted_always() -> None:
 def test_the_baseline_learns_and_says_how_many_rows() -> None:
     texts = [f"the {word} is here {i}" for i in range(30) for word in ("card", "bank")]
     labels = np.array([0, 1] * 30)
-    result = baseline.fit_baseline(
-        texts, labels, ["my card", "a bank"], np.array([0, 1]), 0, metrics.classification_metrics
-    )
+    result = SingleLabel("ab").baseline(texts, labels, ["my card", "a bank"], np.array([0, 1]), 0)
     assert (result.metrics, result.rows) == ({"accuracy": 1.0, "macro_f1": 1.0}, 60)
 
 
 def test_a_large_baseline_is_fitted_on_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(baseline, "MAX_ROWS", 40)
     texts = [f"the {word} is here {i}" for i in range(30) for word in ("card", "bank")]
-    result = baseline.fit_baseline(
-        texts, np.array([0, 1] * 30), ["my card"], np.array([0]), 0, metrics.classification_metrics
-    )
+    result = SingleLabel("ab").baseline(texts, np.array([0, 1] * 30), ["my card"], np.array([0]), 0)
     assert result.rows == 40
 
 

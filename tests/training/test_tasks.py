@@ -199,6 +199,26 @@ def test_thresholds_are_kept_and_used(run: tuple[Case, Path, Path]) -> None:
         assert row["predicted_labels"] == "|".join(above)
 
 
+def test_a_test_table_of_zeros_is_scored(model_folder: Path, tmp_path: Path) -> None:
+    """None of its rows has a label, which is known; an empty column of lists is one of withheld labels."""
+    table = CASES["columns"].write(tmp_path / "my.csv")
+    (tmp_path / "test.csv").write_text("text,card,money,app\n" + "".join(f"a text {n},0,0,0\n" for n in range(12)))
+    config = make_config(
+        model_folder, table, tmp_path / "out", test_data=str(tmp_path / "test.csv"), folds=0, num_train_epochs=1.0
+    )
+    out = train(config)
+    assert read_json(out / "metrics.json")["test"]["rows"] == 12
+    assert not (out / "unlabelled_test.csv").exists()
+
+
+def test_a_column_with_the_name_of_the_joined_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its texts would stand for the pair's where duplicates are looked for."""
+    rows = "".join(f"a text {n},another {n},x,{n % 2}\n" for n in range(20))
+    (tmp_path / "my.csv").write_text(f"sentence1,sentence2,sentence1 + sentence2,label\n{rows}")
+    assert main(["train", "--data", str(tmp_path / "my.csv"), "--output-dir", str(tmp_path / "out")]) == 2
+    assert "the column 'sentence1 + sentence2' has the name of the texts that are joined" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("rows", "options", "line"),
     [
