@@ -151,5 +151,6 @@ def to_value(field: str, raw: Any) -> Any:
     if isinstance(raw, list) and field == "report_to":
         return ",".join(map(str, raw)) or "none"
     if isinstance(raw, str) and field == "metric_for_best_model":
-        return raw.removeprefix("eval_")
+        name = raw.removeprefix("eval_")
+        return "mcc" if name == "matthews_correlation" else name
     return raw

@@ -365,8 +365,8 @@ class TrainingConfig(OutputConfig, DeviceConfig):
     )
     metric_for_best_model: str | None = option(
         None,
-        "validation score that selects the best weights, or loss (default: macro_f1; average_precision for several "
-        "labels, pearson for scores)",
+        "validation metric that selects the best weights: loss or any of metrics.json (default: macro_f1; "
+        "average_precision for several labels, pearson for scores)",
         "--metric-for-best-model",
         learning=True,
     )

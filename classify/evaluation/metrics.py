@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,39 +12,52 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
+# Metrics that are smaller for better models.
+ERRORS = frozenset({"loss", "mse", "mae"})
+
 _RESAMPLES = 1000
+# Classes above which the share of rows with the right class among the `_TOP` most probable ones is of interest.
+_MANY_CLASSES = 20
+_TOP = 5
 
 
 @dataclass(frozen=True)
 class Scores:
     """Metrics of one split by name, 95 % intervals of some of them, and per-class scores if there are classes.
 
-    `predicted` counts the rows predicted as each class.
+    `metrics` are printed, `details` are for metrics.json, trackers and --metric-for-best-model. `predicted` counts the
+    rows predicted as each class.
     """
 
     metrics: dict[str, float]
     rows: int
+    details: dict[str, float] = field(default_factory=dict)
     intervals: dict[str, tuple[float, float] | None] = field(default_factory=dict)
     per_class: dict[str, dict[str, float]] = field(default_factory=dict)
     predicted: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def values(self) -> dict[str, float]:
+        """Return all metrics by name."""
+        return {**self.metrics, **self.details}
+
     def __getitem__(self, name: str) -> float:
-        return self.metrics[name]
+        return self.values[name]
 
     def as_json(self) -> dict[str, Any]:
         """Return nested plain values for metrics.json, numbers unrounded."""
         intervals = {f"{name}_interval": pair and list(pair) for name, pair in self.intervals.items()}
-        return {**self.metrics, "rows": self.rows, **intervals, "per_class": self.per_class}
+        return {**self.values, "rows": self.rows, **intervals, "per_class": self.per_class}
 
 
 def display_name(name: str) -> str:
     """Return a metric's name for display."""
-    return name.replace("_", " ").replace("f1", "F1")
+    return name.replace("_", " ").replace("f1", "F1").replace("mcc", "MCC")
 
 
 def format_metrics(metrics: Mapping[str, float]) -> str:
-    """Format metrics in one line, four digits each, without the loss."""
-    return ", ".join(f"{display_name(name)} {value:.4f}" for name, value in metrics.items() if name != "loss")
+    """Format metrics in one line, four digits each."""
+    return ", ".join(f"{display_name(name)} {value:.4f}" for name, value in metrics.items())
 
 
 def softmax(logits: Array) -> Array:
@@ -105,9 +119,18 @@ def cross_entropy(logits: Array, targets: Array) -> float:
     return float(np.mean(log_total - shifted[np.arange(len(targets)), targets]))
 
 
-def score_classes(logits: Array, targets: Array, labels: Sequence[str], seed: int) -> Scores:
-    """Score logits (rows, classes) against class indices (rows,); `seed` is for the interval of macro F1."""
-    from sklearn.metrics import precision_recall_fscore_support
+def score_classes(
+    logits: Array, targets: Array, labels: Sequence[str], seed: int, ratings: Array | None = None
+) -> Scores:
+    """Score logits (rows, classes) against class indices (rows,); `seed` is for the interval of macro F1.
+
+    `ratings` are as for `classification_metrics`.
+
+    Balanced accuracy is the mean recall of the classes in `targets`. Two classes also have the F1 of the second one, as
+    scikit-learn's f1_score and GLUE's MRPC and QQP; more than 20 have the share of rows whose class is among the five
+    most probable ones.
+    """
+    from sklearn.metrics import f1_score, matthews_corrcoef, precision_recall_fscore_support
 
     predicted = logits.argmax(axis=1)
     columns = precision_recall_fscore_support(targets, predicted, labels=np.arange(len(labels)), zero_division=0.0)
@@ -115,9 +138,25 @@ def score_classes(logits: Array, targets: Array, labels: Sequence[str], seed: in
         label: {"precision": float(precision), "recall": float(recall), "f1": float(f1), "support": int(support)}
         for label, precision, recall, f1, support in zip(labels, *columns, strict=True)
     }
+    recalls = [scores["recall"] for scores in per_class.values() if scores["support"]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # all rows of one class: 0
+        mcc = float(matthews_corrcoef(targets, predicted))
+    details = {
+        "weighted_f1": float(f1_score(targets, predicted, average="weighted", zero_division=0.0)),
+        "balanced_accuracy": float(np.mean(recalls)) if recalls else 0.0,
+        "mcc": mcc,
+        "loss": cross_entropy(logits, targets),
+    }
+    if len(labels) == 2:
+        details["f1"] = per_class[labels[1]]["f1"]
+    if len(labels) > _MANY_CLASSES:
+        best = np.argpartition(-logits, _TOP - 1, axis=1)[:, :_TOP]
+        details["top_5_accuracy"] = float((best == targets[:, None]).any(axis=1).mean())
     return Scores(
-        {**classification_metrics(predicted, targets), "loss": cross_entropy(logits, targets)},
+        classification_metrics(predicted, targets, ratings),
         len(targets),
+        details,
         {
             "accuracy": accuracy_interval(int((predicted == targets).sum()), len(targets)),
             "macro_f1": macro_f1_interval(targets, predicted, seed),
@@ -127,9 +166,19 @@ def score_classes(logits: Array, targets: Array, labels: Sequence[str], seed: in
     )
 
 
-def classification_metrics(predicted: Array, targets: Array) -> dict[str, float]:
-    """Return accuracy and macro F1 of class indices (rows,)."""
-    return {"accuracy": float(np.mean(predicted == targets)), "macro_f1": macro_f1(targets, predicted)}
+def class_metrics(classes: int, *, rated: bool) -> tuple[str, ...]:
+    """Return the names of all metrics of that many classes, `rated` where they have ratings."""
+    names = ["macro_f1", "accuracy", "weighted_f1", "balanced_accuracy", "mcc", "loss"]
+    names += ["f1"] * (classes == 2) + ["top_5_accuracy"] * (classes > _MANY_CLASSES) + ["mae"] * rated
+    return tuple(names)
+
+
+def classification_metrics(predicted: Array, targets: Array, ratings: Array | None = None) -> dict[str, float]:
+    """Return accuracy and macro F1 of class indices (rows,), and the mean absolute error of `ratings` (classes,)."""
+    metrics = {"accuracy": float(np.mean(predicted == targets)), "macro_f1": macro_f1(targets, predicted)}
+    if ratings is not None:
+        metrics["mae"] = float(np.mean(np.abs(ratings[predicted] - ratings[targets])))
+    return metrics
 
 
 def macro_f1(targets: Array, predicted: Array) -> float:

@@ -41,11 +41,12 @@ def decision_metrics(predicted: Array, targets: Array) -> dict[str, float]:
 def score(
     predicted: Array, probabilities: Array, targets: Array, labels: Sequence[str], *, loss: float, seed: int
 ) -> Scores:
-    """Score predictions (rows, labels); average precision is the mean over labels with a row.
+    """Score predictions (rows, labels).
 
-    `seed` is that of the bootstrap intervals over rows.
+    Average precision is the mean over labels with a row, the area under the ROC curve over those that also have a row
+    without them. `seed` is that of the bootstrap intervals over rows.
     """
-    from sklearn.metrics import average_precision_score, precision_recall_fscore_support
+    from sklearn.metrics import average_precision_score, precision_recall_fscore_support, roc_auc_score
 
     columns = precision_recall_fscore_support(targets, predicted, average=None, zero_division=0.0)
     present = np.flatnonzero(targets.any(axis=0))
@@ -63,8 +64,16 @@ def score(
         for label, precision, recall, f1, support, of_label in zip(labels, *columns, precisions, strict=True)
     }
     average = float(precisions[present].mean()) if len(present) else 0.0
-    metrics = {**decision_metrics(predicted, targets), "average_precision": average, "loss": loss}
-    return Scores(metrics, len(targets), _intervals(predicted, targets, seed), per_class)
+    varied = np.flatnonzero(targets.any(axis=0) & ~targets.all(axis=0))
+    areas = [roc_auc_score(targets[:, number], probabilities[:, number]) for number in varied.tolist()]
+    support = targets.sum(axis=0, dtype=np.float64)
+    details = {
+        "weighted_f1": float(np.average(columns[2], weights=support)) if support.any() else 0.0,
+        "roc_auc": float(np.mean(areas)) if areas else 0.5,
+        "loss": loss,
+    }
+    metrics = {**decision_metrics(predicted, targets), "average_precision": average}
+    return Scores(metrics, len(targets), details, _intervals(predicted, targets, seed), per_class)
 
 
 def choose_thresholds(probabilities: npt.NDArray[np.float64], targets: Array) -> npt.NDArray[np.float64]:

@@ -44,14 +44,14 @@ class Task(ABC):
     """The meaning of a table's labels. `labels` are the names of the model's outputs, in order.
 
     Implementations import torch inside `loss` only: tasks are created before the arguments are validated. Metrics are
-    larger for better models, except `loss`.
+    larger for better models, except those in `evaluation.metrics.ERRORS`.
     """
 
     name: ClassVar[str]
     problem_type: ClassVar[str]  # of transformers, in config.json
     probe: ClassVar[str]  # what `fit_head` fits
     primary: ClassVar[str]  # the metric for comparing models, the baseline among them
-    selection: ClassVar[tuple[str, ...]]  # the metrics that may select the best weights, first the default
+    selection: tuple[str, ...]  # the metrics that may select the best weights, first the default
     keeps_head: ClassVar[bool] = True  # an output layer of an earlier run can be trained further
     share: ClassVar[str | None] = None  # the metric, if any, that is a proportion of rows
 

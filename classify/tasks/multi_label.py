@@ -57,7 +57,16 @@ class MultiLabel(Task):
     problem_type = "multi_label_classification"
     probe = "one logistic regression per label"
     primary = "macro_f1"
-    selection = ("average_precision", "micro_f1", "macro_f1", "jaccard", "loss")
+    selection = (
+        "average_precision",
+        "micro_f1",
+        "macro_f1",
+        "weighted_f1",
+        "jaccard",
+        "subset_accuracy",
+        "roc_auc",
+        "loss",
+    )
 
     def __init__(
         self,

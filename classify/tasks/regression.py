@@ -43,7 +43,7 @@ class Regression(Task):
     probe = "ridge regression"
     primary = "pearson"
     keeps_head = False  # it predicts in the units of the earlier table
-    selection = ("pearson", "spearman", "loss")
+    selection = ("pearson", "spearman", "mse", "mae", "loss")
 
     def __init__(self, labels: Sequence[str], center: float = 0.0, scale: float = 1.0, unit: float = 1.0):
         super().__init__(labels)
@@ -149,7 +149,7 @@ class Regression(Task):
         """Compute these and the loss in standardised units."""
         metrics = self.metrics(self.decide(self.probabilities(logits)), targets)
         intervals = {"pearson": correlation_interval(metrics["pearson"], len(targets))}
-        return Scores({**metrics, "loss": metrics["mse"] / self.unit**2}, len(targets), intervals)
+        return Scores(metrics, len(targets), {"loss": metrics["mse"] / self.unit**2}, intervals)
 
     def similarity(self, targets: Array) -> npt.NDArray[np.float32]:
         """Return 1 for equal numbers, falling to 0 at two standard deviations."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from classify.data.table import Table
 from classify.decision import Decision
 from classify.evaluation.baseline import LOGREG, LinearModel, MajorityBaseline
 from classify.evaluation.calibration import fit_temperature, probability_scores
-from classify.evaluation.metrics import Scores, classification_metrics, score_classes, softmax
+from classify.evaluation.metrics import Scores, class_metrics, classification_metrics, score_classes, softmax
 from classify.tasks.base import Array, Loss, Task
 from classify.tasks.class_weights import BALANCED, DeviceWeights, read_class_weights
 from classify.tasks.heads import SEEN_STRENGTH, fit_standardised
@@ -45,6 +46,8 @@ _STRENGTHS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 _LEAST_PROBABILITY = 1e-9
 # Exponent of the focal loss, the best in its paper (table 1b).
 FOCUS = 2.0
+_WHOLE = re.compile(r"[+-]?[0-9]{1,3}")
+_FEWEST_RATINGS, _MOST_RATINGS = 3, 11
 
 
 class SingleLabel(Task):
@@ -54,12 +57,13 @@ class SingleLabel(Task):
     problem_type = "single_label_classification"
     probe = "logistic regression"
     primary = "macro_f1"
-    selection = ("macro_f1", "accuracy", "loss")
     share = "accuracy"
 
     def __init__(self, labels: Sequence[str], classes: ClassNames | None = None):
         super().__init__(labels)
         self._classes = classes or ClassNames()
+        self._ratings = find_ratings(self.labels)
+        self.selection = class_metrics(len(self.labels), rated=self._ratings is not None)
 
     @classmethod
     def of(cls, tables: InputTables) -> Self:
@@ -70,8 +74,11 @@ class SingleLabel(Task):
 
     def decisions(self) -> list[Decision]:
         """Name the number of classes, and labels that are one class."""
-        task = Decision("task", f"one of {len(self.labels)} classes", "one label per row", "--label-column")
-        return [task, *self._classes.decisions()]
+        why, flag = "one label per row", "--label-column"
+        if self._ratings is not None:
+            why = f"labels are whole numbers from {self.labels[0]} to {self.labels[-1]}; a score could be trained instead"
+            flag = "--task regression"
+        return [Decision("task", f"one of {len(self.labels)} classes", why, flag), *self._classes.decisions()]
 
     def notes(self) -> list[str]:
         """Return what is odd in the labels."""
@@ -114,12 +121,12 @@ class SingleLabel(Task):
         return probabilities.argmax(axis=1)
 
     def metrics(self, predicted: Array, targets: Array) -> dict[str, float]:
-        """Compute accuracy and macro F1."""
-        return classification_metrics(predicted, targets)
+        """Compute accuracy and macro F1; of ratings also the mean absolute error."""
+        return classification_metrics(predicted, targets, self._ratings)
 
     def score(self, logits: Array, targets: Array, seed: int) -> Scores:
-        """Compute accuracy, macro F1, loss, and per-class scores."""
-        return score_classes(logits, targets, self.labels, seed)
+        """Compute these, the metrics of --metric-for-best-model, and per-class scores."""
+        return score_classes(logits, targets, self.labels, seed, self._ratings)
 
     def similarity(self, targets: Array) -> npt.NDArray[np.float32]:
         """Return 1 for two rows of a class, 0 for rows of two."""
@@ -218,6 +225,17 @@ class CrossEntropy:
     def pad_targets(self, targets: npt.NDArray[np.int64], rows: int) -> npt.NDArray[np.int64]:
         """Pad targets to `rows` rows with ones that the loss ignores."""
         return np.concatenate([targets, np.full(rows - len(targets), _NO_LABEL)])
+
+
+def find_ratings(labels: Sequence[str]) -> npt.NDArray[np.int64] | None:
+    """Return the labels as numbers (classes,) where they look like ratings: 1 to 5, say, or -1 to 1.
+
+    Whole numbers without a gap, three to eleven of them. From 0 on they are more often the indices of classes.
+    """
+    if not _FEWEST_RATINGS <= len(labels) <= _MOST_RATINGS or not all(_WHOLE.fullmatch(label) for label in labels):
+        return None
+    numbers = np.array([int(label) for label in labels])
+    return numbers if numbers[0] != 0 and (np.diff(numbers) == 1).all() else None
 
 
 def balanced_weights(labels: npt.NDArray[np.int64], classes: int) -> npt.NDArray[np.float32]:

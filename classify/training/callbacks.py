@@ -77,7 +77,7 @@ class Evaluate(Callback):
         split, config = context.splits.validation, context.config.training
         logits = context.compute_logits(split)
         score = context.inputs.task.score(logits, split.targets, config.seed)
-        better = progress.add_score(score.metrics, trainer.epoch, context.selection_metric)
+        better = progress.add_score(score.values, trainer.epoch, context.selection_metric)
         assert progress.best is not None
         steps = {int(progress.best["step"]), progress.step}
         self.logits = {step: kept for step, kept in {**self.logits, progress.step: logits}.items() if step in steps}

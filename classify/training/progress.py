@@ -8,6 +8,7 @@ from typing import Any
 
 from classify.config.schema import TrainingConfig
 from classify.data.sampler import BatchSampler
+from classify.evaluation.metrics import ERRORS
 
 # Lead of an earlier score over the last one for the earlier weights to be kept: chance alone gives it in one of forty.
 _STANDARD_ERRORS = 2.0
@@ -104,7 +105,7 @@ class Progress:
         assert self.last_eval is not None
         if rule == "last" or self.best["step"] == self.last_eval["step"]:
             return self.last_eval
-        if rule == "best" or metric == "loss" or share is None:
+        if rule == "best" or metric in ERRORS or share is None:
             return self.best
         accuracy = self.last_eval[share]
         margin = _STANDARD_ERRORS * math.sqrt(accuracy * (1 - accuracy) / rows)
@@ -128,4 +129,5 @@ def _time_plan(config: TrainingConfig) -> list[float | None]:
 
 def _rank(scores: dict[str, float], metric: str) -> tuple[float, float]:
     """Order scores, larger is better; equal ones by the loss."""
-    return (-scores["loss"] if metric == "loss" else scores[metric]), -scores["loss"]
+    value = scores[metric]
+    return (-value if metric in ERRORS else value), -scores["loss"]

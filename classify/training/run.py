@@ -217,7 +217,7 @@ def _start(context: TrainingContext, trainer: Trainer, evaluate: Evaluate, train
             output.log(f"head: kept, validation {format_metrics(score.metrics)} (--head)")
         return
     seconds = probe.seconds + time.perf_counter() - begin
-    metrics = {} if score is None else {name: value for name, value in score.metrics.items() if name != "loss"}
+    metrics = {} if score is None else score.metrics
     trainer.probe_metrics = {**metrics, "seconds": probe.seconds}
     validated = f", validation {format_metrics(metrics)}" if metrics else ""
     output.log(

@@ -66,8 +66,8 @@ class Log(Callback):
     def write_score(self, trainer: Trainer, score: Scores) -> None:
         """Write the score of the validation split at the current step."""
         with self.output.writing("the training log"):
-            self._write({"step": trainer.progress.step, "epoch": trainer.epoch, "eval": score.metrics})
-            self._tracker.log("eval", trainer.progress.step, score.metrics)
+            self._write({"step": trainer.progress.step, "epoch": trainer.epoch, "eval": score.values})
+            self._tracker.log("eval", trainer.progress.step, score.values)
 
     def close_trackers(self) -> None:
         """Flush the trackers, so that their files are whole when the run says so. A collective."""

@@ -1,0 +1,89 @@
+"""Metrics of classes beside the functions that GLUE's official scores are computed with."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import pearsonr, spearmanr
+from sklearn.metrics import (
+    accuracy_score,
+    balanced_accuracy_score,
+    f1_score,
+    matthews_corrcoef,
+    top_k_accuracy_score,
+)
+
+from classify.config.schema import TrainingConfig
+from classify.errors import InputError
+from classify.evaluation.metrics import Scores, regression_metrics
+from classify.tasks.regression import Regression
+from classify.tasks.single_label import SingleLabel, find_ratings
+
+
+def score(labels: list[str], rows: int = 200, seed: int = 0) -> tuple[SingleLabel, Scores, np.ndarray, np.ndarray]:
+    draw = np.random.default_rng(seed)
+    targets = draw.integers(len(labels), size=rows)
+    logits = draw.normal(size=(rows, len(labels))).astype(np.float32)
+    logits[np.arange(rows), targets] += 1.0
+    task = SingleLabel(labels)
+    return task, task.score(logits, targets, seed=0), logits, targets
+
+
+def test_glue_scores_of_two_classes() -> None:
+    """MRPC and QQP: accuracy and F1 of class 1; CoLA: Matthews' correlation."""
+    _, scores, logits, targets = score(["0", "1"])
+    predicted = logits.argmax(axis=1)
+    assert scores["accuracy"] == pytest.approx(accuracy_score(targets, predicted))
+    assert scores["f1"] == pytest.approx(f1_score(targets, predicted))
+    assert scores["mcc"] == pytest.approx(matthews_corrcoef(targets, predicted))
+
+
+def test_glue_scores_of_numbers() -> None:
+    """STS-B: Pearson's and Spearman's correlation."""
+    draw = np.random.default_rng(0)
+    targets = draw.integers(6, size=100).astype(np.float32)
+    predicted = targets + draw.normal(size=100)
+    found = regression_metrics(predicted, targets)
+    assert found["pearson"] == pytest.approx(pearsonr(predicted, targets)[0])
+    assert found["spearman"] == pytest.approx(spearmanr(predicted, targets)[0])
+
+
+def test_many_classes() -> None:
+    _, scores, logits, targets = score([f"class {number:02}" for number in range(30)], rows=600)
+    predicted = logits.argmax(axis=1)
+    assert scores["weighted_f1"] == pytest.approx(f1_score(targets, predicted, average="weighted"))
+    assert scores["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(targets, predicted))
+    assert scores["top_5_accuracy"] == pytest.approx(top_k_accuracy_score(targets, logits, k=5))
+    assert "f1" not in scores.values
+
+
+@pytest.mark.parametrize("labels", [["a", "b"], ["a", "b", "c"], [str(n) for n in range(30)], ["1", "2", "3"]])
+def test_each_may_select_the_weights(labels: list[str]) -> None:
+    task, scores, _, _ = score(labels)
+    assert set(task.selection) == set(scores.values), "the names that --metric-for-best-model takes are those computed"
+    for name in task.selection:
+        task.check_settings(TrainingConfig(metric_for_best_model=name))
+    with pytest.raises(InputError, match="macro_f1, accuracy"):
+        task.check_settings(TrainingConfig(metric_for_best_model="bleu"))
+    assert "mae" in Regression.selection
+
+
+@pytest.mark.parametrize(
+    ("labels", "are"),
+    [
+        (["1", "2", "3", "4", "5"], True),
+        (["-1", "0", "1"], True),
+        (["0", "1", "2", "3"], False),  # indices of classes
+        (["1", "2"], False),
+        (["1", "2", "4"], False),
+        (["1", "2", "x"], False),
+        ([str(number) for number in range(1, 30)], False),
+    ],
+)
+def test_ratings(labels: list[str], *, are: bool) -> None:
+    assert (find_ratings(labels) is not None) == are
+    task, scores, logits, targets = score(labels)
+    assert ("mae" in scores.metrics) == are
+    assert any("--task regression" in decision.flag for decision in task.decisions()) == are
+    if are:
+        assert scores["mae"] == pytest.approx(np.abs(logits.argmax(axis=1) - targets).mean())
