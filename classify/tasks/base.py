@@ -122,6 +122,15 @@ class Task(ABC):
         `seen`: the encoder was trained on these targets, so cross-validation on its features would be too confident.
         """
 
+    def grow_head(
+        self, features: npt.NDArray[np.float32], targets: Array, head: tuple[Array, Array], new: Array
+    ) -> None:
+        """Fit the rows `new` (outputs,) of an output layer, in place; the others are as an earlier run left them.
+
+        `head` is as `fit_head` returns it. Called only where `keeps_head`.
+        """
+        raise NotImplementedError
+
     @abstractmethod
     def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
         """Return the probability of each output from logits (rows, outputs)."""

@@ -182,6 +182,13 @@ class MultiLabel(Task):
         """Fit one logistic regression per label, all with one C."""
         return _fit_heads(features, targets, SEEN_STRENGTH if seen else None)
 
+    def grow_head(
+        self, features: npt.NDArray[np.float32], targets: Array, head: tuple[Array, Array], new: Array
+    ) -> None:
+        """Fit one logistic regression per new label."""
+        weight, bias = head
+        weight[new], bias[new] = _fit_heads(features, targets[:, new], None)
+
     def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
         """Apply the sigmoid."""
         return sigmoid(logits)

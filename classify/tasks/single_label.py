@@ -46,6 +46,8 @@ _STRENGTHS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 _LEAST_PROBABILITY = 1e-9
 # Exponent of the focal loss, the best in its paper (table 1b).
 FOCUS = 2.0
+# C of a class that a trained head gets in addition.
+GROWN_STRENGTH = 0.01
 _WHOLE = re.compile(r"[+-]?[0-9]{1,3}")
 _FEWEST_RATINGS, _MOST_RATINGS = 3, 11
 
@@ -76,7 +78,9 @@ class SingleLabel(Task):
         """Name the number of classes, and labels that are one class."""
         why, flag = "one label per row", "--label-column"
         if self._ratings is not None:
-            why = f"labels are whole numbers from {self.labels[0]} to {self.labels[-1]}; a score could be trained instead"
+            why = (
+                f"labels are whole numbers from {self.labels[0]} to {self.labels[-1]}; a score could be trained instead"
+            )
             flag = "--task regression"
         return [Decision("task", f"one of {len(self.labels)} classes", why, flag), *self._classes.decisions()]
 
@@ -111,6 +115,12 @@ class SingleLabel(Task):
     def fit_head(self, features: npt.NDArray[np.float32], targets: Array, *, seen: bool) -> tuple[Array, Array]:
         """Fit a multinomial logistic regression."""
         return fit_logistic_head(features, targets, len(self.labels), SEEN_STRENGTH if seen else None)
+
+    def grow_head(
+        self, features: npt.NDArray[np.float32], targets: Array, head: tuple[Array, Array], new: Array
+    ) -> None:
+        """Fit a multinomial logistic regression whose other rows are fixed."""
+        grow_logistic_head(features, targets, head, new)
 
     def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
         """Apply softmax."""
@@ -280,6 +290,41 @@ def fit_logistic_head(
         return weight, bias
 
     return fit_standardised(features, solve)
+
+
+def grow_logistic_head(
+    features: npt.NDArray[np.float32], labels: npt.NDArray[np.int64], head: tuple[Array, Array], new: Array
+) -> None:
+    """Fit the rows `new` (classes,) of a logistic regression's weights and biases, in place; the others stay.
+
+    The loss is scikit-learn's: C times the summed log loss, and half the squared weights on standardised features.
+    """
+    from scipy.optimize import minimize
+    from scipy.special import logsumexp
+
+    weight, bias = head
+    rows, width = np.arange(len(labels)), features.shape[1]
+    logits = features.astype(np.float64) @ weight.T + bias
+
+    def solve(standard: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        inputs = standard.astype(np.float64)
+
+        def loss(flat: Array) -> tuple[float, Array]:
+            grown = flat.reshape(-1, width + 1)
+            logits[:, new] = inputs @ grown[:, :width].T + grown[:, width]
+            log_probabilities = logits - logsumexp(logits, axis=1, keepdims=True)
+            errors = np.exp(log_probabilities)
+            errors[rows, labels] -= 1.0
+            slope = np.concatenate([errors[:, new].T @ inputs, errors[:, new].sum(axis=0)[:, None]], axis=1)
+            slope[:, :width] += grown[:, :width] / GROWN_STRENGTH
+            value = -log_probabilities[rows, labels].sum() + 0.5 * (grown[:, :width] ** 2).sum() / GROWN_STRENGTH
+            return value, slope.ravel()
+
+        fitted = minimize(loss, np.zeros(new.sum() * (width + 1)), jac=True, method="L-BFGS-B").x
+        fitted = fitted.reshape(-1, width + 1)
+        return fitted[:, :width], fitted[:, width]
+
+    weight[new], bias[new] = fit_standardised(features, solve)
 
 
 def choose_strength(features: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]) -> float:

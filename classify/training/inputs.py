@@ -51,6 +51,7 @@ class RunInputs:
     decisions: tuple[Decision, ...]
     notes: tuple[str, ...] = ()
     label_texts: tuple[str, ...] = ()
+    new_labels: tuple[str, ...] = ()  # those that a kept head gets in addition
 
     def describe(self) -> list[str]:
         """Return the lines on the table and the decisions so far."""
@@ -82,7 +83,7 @@ def check_inputs(config: RunConfig) -> RunInputs:
         _check_standard_input(config)
         tables = read_tables(config.data)
         task = recognize(tables)
-        config, head = _choose_head(config, task)
+        config, new_labels, head = _choose_head(config, task)
         if tables.columns.texts.pair is not None and config.training.contrastive_steps is None:
             config = config.with_default("contrastive_steps", 0, "texts")
         task.check_settings(config.training)
@@ -117,7 +118,7 @@ def check_inputs(config: RunConfig) -> RunInputs:
     if texts:
         few = f"fewer than {FEW_ROWS} labelled rows; the names are words"
         decisions += (Decision("label texts", f"{len(texts)}, such as {texts[0]!r}", few, "--label-texts none"),)
-    return RunInputs(config, task, splits, languages, model, output_dir, trackers, decisions, notes, texts)
+    return RunInputs(config, task, splits, languages, model, output_dir, trackers, decisions, notes, texts, new_labels)
 
 
 def _reads(language: str | None, languages: Languages) -> bool:
@@ -171,30 +172,36 @@ def _check_lora(requested: bool) -> None:
         raise InputError("--lora: the package peft is not installed; pip install peft, or drop the flag.")
 
 
-def _choose_head(config: RunConfig, task: Task) -> tuple[RunConfig, tuple[Decision, ...]]:
-    """Return the settings with the head that "auto" means, and the decision where --model is an earlier run's folder.
+def _choose_head(config: RunConfig, task: Task) -> tuple[RunConfig, tuple[str, ...], tuple[Decision, ...]]:
+    """Return the settings with the head that "auto" means, and the labels that a kept head gets in addition.
 
-    Raises InputError for --head keep where the labels do not fit.
+    Where --model is an earlier run's folder there is a decision, too. Raises InputError for --head keep where no label
+    is known to it.
     """
     requested = config.model.head
     folder = config.model.model if task.keeps_head else None
     earlier = None if folder is None else earlier_labels(folder, task.name)
-    new = set(task.labels) - set(earlier or ())
-    if requested == "keep" and new:
-        what = "is no folder of a run" if earlier is None else f"was not trained on the labels {_listed(sorted(new))}"
+    new = _missing(task.labels, earlier or ())
+    if requested == "keep" and len(new) == len(task.labels):
+        what = "is no folder of a run" if earlier is None else "was trained on other labels"
         raise InputError(f"--head keep: --model {config.model.name} {what}; give --head probe.")
     if requested == "auto":
-        config = config.with_default("head", "probe" if new else "keep", "model")
+        config = config.with_default("head", "probe" if len(new) == len(task.labels) else "keep", "model")
     if earlier is None or config.model.head == "random":
-        return config, ()
-    dropped = sorted(set(earlier) - set(task.labels))
-    why = f"{config.model.name} was trained on the same labels"
-    if new:
-        why = f"{config.model.name} was not trained on {_listed(sorted(new))}"
-    elif dropped:
-        why = f"{config.model.name} was trained on them; it forgets {_listed(dropped)}, of which no row is here"
-    value = "kept" if config.model.head == "keep" else f"new, a {task.probe}"
-    return config, (Decision("head", value, why, "--head"),)
+        return config, (), ()
+    dropped = _missing(earlier, task.labels)
+    share = f"{len(task.labels) - len(new)} of the" if new else "the same"
+    why = f"{config.model.name} was trained on {share} labels"
+    if dropped:
+        why += f"; it forgets {_listed(dropped)}, of which no row is here"
+    if config.model.head != "keep":
+        return config, (), (Decision("head", f"new, a {task.probe}", why, "--head"),)
+    value = f"kept, with a {task.probe} for {_listed(new)}" if new else "kept"
+    return config, tuple(new), (Decision("head", value, why, "--head"),)
+
+
+def _missing(labels: Sequence[str], others: Sequence[str]) -> list[str]:
+    return [label for label in labels if label not in set(others)]
 
 
 def _listed(labels: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,12 +36,18 @@ class ProbeResult:
 
 
 def init_head_from_probe(
-    strategy: Strategy, data: TrainingSet, task: Task, *, is_final: bool = False, seen: bool = False
+    strategy: Strategy,
+    data: TrainingSet,
+    task: Task,
+    *,
+    is_final: bool = False,
+    seen: bool = False,
+    new: Sequence[str] = (),
 ) -> ProbeResult:
     """Fit the probe on some of the training rows (50 per class, at least 1,000) and set the output layer to it.
 
     With `is_final`, when nothing is fine-tuned from it, it learns from up to 20,000. `seen`: the encoder was trained on
-    these rows.
+    these rows. With `new` labels it fits the output layer's rows of these, and the others stay.
 
     The features come from all ranks; the main process fits, and its weights go to every rank, so that all start from
     the same bits. A collective.
@@ -54,8 +61,13 @@ def init_head_from_probe(
     with contextlib.nullcontext() if is_final else classifier.precision.autocast(training=True):
         features = compute_features(classifier, data.tokens, data.rows[chosen], world)
     fitted = None
+    kept = strategy.output_layer_weights(keep=world.is_main) if new else {}
     if world.is_main:
-        weight, bias = task.fit_head(features, data.targets[chosen], seen=seen)
+        if new:
+            weight, bias = kept["weight"].float().numpy(), kept["bias"].float().numpy()
+            task.grow_head(features, data.targets[chosen], (weight, bias), np.isin(task.labels, new))
+        else:
+            weight, bias = task.fit_head(features, data.targets[chosen], seen=seen)
         fitted = {"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)}
     fitted = world.broadcast_tensors(fitted)
     strategy.set_output_layer(fitted["weight"], fitted["bias"])

@@ -233,9 +233,14 @@ def _init_head(
     data, pairs, probe = context.with_label_texts(trainer.data), None, None
     if context.config.training.contrastive_steps:
         pairs = _train_contrastive(context, data, train_log)
-    if context.config.model.head == "probe":
+    if context.config.model.head == "probe" or context.inputs.new_labels:
         probe = linear_probe.init_head_from_probe(
-            context.strategy, data, context.inputs.task, is_final=trainer.end == 0, seen=pairs is not None
+            context.strategy,
+            data,
+            context.inputs.task,
+            is_final=trainer.end == 0,
+            seen=pairs is not None,
+            new=context.inputs.new_labels,
         )
     return pairs, probe
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
 import classify
 from classify.cli import main
 from classify.errors import InputError, Interrupted
 from classify.training.run import train
+from tests.support import processes
 from tests.support.runs import make_config, read_json, stop_at
 from tests.support.tasks import CASES, CLASSES, Case, words_of
 
@@ -315,8 +319,11 @@ def test_a_run_goes_on_from_another_with_its_head(
 @pytest.mark.parametrize(
     ("classes", "line"),
     [
-        (["a", "b"], "head: kept ({} was trained on them; it forgets 'c', of which no row is here; --head)"),
-        (["a", "b", "c", "d"], "head: new, a logistic regression ({} was not trained on 'd'; --head)"),
+        (["a", "b"], "head: kept ({} was trained on the same labels; it forgets 'c', of which no row is here; --head)"),
+        (
+            ["a", "b", "c", "d"],
+            "head: kept, with a logistic regression for 'd' ({} was trained on 3 of the labels; --head)",
+        ),
     ],
     ids=["fewer", "more"],
 )
@@ -337,6 +344,26 @@ def test_a_head_that_cannot_be_kept(model_folder: Path, tmp_path: Path) -> None:
     table = write_rows(tmp_path / "my.csv", ["a", "b", "c"])
     with pytest.raises(InputError, match=r"--head keep: --model .* is no folder of a run; give --head probe"):
         train(make_config(model_folder, table, tmp_path / "out", head="keep"))
+    first = train(make_config(model_folder, table, tmp_path / "first", folds=0, num_train_epochs=1.0))
+    others = tmp_path / "others.csv"
+    others.write_text(re.sub(r",([abc])\n", r",\1\1\n", table.read_text()))
+    with pytest.raises(InputError, match=r"--head keep: --model .* was trained on other labels; give --head probe"):
+        train(make_config(first, others, tmp_path / "out", head="keep"))
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_head_grows_by_rows_for_new_labels(model_folder: Path, tmp_path: Path, strategy: str) -> None:
+    """The others stay as they were, so a model learns new classes without another order or scale of the old ones."""
+    table = write_rows(tmp_path / "my.csv", ["b", "a"])
+    first = train(make_config(model_folder, table, tmp_path / "first", folds=0, learning_rate=1e-5, calibrate="none"))
+    more = write_rows(tmp_path / "more.csv", ["b", "c", "a"], 90)
+    words = f"--data {more} --model {first} --output-dir out --learning-rate 1e-12 --calibrate none --epochs 1 --cpu"
+    done = processes.run(tmp_path, *f"run_classify.py {words} --nproc 2 --strategy {strategy} --precision fp32".split())
+    assert done.returncode == 0, done.stderr
+    earlier, later = (load_file(folder / "model.safetensors") for folder in (first, tmp_path / "out"))
+    for name in ("classifier.weight", "classifier.bias"):
+        torch.testing.assert_close(later[name][:2], earlier[name], rtol=0, atol=1e-6)
+        assert later[name][2].abs().max() > 1e-3
 
 
 @pytest.mark.parametrize(

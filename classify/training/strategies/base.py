@@ -201,6 +201,12 @@ class Strategy:
             parameter.mul_(sharding.shard_like(factor.to(parameter.device, parameter.dtype), parameter))
         layer.bias.add_(sharding.shard_like(shift.to(layer.bias.device, layer.bias.dtype), layer.bias))
 
+    def output_layer_weights(self, *, keep: bool) -> Tensors:
+        """Return the head's `weight` (classes, width) and `bias` (classes,) on ranks that `keep` them. A collective."""
+        self.reshard()
+        parameters = self.classifier.output_layer.named_parameters()
+        return sharding.gather_full({name: self.masters.get(p, p) for name, p in parameters}, keep)
+
     @torch.no_grad()
     def set_output_layer(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
         """Set the head's weights (classes, width) and biases (classes,), the same on every rank."""
