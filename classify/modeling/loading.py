@@ -47,9 +47,9 @@ def load_pretrained(
 ) -> Classifier:
     """Load the model of a folder in float32 with a new head for `labels`, initialized from `seed`.
 
-    With `keep_head` the output layer's rows are those of the same labels in the folder, 0 for new ones. `problem_type` is that of
-    transformers. Raises InputError if transformers has no sequence classifier for the architecture, or the weights do
-    not fit it.
+    With `keep_head` the output layer's rows are those of the same labels in the folder, 0 for new ones. `problem_type`
+    is that of transformers. Raises InputError if transformers has no sequence classifier for the architecture, or the
+    weights do not fit it.
     """
     quiet_libraries()
     torch.manual_seed(seed)

@@ -78,9 +78,7 @@ class SingleLabel(Task):
         """Name the number of classes, and labels that are one class."""
         why, flag = "one label per row", "--label-column"
         if self._ratings is not None:
-            why = (
-                f"labels are whole numbers from {self.labels[0]} to {self.labels[-1]}; a score could be trained instead"
-            )
+            why = f"labels are whole numbers, {self.labels[0]} to {self.labels[-1]}; a score is possible, too"
             flag = "--task regression"
         return [Decision("task", f"one of {len(self.labels)} classes", why, flag), *self._classes.decisions()]
 
