@@ -75,7 +75,7 @@ def steps(options: argparse.Namespace, off: list[str]) -> Iterator[object]:
     folder = resolve_model(options.model)
     tokenizer = load_tokenizer(str(folder.path))
     texts = splits.train.texts(splits.text_column)
-    tokens = tokenize(tokenizer, texts, folder.max_length).with_max_length(options.max_length)
+    tokens = tokenize(tokenizer, texts, options.max_length)
     model = load_pretrained(folder, task.labels, seed=config.seed, pad_token_id=padding_id(tokenizer))
     model.install_kernels(config.device, off)
     strategy = make_strategy(model, config, config.start())

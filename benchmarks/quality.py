@@ -108,6 +108,8 @@ def ours(folder: Path, flags: str, seed: int, curve: bool) -> dict[str, Any]:
         "wall": wall,
         "loading": metrics["start_seconds"] - (metrics["probe"] or {"seconds": 0.0})["seconds"],
         "train_seconds": metrics["train"]["seconds"],
+        "log_loss": metrics["calibration"]["after"]["log_loss"],
+        "ece": metrics["calibration"]["after"]["ece"],
     }
     if curve:
         rows = read(folder / "train.csv")
@@ -215,13 +217,16 @@ def tfidf(train: Rows, scored: Rows, model: str, seed: int) -> dict[str, Any]:
     """TF-IDF of words and of characters into a logistic regression, as the program's own baseline."""
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import log_loss
     from sklearn.pipeline import make_pipeline, make_union
 
     words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
     characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True)
     pipe = make_pipeline(make_union(words, characters), LogisticRegression(C=10))
     pipe.fit([text for text, _ in train], [label for _, label in train])
-    return figures([label for _, label in scored], list(pipe.predict([text for text, _ in scored])), "scikit-learn")
+    targets, texts = [label for _, label in scored], [text for text, _ in scored]
+    loss = log_loss(targets, pipe.predict_proba(texts), labels=pipe.classes_)
+    return {**figures(targets, list(pipe.predict(texts)), "scikit-learn"), "log_loss": float(loss)}
 
 
 def frozen(train: Rows, scored: Rows, model: str, seed: int) -> dict[str, Any]:

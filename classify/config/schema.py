@@ -155,6 +155,12 @@ class DataConfig:
         "--max-seq-length",
         check=at_least(4),
     )
+    long_texts: Literal["truncate", "head-tail", "chunks"] = option(
+        "truncate",
+        "texts longer than --max-length: their first tokens, their first and last ones, or all of them in chunks whose "
+        "logits are averaged",
+        "--long-texts",
+    )
     max_train_samples: int | None = option(
         None,
         "train on this many rows only (classes still come from all rows)",

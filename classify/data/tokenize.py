@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.data.cache import cached
+from classify.data.long_texts import TRUNCATE, LongTexts
 from classify.data.table import Table
 
 Ids = npt.NDArray[np.int64]
@@ -69,11 +70,15 @@ class Segment:
 
 @dataclass(frozen=True)
 class Collated:
-    """Rows end to end: ids (T,), lengths (n,), and token types (T,) where they are not all 0."""
+    """Sequences end to end: ids (T,), lengths (n,), and token types (T,) where they are not all 0.
+
+    `rows` (n,) are the numbers of the rows that the sequences belong to, where a row has several.
+    """
 
     ids: Ids
     lengths: Ids
     types: Ids | None = None
+    rows: Ids | None = None
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,7 @@ class Tokens:
     template: Template
     max_length: int
     second: Segment | None = None
+    long_texts: LongTexts = TRUNCATE  # of one text each; pairs are always truncated
 
     def __len__(self) -> int:
         return len(self.first)
@@ -105,16 +111,24 @@ class Tokens:
 
     @property
     def lengths(self) -> Ids:
-        """Return (rows,) tokens of each row as the model sees it."""
-        return np.minimum(self.full_lengths, self.max_length)
+        """Return (rows,) tokens of each row as the model sees it, in all its sequences."""
+        return self._seen(sum((segment.lengths() for segment in self.segments), np.array(0)))
 
     def lengths_of(self, rows: Ids) -> Ids:
-        """Return (n,) tokens of the given rows as the model sees them."""
-        return np.minimum(sum((s.lengths(rows) for s in self.segments), np.array(self.special)), self.max_length)
+        """Return (n,) tokens of the given rows as the model sees them, in all their sequences."""
+        return self._seen(sum((segment.lengths(rows) for segment in self.segments), np.array(0)))
 
-    def with_max_length(self, max_length: int) -> Tokens:
-        """Return the same ids with another maximum length."""
-        return dataclasses.replace(self, max_length=max_length)
+    def _seen(self, lengths: Ids) -> Ids:
+        room = self.max_length - self.special
+        return self.long_texts.num_sequences(lengths, room) * (np.minimum(lengths, room) + self.special)
+
+    def cut(self, max_length: int, long_texts: LongTexts) -> Tokens:
+        """Return the same ids with another maximum length, and policy for longer texts."""
+        return dataclasses.replace(self, max_length=max_length, long_texts=long_texts)
+
+    def truncated(self) -> Tokens:
+        """Return the same ids, of which the model sees the first of each row."""
+        return dataclasses.replace(self, long_texts=TRUNCATE)
 
     def joined(self, other: Tokens) -> Tokens:
         """Return the rows of both, in memory; of one text each."""
@@ -125,25 +139,35 @@ class Tokens:
         return dataclasses.replace(self, first=first)
 
     def collate(self, rows: Ids) -> Collated:
-        """Join the rows end to end; texts are truncated at their end, of a pair the longer one first."""
-        template, room = self.template, self.max_length - self.special
-        counts = [np.minimum(self.first.lengths(rows), room)]
-        if self.second is not None:
-            counts = _truncate_pair(self.first.lengths(rows), self.second.lengths(rows), room)
-        lengths = sum(counts, np.array(self.special))
-        starts = np.cumsum(lengths) - lengths
+        """Join the rows end to end; of a pair the longer text is truncated first, then both."""
+        return self._collate_texts(rows) if self.second is None else self._collate_pairs(self.second, rows)
+
+    def _collate_texts(self, rows: Ids) -> Collated:
+        cuts = self.long_texts.cut(self.first.lengths(rows), self.max_length - self.special)
+        lengths = cuts.counts.sum(axis=1) + self.special
         ids = np.empty(int(lengths.sum()), dtype=np.int64)
-        place = starts
-        between = (template.middle, template.suffix) if self.second is not None else (template.suffix,)
-        place = _write_tokens(ids, place, template.prefix)
-        for segment, count, behind in zip(self.segments, counts, between, strict=True):
-            place = _write_texts(ids, place, segment, rows, count)
+        place = _write_tokens(ids, np.cumsum(lengths) - lengths, self.template.prefix)
+        offsets = self.first.offsets[rows[cuts.rows]]
+        for starts, counts in zip(cuts.starts.T, cuts.counts.T, strict=True):
+            place = _write_texts(ids, place, self.first.ids, offsets + starts, counts)
+        _write_tokens(ids, place, self.template.suffix)
+        return Collated(ids, lengths, rows=cuts.rows if len(cuts.rows) > len(rows) else None)
+
+    def _collate_pairs(self, second: Segment, rows: Ids) -> Collated:
+        template = self.template
+        counts = _truncate_pair(self.first.lengths(rows), second.lengths(rows), self.max_length - self.special)
+        lengths = sum(counts, np.array(self.special))
+        ids = np.empty(int(lengths.sum()), dtype=np.int64)
+        place = _write_tokens(ids, np.cumsum(lengths) - lengths, template.prefix)
+        parts = ((self.first, template.middle), (second, template.suffix))
+        for (segment, behind), count in zip(parts, counts, strict=True):
+            place = _write_texts(ids, place, segment.ids, segment.offsets[rows], count)
             place = _write_tokens(ids, place, behind)
         return Collated(ids, lengths, self._types(lengths, counts))
 
     def _types(self, lengths: Ids, counts: list[Ids]) -> Ids | None:
         first, second = self.template.types
-        if self.second is None or first == second:
+        if first == second:
             return None
         behind = sum(kind == first for kind in self.template.middle_types)
         sizes = len(self.template.prefix) + counts[0] + behind
@@ -171,10 +195,10 @@ def _write_tokens(ids: Ids, place: Ids, tokens: Sequence[int]) -> Ids:
     return place + len(tokens)
 
 
-def _write_texts(ids: Ids, place: Ids, segment: Segment, rows: Ids, counts: Ids) -> Ids:
-    """Write the first `counts` tokens of each row's text; return the places behind them."""
+def _write_texts(ids: Ids, place: Ids, source: npt.NDArray[np.int32], offsets: Ids, counts: Ids) -> Ids:
+    """Write `counts` tokens of a source from each of the `offsets`; return the places behind them."""
     within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    ids[np.repeat(place, counts) + within] = segment.ids[np.repeat(segment.offsets[rows], counts) + within]
+    ids[np.repeat(place, counts) + within] = source[np.repeat(offsets, counts) + within]
     return place + counts
 
 
@@ -206,18 +230,20 @@ def tokenize(
     *,
     digest: str | None = None,
     second: Sequence[str] | None = None,
+    long_texts: LongTexts = TRUNCATE,
 ) -> Tokens:
     """Tokenise texts, or pairs with their `second` texts. With a `digest` (see `Table.digest`) the ids are cached."""
     first = _tokenize(tokenizer, texts, digest)
     other = None if second is None else _tokenize(tokenizer, second, None)
-    return Tokens(first, find_template(tokenizer, pairs=second is not None), max_length, other)
+    return Tokens(first, find_template(tokenizer, pairs=second is not None), max_length, other, long_texts)
 
 
 def tokenize_columns(tokenizer: Any, table: Table, columns: Sequence[str], max_length: int) -> Tokens:
     """Tokenise one text column of a table, or two, or find their ids in the cache."""
     texts = table.as_dataset()
-    first, *second = (_tokenize(tokenizer, texts[column], table.digest(column)) for column in columns)
-    return Tokens(first, find_template(tokenizer, pairs=bool(second)), max_length, *second)
+    first, *others = (_tokenize(tokenizer, texts[column], table.digest(column)) for column in columns)
+    second = others[0] if others else None
+    return Tokens(first, find_template(tokenizer, pairs=second is not None), max_length, second)
 
 
 def _tokenize(tokenizer: Any, texts: Sequence[str], digest: str | None) -> Segment:
@@ -257,12 +283,14 @@ def default_max_length(full_lengths: Ids, cap: int) -> int:
     return min(max(128, longest), DEFAULT_LIMIT, cap)
 
 
-def max_length_reason(full_lengths: Ids, max_length: int, cap: int, *, given: bool) -> str:
-    """Describe how many texts a `max_length` truncates."""
-    longer = int((full_lengths > max_length).sum())
-    if not longer:
+def max_length_reason(tokens: Tokens, rows: Ids, cap: int, *, given: bool) -> str:
+    """Describe how many texts of the given rows are longer than the maximum length, and what happens to them."""
+    lengths, max_length = tokens.full_lengths[rows], tokens.max_length
+    longer = lengths > max_length
+    if not longer.any():
         return "no text is longer"
-    why = f"{longer} of {len(full_lengths)} training texts are longer and truncated"
+    policy = tokens.long_texts.describe(lengths[longer] - tokens.special, max_length - tokens.special)
+    why = f"{longer.sum()} of {len(lengths)} training texts are longer: {policy}; --long-texts"
     limited = not given and max_length == DEFAULT_LIMIT < cap
     return f"{why}; {DEFAULT_LIMIT} is the default limit" if limited else why
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from classify.data.tokenize import Collated, Tokens
+from classify.data.tokenize import Tokens
 from classify.distributed import batch_norm
 from classify.launch import accelerators
 from classify.launch.accelerator import Accelerator
@@ -79,13 +80,13 @@ class Classifier(nn.Module):
         assert len(rows), "a batch holds at least one row"
         collated, padding = tokens.collate(rows), self._pad_token_id
         if self.vocabulary is not None:
-            collated = Collated(self.vocabulary.map_ids(collated.ids), collated.lengths, collated.types)
+            collated = dataclasses.replace(collated, ids=self.vocabulary.map_ids(collated.ids))
             padding = int(self.vocabulary.map_ids(np.array([padding]))[0])
         if self.packed:
             return pad_to_multiple(pack(collated, self._first_position), self._token_multiple)
         if self.static_shapes:
-            longest = int(collated.lengths.max())
-            return pad(collated, padding, self.padded_rows(len(rows)), self.padded_length(longest))
+            longest, sequences = int(collated.lengths.max()), self.padded_rows(len(collated.lengths))
+            return pad(collated, padding, sequences, self.padded_length(longest), self.padded_rows(len(rows)))
         return pad(collated, padding)
 
     @property
@@ -164,12 +165,15 @@ class Classifier(nn.Module):
             self._adapters.pop().merge_and_unload()
 
     def forward(self, batch: Batch, *, features: bool = False) -> torch.Tensor:
-        """Compute logits (N, classes) of the batch's N texts, in order, or `features`: the output layer's input (N, H).
+        """Compute logits (N, classes) of the batch's N rows, in order, or `features`: the output layer's input (N, H).
+
+        Rows of several sequences have their mean.
 
         Autocast is entered here, since DataParallel's threads would not inherit its dtype from the caller.
         """
         with contextlib.nullcontext() if self._half_weights else self.precision.autocast(self.training):
-            return self.features(batch) if features else self.logits(batch)
+            outputs = self.features(batch) if features else self.logits(batch)
+        return outputs if batch.rows is None else batch.rows.mean(outputs.float())
 
     def logits(self, batch: Batch) -> torch.Tensor:
         """Compute logits in the current autocast state; `precision` is ignored."""

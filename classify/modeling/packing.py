@@ -28,13 +28,35 @@ BY_KERNELS, BY_TORCH = "classify_packed", "classify_packed_torch"
 
 
 @dataclass(frozen=True)
+class Rows:
+    """The rows that sequences belong to: `index` (sequences,), and how many rows there are."""
+
+    index: torch.Tensor
+    count: int
+
+    def to(self, device: torch.device) -> Rows:
+        """Return the same rows on `device`."""
+        return Rows(send(self.index, device), self.count)
+
+    def mean(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Return (count, width) the mean of each row's outputs (sequences, width); of further sequences nothing."""
+        sums = outputs.new_zeros(self.count + 1, outputs.shape[1]).index_add(0, self.index, outputs)
+        sequences = outputs.new_zeros(self.count + 1).index_add(0, self.index, outputs.new_ones(len(self.index)))
+        return (sums / sequences.clamp(min=1)[:, None])[: self.count]
+
+
+@dataclass(frozen=True)
 class PackedBatch:
-    """N concatenated texts: ids, positions and token types (1, T), and the boundaries."""
+    """N concatenated sequences: ids, positions and token types (1, T), and the boundaries.
+
+    `rows` are given where a row has several of them.
+    """
 
     input_ids: torch.Tensor
     position_ids: torch.Tensor
     boundaries: Boundaries
     token_type_ids: torch.Tensor | None = None
+    rows: Rows | None = None
 
     def to(self, device: torch.device) -> PackedBatch:
         """Return the same batch on `device`."""
@@ -44,6 +66,7 @@ class PackedBatch:
             send(self.position_ids, device),
             self.boundaries.to(device),
             None if types is None else send(types, device),
+            self.rows and self.rows.to(device),
         )
 
     def inputs(self) -> dict[str, Any]:
@@ -56,11 +79,12 @@ class PackedBatch:
 
 @dataclass(frozen=True)
 class PaddedBatch:
-    """N texts as (N, L) ids, mask and token types, for architectures that cannot be packed."""
+    """N sequences as (N, L) ids, mask and token types, for architectures that cannot be packed; `rows` as above."""
 
     input_ids: torch.Tensor
     attention_mask: torch.Tensor
     token_type_ids: torch.Tensor | None = None
+    rows: Rows | None = None
 
     def to(self, device: torch.device) -> PaddedBatch:
         """Return the same batch on `device`."""
@@ -69,6 +93,7 @@ class PaddedBatch:
             send(self.input_ids, device),
             send(self.attention_mask, device),
             None if types is None else send(types, device),
+            self.rows and self.rows.to(device),
         )
 
     def inputs(self) -> dict[str, Any]:
@@ -94,6 +119,7 @@ def pack(rows: Collated, first_position: int) -> PackedBatch:
         torch.from_numpy(positions)[None],
         Boundaries(groups, torch.from_numpy(starts), torch.from_numpy(cumulative), int(lengths.max()), len(ids)),
         None if rows.types is None else torch.from_numpy(rows.types)[None],
+        None if rows.rows is None else Rows(torch.from_numpy(rows.rows), int(rows.rows[-1]) + 1),
     )
 
 
@@ -119,11 +145,21 @@ def pad_to_multiple(batch: PackedBatch, multiple: int) -> PackedBatch:
             bounds.tokens + padding,
         ),
         None if types is None else nn.functional.pad(types, (0, padding)),
+        batch.rows,
     )
 
 
-def pad(rows: Collated, pad_token_id: int, count: int | None = None, length: int | None = None) -> PaddedBatch:
-    """Pad rows on the right to the longest, or to `length`; then add empty rows up to `count`."""
+def pad(
+    rows: Collated,
+    pad_token_id: int,
+    count: int | None = None,
+    length: int | None = None,
+    num_rows: int | None = None,
+) -> PaddedBatch:
+    """Pad sequences on the right to the longest, or to `length`; then add empty ones up to `count`.
+
+    `num_rows` is the number of outputs, with some for empty ones, where rows have several sequences.
+    """
     lengths, missing = rows.lengths, (count or len(rows.lengths)) - len(rows.lengths)
     wide = np.concatenate([lengths, np.zeros(missing, dtype=lengths.dtype)])
     mask = np.arange(length or int(lengths.max()))[None, :] < wide[:, None]
@@ -134,10 +170,15 @@ def pad(rows: Collated, pad_token_id: int, count: int | None = None, length: int
         types = np.zeros(mask.shape, dtype=np.int64)
         types[mask] = rows.types
     mask[len(lengths) :, 0] = True  # attention over no token would be NaN
+    several = None
+    if rows.rows is not None:
+        outputs = num_rows or int(rows.rows[-1]) + 1
+        several = Rows(torch.from_numpy(np.pad(rows.rows, (0, missing), constant_values=outputs)), outputs)
     return PaddedBatch(
         torch.from_numpy(ids),
         torch.from_numpy(mask.astype(np.int64)),
         None if types is None else torch.from_numpy(types),
+        several,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from classify.data.derived import TextColumns
 from classify.data.files import atomic_dir, write_json
+from classify.data.long_texts import POLICIES, TRUNCATE, LongTexts
 from classify.errors import InputError
 from classify.modeling import safetensors_file
 
@@ -59,6 +60,11 @@ def trained_texts(settings: dict[str, Any]) -> TextColumns:
     """Return the text columns that the model of these settings was trained on."""
     fields = settings.get("text_fields") or [settings["text_column"]]
     return TextColumns(tuple(fields), settings.get("text_pair_column"), settings.get("text_column_delimiter", " "))
+
+
+def long_text_policy(settings: dict[str, Any]) -> LongTexts:
+    """Return how the model of these settings reads texts that are longer than its maximum length."""
+    return POLICIES[settings.get("long_text", TRUNCATE.name)]
 
 
 def labels_of(folder: str) -> list[str]:

@@ -27,7 +27,7 @@ from classify.launch.device_plan import plan_here
 from classify.modeling.classifier import Classifier
 from classify.modeling.loading import load_trained, quiet_libraries
 from classify.modeling.precision import for_prediction
-from classify.modeling.result_folder import fingerprint, labels_of, read_settings, trained_texts
+from classify.modeling.result_folder import fingerprint, labels_of, long_text_policy, read_settings, trained_texts
 from classify.modeling.verify_packing import verify_packing
 from classify.tasks.base import Task
 from classify.tasks.registry import trained_task
@@ -72,7 +72,8 @@ class Predictor:
         first, second = _as_pairs(texts) if self.texts.pair is not None else (_as_texts(texts), None)
         if not first:
             return np.zeros((0, len(self.labels)))
-        return self.predict_tokens(tokenize(self.tokenizer, first, self.settings["max_length"], second=second))
+        max_length, policy = self.settings["max_length"], long_text_policy(self.settings)
+        return self.predict_tokens(tokenize(self.tokenizer, first, max_length, second=second, long_texts=policy))
 
     @property
     def texts(self) -> TextColumns:
@@ -158,7 +159,9 @@ def predict_table(
     A collective; the main process writes. Raises InputError if the processes read different tables.
     """
     predictor.world.check_same({"data": " ".join(map(table.digest, texts.inputs))})
-    tokens = tokenize_columns(predictor.tokenizer, table, texts.inputs, predictor.settings["max_length"])
+    settings = predictor.settings
+    tokens = tokenize_columns(predictor.tokenizer, table, texts.inputs, settings["max_length"])
+    tokens = tokens.cut(settings["max_length"], long_text_policy(settings))
     probabilities = predictor.predict_tokens(tokens)
     if predictor.world.is_main:
         write_predictions(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -80,7 +80,8 @@ def contrastive_warmup(
     trainer = ContrastiveTrainer(strategy, data, task)
     strata = task.stratify_by(data.targets)
     generator = np.random.default_rng(config.seed)
-    rows = int(np.clip(CONTRASTIVE_TOKENS / data.tokens.lengths_of(data.rows).mean(), _FEWEST_ROWS, CONTRASTIVE_ROWS))
+    mean = trainer.data.tokens.lengths_of(data.rows).mean()
+    rows = int(np.clip(CONTRASTIVE_TOKENS / mean, _FEWEST_ROWS, CONTRASTIVE_ROWS))
     was_training = classifier.training
     strategy.module.train()
     try:
@@ -116,7 +117,9 @@ class ContrastiveTrainer:
     """Steps on pairs of rows, through a strategy."""
 
     def __init__(self, strategy: Strategy, data: TrainingSet, task: Task):
-        self.strategy, self.data, self.task, self.world = strategy, data, task, strategy.world
+        # One sequence of each text does to tell classes apart, and all pairs of a step are in memory at once.
+        self.data = replace(data, tokens=data.tokens.truncated())
+        self.strategy, self.task, self.world = strategy, task, strategy.world
         self.loss = torch.zeros(())
 
     def train_step(self, chosen: npt.NDArray[np.int64], rate: float) -> bool:

@@ -245,7 +245,7 @@ def _write_model(results: Results) -> None:
         **results.splits.texts.as_settings(),
         "max_length": context.data.max_length,
         "languages": results.context.inputs.languages.shares,
-        "long_text": "truncate",
+        "long_text": results.context.config.data.long_texts,
         "temperature": 1.0,
         **results.task.settings(),
     }

@@ -16,6 +16,7 @@ from classify.config.run_config import FIELDS, RunConfig
 from classify.config.schema import MULTILINGUAL_MODEL, TrainingConfig
 from classify.data.inspect import inspect_splits
 from classify.data.languages import ENGLISH, Languages, detect_languages, sample_rows
+from classify.data.long_texts import TRUNCATE
 from classify.data.reading import read_tables
 from classify.data.source import STANDARD_INPUT
 from classify.data.split_table import split_table
@@ -84,6 +85,8 @@ def check_inputs(config: RunConfig) -> RunInputs:
         tables = read_tables(config.data)
         task = recognize(tables)
         config, new_labels, head = _choose_head(config, task)
+        if tables.columns.texts.pair is not None and config.data.long_texts != TRUNCATE.name:
+            raise InputError(f"--long-texts {config.data.long_texts}: text pairs are truncated; drop the flag.")
         if tables.columns.texts.pair is not None and config.training.contrastive_steps is None:
             config = config.with_default("contrastive_steps", 0, "texts")
         task.check_settings(config.training)

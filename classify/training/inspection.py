@@ -17,6 +17,7 @@ from classify.config.run_config import RunConfig
 from classify.data import inspect
 from classify.data.coverage import check_coverage
 from classify.data.inspect import Report
+from classify.data.long_texts import POLICIES
 from classify.data.sampler import BatchSampler
 from classify.data.split_rows import cap_rows
 from classify.data.splits import Splits
@@ -64,7 +65,8 @@ def inspect_run(config: RunConfig) -> Report:
         report.notes += error.faults
         return report
     report.notes += [] if note is None else [note]
-    report.speed = _measure_speed(inputs, tokenizer, tokens.with_max_length(int(report.tokens["max_length"])))
+    policy = POLICIES[config.data.long_texts]
+    report.speed = _measure_speed(inputs, tokenizer, tokens.cut(int(report.tokens["max_length"]), policy))
     return report
 
 

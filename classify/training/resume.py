@@ -77,7 +77,7 @@ def _read_progress(saved: Checkpoint) -> Progress:
 
 
 # Settings of a run's start, which a checkpoint lies behind.
-SETTINGS_OF_THE_START = ("preset", "head", "contrastive_steps")
+SETTINGS_OF_THE_START = ("preset", "head", "contrastive_steps", "long_texts")
 
 
 def require_same_run(

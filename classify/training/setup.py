@@ -16,6 +16,7 @@ import torch
 
 from classify.config.run_config import RunConfig
 from classify.data.coverage import check_coverage, check_ids
+from classify.data.long_texts import POLICIES
 from classify.data.splits import Split, Splits
 from classify.data.tokenize import (
     Tokens,
@@ -168,10 +169,10 @@ def tokenize_tables(inputs: RunInputs) -> TokenizedData:
     if note is not None and launcher.is_main_process():
         log(f"note: {note}")
     lengths = full[train.table.path].full_lengths[train.rows]
-    max_length = requested or default_max_length(lengths, cap)
-    why = max_length_reason(lengths, max_length, cap, given=requested is not None)
+    max_length, policy = requested or default_max_length(lengths, cap), POLICIES[inputs.config.data.long_texts]
+    tokens = {path: one.cut(max_length, policy) for path, one in full.items()}
+    why = max_length_reason(tokens[train.table.path], train.rows, cap, given=requested is not None)
     decision = Decision("max length", f"{max_length} tokens", why, "--max-length")
-    tokens = {path: one.with_max_length(max_length) for path, one in full.items()}
     names = tokenize(tokenizer, inputs.label_texts, max_length) if inputs.label_texts else None
     return TokenizedData(tokenizer, tokens, max_length, decision, names)
 

@@ -14,7 +14,11 @@ from classify.data import cache
 from classify.data import tokenize as module
 from classify.data.formats.base import ReadOptions
 from classify.data.formats.registry import read_table
+from classify.data.long_texts import POLICIES
 from classify.data.tokenize import (
+    Segment,
+    Template,
+    Tokens,
     default_max_length,
     load_tokenizer,
     max_length_reason,
@@ -120,12 +124,22 @@ def test_default_max_length() -> None:
 
 
 def test_the_defaults_limit_is_named_where_it_cuts() -> None:
-    long = np.array([10] * 90 + [700] * 10)
-    cut = "10 of 100 training texts are longer and truncated"
-    assert max_length_reason(long, 512, 8192, given=False) == f"{cut}; 512 is the default limit"
-    assert max_length_reason(long, 512, 512, given=False) == cut  # the model's own
-    assert max_length_reason(long, 512, 8192, given=True) == cut
-    assert max_length_reason(np.array([5, 6]), 512, 8192, given=False) == "no text is longer"
+    def tokens(lengths: list[int], policy: str = "truncate") -> Tokens:
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        return Tokens(
+            Segment(np.zeros(offsets[-1], np.int32), offsets), Template((1,), (2,)), 512, long_texts=POLICIES[policy]
+        )
+
+    rows, long = np.arange(100), [10] * 90 + [700] * 10
+    cut = "10 of 100 training texts are longer: truncated; --long-texts"
+    assert max_length_reason(tokens(long), rows, 8192, given=False) == f"{cut}; 512 is the default limit"
+    assert max_length_reason(tokens(long), rows, 512, given=False) == cut  # the model's own
+    assert max_length_reason(tokens(long), rows, 8192, given=True) == cut
+    assert max_length_reason(tokens([5, 6]), rows[:2], 8192, given=False) == "no text is longer"
+    assert "their first 127 and last 383 tokens are used" in max_length_reason(
+        tokens(long, "head-tail"), rows, 512, given=True
+    )
+    assert "read in up to 2 chunks;" in max_length_reason(tokens(long, "chunks"), rows, 512, given=True)
 
 
 def test_the_cache_knows_a_column_by_its_values(

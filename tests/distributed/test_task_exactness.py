@@ -11,6 +11,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from classify.config.schema import TrainingConfig
+from classify.data.long_texts import POLICIES
 from classify.data.tokenize import TrainingSet, load_tokenizer, tokenize
 from classify.distributed.sharding import gather_full
 from classify.evaluation.inference import compute_logits
@@ -43,6 +44,7 @@ def tasks() -> dict[str, tuple[Task, Any, dict[str, str]]]:
         "labels": (MultiLabel(CLASSES), marks, {}),
         "balanced labels": (MultiLabel(CLASSES), marks, {"class_weights": "balanced"}),
         "focal": (SingleLabel(CLASSES), classes, {"loss": "focal"}),
+        "chunks": (SingleLabel(CLASSES), classes, {}),
         "scores": (Regression(["score"], float(scores.mean()), float(scores.std()), 1.0), scores, {}),
     }
 
@@ -55,6 +57,9 @@ def train_every_task(folder: Path, results: Path) -> None:
     for name, (task, targets, settings) in tasks().items():
         pairs = second if name == "pairs" else None
         tokens = tokenize(load_tokenizer(str(folder)), first, 48, second=pairs)
+        if name == "chunks":
+            tokens = tokens.cut(9, POLICIES["chunks"])
+            assert tokens.collate(np.arange(ROWS)).rows is not None
         for micro, packed in WAYS:
             model = load_pretrained(
                 resolve_model(str(folder)), task.labels, seed=SEED, pad_token_id=0, dropout=0.0,
@@ -96,7 +101,7 @@ def weights(file: Path) -> Any:
 
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize(("micro", "packed"), WAYS)
-@pytest.mark.parametrize("name", ["pairs", "labels", "balanced labels", "focal", "scores"])
+@pytest.mark.parametrize("name", ["pairs", "labels", "balanced labels", "focal", "chunks", "scores"])
 def test_the_weights_are_those_of_one_process(results: Path, name: str, world: int, micro: int, packed: bool) -> None:
     expected, logits = weights(results / f"{name}-1-1-False.safetensors")
     got, again = weights(results / f"{name}-{world}-{micro}-{packed}.safetensors")

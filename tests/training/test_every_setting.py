@@ -232,6 +232,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "label_texts": ("tests.training.test_folds", "test_names_of_labels_are_training_texts"),
     "language": ("tests.training.test_multilingual", "test_the_flag_wins_over_what_is_detected"),
     "keep": ("tests.training.test_run", "test_the_best_epoch_is_kept"),
+    "long_texts": ("tests.prediction.test_long_texts", "test_predict_does_as_training_did"),
     "metric_for_best_model": ("tests.training.test_run", "test_the_best_epoch_is_kept"),
 }
 
