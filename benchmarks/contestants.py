@@ -180,7 +180,7 @@ def worker(name: str, race: Race, out: Path) -> None:
 
     spent = {"aside": 0.0, "start": 0.0}
 
-    class Timed(transformers.Trainer):  # type: ignore[misc]
+    class Timed(transformers.Trainer):
         """Trainer that knows how much of its training time went into evaluating and saving."""
 
         def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> Any:
@@ -189,7 +189,7 @@ def worker(name: str, race: Race, out: Path) -> None:
             spent["aside"] += time.perf_counter() - begin
             return result
 
-    class Clock(transformers.TrainerCallback):  # type: ignore[misc]
+    class Clock(transformers.TrainerCallback):
         """Notes when the first step begins."""
 
         def on_step_begin(self, *_: Any, **__: Any) -> None:

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
 from classify.config.schema import DEFAULT_MODEL
-from classify.data import columns, sampler, table, tokenize
+from classify.data import columns, sampler, tokenize
+from classify.data.formats.registry import read_table
 from classify.modeling.hub import resolve_model
 
 Lengths = npt.NDArray[np.int64]
@@ -31,10 +32,10 @@ ROWS_A_RANK = 32
 
 def lengths_of(path: str) -> Lengths:
     """Token counts of a table's texts under the default model's tokenizer, cut at 512."""
-    read = table.read_table(path)
-    column = columns.find_columns(read, None, None).text
+    table = read_table(path)
+    column = columns.find_columns(table, None, None).text
     tokenizer = tokenize.load_tokenizer(str(resolve_model(DEFAULT_MODEL).path))
-    return tokenize.tokenize(tokenizer, read.as_dataset()[column], 512, digest=read.digest(column)).lengths
+    return tokenize.tokenize_columns(tokenizer, table, [column], 512).lengths
 
 
 def padded_cost(lengths: Lengths) -> float:
@@ -64,7 +65,7 @@ def batch_rebalance(step: Lengths, ranks: int) -> list[float]:
     return found
 
 
-def simulate(lengths: Lengths, ranks: int, ways: dict[str, Way], steps: int) -> dict[str, tuple[float, float]]:
+def simulate(lengths: Lengths, ranks: int, ways: Mapping[str, Way], steps: int) -> dict[str, tuple[float, float]]:
     """Way -> (max over mean cost of ranks, cost with padding over cost of the tokens)."""
     batch = ROWS_A_RANK * ranks
     order = np.random.default_rng(0)

@@ -34,13 +34,11 @@ def main() -> None:
 
     from transformers import pipeline
 
-    from classify.data import columns, table
+    from classify.data.formats.registry import read_table
     from classify.prediction.predict import load_classifier
 
-    table = table.read_table(options.data)
-    texts = [str(text) for text in table.column(columns.find_text_column(table, options.text_column, "text"))]
-    texts = texts[: options.rows]
     classifier = load_classifier(options.model, use_cpu=not options.gpu)
+    texts = read_table(options.data).column(options.text_column or classifier.texts.whole)[: options.rows]
     stock = pipeline("text-classification", model=options.model, device=0 if options.gpu else -1)
     contestants = {"classify": lambda: [classifier.labels[i] for i in classifier.probabilities(texts).argmax(axis=1)]}
     for size in SIZES:

@@ -479,9 +479,10 @@ def main() -> None:
     store = Store(options.store)
     peers = list(PEERS) if options.peers == [] else options.peers or []
     asked = options.ours or ([] if peers else [DEFAULT])
-    own = {name: flags if equals else OURS.get(name) for name, equals, flags in (item.partition("=") for item in asked)}
-    if None in own.values():
+    named = [item.partition("=") for item in asked]
+    if any(not equals and name not in OURS for name, equals, _ in named):
         parser.error(f"--ours takes {', '.join(OURS)} or NAME=FLAGS")
+    own = {name: flags if equals else OURS[name] for name, equals, flags in named}
     if options.show:
         options.sets = []
     tasks = [(name, size, seed) for size in options.sizes for name in options.sets for seed in options.seeds]

@@ -43,10 +43,11 @@ RANDOM_BERT = "random-bert-base"
 
 def write_rows(source: Path, target: Path, first: int, last: int | None, shuffled: bool) -> None:
     """Rows `first` to `last` of a table as text,label; `shuffled` first, by a fixed seed."""
-    from classify.data import columns, table
+    from classify.data.columns import find_columns
+    from classify.data.formats.registry import read_table
 
-    table = table.read_table(str(source))
-    columns = columns.find_columns(table, None, None)
+    table = read_table(str(source))
+    columns = find_columns(table, None, None)
     rows = list(zip(table.column(columns.text), table.column(columns.label), strict=True))
     if shuffled:  # a table may be sorted by class
         random.Random(0).shuffle(rows)
