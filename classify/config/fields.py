@@ -40,11 +40,6 @@ def between(low: float, high: float, *, include_high: bool = False) -> Check:
     return Check(f"from {low} to below {high}", lambda x: low <= x < high)
 
 
-def above_or_off(low: float, off: float) -> Check:
-    """Accept values greater than `low`, or `off`, which switches the option off."""
-    return Check(f"above {low}, or {off}", lambda x: x > low or x == off)
-
-
 def option(
     default: Any,
     help: str,

@@ -166,7 +166,8 @@ def parse_training(argv: Sequence[str], program: str) -> RunConfig:
         words = ["--config", *words]
     namespace, unknown = parser.parse_known_args(words)
     given: dict[str, Any] = vars(namespace)
-    debug, plan = bool(given.pop("debug", False)), bool(given.pop("plan", False))
+    plan = bool(given.pop("plan", False))
+    given.pop("debug", None)  # `cli` reads it, before anything is parsed
     faults = unknown_words(unknown, parser)
     foreign = {name: given.pop(_FOREIGN + name) for name in hf_arguments.NAMES if _FOREIGN + name in given}
     ignored = _translate({name: " ".join(raw) if raw else True for name, raw in foreign.items()}, given, faults)
@@ -189,7 +190,7 @@ def parse_training(argv: Sequence[str], program: str) -> RunConfig:
     sources |= {name: Source("earlier run", file) for name in taken}
     names |= {name: f"{file}: {name}" for name in taken}
     sources = {name: source for name, source in sources.items() if name in merged}
-    return RunConfig.from_values(merged, names, faults, debug=debug, plan=plan, sources=sources, ignored=tuple(ignored))
+    return RunConfig.from_values(merged, names, faults, plan=plan, sources=sources, ignored=tuple(ignored))
 
 
 def _translate(foreign: dict[str, Any], given: dict[str, Any], faults: list[str], where: str = "--") -> list[str]:

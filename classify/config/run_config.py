@@ -39,7 +39,6 @@ class RunConfig:
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
-    debug: bool = False
     plan: bool = False
     sources: Mapping[str, Source] = field(default_factory=dict)
     # Arguments of other scripts that have no effect here.
@@ -58,15 +57,14 @@ class RunConfig:
         `names` maps a field to its name in messages; `faults` are those of parsing; `others` are fields of RunConfig.
         """
         names, faults = names or {}, list(faults)
-        parts: dict[str, dict[str, Any]] = {"data": {}, "model": {}, "training": {}}
+        parts: dict[str, dict[str, Any]] = {part: {} for part in _PARTS}
         for name, raw in values.items():
             part, spec = FIELDS[name]
             try:
                 parts[part][name] = convert(spec, HINTS[name], raw, names.get(name, shown_name(spec)))
             except InputError as error:
                 faults.extend(error.faults)
-        kinds = {"data": DataConfig, "model": ModelConfig, "training": TrainingConfig}
-        config = cls(**{part: kind(**parts[part]) for part, kind in kinds.items()}, **others)
+        config = cls(**{part: kind(**parts[part]) for part, kind in _PARTS.items()}, **others)
         config._combine(faults)
         if faults:
             raise InputError(*faults)
@@ -74,13 +72,13 @@ class RunConfig:
 
     def validated(self) -> RunConfig:
         """Return the settings with each value converted to its field's type. Raises InputError with all faults."""
-        others = {name: getattr(self, name) for name in ("debug", "plan", "sources", "ignored")}
+        others = {name: getattr(self, name) for name in ("plan", "sources", "ignored")}
         values = {name: getattr(getattr(self, part), name) for name, (part, _) in FIELDS.items()}
         return RunConfig.from_values(values, **others)
 
     def replace(self, **values: Any) -> RunConfig:
         """Return a copy with other values, by field name."""
-        parts: dict[str, dict[str, Any]] = {"data": {}, "model": {}, "training": {}}
+        parts: dict[str, dict[str, Any]] = {part: {} for part in _PARTS}
         for name, value in values.items():
             parts[FIELDS[name][0]][name] = value
         return dataclasses.replace(
@@ -226,22 +224,15 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return {"data", "model", "training": {field name: value}}, for run.json."""
-        values = {part: dataclasses.asdict(getattr(self, part)) for part in ("data", "model", "training")}
+        values = {part: dataclasses.asdict(getattr(self, part)) for part in _PARTS}
         values["model"]["model"] = self.model.name
         return values
 
 
-def _fields() -> dict[str, tuple[str, dataclasses.Field[Any]]]:
-    fields: dict[str, tuple[str, dataclasses.Field[Any]]] = {}
-    for part, kind in (("data", DataConfig), ("model", ModelConfig), ("training", TrainingConfig)):
-        for spec in dataclasses.fields(kind):
-            fields[spec.name] = (part, spec)
-    return fields
-
-
-FIELDS = _fields()
+_PARTS: dict[str, Any] = {"data": DataConfig, "model": ModelConfig, "training": TrainingConfig}
+FIELDS = {spec.name: (part, spec) for part, kind in _PARTS.items() for spec in dataclasses.fields(kind)}
 HINTS: dict[str, Any] = {
     name: hint
-    for kind in (DataConfig, ModelConfig, TrainingConfig)
+    for kind in _PARTS.values()
     for name, hint in typing.get_type_hints(kind, localns={"torch": None, "World": None, "ParallelMode": None}).items()
 }

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from classify.config.devices import DeviceConfig
-from classify.config.fields import above, above_or_off, at_least, between, option
+from classify.config.fields import Check, above, at_least, between, option
 from classify.config.output import OutputConfig
 from classify.config.recipe import Recipe
 
@@ -168,12 +168,6 @@ class DataConfig:
         check=at_least(2),
     )
 
-    @property
-    def paths(self) -> list[str | None]:
-        """Return all input files."""
-        tables = [self.data, self.eval_data, self.test_data]
-        return [*tables, self.labels, self.eval_labels, self.test_labels, self.split_like]
-
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -262,7 +256,7 @@ class TrainingConfig(OutputConfig, DeviceConfig):
         -1,
         "maximum number of steps; overrides --epochs; -1: no limit",
         "--max-steps",
-        check=above_or_off(0, -1),
+        check=Check("above 0, or -1", lambda steps: steps > 0 or steps == -1),
         learning=True,
     )
     max_minutes: float | None = option(

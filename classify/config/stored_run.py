@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import glob
 import json
 from pathlib import Path
@@ -13,8 +12,8 @@ from classify.errors import InputError
 
 CHECKPOINTS = "checkpoints"
 FILE = "run.json"
-_TABLES = ("data", "eval_data", "test_data", "labels", "eval_labels", "test_labels", "split_like")
-_PATHS = (*_TABLES, "model")
+TABLES = ("data", "eval_data", "test_data", "labels", "eval_labels", "test_labels", "split_like")
+_PATHS = (*TABLES, "model")
 # Fields that belong to one command and are not restored.
 _OF_A_COMMAND = ("resume_from_checkpoint", "overwrite_output_dir", "output_dir", "local_rank")
 _NEWEST = 3
@@ -72,7 +71,7 @@ def stored_values(folder: Path) -> dict[str, Any]:
         if name in FIELDS
         and name not in _OF_A_COMMAND
         and name not in recipe
-        and value != _default(name)
+        and value != FIELDS[name][1].default
         and value is not None
     }
     if "pooling" not in stored:  # from a version that always pooled the first token, and had no recipe
@@ -83,13 +82,8 @@ def stored_values(folder: Path) -> dict[str, Any]:
         values["normalize_labels"] = "none"
     for name in _PATHS:
         if isinstance(values.get(name), str):
-            values[name] = _where_it_lies(values[name], base, keep=name not in _TABLES)
+            values[name] = _where_it_lies(values[name], base, keep=name not in TABLES)
     return values
-
-
-def _default(name: str) -> Any:
-    spec = FIELDS[name][1]
-    return spec.default if spec.default_factory is dataclasses.MISSING else spec.default_factory()
 
 
 def _where_it_lies(name: str, base: Path, keep: bool) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -69,11 +70,6 @@ class Splits:
         return self.texts.whole
 
     @property
-    def label_column(self) -> str:
-        """Return the column of the labels; of several columns, their names."""
-        return ",".join(self.label_columns)
-
-    @property
     def labels(self) -> list[str]:
         """Return the names of the model's outputs."""
         return self.encoder.labels
@@ -116,46 +112,46 @@ class Splits:
         return digest.hexdigest()
 
 
-class LabelEncoder(Protocol):
+class LabelEncoder(ABC):
     """Turns labels into targets: a task, see `classify.tasks`."""
 
     labels: list[str]
 
+    @abstractmethod
     def decisions(self) -> list[Decision]:
         """Describe how the labels were understood."""
-        ...
 
+    @abstractmethod
     def notes(self) -> list[str]:
         """Return what may be wrong with the labels."""
-        ...
 
+    @abstractmethod
     def labelled(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
         """Return (rows,) whether each row of a table has a label."""
-        ...
 
+    @abstractmethod
     def encode(self, table: Table, column: str, known_from: str) -> Targets:
         """Return the targets of all rows of a table; any value where a row has no label.
 
         Raises InputError naming labels that `known_from` does not have.
         """
-        ...
 
+    @abstractmethod
     def stratify_by(self, targets: Targets) -> Rows:
         """Return (rows,) numbers; splits hold each number in proportion."""
-        ...
 
+    @abstractmethod
     def label_counts(self, targets: Targets) -> Rows:
         """Return (labels,) the rows of each label."""
-        ...
 
+    @abstractmethod
     def has_label(self, targets: Targets, number: int) -> npt.NDArray[np.bool_]:
         """Return (rows,) whether each row has that label."""
-        ...
 
+    @abstractmethod
     def target_words(self, target: Any) -> str:
         """Return a row's target as text."""
-        ...
 
+    @abstractmethod
     def summary(self, targets: Targets) -> str:
         """Describe the targets of a table in a line."""
-        ...

@@ -40,11 +40,6 @@ class World:
         return self.plan.launch.rank
 
     @property
-    def local_rank(self) -> int:
-        """Return the rank on this machine; -1 without a launcher."""
-        return self.plan.launch.local_rank
-
-    @property
     def world_size(self) -> int:
         """Return the number of processes of the run."""
         return self.plan.launch.world_size
@@ -215,10 +210,6 @@ class World:
     def cache_sharers(self) -> int:
         """Return the number of processes that share this machine's caches, for the size of micro-batches."""
         return min(_SHARERS, self.plan.launch.local_world_size)
-
-    def flush(self) -> None:
-        """Run recorded operations, on devices with `lazy_execution`."""
-        self.accelerator.flush()
 
     def __enter__(self) -> Self:
         return self

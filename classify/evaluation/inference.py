@@ -18,24 +18,14 @@ from classify.modeling.classifier import Classifier
 Rows = npt.NDArray[np.int64]
 
 
-def compute_logits(classifier: Classifier, tokens: Tokens, rows: Rows, world: World) -> npt.NDArray[np.float32]:
-    """Return logits (len(rows), classes) of `rows`, in their order, the same array on every rank.
-
-    A collective: all ranks call it with the same rows.
-    """
-    return _compute(classifier, tokens, rows, world, features=False)
-
-
-def compute_features(classifier: Classifier, tokens: Tokens, rows: Rows, world: World) -> npt.NDArray[np.float32]:
-    """Return the output layer's inputs (len(rows), width), in order, the same on every rank. A collective."""
-    return _compute(classifier, tokens, rows, world, features=True)
-
-
 @torch.no_grad()
-def _compute(
-    classifier: Classifier, tokens: Tokens, rows: Rows, world: World, *, features: bool
+def compute_logits(
+    classifier: Classifier, tokens: Tokens, rows: Rows, world: World, *, features: bool = False
 ) -> npt.NDArray[np.float32]:
-    """Compute this rank's batches in evaluation mode and gather those of all ranks in order."""
+    """Return logits (len(rows), outputs) of `rows`, or `features`: the output layer's inputs (len(rows), width).
+
+    They are in the order of `rows`, the same array on every rank. A collective: all ranks call it with the same rows.
+    """
     lengths = tokens.lengths[rows]
     batches = sampler.batch_by_tokens(lengths, world.accelerator.eval_tokens, padded=not classifier.packed)
     costs = sampler.token_cost(lengths, classifier.hidden_size)

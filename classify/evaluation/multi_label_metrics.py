@@ -65,11 +65,10 @@ def score(
     }
     average = float(precisions[present].mean()) if len(present) else 0.0
     varied = np.flatnonzero(targets.any(axis=0) & ~targets.all(axis=0))
-    areas = [roc_auc_score(targets[:, number], probabilities[:, number]) for number in varied.tolist()]
     support = targets.sum(axis=0, dtype=np.float64)
     details = {
         "weighted_f1": float(np.average(columns[2], weights=support)) if support.any() else 0.0,
-        "roc_auc": float(np.mean(areas)) if areas else 0.5,
+        "roc_auc": float(roc_auc_score(targets[:, varied], probabilities[:, varied])) if len(varied) else 0.5,
         "loss": loss,
     }
     metrics = {**decision_metrics(predicted, targets), "average_precision": average}
@@ -109,36 +108,22 @@ class ThresholdedRegression:
 
     def fit(self, features: Any, targets: Array) -> Self:
         """Fit on sparse features (rows, width) and 0 or 1 for each label (rows, labels)."""
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.multiclass import OneVsRestClassifier
+
         order = np.random.default_rng(self.seed).permutation(len(targets))
         held_out, rest = np.split(order, [max(1, round(_HELD_OUT * len(order)))])
-        self._models = self._fit(features[rest], targets[rest])
-        self._thresholds = choose_thresholds(self._probabilities(features[held_out]), targets[held_out])
-        self._models = self._fit(features, targets)
+        model = OneVsRestClassifier(LogisticRegression(C=10, solver="liblinear", random_state=self.seed))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # not converged, or a label in all rows: not actionable
+            probabilities = model.fit(features[rest], targets[rest]).predict_proba(features[held_out])
+            self._thresholds = choose_thresholds(probabilities, targets[held_out])
+            self._model = model.fit(features, targets)
         return self
 
     def predict(self, features: Any) -> npt.NDArray[np.uint8]:
         """Return 0 or 1 for each label (rows, labels)."""
-        return (self._probabilities(features) >= self._thresholds).astype(np.uint8)
-
-    def _fit(self, features: Any, targets: Array) -> list[Any]:
-        from sklearn.linear_model import LogisticRegression
-
-        models: list[Any] = []
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # not converged: not actionable
-            for column in targets.T:
-                varies = (column != column[0]).any()
-                model = LogisticRegression(C=10, solver="liblinear", random_state=self.seed)
-                models.append(model.fit(features, column) if varies else float(column[0]))
-        return models
-
-    def _probabilities(self, features: Any) -> npt.NDArray[np.float64]:
-        rows = features.shape[0]
-        columns = [
-            np.full(rows, model) if isinstance(model, float) else model.predict_proba(features)[:, 1]
-            for model in self._models
-        ]
-        return np.stack(columns, axis=1)
+        return (self._model.predict_proba(features) >= self._thresholds).astype(np.uint8)
 
 
 def _f1_scores(both: Array, predicted: Array, targets: Array) -> tuple[Array, Array]:

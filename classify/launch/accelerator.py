@@ -34,6 +34,8 @@ class Accelerator:
     synchronous: bool = False
     # Steps are faster in micro-batches whose activations fit the caches.
     cuts_steps: bool = False
+    # A processor whose fastest precision for training is measured.
+    precision_by_processor: bool = False
     # Tokens of an evaluation batch.
     eval_tokens: int = 65_536
     # Host memory should be pinned before it is copied to the device.
@@ -43,11 +45,6 @@ class Accelerator:
     # fp16 is fast; TF32 exists.
     has_fp16: bool = True
     has_tf32: bool = False
-
-    @property
-    def name(self) -> str:
-        """Return the name in messages."""
-        return self.kind
 
     def is_available(self, environment: Mapping[str, str]) -> bool:
         """Return whether environment variables select such devices."""
@@ -76,25 +73,6 @@ class Accelerator:
     def padded_rows(self, rows: int) -> int:
         """Return the number of rows that a batch of `rows` is padded to."""
         return rows
-
-
-@dataclass(frozen=True)
-class CPU(Accelerator):
-    """The CPU."""
-
-    kind: str = "cpu"
-    shared: bool = True
-    built_into_torch: bool = False
-    synchronous: bool = True
-    cuts_steps: bool = True
-    eval_tokens: int = 4096
-    fused_adamw: bool = True
-    has_fp16: bool = False
-
-    @property
-    def name(self) -> str:
-        """Return the name in messages."""
-        return "CPU"
 
 
 @dataclass(frozen=True)

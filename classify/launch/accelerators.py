@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from classify.launch.accelerator import CPU, CUDA, Accelerator
+from classify.launch.accelerator import CUDA, Accelerator
 from classify.launch.xla import XLA
 
 # torch.distributed.get_default_backend_for_device knows a vendor's backend only if its package is installed.
@@ -18,7 +18,17 @@ _ALL: tuple[Accelerator, ...] = (
     Accelerator("mlu", "cncl"),
     Accelerator("musa", "mccl"),
     Accelerator("mps"),
-    CPU(),
+    Accelerator(
+        "cpu",
+        shared=True,
+        built_into_torch=False,
+        synchronous=True,
+        cuts_steps=True,
+        precision_by_processor=True,
+        eval_tokens=4096,
+        fused_adamw=True,
+        has_fp16=False,
+    ),
     XLA(),
 )
 ACCELERATORS = {accelerator.kind: accelerator for accelerator in _ALL}

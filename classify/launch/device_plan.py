@@ -110,7 +110,7 @@ def _plan_alone(launch: Launch, kind: str, count: int, requested: str, why_cpu: 
     spec = STRATEGIES[strategy]
     if spec.spreads_layers:
         if accelerator.one_process:
-            raise InputError(f"--strategy {strategy} does not work on {accelerator.name} devices; drop it.")
+            raise InputError(f"--strategy {strategy} does not work on {accelerator.kind.upper()} devices; drop it.")
         count = min(count, 1) if accelerator.single_device_per_process else count
         where = f"{count} {kind} device{'s' * (count > 1)}" if count else "main memory and disk"
         reason = f"local_rank is -1; layers of one model spread over {where}"
@@ -187,7 +187,7 @@ def _plan_launched(launch: Launch, kind: str, count: int, requested: str, backen
     strategy = default_strategy(launched=True, devices=count) if requested == "auto" else requested
     if accelerator.one_process:
         raise DeviceError(
-            f"a launcher started {launch.world_size} processes (WORLD_SIZE), but on {accelerator.name} devices one "
+            f"a launcher started {launch.world_size} processes (WORLD_SIZE), but on {kind.upper()} devices one "
             "process trains; start with python alone, or unset PJRT_DEVICE."
         )
     place = f"launched as rank {launch.rank} of {launch.world_size}"
@@ -271,7 +271,8 @@ def one_per_device() -> int:
     accelerator = accelerators.of(hardware.kind)
     if accelerator.one_process:
         raise DeviceError(
-            f"--nproc gpu starts one process per GPU, but on {accelerator.name} devices one process trains; drop it."
+            f"--nproc gpu starts one process per GPU, but on {hardware.kind.upper()} devices one process trains; "
+            "drop it."
         )
     if hardware.count == 0:
         raise DeviceError("--nproc gpu starts one process per GPU, but there is no accelerator; give a number.")

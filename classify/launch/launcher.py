@@ -11,7 +11,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 from classify.errors import ClassifyError, DeviceError
 from classify.launch import sagemaker
@@ -301,7 +301,7 @@ def several_machines() -> bool:
 
 @contextlib.contextmanager
 def forward_errors(
-    start_world: Callable[[], _World], say: Callable[[Exception], object] = lambda error: None
+    start_world: Callable[[], Any], say: Callable[[Exception], object] = lambda error: None
 ) -> Iterator[None]:
     """Forward an error of this block to the processes of other machines, which may not have it and would wait.
 
@@ -316,10 +316,6 @@ def forward_errors(
             fault = str(error) if isinstance(error, ClassifyError) else f"{type(error).__name__}: {error}"
             start_world().leave(fault)
         raise
-
-
-class _World(Protocol):
-    def leave(self, fault: str) -> None: ...
 
 
 def hosts_the_store(launch: Launch) -> bool:

@@ -28,11 +28,6 @@ class XLA(Accelerator):
     lazy_execution: bool = True
     built_into_torch: bool = False
 
-    @property
-    def name(self) -> str:
-        """Return the name in messages."""
-        return "XLA"
-
     def is_available(self, environment: Mapping[str, str]) -> bool:
         """Return whether PJRT_DEVICE is set and torch_xla is installed."""
         return "PJRT_DEVICE" in environment and importlib.util.find_spec("torch_xla") is not None

@@ -19,10 +19,10 @@ from classify.launch.accelerator import Accelerator
 from classify.modeling import lora, memory_estimate
 from classify.modeling.cls_hooks import collect_features, install_hooks, packed_batch
 from classify.modeling.hub import first_position
-from classify.modeling.kernels.base import Kernel
+from classify.modeling.kernels.base import AttentionKernel, Kernel
 from classify.modeling.kernels.linear import multiplies_by_onednn
 from classify.modeling.kernels.registry import install
-from classify.modeling.packing import BY_KERNELS, BY_TORCH, Batch, PackedBatch, pack, pad, pad_to_multiple
+from classify.modeling.packing import BY_KERNELS, BY_TORCH, Batch, pack, pad, pad_to_multiple
 from classify.modeling.precision import FP32, Masters, Precision, restore_fp32
 from classify.modeling.vocabulary import Vocabulary, make_vocabulary
 
@@ -127,11 +127,9 @@ class Classifier(nn.Module):
 
     def install_kernels(self, device: torch.device, off: Container[str] = ()) -> None:
         """Install the kernels that apply on a device, except those named in `off`."""
-        self.kernels = install(self, device, off)
-
-    def attend_by_kernels(self) -> None:
-        """Use the first kernel that applies for packed attention, else torch's."""
-        self._attention = BY_KERNELS
+        self.kernels = install(self.model, device, off)
+        if any(isinstance(kernel, AttentionKernel) for kernel in self.kernels):
+            self._attention = BY_KERNELS
 
     def loses_attention_dropout(self, device: torch.device) -> bool:
         """Return whether a kernel for packed texts has no dropout."""
@@ -177,8 +175,6 @@ class Classifier(nn.Module):
 
     def logits(self, batch: Batch) -> torch.Tensor:
         """Compute logits in the current autocast state; `precision` is ignored."""
-        if not isinstance(batch, PackedBatch):
-            return self.model(**batch.inputs(), return_dict=True).logits
         with packed_batch(batch.boundaries):
             return self.model(**batch.inputs(), return_dict=True).logits
 

@@ -41,8 +41,8 @@ _forward_pass = _ForwardPass()
 
 
 @contextlib.contextmanager
-def packed_batch(boundaries: Boundaries) -> Iterator[None]:
-    """Mark the input of models called inside as a packed row with these boundaries, for hooks."""
+def packed_batch(boundaries: Boundaries | None) -> Iterator[None]:
+    """Mark the input of models called inside as a packed row with these boundaries, for hooks; None: as padded."""
     _forward_pass.batch = boundaries
     try:
         yield

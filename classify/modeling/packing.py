@@ -46,67 +46,29 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class PackedBatch:
-    """N concatenated sequences: ids, positions and token types (1, T), and the boundaries.
+class Batch:
+    """N sequences: the tensors of the model's forward by name.
 
-    `rows` are given where a row has several of them.
+    They are (1, T) end to end within `boundaries`, or (N, L) padded, for architectures that cannot be packed. `rows`
+    are given where a row has several sequences.
     """
 
-    input_ids: torch.Tensor
-    position_ids: torch.Tensor
-    boundaries: Boundaries
-    token_type_ids: torch.Tensor | None = None
+    tensors: dict[str, torch.Tensor]
+    boundaries: Boundaries | None = None
     rows: Rows | None = None
 
-    def to(self, device: torch.device) -> PackedBatch:
+    def to(self, device: torch.device) -> Batch:
         """Return the same batch on `device`."""
-        types = self.token_type_ids
-        return PackedBatch(
-            send(self.input_ids, device),
-            send(self.position_ids, device),
-            self.boundaries.to(device),
-            None if types is None else send(types, device),
-            self.rows and self.rows.to(device),
-        )
+        tensors = {name: send(tensor, device) for name, tensor in self.tensors.items()}
+        return Batch(tensors, self.boundaries and self.boundaries.to(device), self.rows and self.rows.to(device))
 
     def inputs(self) -> dict[str, Any]:
         """Return the keyword arguments of the model's forward."""
-        types = {} if self.token_type_ids is None else {"token_type_ids": self.token_type_ids}
-        return {
-            "input_ids": self.input_ids, "position_ids": self.position_ids, "boundaries": self.boundaries, **types
-        }  # fmt: skip
+        return self.tensors if self.boundaries is None else {**self.tensors, "boundaries": self.boundaries}
 
 
-@dataclass(frozen=True)
-class PaddedBatch:
-    """N sequences as (N, L) ids, mask and token types, for architectures that cannot be packed; `rows` as above."""
-
-    input_ids: torch.Tensor
-    attention_mask: torch.Tensor
-    token_type_ids: torch.Tensor | None = None
-    rows: Rows | None = None
-
-    def to(self, device: torch.device) -> PaddedBatch:
-        """Return the same batch on `device`."""
-        types = self.token_type_ids
-        return PaddedBatch(
-            send(self.input_ids, device),
-            send(self.attention_mask, device),
-            None if types is None else send(types, device),
-            self.rows and self.rows.to(device),
-        )
-
-    def inputs(self) -> dict[str, Any]:
-        """Return the keyword arguments of the model's forward."""
-        types = {} if self.token_type_ids is None else {"token_type_ids": self.token_type_ids}
-        return {"input_ids": self.input_ids, "attention_mask": self.attention_mask, **types}
-
-
-Batch = PackedBatch | PaddedBatch
-
-
-def pack(rows: Collated, first_position: int) -> PackedBatch:
-    """Pack rows in order; neighbouring rows of equal length share one attention call."""
+def pack(rows: Collated, first_position: int) -> Batch:
+    """Pack sequences in order; neighbouring ones of equal length share one attention call."""
     ids, lengths = rows.ids, rows.lengths
     starts = np.cumsum(lengths) - lengths
     positions = np.arange(len(ids)) - np.repeat(starts, lengths) + first_position
@@ -114,29 +76,32 @@ def pack(rows: Collated, first_position: int) -> PackedBatch:
     runs = zip(np.concatenate([[0], changes]), np.concatenate([changes, [len(lengths)]]), strict=True)
     groups = tuple((int(starts[a]), int(b - a), int(lengths[a])) for a, b in runs)
     cumulative = np.concatenate([starts, [len(ids)]]).astype(np.int32)
-    return PackedBatch(
-        torch.from_numpy(ids)[None],
-        torch.from_numpy(positions)[None],
+    arrays = {"input_ids": ids, "position_ids": positions}
+    if rows.types is not None:
+        arrays["token_type_ids"] = rows.types
+    return Batch(
+        {name: torch.from_numpy(array)[None] for name, array in arrays.items()},
         Boundaries(groups, torch.from_numpy(starts), torch.from_numpy(cumulative), int(lengths.max()), len(ids)),
-        None if rows.types is None else torch.from_numpy(rows.types)[None],
         None if rows.rows is None else Rows(torch.from_numpy(rows.rows), int(rows.rows[-1]) + 1),
     )
 
 
-def pad_to_multiple(batch: PackedBatch, multiple: int) -> PackedBatch:
-    """Append a text of padding so that the number of tokens is a multiple.
+def pad_to_multiple(batch: Batch, multiple: int) -> Batch:
+    """Append a sequence of padding to a packed batch so that the number of tokens is a multiple.
 
-    `starts` lists the real texts only, so the number of logits is unchanged. Attention stays within texts, so gradients
-    are unchanged, too.
+    `starts` lists the real sequences only, so the number of logits is unchanged. Attention stays within sequences, so
+    gradients are unchanged, too.
     """
     bounds = batch.boundaries
+    assert bounds is not None, "a packed batch has boundaries"
     padding = -bounds.tokens % multiple
     if not padding:
         return batch
-    types = batch.token_type_ids
-    return PackedBatch(
-        nn.functional.pad(batch.input_ids, (0, padding), value=int(batch.input_ids[0, 0])),
-        nn.functional.pad(batch.position_ids, (0, padding), value=int(batch.position_ids[0, 0])),
+    return Batch(
+        {
+            name: nn.functional.pad(tensor, (0, padding), value=int(tensor[0, 0]))
+            for name, tensor in batch.tensors.items()
+        },
         Boundaries(
             (*bounds.groups, (bounds.tokens, 1, padding)),
             bounds.starts,
@@ -144,7 +109,6 @@ def pad_to_multiple(batch: PackedBatch, multiple: int) -> PackedBatch:
             max(bounds.longest, padding),
             bounds.tokens + padding,
         ),
-        None if types is None else nn.functional.pad(types, (0, padding)),
         batch.rows,
     )
 
@@ -155,7 +119,7 @@ def pad(
     count: int | None = None,
     length: int | None = None,
     num_rows: int | None = None,
-) -> PaddedBatch:
+) -> Batch:
     """Pad sequences on the right to the longest, or to `length`; then add empty ones up to `count`.
 
     `num_rows` is the number of outputs, with some for empty ones, where rows have several sequences.
@@ -165,21 +129,17 @@ def pad(
     mask = np.arange(length or int(lengths.max()))[None, :] < wide[:, None]
     ids = np.full(mask.shape, pad_token_id, dtype=np.int64)
     ids[mask] = rows.ids
-    types = None
+    arrays = {"input_ids": ids}
     if rows.types is not None:
-        types = np.zeros(mask.shape, dtype=np.int64)
-        types[mask] = rows.types
+        arrays["token_type_ids"] = np.zeros(mask.shape, dtype=np.int64)
+        arrays["token_type_ids"][mask] = rows.types
     mask[len(lengths) :, 0] = True  # attention over no token would be NaN
+    arrays["attention_mask"] = mask.astype(np.int64)
     several = None
     if rows.rows is not None:
         outputs = num_rows or int(rows.rows[-1]) + 1
         several = Rows(torch.from_numpy(np.pad(rows.rows, (0, missing), constant_values=outputs)), outputs)
-    return PaddedBatch(
-        torch.from_numpy(ids),
-        torch.from_numpy(mask.astype(np.int64)),
-        None if types is None else torch.from_numpy(types),
-        several,
-    )
+    return Batch({name: torch.from_numpy(array) for name, array in arrays.items()}, rows=several)
 
 
 def packed_attention(

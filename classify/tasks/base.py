@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from classify.config.schema import TrainingConfig
 from classify.data.reading import InputTables
-from classify.data.table import Table
-from classify.decision import Decision
+from classify.data.splits import LabelEncoder
 from classify.errors import InputError
 from classify.evaluation.baseline import Baseline, LinearModel, MajorityBaseline, fit_baseline
 from classify.evaluation.metrics import Scores
@@ -40,7 +39,7 @@ class Loss(Protocol):
         ...
 
 
-class Task(ABC):
+class Task(LabelEncoder):
     """The meaning of a table's labels. `labels` are the names of the model's outputs, in order.
 
     Implementations import torch inside `loss` only: tasks are created before the arguments are validated. Metrics are
@@ -62,22 +61,6 @@ class Task(ABC):
     @abstractmethod
     def of(cls, tables: InputTables) -> Self:
         """Create the task for these tables. Raises InputError if their labels do not fit it."""
-
-    @abstractmethod
-    def decisions(self) -> list[Decision]:
-        """Describe for the log how the labels were understood."""
-
-    @abstractmethod
-    def notes(self) -> list[str]:
-        """Return what may be wrong with the labels."""
-
-    @abstractmethod
-    def labelled(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
-        """Return (rows,) whether each row of a table has a label."""
-
-    @abstractmethod
-    def encode(self, table: Table, column: str, known_from: str) -> Array:
-        """Return the targets (rows, ...) of a table. Raises InputError for labels that are not in `known_from`."""
 
     @classmethod
     def trained(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
@@ -176,26 +159,6 @@ class Task(ABC):
         """Fit and score a linear model on TF-IDF. Raises ValueError if the training texts have no words."""
         model, strata = self.linear_model(train_targets, seed), self.stratify_by(train_targets)
         return fit_baseline(model, train_texts, train_targets, strata, texts, targets, seed, self.metrics)
-
-    @abstractmethod
-    def stratify_by(self, targets: Array) -> npt.NDArray[np.int64]:
-        """Return the stratum of each row, (rows,), by which splits are stratified."""
-
-    @abstractmethod
-    def label_counts(self, targets: Array) -> npt.NDArray[np.int64]:
-        """Return (labels,) the rows of each label."""
-
-    @abstractmethod
-    def has_label(self, targets: Array, number: int) -> npt.NDArray[np.bool_]:
-        """Return (rows,) whether each row has that label."""
-
-    @abstractmethod
-    def target_words(self, target: Any) -> str:
-        """Return a row's target as text."""
-
-    @abstractmethod
-    def summary(self, targets: Array) -> str:
-        """Describe the targets of a table in a line."""
 
     @abstractmethod
     def prediction_columns(self) -> list[str]:

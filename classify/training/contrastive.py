@@ -151,7 +151,7 @@ class ContrastiveTrainer:
                 f"rank {world.rank} is out of memory in the optimizer's step on pairs ({reason}), which no smaller "
                 "step would help; take --contrastive-steps 0."
             )
-        world.flush()
+        world.accelerator.flush()
         return True
 
     def _features(self, pieces: list[npt.NDArray[np.int64]]) -> torch.Tensor:

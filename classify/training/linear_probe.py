@@ -17,7 +17,7 @@ import torch
 
 from classify.data.split_rows import cap_rows
 from classify.data.tokenize import TrainingSet
-from classify.evaluation.inference import compute_features
+from classify.evaluation.inference import compute_logits
 from classify.modeling.classifier import Classifier
 from classify.tasks.base import Task
 from classify.training.strategies.base import Strategy
@@ -59,7 +59,7 @@ def init_head_from_probe(
     chosen = cap_rows(task.stratify_by(data.targets), every, limit, seed=strategy.config.seed)
     # In the precision of training, not of scores: what a rounded feature moves, fine-tuning moves a thousandfold.
     with contextlib.nullcontext() if is_final else classifier.precision.autocast(training=True):
-        features = compute_features(classifier, data.tokens, data.rows[chosen], world)
+        features = compute_logits(classifier, data.tokens, data.rows[chosen], world, features=True)
     fitted = None
     kept = strategy.output_layer_weights(keep=world.is_main) if new else {}
     if world.is_main:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from classify.config.run_config import RunConfig
-from classify.config.stored_run import CHECKPOINTS, run_folder
+from classify.config.stored_run import CHECKPOINTS, TABLES, run_folder
 from classify.data.files import TEMPORARY, remove_temporaries, why_not_writable
 from classify.data.source import Source
 from classify.errors import InputError
@@ -66,8 +66,7 @@ def plan_output_dir(config: RunConfig) -> OutputDirPlan:
         if launcher.checks_folders():
             _check_usable(Path("runs"), may_hold_files=True)
     elif launcher.checks_folders():
-        data = config.data
-        check_folder(plan, named, [*data.paths, config.model.name])
+        check_folder(plan, named, [*(getattr(config.data, name) for name in TABLES), config.model.name])
     return plan
 
 

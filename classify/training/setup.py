@@ -295,7 +295,7 @@ def configure_precision(
     packing is verified in it. A resumed run keeps the precision that it began in, `before`, since processors choose
     differently.
     """
-    automatic = precision.automatic and world.accelerator.kind == "cpu"
+    automatic = precision.automatic and world.accelerator.precision_by_processor
     fastest = precision
     if automatic and not world.all_reduce_any(not multiplies_bf16()):  # all processes compute alike
         fastest = faster_on_cpu(classifier.hidden_size)

@@ -15,18 +15,8 @@ from typing import Any
 
 from classify.errors import InputError
 
-# Names of --report-to, as Accelerate and transformers have them, and the package each needs.
-PACKAGES = {
-    "tensorboard": "tensorboard",
-    "wandb": "wandb",
-    "mlflow": "mlflow",
-    "comet_ml": "comet_ml",
-    "clearml": "clearml",
-    "aim": "aim",
-    "dvclive": "dvclive",
-    "swanlab": "swanlab",
-    "trackio": "trackio",
-}
+# Names of --report-to, as Accelerate and transformers have them; each needs the package of that name.
+PACKAGES = ("tensorboard", "wandb", "mlflow", "comet_ml", "clearml", "aim", "dvclive", "swanlab", "trackio")
 
 
 def choose_trackers(report_to: str) -> tuple[str, ...]:
@@ -46,14 +36,13 @@ def choose_trackers(report_to: str) -> tuple[str, ...]:
             )
         if not _installed(name):
             raise InputError(
-                f"--report-to {name}: the package {PACKAGES[name]} is not installed; pip install {PACKAGES[name]}, or "
-                "give none."
+                f"--report-to {name}: the package {name} is not installed; pip install {name}, or give none."
             )
     return names
 
 
 def _installed(name: str) -> bool:
-    return importlib.util.find_spec(PACKAGES[name]) is not None
+    return importlib.util.find_spec(name) is not None
 
 
 class Tracker:
@@ -112,8 +101,7 @@ def _start(name: str, folder: Path, settings: Mapping[str, Any]) -> Any:
         from accelerate.state import PartialState
         from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
-        if not PartialState._shared_state:  # Accelerate's messages ask it who may speak
-            PartialState(cpu=True)
+        PartialState(cpu=True)  # does nothing where one exists; Accelerate's messages need it
         kind = LOGGER_TYPE_TO_CLASS[name]
         place = {"logging_dir": str(folder / name)} if kind.requires_logging_directory else {}
         tracker = kind("classify", **place)

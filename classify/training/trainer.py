@@ -253,7 +253,7 @@ class Trainer:
                 "each weight that is trained; continue with --resume where more memory is free, or start anew with "
                 "--lora, --freeze-layers or a smaller --model."
             )
-        self.world.flush()
+        self.world.accelerator.flush()
         return total, weight_sum, norm
 
     def _backward_or_nothing(self, step: sampler.Step) -> tuple[torch.Tensor, float]:
@@ -289,7 +289,7 @@ class Trainer:
                 loss = self.loss.loss_sum(strategy.forward(batches), send(torch.from_numpy(padded), world.device))
                 strategy.backward(loss * (scale * weight), last)
                 total += weight * loss.detach()
-            world.flush()
+            world.accelerator.flush()
         return total, weight_sum
 
     def halve_micro_batches(self, step: sampler.Step, reason: str) -> None:

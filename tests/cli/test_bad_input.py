@@ -100,11 +100,6 @@ def test_what_is_read_is_not_emptied(person: Person) -> None:
     assert (old / "my.csv").exists()
 
 
-def test_an_unseen_test_label_is_named_with_its_line(person: Person) -> None:
-    person.write("test.csv", "text,label\nfine,card\nodd,weather\n")
-    assert "test.csv line 3: the label 'weather'" in person.fails("--data", "my.csv", "--test-data", "test.csv")
-
-
 def test_contradictions_with_the_environment(person: Person) -> None:
     assert "RANK is not" in person.fails("--data", "my.csv", WORLD_SIZE="2")
     launched = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}

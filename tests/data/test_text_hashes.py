@@ -6,7 +6,6 @@ import unicodedata
 
 import pytest
 
-from classify.data.split_rows import split_rows
 from classify.data.text_hashes import text_hashes
 
 
@@ -29,10 +28,3 @@ def test_hashes_are_the_same_in_every_version(text: str, number: int) -> None:
 @pytest.mark.parametrize("text", ["Où est ma carte de crédit ?", "ΐ", "각하", "Đường"])
 def test_unicode_forms_of_a_text_are_duplicates(text: str) -> None:
     assert len(set(text_hashes([unicodedata.normalize(form, text) for form in ("NFC", "NFD")]).tolist())) == 1
-
-
-def test_both_forms_of_a_text_are_in_one_split() -> None:
-    texts = [unicodedata.normalize(form, f"carte bloquée {i}") for form in ("NFC", "NFD") for i in range(100)]
-    parts = split_rows(text_hashes(texts), text_hashes(texts).astype(int) % 2, seed=0, eval_share=0.1, test_share=0.1)
-    assert parts.test is not None
-    assert not {row % 100 for row in parts.train} & {row % 100 for row in parts.test}

@@ -162,7 +162,7 @@ def test_wrong_boundaries_are_noticed(
             (before, count, length), (start, one, last) = groups[-2:]
             groups[-2:] = [(before, 1, count * length + 1), (start + 1, 1, one * last - 1)]
         boundaries = dataclasses.replace(batch.boundaries, groups=tuple(groups))
-        return type(batch)(batch.input_ids, batch.position_ids, boundaries)
+        return dataclasses.replace(batch, boundaries=boundaries)
 
     model, tokens = load(folders["bert"])
     model.set_precision(choose_precision(precision, torch.device("cpu")))
@@ -230,7 +230,7 @@ def test_positions_of_roberta_begin_behind_the_padding(folders: dict[str, Path])
     model.use_packing(True)
     batch: Any = model.batch(tokens, np.array([0, 1]))
     lengths = tokens.lengths_of(np.array([0, 1]))
-    assert batch.position_ids[0].tolist() == [*range(1, lengths[0] + 1), *range(1, lengths[1] + 1)]
+    assert batch.tensors["position_ids"][0].tolist() == [*range(1, lengths[0] + 1), *range(1, lengths[1] + 1)]
     assert resolve_model(str(folders["roberta"])).max_length == 63
     assert resolve_model(str(folders["bert"])).max_length == 64
 

@@ -15,7 +15,7 @@ from classify.config.schema import TrainingConfig
 from classify.data.formats.registry import read_table
 from classify.data.tokenize import load_tokenizer, tokenize
 from classify.errors import InputError
-from classify.evaluation.inference import compute_features
+from classify.evaluation.inference import compute_logits
 from classify.modeling.hub import resolve_model
 from classify.modeling.loading import load_pretrained
 from classify.modeling.memory_estimate import count_weights
@@ -48,9 +48,8 @@ def test_features_are_the_true_mean(tmp_path: Path, kind: str, packed: bool) -> 
     tokenizer = load_tokenizer(str(path))
     model = load_pretrained(resolve_model(str(path)), ["a", "b", "c"], seed=1, pad_token_id=0)
     model.use_packing(packed)
-    found = compute_features(
-        model, tokenize(tokenizer, TEXTS, 60), np.arange(len(TEXTS)), TrainingConfig(use_cpu=True).start()
-    )
+    world = TrainingConfig(use_cpu=True).start()
+    found = compute_logits(model, tokenize(tokenizer, TEXTS, 60), np.arange(len(TEXTS)), world, features=True)
     encoder = transformers.AutoModel.from_pretrained(path).eval()
     for features, text in zip(found, TEXTS, strict=True):
         with torch.no_grad():

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from classify.config.schema import TrainingConfig
 from classify.errors import ClassifyError, InputError
-from classify.evaluation.inference import compute_features
+from classify.evaluation.inference import compute_logits
 from classify.tasks.single_label import SingleLabel
 from classify.training import contrastive
 from classify.training.run import train
@@ -59,7 +59,7 @@ def spread(folder: Path, steps: int) -> tuple[float, Any]:
     config = TrainingConfig(use_cpu=True, learning_rate=1e-3, seed=1)
     if steps:
         contrastive.contrastive_warmup(make_trainer(model, data, config, config.start(), 8).strategy, data, TASK, steps)
-    features = compute_features(model, data.tokens, data.rows, config.start())
+    features = compute_logits(model, data.tokens, data.rows, config.start(), features=True)
     unit = features / np.linalg.norm(features, axis=1, keepdims=True)
     same = data.targets[:, None] == data.targets[None, :]
     cosines, apart = unit @ unit.T, ~np.eye(len(unit), dtype=bool)

@@ -15,7 +15,6 @@ import classify.training.run as run
 from classify.config.run_config import RunConfig
 from classify.config.schema import TrainingConfig
 from classify.errors import InputError, Interrupted
-from classify.modeling.packing import PackedBatch
 from classify.modeling.precision import (
     FP32,
     Precision,
@@ -180,10 +179,10 @@ def test_half_precision_fills_batches_up_and_changes_no_logit(tmp_path: Path, ki
     plain = model.batch(data.tokens, data.rows[:19])
     model.set_precision(choose_precision("bf16", CPU))
     filled = model.batch(data.tokens, data.rows[:19])
-    assert isinstance(plain, PackedBatch)
-    assert isinstance(filled, PackedBatch)
+    assert plain.boundaries is not None
+    assert filled.boundaries is not None
     assert plain.boundaries.tokens % 16
-    assert filled.input_ids.shape[1] == filled.boundaries.tokens == -(-plain.boundaries.tokens // 16) * 16
+    assert filled.tensors["input_ids"].shape[1] == filled.boundaries.tokens == -(-plain.boundaries.tokens // 16) * 16
     model.precision = FP32  # as exact as the comparison
     with torch.set_grad_enabled(training):
         torch.testing.assert_close(model(filled), model(plain))

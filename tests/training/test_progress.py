@@ -26,13 +26,3 @@ def test_chance_keeps_no_earlier_epoch_of_an_imbalanced_table() -> None:
             progress.add_score(scores, epoch, "macro_f1")
         earlier += progress.choose_kept("auto", "macro_f1", "accuracy", ROWS)["epoch"] < EPOCHS
     assert earlier < 0.05 * RUNS
-
-
-def test_a_clearly_better_epoch_is_kept() -> None:
-    progress = Progress()
-    for epoch, accuracy in enumerate((0.9, 0.7), start=1):
-        progress.step = epoch
-        progress.add_score({"macro_f1": accuracy, "accuracy": accuracy, "loss": 1.0}, epoch, "macro_f1")
-    assert progress.choose_kept("auto", "macro_f1", "accuracy", 100)["epoch"] == 1
-    assert progress.choose_kept("last", "macro_f1", "accuracy", 100)["epoch"] == 2
-    assert progress.choose_kept("auto", "macro_f1", "accuracy", 15)["epoch"] == 2

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from classify.modeling.layout import Boundaries
-
-
-class Host(Protocol):
-    """The module in which kernels are installed."""
-
-    model: Any
-
-    def attend_by_kernels(self) -> None:
-        """Use the first kernel that applies for packed attention, else torch's."""
-        ...
 
 
 class Kernel(ABC):
@@ -30,9 +20,8 @@ class Kernel(ABC):
     def applies(self, device: torch.device) -> bool:
         """Return whether the kernel is faster on this device."""
 
-    @abstractmethod
-    def install(self, host: Host) -> None:
-        """Replace the operation in the model."""
+    def install(self, model: Any) -> None:  # noqa: B027 - attention kernels replace no module
+        """Replace modules of a stock classifier, if that is the kernel's way."""
 
     def loses_dropout(self, device: torch.device, dtype: torch.dtype | None, head_size: int) -> bool:
         """Return whether the kernel skips attention dropout on this device, for this dtype (None: fp32)."""
@@ -55,10 +44,6 @@ class AttentionArgs:
 
 class AttentionKernel(Kernel):
     """A faster implementation of attention over packed texts."""
-
-    def install(self, host: Host) -> None:
-        """Enable the attention kernels."""
-        host.attend_by_kernels()
 
     @abstractmethod
     def attend(

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from classify.launch import accelerators
-from classify.modeling.kernels.base import Host, Kernel
+from classify.modeling.kernels.base import Kernel
 
 _LEVELS = 1 << 8
 
@@ -29,9 +30,9 @@ class CPUDropout(Kernel):
         """Return True on CPUs; dropout is fast on other devices."""
         return device.type == "cpu"
 
-    def install(self, host: Host) -> None:
+    def install(self, model: Any) -> None:
         """Replace Dropout in every layer."""
-        replace_dropout(host.model)
+        replace_dropout(model)
 
 
 def drawn(

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from classify.modeling.kernels.base import Host, Kernel
+from classify.modeling.kernels.base import Kernel
 
 
 class OneDNNLinear(Kernel):
@@ -25,9 +25,9 @@ class OneDNNLinear(Kernel):
         """Return True on CPUs where oneDNN is faster."""
         return device.type == "cpu" and onednn_is_faster(capabilities())
 
-    def install(self, host: Host) -> None:
+    def install(self, model: Any) -> None:
         """Replace Linear in every layer."""
-        replace_linear(host.model)
+        replace_linear(model)
 
 
 def multiplies_by_onednn(model: nn.Module) -> bool:
