@@ -74,9 +74,12 @@ class MultiLabel(Task):
         classes: ClassNames | None = None,
         separator: str | None = _JOIN,
         thresholds: npt.NDArray[np.float64] | None = None,
+        *,
+        empty_is_labelled: bool = True,
     ):
         super().__init__(labels)
         self._classes, self._separator = classes or ClassNames(), separator
+        self._empty_is_labelled = empty_is_labelled
         self.thresholds = np.full(len(labels), multi_label_metrics.THRESHOLD) if thresholds is None else thresholds
 
     @classmethod
@@ -108,12 +111,20 @@ class MultiLabel(Task):
                 f"ones in {len(tables.train)} rows instead; name another column with --label-column"
                 f"{', or give --task single' if config.task == 'auto' else ''}."
             )
-        return cls(sorted(names, key=label_order), classes, separator)
+        empty_is_labelled = separator == COLUMN_SEPARATOR or not (config.drop_unlabelled or config.predict_unlabelled)
+        if empty_is_labelled and separator != COLUMN_SEPARATOR and config.task == "auto":
+            _refuse_mostly_empty(tables.train, column)
+        return cls(sorted(names, key=label_order), classes, separator, empty_is_labelled=empty_is_labelled)
 
     @classmethod
     def trained(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
-        """Return the task with the thresholds of a trained model."""
+        """Return the task with the thresholds of a trained model. Raises InputError if they are of other labels."""
         chosen = settings.get("thresholds", {})
+        if unknown := sorted(set(chosen) - set(labels)):
+            raise InputError(
+                f"classify.json: expected thresholds of the model's labels. Got one of {unknown[0]!r} instead; restore "
+                "the file of the training run."
+            )
         return cls(labels, thresholds=np.array([chosen.get(label, multi_label_metrics.THRESHOLD) for label in labels]))
 
     def settings(self) -> dict[str, Any]:
@@ -123,7 +134,9 @@ class MultiLabel(Task):
     def finished(self, logits: Array, targets: Array) -> Self:
         """Choose each label's threshold by F1 on validation rows."""
         thresholds = multi_label_metrics.choose_thresholds(self.probabilities(logits), targets)
-        return type(self)(self.labels, self._classes, self._separator, thresholds)
+        return type(self)(
+            self.labels, self._classes, self._separator, thresholds, empty_is_labelled=self._empty_is_labelled
+        )
 
     @property
     def chance_loss(self) -> float:
@@ -142,14 +155,20 @@ class MultiLabel(Task):
         return self._classes.notes()
 
     def labelled(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
-        """Return (rows,) True: a row without a label is an example of that, unless its whole table has none."""
+        """Return (rows,) whether the labels of each row are known.
+
+        An empty cell is a row without labels, unless its whole table has none, or a flag says what else to do with it.
+        """
         if not table.has(column):
             return np.zeros(len(table), dtype=bool)
         values, numbers = table.values(column)
         cells = [value.strip() for value in values]
         # A file may hold no labels of a test; columns of 0 and 1 always hold some.
         has_labels = any(cells) or self._separator == COLUMN_SEPARATOR
-        known = [has_labels and cell not in self._classes.unlabelled for cell in cells]
+        known = [
+            has_labels and cell not in self._classes.unlabelled and (self._empty_is_labelled or bool(cell))
+            for cell in cells
+        ]
         return np.array(known, dtype=bool)[numbers]
 
     def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.uint8]:
@@ -330,6 +349,18 @@ def _labels_of(
             f'{table.where(rows)}: expected a list of labels such as ["a", "b"] in column {column!r}. '
             f"Got {cell[:80]!r} instead."
         ) from None
+
+
+def _refuse_mostly_empty(table: Table, column: str) -> None:
+    """Raise InputError where most rows have no label: they may have none, or not have been labelled yet."""
+    values, numbers = table.values(column)
+    empty = int(np.isin(numbers, [place for place, value in enumerate(values) if not value.strip()]).sum())
+    if 2 * empty > len(table):
+        raise InputError(
+            f"{table.path}: {empty} of {len(table)} rows have an empty cell in column {column!r}. If no label applies "
+            "to them, give --task multi; if they have not been labelled, --drop-unlabelled or "
+            "--predict-unlabelled."
+        )
 
 
 def _count_labels(table: Table, column: str, separator: str | None) -> Counter[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from classify.errors import InputError, Interrupted
 from classify.training.run import train
 from tests.support import processes
 from tests.support.runs import make_config, read_json, stop_at
-from tests.support.tasks import CASES, CLASSES, Case, words_of
+from tests.support.tasks import CASES, CLASSES, Case, labels_of, words_of
 
 METRICS = {
     "single_label": {"accuracy", "macro_f1"},
@@ -35,7 +36,9 @@ def run(
     """A case, its table, and the folder of a run on it."""
     case, folder = CASES[request.param], tmp_path_factory.mktemp("task")
     table = case.write(folder / "my.csv")
-    return case, table, train(make_config(model_folder, table, folder / "out", folds=0, **case.options))
+    # Shorter than most texts: prediction and pipeline must truncate as training did.
+    options = {"folds": 0, "max_length": 12, **case.options}
+    return case, table, train(make_config(model_folder, table, folder / "out", **options))
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
@@ -150,7 +153,7 @@ def test_resumed_is_uninterrupted_to_the_last_bit(
     run: tuple[Case, Path, Path], model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case, table, whole = run
-    options = {"folds": 0, **case.options}
+    options = {"folds": 0, "max_length": 12, **case.options}
     with monkeypatch.context() as patch:
         stop_at(2, patch)
         with pytest.raises(Interrupted):
@@ -253,6 +256,39 @@ def test_cells_that_do_not_fit(
     assert line in error
     assert error.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "labelled"), [("--task multi", 60), ("--drop-unlabelled", 24), ("--predict-unlabelled", 24)]
+)
+def test_mostly_empty_lists_are_asked_about(
+    model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str, labelled: int
+) -> None:
+    """An empty cell may mean that no label applies, or that the row has not been labelled yet."""
+    cells = [",".join(labels_of(n % 7 + 1)) if n % 5 < 2 else "" for n in range(60)]
+    lines = [f'{words_of(n, [])} {n},"{cell}"' for n, cell in enumerate(cells)]
+    (tmp_path / "my.csv").write_text("text,labels\n" + "\n".join(lines) + "\n")
+    start = ["train", "--data", str(tmp_path / "my.csv"), "--model", str(model_folder), "--epochs", "1", "--cpu"]
+    start += ["--output-dir", str(tmp_path / "out")]
+    assert main(start) == 2
+    assert "36 of 60 rows have an empty cell in column 'labels'" in capsys.readouterr().err
+    assert main([*start, *words.split()]) == 0
+    split = re.search(r"split: train (\d+), validation (\d+), test (\d+)", capsys.readouterr().out)
+    assert split is not None
+    assert sum(map(int, split.groups())) == labelled
+    assert (tmp_path / "out" / "unlabelled.csv").exists() == (words == "--predict-unlabelled")
+
+
+def test_thresholds_of_other_labels_are_refused(run: tuple[Case, Path, Path], tmp_path: Path) -> None:
+    case, _, out = run
+    if case.task != "multi_label":
+        pytest.skip("no thresholds")
+    copy = shutil.copytree(out, tmp_path / "copy")
+    settings = read_json(copy / "classify.json")
+    settings["thresholds"]["weather"] = 0.5
+    (copy / "classify.json").write_text(json.dumps(settings))
+    with pytest.raises(InputError, match=r"expected thresholds of the model's labels. Got one of 'weather' instead"):
+        classify.load_classifier(str(copy), use_cpu=True)
 
 
 def test_labels_of_a_test_table_that_training_has_not(

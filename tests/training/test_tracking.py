@@ -88,7 +88,7 @@ def test_both_losses_stand_in_one_chart(table: Path, model_folder: Path, tmp_pat
     assert all(len(list(part.iterdir())) == 1 for part in board.iterdir()), "one process writes"
     train, evaluation = scalars(board / "train"), scalars(board / "eval")
     assert set(train) == {"loss", "learning_rate", "grad_norm", "rows_per_second"}
-    assert set(evaluation) == {"loss", "accuracy", "macro_f1"}
+    assert set(evaluation) == {"loss", "accuracy", "macro_f1", "weighted_f1", "balanced_accuracy", "mcc"}
     for got, wanted in (
         (train["loss"], told(tmp_path / "out", "loss")),
         (evaluation["loss"], told(tmp_path / "out", "eval")),
