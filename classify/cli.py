@@ -159,7 +159,7 @@ def _predict(arguments: list[str], program: str) -> int:
         "--excel-safe",
         "--excel_safe",
         action="store_true",
-        help="prefix cells that look like formulas with ' (CSV injection)",
+        help="for Excel: a byte-order mark, four digits, and ' before cells that look like formulas (CSV injection)",
     )
     parser.add_argument("--precision", choices=["auto", "fp32", "tf32", "bf16", "fp16"], default="auto")
     parser.add_argument("--cpu", "--use-cpu", "--no-cuda", action="store_true", help="use the CPU only")
@@ -189,7 +189,7 @@ def _predict(arguments: list[str], program: str) -> int:
     with load_classifier(options.model, use_cpu=options.cpu, precision=options.precision) as predictor:
         begin = time.perf_counter()
         out = Path(options.out).resolve()  # what a link points to
-        notes = predict_table(predictor, table, texts, out, escape_formulas=options.excel_safe)
+        notes = predict_table(predictor, table, texts, out, for_excel=options.excel_safe)
     seconds = time.perf_counter() - begin
     if predictor.world.is_main:
         rate = f"{len(table) / seconds:.0f} rows/s"

@@ -35,7 +35,9 @@ class OutputConfig:
         False, "write all files on each machine, for machines without a shared disk", "--save-on-each-node"
     )
     excel_safe: bool = option(
-        False, "prefix cells that look like formulas with ' (CSV injection) in predictions.csv", "--excel-safe"
+        False,
+        "predictions.csv for Excel: a byte-order mark, four digits, and ' before cells that look like formulas",
+        "--excel-safe",
     )
     save_dtype: Literal["float32", "bfloat16", "float16"] = option(
         "float32",

@@ -17,6 +17,8 @@ from classify.errors import InputError
 
 # Column of the fold that predicted a row, in cross-validation.
 FOLD_COLUMN = "fold"
+# Formats of probabilities and scores: for programs, and for readers of a spreadsheet.
+EXACT, FOR_EXCEL = ".8g", ".4f"
 # A spreadsheet computes cells that begin with one of these.
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
@@ -38,22 +40,25 @@ def write_predictions(
     added: Sequence[str],
     fields: Iterable[Sequence[str]],
     *,
-    escape_formulas: bool = False,
+    for_excel: bool = False,
 ) -> None:
     """Write `rows` of the table, in order, with all its columns and the `added` ones, whose cells are `fields`.
 
-    A .tsv file is tab-separated. `escape_formulas` prefixes cells that look like formulas with '
+    A .tsv file is tab-separated. `for_excel` begins the file with a byte-order mark, without which Excel does not read
+    UTF-8, and prefixes cells that look like formulas with '
     (https://owasp.org/www-community/attacks/CSV_Injection); numbers stay unchanged.
     """
     predicted = iter(fields)
     with atomic_write(path) as file:
+        if for_excel:
+            file.write("\ufeff")
         delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
         writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
         # Python before 3.13 does not quote a lone carriage return, which readers take for the end of the row.
         quoting = csv.writer(file, delimiter=delimiter, lineterminator="\n", quoting=csv.QUOTE_ALL)
 
         def write_row(fields: list[str]) -> None:
-            if escape_formulas:
+            if for_excel:
                 fields = [f"'{text}" if _is_formula(text) else text for text in fields]
             (quoting if any("\r" in text for text in fields) else writer).writerow(fields)
 

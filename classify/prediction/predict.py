@@ -21,7 +21,7 @@ from classify.data.tokenize import Tokens, load_tokenizer, padding_id, tokenize,
 from classify.distributed.process_group import start
 from classify.distributed.world import World
 from classify.evaluation.inference import compute_logits
-from classify.evaluation.predictions_file import write_predictions
+from classify.evaluation.predictions_file import EXACT, FOR_EXCEL, write_predictions
 from classify.launch import launcher
 from classify.launch.device_plan import plan_here
 from classify.modeling.classifier import Classifier
@@ -152,7 +152,7 @@ def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "aut
 
 
 def predict_table(
-    predictor: Predictor, table: Table, texts: TextColumns, out: Path, *, escape_formulas: bool = False
+    predictor: Predictor, table: Table, texts: TextColumns, out: Path, *, for_excel: bool = False
 ) -> list[str]:
     """Write a table that `check_prediction` accepted with its predictions, in file order; return notes for the user.
 
@@ -169,8 +169,8 @@ def predict_table(
             table,
             np.arange(len(table)),
             predictor.task.prediction_columns(),
-            predictor.task.prediction_fields(probabilities),
-            escape_formulas=escape_formulas,
+            predictor.task.prediction_fields(probabilities, FOR_EXCEL if for_excel else EXACT),
+            for_excel=for_excel,
         )
     predictor.world.barrier()
     notes = [f"{table.path} {note}" for note in table.notes]

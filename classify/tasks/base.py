@@ -15,6 +15,7 @@ from classify.data.splits import LabelEncoder
 from classify.errors import InputError
 from classify.evaluation.baseline import Baseline, LinearModel, MajorityBaseline, fit_baseline
 from classify.evaluation.metrics import Scores
+from classify.evaluation.predictions_file import EXACT
 from classify.tasks.class_weights import read_class_weights
 
 if TYPE_CHECKING:
@@ -165,5 +166,5 @@ class Task(LabelEncoder):
         """Return the names of the columns that predictions append to the table."""
 
     @abstractmethod
-    def prediction_fields(self, probabilities: npt.NDArray[np.float64]) -> Iterator[list[str]]:
-        """Yield the cells of those columns, row by row."""
+    def prediction_fields(self, probabilities: npt.NDArray[np.float64], digits: str = EXACT) -> Iterator[list[str]]:
+        """Yield the cells of those columns, row by row, numbers in the format `digits`."""

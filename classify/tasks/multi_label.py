@@ -32,6 +32,7 @@ from classify.evaluation import multi_label_metrics
 from classify.evaluation.baseline import LOGREG, LinearModel, MajorityBaseline
 from classify.evaluation.calibration import binary_scores, fit_scale_and_shift
 from classify.evaluation.metrics import Scores, binary_cross_entropy, sigmoid
+from classify.evaluation.predictions_file import EXACT
 from classify.tasks.base import Array, Loss, Task
 from classify.tasks.class_weights import BALANCED, DeviceWeights, read_class_weights
 from classify.tasks.heads import SEEN_STRENGTH, fit_standardised
@@ -289,11 +290,11 @@ class MultiLabel(Task):
         """Return the columns for the labels, and the probability of each."""
         return ["predicted_labels", *(f"prob_{label}" for label in self.labels)]
 
-    def prediction_fields(self, probabilities: npt.NDArray[np.float64]) -> Iterator[list[str]]:
-        """Yield the cells of each row, numbers with eight digits."""
+    def prediction_fields(self, probabilities: npt.NDArray[np.float64], digits: str = EXACT) -> Iterator[list[str]]:
+        """Yield the cells of each row, numbers in the format `digits`."""
         for row, chosen in zip(probabilities, self.decide(probabilities), strict=True):
             labels = _JOIN.join(self.labels[number] for number in np.flatnonzero(chosen))
-            yield [labels, *(f"{p:.8g}" for p in row)]
+            yield [labels, *(f"{p:{digits}}" for p in row)]
 
 
 @dataclass(frozen=True)

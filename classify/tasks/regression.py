@@ -18,6 +18,7 @@ from classify.decision import Decision
 from classify.errors import InputError
 from classify.evaluation.baseline import RIDGE, LinearModel, MajorityBaseline
 from classify.evaluation.metrics import Scores, correlation_interval, regression_metrics
+from classify.evaluation.predictions_file import EXACT
 from classify.tasks.base import Array, Loss, Task
 from classify.tasks.heads import fit_standardised
 
@@ -200,10 +201,10 @@ class Regression(Task):
         """Return the column for the score."""
         return ["predicted_score"]
 
-    def prediction_fields(self, probabilities: npt.NDArray[np.float64]) -> Iterator[list[str]]:
-        """Yield the score of each row with eight digits."""
+    def prediction_fields(self, probabilities: npt.NDArray[np.float64], digits: str = EXACT) -> Iterator[list[str]]:
+        """Yield the score of each row in the format `digits`."""
         for row in probabilities:
-            yield [f"{row[0]:.8g}"]
+            yield [f"{row[0]:{digits}}"]
 
 
 @dataclass(frozen=True)

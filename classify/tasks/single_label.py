@@ -31,6 +31,7 @@ from classify.decision import Decision
 from classify.evaluation.baseline import LOGREG, LinearModel, MajorityBaseline
 from classify.evaluation.calibration import fit_temperature, probability_scores
 from classify.evaluation.metrics import Scores, class_metrics, classification_metrics, score_classes, softmax
+from classify.evaluation.predictions_file import EXACT
 from classify.tasks.base import Array, Loss, Task
 from classify.tasks.class_weights import BALANCED, DeviceWeights, read_class_weights
 from classify.tasks.heads import SEEN_STRENGTH, fit_standardised
@@ -188,10 +189,10 @@ class SingleLabel(Task):
         """Return the columns for the class, its probability, and the probability of each class."""
         return ["predicted_label", "confidence", *(f"prob_{label}" for label in self.labels)]
 
-    def prediction_fields(self, probabilities: npt.NDArray[np.float64]) -> Iterator[list[str]]:
-        """Yield the cells of each row, numbers with eight digits."""
+    def prediction_fields(self, probabilities: npt.NDArray[np.float64], digits: str = EXACT) -> Iterator[list[str]]:
+        """Yield the cells of each row, numbers in the format `digits`."""
         for row, best in zip(probabilities, self.decide(probabilities).tolist(), strict=True):
-            numbers = [f"{p:.8g}" for p in row]
+            numbers = [f"{p:{digits}}" for p in row]
             yield [self.labels[best], numbers[best], *numbers]
 
 

@@ -25,7 +25,7 @@ from classify.data.splits import Split, Splits
 from classify.evaluation import advice, metrics
 from classify.evaluation.baseline import Baseline, MajorityBaseline, cross_validate_baseline
 from classify.evaluation.calibration import Calibration, Rescaling
-from classify.evaluation.predictions_file import FOLD_COLUMN, write_predictions
+from classify.evaluation.predictions_file import EXACT, FOLD_COLUMN, FOR_EXCEL, write_predictions
 from classify.modeling.result_folder import FORMAT, save_model
 from classify.tasks.base import Task
 from classify.training.callbacks import Evaluate
@@ -258,12 +258,13 @@ def _write_model(results: Results) -> None:
 
 def _write_predictions(results: Results) -> None:
     task, context = results.task, results.context
+    digits = FOR_EXCEL if context.config.training.excel_safe else EXACT
     files: dict[str, tuple[Split, npt.NDArray[np.float32]]] = {
         "predictions.csv": (results.splits.scored, results.logits)
     }
     files |= {file: (results.splits.unlabelled[file], logits) for file, logits in results.unlabelled.items()}
     for name, (split, logits) in files.items():
-        columns, fields = task.prediction_columns(), task.prediction_fields(task.probabilities(logits))
+        columns, fields = task.prediction_columns(), task.prediction_fields(task.probabilities(logits), digits)
         if split is results.splits.train:  # scored by the fold that did not train on the row
             assert results.splits.folds is not None
             columns = [*columns, FOLD_COLUMN]
@@ -275,7 +276,7 @@ def _write_predictions(results: Results) -> None:
             split.rows,
             columns,
             fields,
-            escape_formulas=context.config.training.excel_safe,
+            for_excel=context.config.training.excel_safe,
         )
 
 

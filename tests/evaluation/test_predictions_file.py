@@ -80,7 +80,8 @@ def test_cells_that_look_like_formulas_are_escaped_on_request(tmp_path: Path, te
         csv.writer(file, quoting=csv.QUOTE_ALL).writerows([("text", "note"), (text, "-1.5"), ("two", "+3")])
     table = read_table(str(tmp_path / "in.csv"))
     for escaped in (False, True):
-        write_predictions(tmp_path / "p.csv", table, np.arange(2), ["class"], [[text], ["b"]], escape_formulas=escaped)
+        write_predictions(tmp_path / "p.csv", table, np.arange(2), ["class"], [[text], ["b"]], for_excel=escaped)
+        assert (tmp_path / "p.csv").read_bytes().startswith(b"\xef\xbb\xbf") == escaped
         again = read_table(str(tmp_path / "p.csv"))
         sign = "'" if escaped else ""
         assert again.column("text") == [f"{sign}{text}", "two"]
