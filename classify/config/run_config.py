@@ -88,18 +88,18 @@ class RunConfig:
         )
 
     def choose_folds(self, labelled: int) -> int:
-        """Return the number of folds for a table of `labelled` rows; 0: hold rows back.
+        """Return the number of folds for a table of `labelled` rows; 0: hold rows out.
 
         Without `--folds`, few rows are cross-validated unless something needs validation rows while it trains.
         """
         data, training = self.data, self.training
         if data.folds is not None:
             return data.folds
-        held_back = data.eval_data is not None or data.split_by_time is not None or data.split_like is not None
+        held_out = data.eval_data is not None or data.split_by_time is not None or data.split_like is not None
         validated = training.patience is not None or training.keep != "auto"
         limited = training.max_steps > 0 or training.max_minutes is not None
         epochs = training.num_train_epochs if training.num_train_epochs is not None else not self._trains_on_pairs
-        return 0 if held_back or validated or limited or epochs else choose_folds(labelled)
+        return 0 if held_out or validated or limited or epochs else choose_folds(labelled)
 
     @property
     def _trains_on_pairs(self) -> bool:
@@ -187,7 +187,7 @@ class RunConfig:
         if not data.folds:
             return
         if data.folds == 1:
-            faults.append("--folds 1 leaves no row to train on; give 2 or more, or 0 to hold rows back.")
+            faults.append("--folds 1 leaves no row to train on; give 2 or more, or 0 to hold rows out.")
         if training.max_minutes is not None:
             faults.append(
                 f"--max-minutes plans one training, and --folds {data.folds} makes {data.folds + 1}; drop one of them."

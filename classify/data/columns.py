@@ -178,7 +178,7 @@ class _Search:
             if len(short) == 1 and other == [name for name in free if name not in short]:
                 return _Found((short[0],), "it has more different values than the other column")
         if len(free) == 1 < len(self.stats) and not named and self.stats[free[0]].could_be_text:
-            return _Found((free[0],), "it is the other column")
+            return _Found((free[0],), "the only remaining column")
         if len(texts) == 2:
             why = "two columns hold texts (for pairs of texts give --text-pair-column, too)"
             return self._doubt("text", texts, why)
@@ -208,7 +208,7 @@ class _Search:
         if len(free) == 1 and not self.stats[free[0]].is_text:
             only = self.stats[free[0]]
             if self._is_label(free[0], named=True) or only.distinct < 2:
-                return _Found((free[0],), "it is the other column")
+                return _Found((free[0],), "the only remaining column")
         scores = [name for name in free if self.stats[name].is_score]
         if len(likely) == 1 and not scores:
             return _Found((likely[0],), "the only column whose values repeat, as class labels do")

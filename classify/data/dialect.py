@@ -13,7 +13,7 @@ from typing import Any, AnyStr
 
 csv.field_size_limit((1 << 31) - 1)  # texts longer than the standard library's 128 Ki characters exist
 
-_DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "bar"}
+_DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "pipe"}
 # Characters of names and texts that are no delimiters.
 _WITHIN_NAMES = "\0 \r\n\"'._-?!()[]"
 # A dialect fits where at least this share of a sample's rows has the most frequent width.

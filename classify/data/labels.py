@@ -65,7 +65,7 @@ class ClassNames:
         if not merged:
             return []
         shown = ", ".join(merged[:_SHOWN]) + (f" and {len(merged) - _SHOWN} more" if len(merged) > _SHOWN else "")
-        why = "case, spaces and Unicode form do not separate classes; rows in parentheses"
+        why = "merged, since they differ only in case, spaces or Unicode form; row counts in parentheses"
         return [Decision("labels", shown, why, "--normalize-labels none")]
 
     def notes(self) -> list[str]:

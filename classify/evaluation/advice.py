@@ -15,7 +15,7 @@ _SHOWN = 3
 # Rise of the loss (nats) over the first epoch's that dropout and shuffling can cause.
 _RISE = 0.05
 
-_CALMER = "a lower --learning-rate, more warmup_steps (--config)"
+_CALMER = "a lower --learning-rate, more --warmup-steps"
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def notes(
     loss: TrainingLoss,
     balanced: bool,
 ) -> list[str]:
-    """Return all warnings about the `score` of a split ("test" or "evaluation"); most runs have none.
+    """Return all warnings about the `score` of a split ("test", "validation" or "cross-validated"); none for most runs.
 
     `metric` compares model and baseline; `balanced` is true if the classes were weighted. A model that predicts one
     class for all rows also misses classes and ties with the majority baseline: only the cause is reported.
@@ -58,8 +58,8 @@ def beside_baseline(score: Scores, part: str, baseline: Baseline, metric: str) -
     if interval is None or value < interval[0]:
         return []
     return [
-        f"{score.rows} {part} rows cannot tell the model from the TF-IDF baseline ({display_name(name)} "
-        f"{score[name]:.3f} and {value:.3f}); the simpler model may do as well"
+        f"on {score.rows} {part} rows the model is not clearly better than the TF-IDF baseline ({display_name(name)} "
+        f"{score[name]:.3f} against {value:.3f}); the simpler model may suffice"
     ]
 
 

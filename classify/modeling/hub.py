@@ -162,7 +162,8 @@ def _find_multilingual(name: str) -> ModelFolder | None:
     if path is None:
         return None
     file = quantized_e5.QuantizedFile(path)
-    origin = f"4-bit weights in the installed package {quantized_e5.PACKAGE}, expanded to fp32; not the exact ones"
+    installed = f"4-bit weights in the installed package {quantized_e5.PACKAGE}"
+    origin = f"{installed}, dequantized to fp32; they differ from the original ones"
     return ModelFolder(name, path, origin, file.config, quantized=file)
 
 

@@ -203,7 +203,7 @@ def _start(context: TrainingContext, trainer: Trainer, evaluate: Evaluate, train
     pairs, probe = _init_head(context, trainer, train_log)
     if pairs is not None:
         trainer.contrastive_metrics = dataclasses.asdict(pairs)
-        cut = f" of {planned}, as many as --max-minutes allows" if pairs.steps < planned else ""
+        cut = f" of {planned} (limited by --max-minutes)" if pairs.steps < planned else ""
         output.log(
             f"contrastive: {pairs.steps} steps{cut}, loss {pairs.loss:.4f}, {pairs.rows / pairs.seconds:.0f} rows/s "
             f"({pairs.seconds:.1f} s; --contrastive-steps)"
@@ -221,7 +221,7 @@ def _start(context: TrainingContext, trainer: Trainer, evaluate: Evaluate, train
     trainer.probe_metrics = {**metrics, "seconds": probe.seconds}
     validated = f", validation {format_metrics(metrics)}" if metrics else ""
     output.log(
-        f"head: {context.inputs.task.probe} on the model's output of {probe.rows:,} rows{validated} "
+        f"head: {context.inputs.task.probe} fitted on the features of {probe.rows:,} rows{validated} "
         f"({seconds:.1f} s; --head)"
     )
 

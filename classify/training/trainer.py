@@ -228,8 +228,8 @@ class Trainer:
         """Take one optimizer step at the learning rate that is set.
 
         Returns (this rank's summed loss, summed weight of the step's rows on all ranks, gradient norm). Where memory
-        runs out the same step is tried again with micro-batches of half the size, which changes nothing but dropout's
-        draws.
+        runs out the same step is tried again with micro-batches of half the size, with the same gradient,
+        except for different dropout masks.
         """
         number, rank = self.progress.step + 1, self.world.rank
         while True:
@@ -239,7 +239,7 @@ class Trainer:
             if self.world.distributed:  # the other ranks are waiting in the exchange
                 raise RankError(
                     f"step {number}: rank {rank} is out of memory ({reason}); continue with --resume and "
-                    f"--gradient-accumulation-steps {self._halved(step)}, which changes nothing but dropout's draws; "
+                    f"--gradient-accumulation-steps {self._halved(step)} (same gradient, different dropout masks), "
                     f"or {self._less_memory()}."
                 )
             self.halve_micro_batches(step, reason)
@@ -323,8 +323,8 @@ class Trainer:
     def _less_memory(self) -> str:
         """Name ways to need less memory, where smaller micro-batches do not help or cannot be had."""
         if self.classifier.precision.half is not None:
-            return "take --gradient-checkpointing or a smaller --max-length"
-        return "take --gradient-checkpointing, a smaller --max-length or --precision bf16"
+            return "use --gradient-checkpointing or a smaller --max-length"
+        return "use --gradient-checkpointing, a smaller --max-length or --precision bf16"
 
 
 class _RecentLoss:

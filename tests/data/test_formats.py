@@ -328,7 +328,7 @@ def test_rows_that_span_lines_in_a_csv_that_was_saved_as_one_of_semicolons(tmp_p
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.csv", "text,label\na,x\nb\nc,y\nd,e,f\n", "2 rows with another number of fields skipped (lines 3, 5)"),
+        ("a.csv", "text,label\na,x\nb\nc,y\nd,e,f\n", "2 rows with a different number of fields skipped (lines 3, 5)"),
         (
             "a.jsonl",
             '{"text": "a", "label": "x"}\nb\n{"text": "c", "label": "y"}\n[1]\n',

@@ -115,7 +115,7 @@ def test_the_folder_is_a_stock_one(tmp_path: Path, table: Path, kind: str) -> No
             assert own == pytest.approx(score["score"], abs=1e-5)
     assert resolve_model(str(out)).added_layers == 0
     (guess,) = (one for one in read_json(out / "run.json")["guesses"] if one["what"] == "pooling")
-    assert guess["value"] == "mean of the tokens, by one more layer"
+    assert guess["value"] == "mean over tokens, computed by one added layer"
     assert guess["why"] == "the model was trained with it"
 
 

@@ -447,7 +447,7 @@ def test_the_probe_looks_at_some_rows_of_each_class(
     monkeypatch.setattr(linear_probe, "FEWEST_ROWS", 10)
     monkeypatch.setattr(linear_probe, "ROWS_PER_CLASS", 7)
     train(make_config(model_folder, table, tmp_path / "some", max_steps=1))
-    assert "logistic regression on the model's output of 21 rows" in capsys.readouterr().out
+    assert "logistic regression fitted on the features of 21 rows" in capsys.readouterr().out
 
 
 def test_random_head_has_no_probe(model_folder: Path, table: Path, tmp_path: Path) -> None:
