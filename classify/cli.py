@@ -153,7 +153,10 @@ def _predict(arguments: list[str], program: str) -> int:
     parser.add_argument("--out", metavar="FILE", default="predictions.csv", help="output file (default: %(default)s)")
     parser.add_argument("--text-column", "--text_column", metavar="X", help="text column (default: as in training)")
     parser.add_argument(
-        "--text-pair-column", "--text_pair_column", metavar="X", help="column of the second text of pairs"
+        "--text-pair-column",
+        "--text_pair_column",
+        metavar="X",
+        help="column of the second text, for text pairs (default: as in training)",
     )
     parser.add_argument(
         "--excel-safe",
@@ -161,7 +164,12 @@ def _predict(arguments: list[str], program: str) -> int:
         action="store_true",
         help="prefix cells that look like formulas with ' (CSV injection)",
     )
-    parser.add_argument("--precision", choices=["auto", "fp32", "tf32", "bf16", "fp16"], default="auto")
+    parser.add_argument(
+        "--precision",
+        choices=["auto", "fp32", "tf32", "bf16", "fp16"],
+        default="auto",
+        help="precision of the predictions; auto: fp32 (default: %(default)s)",
+    )
     parser.add_argument("--cpu", "--use-cpu", "--no-cuda", action="store_true", help="use the CPU only")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     options, unknown = parser.parse_known_args(arguments)
@@ -246,7 +254,10 @@ def _devices(arguments: list[str], program: str) -> int:
         "--nproc-per-node", "--nproc_per_node", metavar="N", help="processes per machine; 2,1 if unequal"
     )
     parser.add_argument(
-        "--device", metavar="KIND", default="cuda", help="kind of the planned devices (default: %(default)s)"
+        "--device",
+        metavar="KIND",
+        default="cuda",
+        help="device type of the planned cluster: cuda, npu, xpu, ..., cpu (default: %(default)s)",
     )
     size = str(Recipe.batch_size)
     parser.add_argument("--batch-size", "--batch_size", metavar="N", default=size, help="global batch size")
@@ -272,7 +283,8 @@ def _devices(arguments: list[str], program: str) -> int:
         per_machine = [int(text) for text in counts] * (machines if len(counts) == 1 else 1)
         if len(per_machine) != machines:
             raise InputError(
-                f"--nproc-per-node {options.nproc_per_node} names {len(counts)} machines, --nnodes {machines}."
+                f"--nproc-per-node {options.nproc_per_node} names {len(counts)} machines, --nnodes {machines}. Give "
+                "one count per machine."
             )
         topology, plan = describe.planned_cluster(per_machine, "cpu" if options.cpu else options.device)
     else:

@@ -152,7 +152,10 @@ def _metavar(spec: Field[Any], hint: Any) -> str:
 def _help(spec: Field[Any]) -> str:
     default = spec.default
     text = spec.metadata["help"].replace("%", "%%")
-    return text if default is None or default is False else f"{text} (default: {default})"
+    if default is None or default is False:
+        return text
+    shown = repr(default) if isinstance(default, str) and not default.strip() else default
+    return f"{text} (default: {shown})"
 
 
 def parse_training(argv: Sequence[str], program: str) -> RunConfig:

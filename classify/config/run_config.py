@@ -159,7 +159,7 @@ class RunConfig:
                 f"{training.per_device_train_batch_size} both set the rows of a step; give one of them."
             )
         if training.use_cpu and training.precision in ("fp16", "tf32"):
-            faults.append(f"--precision {training.precision} needs a GPU; take bf16 or fp32, or drop --cpu.")
+            faults.append(f"--precision {training.precision} needs a GPU; use bf16 or fp32, or drop --cpu.")
         if training.opt_level is not None:
             self._combine_level(training.opt_level, faults)
         epochs, flag = training.num_train_epochs, "--epochs 0"
@@ -172,7 +172,7 @@ class RunConfig:
         strategy = training.strategy_spec
         if training.device_memory is not None and not strategy.takes_memory_budget:
             takers = " or ".join(name for name, spec in STRATEGIES.items() if spec.takes_memory_budget)
-            faults.append(f"--device-memory belongs to --strategy {takers}; give both, or none.")
+            faults.append(f"--device-memory works only with --strategy {takers}; add that, or drop --device-memory.")
         if self.model.lora and not strategy.takes_lora:
             faults.append(f"--lora does not support --strategy {training.strategy}; drop one of them.")
         self._combine_folds(faults)

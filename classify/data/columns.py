@@ -308,7 +308,10 @@ def _find_text_column(table: Table, trained_on: str) -> str:
 def require_column(table: Table, name: str, flag: str) -> None:
     """Raise InputError where a further table lacks a column of the first."""
     if name not in table.columns:
-        raise InputError(f"{table.path}: no column {name!r}, which --data has; it has: {_listed(table)}. See {flag}.")
+        raise InputError(
+            f"{table.path}: expected the column {name!r}, as in --data. Got {_listed(table)} instead; rename a column, "
+            f"or choose one that both tables have with {flag}."
+        )
 
 
 def require_named_column(table: Table, name: str | None, flag: str) -> None:

@@ -148,7 +148,7 @@ def name_classes(
     unknown = sorted(set(renamed) - set(class_of.values()) - set(counts)) if given is None or "=" in given else []
     if unknown:
         raise InputError(
-            f"--label-names: {', '.join(map(repr, unknown))} is no label of --data; expected some of "
+            f"--label-names: not a label in --data: {', '.join(map(repr, unknown))}; expected some of "
             f"{', '.join(map(repr, sorted(set(class_of.values()))[:10]))}."
         )
     new: dict[str, str] = {}
@@ -218,8 +218,8 @@ def find_labels(
         )
     if max(counts.values()) < 2:
         raise InputError(
-            f"{table.path}: expected at least 2 rows for some class. Got {rows} rows with as many different values "
-            f"in column {label_column!r} instead; name another column with --label-column."
+            f"{table.path}: expected classes that occur in at least 2 rows. Got {rows} rows with {rows} different "
+            f"values in column {label_column!r} instead; name another column with --label-column."
         )
     return sorted(names, key=label_order)
 

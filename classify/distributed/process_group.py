@@ -94,7 +94,7 @@ def _import_backend(plan: DevicePlan) -> None:
         if module is not None:
             importlib.import_module(module)
     except ImportError as error:
-        hint = "take an image that has it, or give --ddp-backend nccl" if plan.backend == "smddp" else "install it"
+        hint = "use an image that has it, or give --ddp-backend nccl" if plan.backend == "smddp" else "install it"
         raise DeviceError(f"backend {plan.backend}: {module} cannot be imported ({error}); {hint}.") from None
 
 

@@ -97,8 +97,8 @@ class Task(ABC):
         name = config.metric_for_best_model
         if name is not None and name not in self.selection:
             raise InputError(
-                f"--metric-for-best-model must be one of {', '.join(self.selection)} for labels of this kind. Got "
-                f"{name!r} instead."
+                f"--metric-for-best-model must be one of {', '.join(self.selection)} for this task (see the line "
+                f"task:). Got {name!r} instead."
             )
         read_class_weights(config.class_weights, self.labels)
 

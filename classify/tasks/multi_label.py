@@ -104,8 +104,8 @@ class MultiLabel(Task):
             )
         if 2 * len(names) > len(tables.train):
             raise InputError(
-                f"{path}: expected labels of several rows in column {column!r}. Got {len(names)} different "
-                f"ones in {len(tables.train)} rows instead; name another column with --label-column"
+                f"{path}: expected labels that occur in several rows in column {column!r}. Got {len(names)} different "
+                f"labels in {len(tables.train)} rows instead; name another column with --label-column"
                 f"{', or give --task single' if config.task == 'auto' else ''}."
             )
         return cls(sorted(names, key=label_order), classes, separator)

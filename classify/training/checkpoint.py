@@ -111,8 +111,8 @@ def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
             problems.append(str(error))
     if problems:
         raise CheckpointError(
-            f"{folder}: no checkpoint can be trusted: {'; '.join(problems)}. Restore one from a copy, or start afresh "
-            "with --overwrite-output-dir."
+            f"{folder}: no checkpoint is valid: {'; '.join(problems)}. Restore one from a backup, or start over with "
+            "--overwrite-output-dir."
         )
     return None, []
 

@@ -244,8 +244,8 @@ def _check_disk(config: RunConfig, splits: Splits, model: ModelFolder, output_di
         has += f" beside {memory_estimate.size_words(room - free)} in the folder"
     if model_bytes + predictions > room and not output_dir.resume:  # of which only a part may be left to do
         raise InputError(
-            f"{has}, and the model takes {memory_estimate.size_words(model_bytes + predictions)}. Free some, or give "
-            "an --output-dir on another disk."
+            f"{has}, and the model takes {memory_estimate.size_words(model_bytes + predictions)}. Free some "
+            "space, or give an --output-dir on another disk."
         )
     if most + predictions > room:
         return (

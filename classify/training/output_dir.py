@@ -56,7 +56,9 @@ def plan_output_dir(config: RunConfig) -> OutputDirPlan:
         checkpoint = wanted if wanted.parent.name == CHECKPOINTS else None
         wanted = run_folder(str(wanted))
         if named is not None and named.resolve() != wanted.resolve():
-            raise InputError(f"--resume {resume} and --output-dir {named} name two runs; give one of them.")
+            raise InputError(
+                f"--resume {resume} and --output-dir {named} name different folders; give only one of them."
+            )
         named = wanted
     elif resume and named is None:
         earlier = [path for _, path in _numbered(stem)]
@@ -137,7 +139,7 @@ def _check_disposable(folder: Path, inputs: Sequence[str | None]) -> None:
         )
     inside = [name for name in inputs if name and Path(name).resolve().is_relative_to(folder.resolve())]
     if inside:
-        raise InputError(f"--overwrite-output-dir: {folder} holds {inside[0]}, which is to be read. Move it first.")
+        raise InputError(f"--overwrite-output-dir: {folder} contains {inside[0]}, an input of this run; move it first.")
 
 
 def _numbered(stem: str) -> list[tuple[int, Path]]:
@@ -191,8 +193,8 @@ class FolderLock:
             holder = "another process"
         hint = f", or delete {self._path} if that process is gone" if by_existence else ""
         return (
-            f"--output-dir {self._path.parent}: a run is going on in this folder ({holder}). Wait for its end, or give "
-            f"another --output-dir{hint}."
+            f"--output-dir {self._path.parent}: another run is using this folder ({holder}). Wait until it ends, or "
+            f"give another --output-dir{hint}."
         )
 
     @property

@@ -48,7 +48,7 @@ def _newest(output: Output) -> Checkpoint | None:
     else:
         saved, problems = checkpoint.newest(output.checkpoints)
         for problem in problems:
-            output.log(f"note: a newer checkpoint is passed over: {problem}")
+            output.log(f"note: a newer checkpoint is skipped, since it is not valid: {problem}")
     if saved is None:
         return None
     progress = _read_progress(saved)
@@ -56,7 +56,10 @@ def _newest(output: Output) -> Checkpoint | None:
         try:
             checkpoint.load(output.checkpoints / checkpoint.name_of(int(progress.best["step"])))
         except CheckpointError as error:
-            output.log(f"note: the best epoch so far is searched anew, its weights cannot be trusted: {error}")
+            output.log(
+                "note: the checkpoint of the best epoch so far is not valid, so later epochs compete without it: "
+                f"{error}"
+            )
             progress.clear_best()
     return Checkpoint(saved.path, {**saved.state, "progress": vars(progress)})
 
@@ -90,7 +93,7 @@ def require_same_run(
         now.pop("model")  # may be named otherwise from another working directory
     if "texts" not in before:
         now.pop("texts")
-        output.log("note: an earlier version wrote the checkpoint; whether the tables are the same cannot be compared")
+        output.log("note: an earlier version wrote the checkpoint; it cannot be checked that the tables are the same")
     changed = [
         f"{key} was {before.get(key)!r} and is {now[key]!r}"
         if key != "texts"  # whose hashes are no use in a message
@@ -152,13 +155,13 @@ def _log_changes(output: Output, config: RunConfig, saved: Checkpoint) -> None:
 
 
 def load_weights_of(output: Output, strategy: Strategy, step: int) -> bool:
-    """Load the weights of an earlier step; return False where they cannot be trusted any more. A collective."""
+    """Load the weights of an earlier step; return False where their checkpoint is not valid. A collective."""
     world, tensors = output.world, None
     if world.is_main:
         try:
             tensors = checkpoint.load(output.checkpoints / checkpoint.name_of(step)).model_tensors()
         except CheckpointError as error:
-            output.log(f"note: the weights of step {step} cannot be trusted, so the last ones are kept: {error}")
+            output.log(f"note: the checkpoint of step {step} is not valid, so the last weights are kept: {error}")
     if not world.broadcast(tensors is not None):
         return False
     strategy.load_weights(world.broadcast_tensors(tensors))

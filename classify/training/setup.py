@@ -239,8 +239,8 @@ def _require_enough_rows(inputs: RunInputs, world: World) -> None:
     train, devices = inputs.splits.train, world.world_size * world.replicas
     if len(train) < devices:
         raise InputError(
-            f"{train.table.path}: {len(train)} training rows are fewer than the {devices} devices that are to share "
-            "them; start fewer processes."
+            f"{train.table.path}: {len(train)} training rows cannot be split over {devices} devices; start fewer "
+            "processes."
         )
 
 

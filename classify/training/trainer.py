@@ -249,8 +249,8 @@ class Trainer:
             # AdamW has changed some weights, or made some of its moments: the step can neither be undone nor repeated.
             who = f"rank {rank} is " if self.world.distributed else ""
             raise RankError(
-                f"step {number}: {who}out of memory in the optimizer's step ({reason}), which keeps two numbers for "
-                "each weight that is trained; continue with --resume where more memory is free, or start anew with "
+                f"step {number}: {who}out of memory in the optimizer step ({reason}), where AdamW allocates two "
+                "moments per trained weight; continue with --resume where more memory is free, or start anew with "
                 "--lora, --freeze-layers or a smaller --model."
             )
         self.world.flush()
@@ -353,7 +353,7 @@ class _RecentLoss:
         self._loss, self._weight = None, 0.0
         if not math.isfinite(mean):
             raise ClassifyError(
-                f"step {progress.step}: the loss is {mean}; training has diverged. Lower --learning-rate, or take "
+                f"step {progress.step}: the loss is {mean}; training has diverged. Lower --learning-rate, or use "
                 "another --precision."
             )
         return mean

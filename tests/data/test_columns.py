@@ -206,7 +206,7 @@ def test_what_classes_are_called(
 
 def test_a_name_for_no_label_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("text,label\n" + "".join(f"text {i},{i % 2}\n" for i in range(20)))
-    for given, fault in (("2=two", "'2' is no label of --data"), ("0", "must be pairs such as")):
+    for given, fault in (("2=two", "not a label in --data: '2'"), ("0", "must be pairs such as")):
         with pytest.raises(InputError, match=fault):
             load(DataConfig(data=str(tmp_path / "data.csv"), label_names=given))
 

@@ -272,7 +272,9 @@ def test_a_folder_with_a_file_for_each_part(tmp_path: Path) -> None:
     assert tables.test is not None
     assert [len(table) for table in (tables.train, tables.eval, tables.test)] == [12, 3, 2]
     (tmp_path / "train.jsonl").write_text("{}")
-    with pytest.raises(InputError, match=r"--data: .* has several files to train on \(.*train\.csv, .*train\.jsonl\)"):
+    with pytest.raises(
+        InputError, match=r"--data: .* has several files for one split \(.*train\.csv, .*train\.jsonl\)"
+    ):
         read_tables(DataConfig(data=str(tmp_path)))
 
 

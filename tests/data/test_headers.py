@@ -146,7 +146,8 @@ def test_a_field_of_many_lines_is_noted(tmp_path: Path) -> None:
     letter = "\n".join(f"line {number}" for number in range(12))
     table = read(tmp_path, f'text,label\n{lines(",", [("hello", "a")])}"{letter}",b\nyes,b\n')
     assert table.column("text")[1] == letter
-    assert table.notes == ('line 3: a field in quotes spans 12 lines; if its quote is text, double it ("")',)
+    note = 'line 3: a quoted field spans 12 lines; if the quote character is part of the text, double it ("")'
+    assert table.notes == (note,)
 
 
 def test_fasttext(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_a_loss_that_does_not_fall(first: float, last: float, epochs: float, par
         return
     assert part in lines[0]
     assert "--learning-rate" in lines[0]
-    assert "warmup_steps" in lines[0]
+    assert "--warmup-steps" in lines[0]
 
 
 def summary(result: metrics.Scores, targets: list[int], rival: float | None = None, last: float = 0.1) -> list[str]:

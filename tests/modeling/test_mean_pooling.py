@@ -97,7 +97,9 @@ def test_asked_for_where_no_file_speaks_of_it(tmp_path: Path) -> None:
     bert, albert = (tiny.make_model(tmp_path / kind, kind) for kind in ("bert", "albert"))
     assert resolve_model(str(bert)).added_layers == 0
     assert resolve_model(str(bert), pooling="mean").added_layers == 1
-    with pytest.raises(InputError, match=r"pooling: mean is for bert, .*Got albert; leave it at auto"):
+    with pytest.raises(
+        InputError, match=r"--pooling mean supports bert, .*Got the architecture albert .* instead; drop --pooling"
+    ):
         resolve_model(str(albert), pooling="mean")
 
 

@@ -166,7 +166,7 @@ def test_blocks_are_expanded_as_they_were_packed(tmp_path: Path) -> None:
     [
         (lambda path: path.write_bytes(b"PK" + path.read_bytes()[2:]), "first bytes are b'PK"),
         (lambda path: path.write_bytes(path.read_bytes()[:-1]), "does not fit into"),
-        (lambda path: path.write_bytes(path.read_bytes()[:90]), "it ends behind 90 bytes"),
+        (lambda path: path.write_bytes(path.read_bytes()[:90]), "it ends after 90 bytes"),
         (lambda path: path.write_bytes(b""), "not a complete file"),
         (lambda path: write(path, small_tensors(), block=16), "its sizes are"),
         (lambda path: write(path, small_tensors(), version=2), "first bytes"),

@@ -226,7 +226,7 @@ def test_too_little_room_is_told_before_torch_is_loaded(
     assert done.stdout == "False\n"
     assert re.fullmatch(
         rf"error: {small_disk}/out: the disk of {small_disk} has (98|99|100) kB free, and the model takes \d+ kB\. "
-        r"Free some, or give an --output-dir on another disk\.\n",
+        r"Free some space, or give an --output-dir on another disk\.\n",
         done.stderr,
     )
     assert not (small_disk / "out").exists()

@@ -232,7 +232,7 @@ def test_if_none_can_be_trusted_the_exit_is_3(
     shutil.copytree(uninterrupted, tmp_path / "out")
     for path in (tmp_path / "out" / "checkpoints").iterdir():
         harm(path, "flip")
-    with pytest.raises(CheckpointError, match="no checkpoint can be trusted"):
+    with pytest.raises(CheckpointError, match="no checkpoint is valid"):
         newest(tmp_path / "out" / "checkpoints")
     done = command(
         "classify", "train", "--data", str(table), "--model", str(model_folder), "--output-dir", "out",
@@ -360,7 +360,7 @@ def test_a_lost_best_epoch_is_searched_anew(
     harm(kept[0], "flip")
     shutil.copytree(out, tmp_path / "killed")
     run.train(config(EPOCHS + 1))
-    assert "the best epoch so far is searched anew" in capsys.readouterr().out
+    assert "the checkpoint of the best epoch so far is not valid" in capsys.readouterr().out
     assert read_json(out / "metrics.json")["best_epoch"] == EPOCHS + 1
     check_weights_of_the_last_epoch(out)
     # The same where nothing is left to train: a process that was killed while it wrote its last files.

@@ -132,7 +132,7 @@ def test_transformers_loads_the_folder_with_the_same_probabilities(finished: Pat
 @pytest.mark.parametrize(
     ("file", "content", "part"),
     [
-        ("model.safetensors", b"\x00\x01", "model.safetensors is no safetensors file, or was cut off; copy"),
+        ("model.safetensors", b"\x00\x01", "model.safetensors is not a safetensors file, or is truncated; copy"),
         ("classify.json", b"{}", "must be of format 1. Got one without 'max_length' instead"),
         ("classify.json", b'{"format": 2, "text_column": "a", "max_length": 9, "temperature": 1}', "Got format 2"),
     ],

@@ -146,7 +146,7 @@ class _Columns:
         for field in schema:
             if "run_end_encoded" in str(field.type) or "list_view" in str(field.type):
                 raise InputError(
-                    f"{path}: column {field.name!r} is {field.type}, which is not read here; save a plain one."
+                    f"{path}: column {field.name!r} is {field.type}, which is not supported; save it as a plain column."
                 )
         self._path, self._digest, self._given = path, digest, schema.names
         names, self._remark = unique_names(schema.names)

@@ -283,5 +283,5 @@ def _reason(error: Exception) -> str:
 
 
 def _kind(value: Any) -> str:
-    names = {list: "a list", dict: "an object", str: "a text", bool: "true or false", type(None): "null"}
+    names = {list: "a list", dict: "an object", str: "a string", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")
