@@ -72,7 +72,7 @@ def _tell(error: BaseException, debug: bool) -> int:
             return error.exit_code
         return _fail(str(error), error.exit_code, debug, everywhere=error.everywhere)
     if isinstance(error, BrokenPipeError):
-        # The reader of the output has ended, e.g. `| head`; that is no error.
+        # The reader of the output has ended, e.g. `| head`; that is not an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     if isinstance(error, ModuleNotFoundError):

@@ -95,7 +95,7 @@ def find_class_names(tables: InputTables, count: Callable[[Table, str], Mapping[
         counts.update(count(table, column))
     normalize = config.normalize_labels == "auto"
     unlabelled = set()
-    # A label of the test table alone is no class, but may be another spelling of one.
+    # A label of the test table alone is not a class, but may be another spelling of one.
     tested = {} if test is None or not test.has(column) else count(test, column)
     counts.update(dict.fromkeys(tested, 0))
     if config.unlabelled_value is not None:

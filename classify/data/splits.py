@@ -104,7 +104,7 @@ class Splits:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Hash of what a run learns from and is scored on: texts, targets and class names of each split."""
+        """Return a hash of what a run learns from and is scored on: texts, targets and class names of each split."""
         digest = hashlib.sha256("\0".join(self.labels).encode())
         for split in (self.train, self.validation, self.test):
             if split is not None:

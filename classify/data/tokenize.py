@@ -36,7 +36,7 @@ _IDS, _OFFSETS = "ids.bin", "offsets.npy"
 class Template:
     """The special tokens of a row: `prefix` text `suffix`, or `prefix` text `middle` text `suffix` for pairs.
 
-    `types` are the token types of both parts where the model has any: prefix, first text and the tokens behind it that
+    `types` are the token types of both parts where the model has any: prefix, first text and the tokens after it that
     the tokenizer counts to it (`middle_types`), then the rest.
     """
 
@@ -136,17 +136,17 @@ class Tokens:
         place = starts
         between = (template.middle, template.suffix) if self.second is not None else (template.suffix,)
         place = _write_tokens(ids, place, template.prefix)
-        for segment, count, behind in zip(self.segments, counts, between, strict=True):
+        for segment, count, following in zip(self.segments, counts, between, strict=True):
             place = _write_texts(ids, place, segment, rows, count)
-            place = _write_tokens(ids, place, behind)
+            place = _write_tokens(ids, place, following)
         return Collated(ids, lengths, self._types(lengths, counts))
 
     def _types(self, lengths: Ids, counts: list[Ids]) -> Ids | None:
         first, second = self.template.types
         if self.second is None or first == second:
             return None
-        behind = sum(kind == first for kind in self.template.middle_types)
-        sizes = len(self.template.prefix) + counts[0] + behind
+        following = sum(kind == first for kind in self.template.middle_types)
+        sizes = len(self.template.prefix) + counts[0] + following
         return np.repeat(np.tile([first, second], len(lengths)), np.stack([sizes, lengths - sizes], axis=1).ravel())
 
 
@@ -165,14 +165,14 @@ def _truncate_pair(first: Ids, second: Ids, room: int) -> list[Ids]:
 
 
 def _write_tokens(ids: Ids, place: Ids, tokens: Sequence[int]) -> Ids:
-    """Write the same tokens at a place of each row; return the places behind them."""
+    """Write the same tokens at a place of each row; return the places after them."""
     for i, token in enumerate(tokens):
         ids[place + i] = token
     return place + len(tokens)
 
 
 def _write_texts(ids: Ids, place: Ids, segment: Segment, rows: Ids, counts: Ids) -> Ids:
-    """Write the first `counts` tokens of each row's text; return the places behind them."""
+    """Write the first `counts` tokens of each row's text; return the places after them."""
     within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
     ids[np.repeat(place, counts) + within] = segment.ids[np.repeat(segment.offsets[rows], counts) + within]
     return place + counts

@@ -86,7 +86,7 @@ def read_launch(environment: Mapping[str, str], local_rank: int = -1) -> Launch:
 
 
 def whole_number(environment: Mapping[str, str], name: str, default: int) -> int:
-    """Return a variable, or the default if it is not set. Raises DeviceError if it is no whole number."""
+    """Return a variable, or the default if it is not set. Raises DeviceError if it is not a whole number."""
     text = environment.get(name)
     if text is None:
         return default

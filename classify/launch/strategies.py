@@ -67,5 +67,5 @@ STRATEGIES = {
 
 
 def default_strategy(*, launched: bool, devices: int) -> str:
-    """Resolve "auto": DDP behind a launcher, else DataParallel on several `devices` of one process."""
+    """Resolve "auto": DDP under a launcher, else DataParallel on several `devices` of one process."""
     return "ddp" if launched else "dp" if devices > 1 else "none"

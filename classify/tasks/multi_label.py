@@ -321,7 +321,7 @@ class BinaryCrossEntropy:
 def _labels_of(
     cell: str, separator: str | None, table: Table, column: str, numbers: npt.NDArray[np.int64], place: int
 ) -> list[str]:
-    """Return the labels of a cell. Raises InputError where it is no list."""
+    """Return the labels of a cell. Raises InputError where it is not a list."""
     try:
         return split_cell(cell, separator)
     except ValueError:

@@ -38,7 +38,7 @@ class Checkpoint:
 
     @property
     def step(self) -> int:
-        """Optimizer steps done when it was written."""
+        """Return the optimizer steps done when it was written."""
         return int(self.state["step"])
 
     def model_tensors(self) -> dict[str, torch.Tensor]:
@@ -67,7 +67,7 @@ def save(
     """Write `folder`/step-<8 digits> from tensors by name; then remove checkpoints that `keep` leaves out.
 
     `keep` receives the steps of all checkpoints, ascending, and returns those to keep; the new one always stays.
-    Raises OSError where the disk does not take it, with nothing half-made left behind.
+    Raises OSError where the disk does not take it, with nothing half-written left.
     """
     folder.mkdir(parents=True, exist_ok=True)
     final = folder / name_of(step)

@@ -72,7 +72,7 @@ class Results:
 
     @functools.cached_property
     def baseline(self) -> Baseline | None:
-        """Return the baseline's scores, fitted when first read, behind the saved model; None if it cannot be fitted."""
+        """Return the baseline's scores, fitted when first read: after the model is saved. None if it cannot be."""
         return _fit_baseline(self.context, self.task)
 
 

@@ -33,7 +33,7 @@ from classify.training.output_dir import OutputDirPlan, nearest_existing, plan_o
 from classify.training.tracking import choose_trackers
 
 _SHOWN = 5
-# Of a number in predictions.csv, with the comma behind it.
+# Of a number in predictions.csv, with the comma after it.
 _BYTES_PER_SCORE = 12
 
 

@@ -129,7 +129,7 @@ def _check_is_run(folder: Path) -> None:
 
 
 def _check_disposable(folder: Path, inputs: Sequence[str | None]) -> None:
-    """Emptying a folder is for earlier runs alone: never for a folder of other things, or one that is to be read."""
+    """Raise InputError unless the folder is an earlier run's and holds no input of this run."""
     if not folder.is_dir() or not any(_entries(folder)):
         return
     if not (folder / "run.json").exists():
@@ -143,7 +143,7 @@ def _check_disposable(folder: Path, inputs: Sequence[str | None]) -> None:
 
 
 def _numbered(stem: str) -> list[tuple[int, Path]]:
-    """Existing folders runs/<stem>-<n>, by n."""
+    """List the existing folders runs/<stem>-<n>, by n."""
     base = Path("runs")
     if not base.is_dir():
         return []

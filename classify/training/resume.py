@@ -74,12 +74,12 @@ def _read_progress(saved: Checkpoint) -> Progress:
     except (TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(
             f"{saved.path}: another version of this program wrote its state.json ({type(error).__name__}: {error}). "
-            "Resume with that version (run.json names it), or start afresh with --overwrite-output-dir."
+            "Resume with that version (run.json names it), or start over with --overwrite-output-dir."
         ) from None
     return progress
 
 
-# Settings of a run's start, which a checkpoint lies behind.
+# Settings that only matter before the first checkpoint.
 SETTINGS_OF_THE_START = ("preset", "head", "contrastive_steps")
 
 
@@ -96,7 +96,7 @@ def require_same_run(
         output.log("note: an earlier version wrote the checkpoint; it cannot be checked that the tables are the same")
     changed = [
         f"{key} was {before.get(key)!r} and is {now[key]!r}"
-        if key != "texts"  # whose hashes are no use in a message
+        if key != "texts"  # whose hashes would not help in a message
         else "the texts, their labels or the rows chosen from them (--max-train-samples, --seed) differ"
         for key in now
         if before.get(key) != now[key]

@@ -58,7 +58,7 @@ class RunRecord:
 
     @contextlib.contextmanager
     def kept(self, output: Output) -> Iterator[Self]:
-        """Write the status "interrupted" inside, since a killed process cannot; "failed" behind an error."""
+        """Write the status "interrupted" inside, since a killed process cannot; "failed" after an error."""
         with output.world.sync_errors(), output.writing("run.json"):
             if output.is_writer:
                 self.write("interrupted")

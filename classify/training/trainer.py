@@ -142,7 +142,7 @@ class Trainer:
         self.probe_metrics, self.contrastive_metrics = saved.state["probe"], saved.state.get("contrastive")
 
     def stop(self) -> None:
-        """Leave `fit` behind this step. Every rank calls it at the same one."""
+        """Make this step the last one of `fit`. Every rank calls it at the same step."""
         self._stop_requested = True
 
     def fit(
@@ -153,7 +153,7 @@ class Trainer:
         stop_requested: Callable[[], bool] = lambda: False,
         time_limit_reached: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Train to the end, calling each callback behind each step; see `steps`. A collective."""
+        """Train to the end, calling each callback after each step; see `steps`. A collective."""
         for event in self.steps(end, stop_requested=stop_requested, time_limit_reached=time_limit_reached):
             for callback in callbacks:
                 callback.on_step_end(self, event)
@@ -363,7 +363,7 @@ def _check_vocabulary(saved: Checkpoint, before: torch.Tensor | None, now: torch
     """Compare the ids of compact tables, without which their rows mean nothing. Raises CheckpointError."""
     if before is None or not torch.equal(before.cpu(), now):
         raise CheckpointError(
-            f"{saved.path}: its embedding table is of other tokens than these tables hold; start afresh with "
+            f"{saved.path}: its embedding table has different tokens from these tables; start over with "
             "--overwrite-output-dir."
         )
 

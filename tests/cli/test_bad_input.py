@@ -96,7 +96,7 @@ def test_what_is_read_is_not_emptied(person: Person) -> None:
     assert "old contains old/my.csv, an input of this run" in person.fails("--data", "old/my.csv", *words)
     done = person.types("--data", "my.csv", "--model", "old", *words)
     assert done.returncode == 2
-    assert "old holds old, which is to be read" in done.stderr
+    assert "old contains old, an input of this run" in done.stderr
     assert (old / "my.csv").exists()
 
 

@@ -132,7 +132,7 @@ def test_missing_files_name_their_neighbours(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "texts",
     [['"Foo" said', "he"], ['""Foo"" said', "he"], ['"Foo" said', 'he said "Bar"'], ["'", '"']],
-    ids=["behind a quote", "doubled", "balanced", "alone"],
+    ids=["after a quote", "doubled", "balanced", "alone"],
 )
 def test_quotes_that_are_text_stay(tmp_path: Path, texts: list[str]) -> None:
     """Far into a file, where no sample shows them."""

@@ -140,7 +140,7 @@ def test_the_flag_of_old_launchers_alone(table: Path, model_folder: Path, tmp_pa
 def test_a_script_that_trains_twice(
     python: Callable[..., Any], table: Path, model_folder: Path, tmp_path: Path
 ) -> None:
-    """One configuration, two seeds, behind torchrun: two folders, whole on every rank when `train` returns.
+    """One configuration, two seeds, under torchrun: two folders, whole on every rank when `train` returns.
 
     The processes meet anew each time, to predict too.
     """

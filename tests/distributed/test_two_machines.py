@@ -200,7 +200,7 @@ def test_resuming_needs_the_checkpoint_on_the_first_machine_only(
         )
     outputs = _finished(processes, 0)
     assert "resuming from step-00000002" in outputs[0]
-    # Not the same bits: behind torchrun a process alone on its machine takes more threads than before.
+    # Not the same bits: under torchrun a process alone on its machine takes more threads than before.
     assert difference(tmp_path / "out", tmp_path / "whole") <= 1e-6
     assert list(hidden.iterdir()) == []
 

@@ -351,7 +351,7 @@ def test_patience_ends_a_run_that_gets_no_better(
 def test_a_better_epoch_that_may_be_chance_is_not_kept(
     model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], keep: str
 ) -> None:
-    """The same run: on 30 evaluation rows 0.46 and 0.34 are no two standard errors apart."""
+    """The same run: on 30 evaluation rows 0.46 and 0.34 are not two standard errors apart."""
     out = train(make_config(model_folder, table, tmp_path / "out", **{**worse_in_the_end(tmp_path), "keep": keep}))
     found = read_json(out / "metrics.json")
     assert found["best_epoch"] == EPOCHS

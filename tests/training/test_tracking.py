@@ -134,7 +134,7 @@ def test_another_tracker_through_accelerate(table: Path, model_folder: Path, tmp
     ],
 )
 def test_a_tracker_that_fails(table: Path, model_folder: Path, tmp_path: Path, line: str, code: int, told: str) -> None:
-    """It cannot be used from the start, or its server is gone later, which is no reason to end a training."""
+    """It cannot be used from the start, or its server is gone later, which is not a reason to end a training."""
     packages = install(tmp_path, DVCLIVE.replace(line, 'raise OSError("no server")'))
     done = run(tmp_path, *words(table, model_folder, "--report-to", "dvclive"), PYTHONPATH=packages)
     assert done.returncode == code, done.stderr

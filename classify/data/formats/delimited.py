@@ -182,7 +182,7 @@ class _Text:
         if dialect.quote is None:
             return False
         quote, ends = dialect.quote.encode(), (dialect.delimiter.encode(), b"\n", b"\r")
-        # An empty field of quotes with text behind it.
+        # An empty field of quotes with text after it.
         empty = rb"[%b\r\n]%b%b[^%b%b\r\n]" % (re.escape(ends[0]), quote, quote, quote, re.escape(ends[0]))
         for piece in self.pieces():
             if quote not in piece:
@@ -245,7 +245,7 @@ def _check_dialect(text: _Text, dialect: Dialect, sample: str) -> tuple[Dialect,
     Bare quotes can swallow whole rows and leave equally wide ones behind. So where rows span lines, the dialect in
     which quotes are text is taken if all lines are equally wide in it: those of a row that really spans several are
     not. Many texts hold commas, so there the lines inside must end in other rows' classes, too. A name in quotes in
-    the header shows that quotes are no text.
+    the header shows that quotes are not text.
     """
     survey = _survey(text, dialect)
     bare = Dialect(dialect.delimiter, quote=None)
