@@ -60,10 +60,10 @@ def _run(arguments: list[str], program: str) -> int:
     except (Exception, KeyboardInterrupt) as error:
         if interrupts.was_interrupted(error):
             return _fail("interrupted", 128 + signal.SIGINT, debug)
-        return _tell(error, debug)
+        return _print_error(error, debug)
 
 
-def _tell(error: BaseException, debug: bool) -> int:
+def _print_error(error: BaseException, debug: bool) -> int:
     """Print an error's message and return its exit code."""
     if isinstance(error, ClassifyError):
         if error.reported:
@@ -82,7 +82,7 @@ def _tell(error: BaseException, debug: bool) -> int:
         where = f"{error.filename}: " if error.filename else ""
         code = 1 if disk_refusal(error) is None else InputError.exit_code
         return _fail(f"{where}{error.strerror or error}", code, debug, everywhere=False)
-    _let_first_error_speak(error)
+    _wait_for_peer_error(error)
     line = " ".join(str(error).split())[:300]
     return _fail(f"internal error: {type(error).__name__}: {line} (--debug shows where)", 1, debug, everywhere=False)
 
@@ -316,12 +316,12 @@ def _fail(message: str, code: int, debug: bool, everywhere: bool = True) -> int:
 
 def print_error_early(error: Exception) -> None:
     """Print an error before the other machines receive it, which may take long."""
-    _tell(error, debug=False)
+    _print_error(error, debug=False)
     if isinstance(error, ClassifyError):
         error.reported = True
 
 
-def _let_first_error_speak(error: BaseException) -> None:
+def _wait_for_peer_error(error: BaseException) -> None:
     """Wait for the launcher to end this process where a lost peer caused the error: the peer prints the cause.
 
     --nproc gives a rank time to print its error before it ends the others.

@@ -72,7 +72,7 @@ class RunConfig:
             raise InputError(*faults)
         return config
 
-    def validated(self) -> RunConfig:
+    def validate(self) -> RunConfig:
         """Return the settings with each value converted to its field's type. Raises InputError with all faults."""
         others = {name: getattr(self, name) for name in ("debug", "plan", "sources", "ignored")}
         values = {name: getattr(getattr(self, part), name) for name, (part, _) in FIELDS.items()}

@@ -123,7 +123,11 @@ def inspect_splits(splits: Splits, listed: int = _SHOWN) -> Report:
     """
     table, targets = splits.train.table, splits.targets
     columns = {**dict.fromkeys(splits.texts.named, "text"), **dict.fromkeys(splits.label_columns, "label")}
-    why = {guess.value: guess.why for guess in splits.decisions if guess.what in ("text column", "label column")}
+    why = {
+        decision.value: decision.why
+        for decision in splits.decisions
+        if decision.what in ("text column", "label column")
+    }
     roles = dict.fromkeys(table.columns, "not used")
     roles |= {name: f"{what}: {why[name]}" if name in why else what for name, what in columns.items()}
     copies = table.text_hashes(splits.text_column)

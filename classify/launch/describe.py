@@ -171,7 +171,7 @@ def words(topology: Sequence[Entry], plan: DevicePlan, each_node: bool = False) 
     whole = "together they hold one model" if plan.spec.splits_weights else "every process ends with the same weights"
     return (
         f"{world} processes on {machines} machine{'s' if machines > 1 else ''} train together "
-        f"({plan.spec.name_for_people} over {plan.backend}). The rank counts processes over all machines, the local "
+        f"({plan.spec.display_name} over {plan.backend}). The rank counts processes over all machines, the local "
         f"rank on one machine, where {use}. The rows of a step are divided by token count, none is repeated, and "
         f"{whole}. "
         + (

@@ -116,10 +116,13 @@ class Task(ABC):
         """Return the loss for training on these targets."""
 
     @abstractmethod
-    def fit_head(self, features: npt.NDArray[np.float32], targets: Array, *, seen: bool) -> tuple[Array, Array]:
+    def fit_head(
+        self, features: npt.NDArray[np.float32], targets: Array, *, encoder_trained: bool
+    ) -> tuple[Array, Array]:
         """Fit an output layer on features (rows, width); return weights (outputs, width) and biases (outputs,).
 
-        `seen`: the encoder was trained on these targets, so cross-validation on its features would be too confident.
+        `encoder_trained`: the encoder was trained on these targets, so cross-validation on its features would be too
+        confident.
         """
 
     def grow_head(

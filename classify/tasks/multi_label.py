@@ -178,9 +178,11 @@ class MultiLabel(Task):
             weights = np.clip((len(targets) - counts) / np.maximum(counts, 1), 1.0, _MOST_WEIGHT).astype(np.float32)
         return BinaryCrossEntropy(config.label_smoothing_factor, weights, FOCUS if config.loss == "focal" else 0.0)
 
-    def fit_head(self, features: npt.NDArray[np.float32], targets: Array, *, seen: bool) -> tuple[Array, Array]:
+    def fit_head(
+        self, features: npt.NDArray[np.float32], targets: Array, *, encoder_trained: bool
+    ) -> tuple[Array, Array]:
         """Fit one logistic regression per label, all with one C."""
-        return _fit_heads(features, targets, SEEN_STRENGTH if seen else None)
+        return _fit_heads(features, targets, SEEN_STRENGTH if encoder_trained else None)
 
     def grow_head(
         self, features: npt.NDArray[np.float32], targets: Array, head: tuple[Array, Array], new: Array

@@ -73,11 +73,11 @@ def save(
     final = folder / name_of(step)
     remove_temporaries(folder)
 
-    def make_way() -> None:
+    def remove_existing() -> None:
         if final.exists():  # a run that went back to an older checkpoint and came here again
             _remove(final)
 
-    with atomic_path(final, make_way) as temporary:
+    with atomic_path(final, remove_existing) as temporary:
         temporary.mkdir()
         save_file(weights, temporary / "model.safetensors")
         save_file(optimizer, temporary / "optimizer.safetensors")
@@ -98,13 +98,13 @@ def _remove(path: Path) -> None:
     shutil.rmtree(removed, ignore_errors=True)
 
 
-def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+def find_newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     """Return the newest checkpoint that verifies, and a line for each newer one that does not.
 
     None where there is no finished checkpoint at all. Raises CheckpointError where there are some and none verifies.
     """
     problems: list[str] = []
-    for path in reversed(finished(folder)):
+    for path in reversed(list_finished(folder)):
         try:
             return load(path), problems
         except CheckpointError as error:
@@ -117,7 +117,7 @@ def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     return None, []
 
 
-def finished(folder: Path) -> list[Path]:
+def list_finished(folder: Path) -> list[Path]:
     """Return the checkpoints that were written to their end, oldest first, without verifying them."""
     return [path for _, path in _entries(folder) if (path / MANIFEST).exists()]
 

@@ -64,7 +64,7 @@ class RunInputs:
 
 def check(config: RunConfig) -> RunInputs:
     """Validate arguments, environment, tables, model name and output folder. Raises InputError with the faults."""
-    config = config.validated()
+    config = config.validate()
     check_start(config.training)
     return check_inputs(config)
 

@@ -62,7 +62,7 @@ class Output:
             reason = disk_refusal(error)
             if reason is None:
                 raise
-            kept = [f"{CHECKPOINTS}/{path.name}" for path in checkpoint.finished(self.checkpoints)]
+            kept = [f"{CHECKPOINTS}/{path.name}" for path in checkpoint.list_finished(self.checkpoints)]
             raise DiskError(
                 f"{self.folder}: {what} could not be written: {reason}. Kept: {', '.join(kept) or 'nothing yet'}. Fix "
                 f"that (free some space, for example) and continue with --resume {shlex.quote(str(self.folder))}."

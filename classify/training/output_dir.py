@@ -50,16 +50,16 @@ def plan_output_dir(config: RunConfig) -> OutputDirPlan:
     named = Path(training.output_dir) if training.output_dir is not None else None
     checkpoint = None
     if isinstance(resume, str):
-        wanted = Path(resume)
-        if launcher.checks_folders() and not wanted.is_dir():
+        requested_dir = Path(resume)
+        if launcher.checks_folders() and not requested_dir.is_dir():
             raise InputError(f"--resume {resume}: no such folder. Expected a run's folder, or a checkpoint in it.")
-        checkpoint = wanted if wanted.parent.name == CHECKPOINTS else None
-        wanted = run_folder(str(wanted))
-        if named is not None and named.resolve() != wanted.resolve():
+        checkpoint = requested_dir if requested_dir.parent.name == CHECKPOINTS else None
+        requested_dir = run_folder(str(requested_dir))
+        if named is not None and named.resolve() != requested_dir.resolve():
             raise InputError(
                 f"--resume {resume} and --output-dir {named} name different folders; give only one of them."
             )
-        named = wanted
+        named = requested_dir
     elif resume and named is None:
         earlier = [path for _, path in _numbered(stem)]
         named = earlier[-1] if earlier else None

@@ -46,7 +46,7 @@ def _newest(output: Output) -> Checkpoint | None:
     if named is not None:
         saved = checkpoint.load(named)
     else:
-        saved, problems = checkpoint.newest(output.checkpoints)
+        saved, problems = checkpoint.find_newest(output.checkpoints)
         for problem in problems:
             output.log(f"note: a newer checkpoint is skipped, since it is not valid: {problem}")
     if saved is None:

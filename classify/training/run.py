@@ -106,7 +106,7 @@ def _run(context: TrainingContext) -> Path:
     batches = trainer.batches
     if output.resumes and resume.is_finished(output, context.config, saved, _planned_end(context, batches)):
         return output.folder
-    with _record(context, batches).kept(output) as record, contextlib.ExitStack() as opened:
+    with _record(context, batches).track_status(output) as record, contextlib.ExitStack() as opened:
         out_of_fold = None
         if context.splits.folds is not None:
             out_of_fold = cross_validate(context, functools.partial(_train_fold, context, record))
@@ -239,7 +239,7 @@ def _init_head(
             data,
             context.inputs.task,
             is_final=trainer.end == 0,
-            seen=pairs is not None,
+            encoder_trained=pairs is not None,
             new=context.inputs.new_labels,
         )
     return pairs, probe

@@ -20,7 +20,7 @@ import torch
 
 from classify.data import sampler
 from classify.data.tokenize import TrainingSet
-from classify.distributed.batch_norm import counted, statistics_kept
+from classify.distributed.batch_norm import count_inputs, statistics_kept
 from classify.distributed.memory import attempt, release_cache
 from classify.errors import CheckpointError, ClassifyError, RankError
 from classify.modeling.classifier import Classifier
@@ -285,7 +285,7 @@ class Trainer:
             own = targets[np.concatenate(pieces)]
             padded = self.loss.pad_targets(own, self.classifier.padded_rows(len(own)))
             last = number == len(micro_batches) - 1
-            with strategy.accumulate(last), counted(strategy.module, weight > 0):
+            with strategy.accumulate(last), count_inputs(strategy.module, weight > 0):
                 loss = self.loss.loss_sum(strategy.forward(batches), send(torch.from_numpy(padded), world.device))
                 strategy.backward(loss * (scale * weight), last)
                 total += weight * loss.detach()

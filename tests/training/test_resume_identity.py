@@ -57,7 +57,7 @@ def test_other_settings_are_refused(
 
 @pytest.mark.parametrize("file", ["state.json", "model.safetensors", "optimizer.safetensors"])
 def test_each_file_of_a_checkpoint_is_verified(finished: Path, tmp_path: Path, file: str) -> None:
-    source = checkpoint.finished(finished / "checkpoints")[-1]
+    source = checkpoint.list_finished(finished / "checkpoints")[-1]
     shutil.copytree(source, tmp_path / source.name)
     content = bytearray((tmp_path / source.name / file).read_bytes())
     content[-20] ^= 1

@@ -262,7 +262,7 @@ def test_values_become_what_their_field_holds(model_folder: Path, table: Path, t
     config = make_config(model_folder, table, tmp_path / "out")
     config = config.replace(data=Path(table))
     config = config.replace(num_train_epochs="1")
-    config = config.validated()
+    config = config.validate()
     assert (config.data.data, config.training.num_train_epochs) == (str(table), 1.0)
 
 
