@@ -1,4 +1,4 @@
-"""Start the head from a linear probe: a logistic regression on the frozen model's output, set as the output layer.
+"""Start the head from a linear probe: a logistic regression on the frozen encoder's features, set as output layer.
 
 Fine-tuning from a random head spends its first hundreds of steps on finding the classes while it shakes the
 encoder. A linear probe finds them in one pass, and fine-tuning begins where it ends (Kumar et al., 2022,

@@ -250,7 +250,7 @@ class Trainer:
             who = f"rank {rank} is " if self.world.distributed else ""
             raise RankError(
                 f"step {number}: {who}out of memory in the optimizer step ({reason}), where AdamW allocates two "
-                "moments per trained weight; continue with --resume where more memory is free, or start anew with "
+                "moments per trained weight; continue with --resume where more memory is free, or start over with "
                 "--lora, --freeze-layers or a smaller --model."
             )
         self.world.flush()

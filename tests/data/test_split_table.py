@@ -410,7 +410,7 @@ def test_a_test_table_whose_labels_are_withheld_is_predicted(tmp_path: Path, val
 def test_a_test_table_without_labels(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", [(f"text {i}", i % 2) for i in range(40)])
     test = write(tmp_path / "test.csv", [(i, f"new {i}") for i in range(7)], "id,text")
-    with pytest.raises(InputError, match=r"test\.csv: no column 'label'"):
+    with pytest.raises(InputError, match=r"test\.csv: expected the column 'label', as in --data"):
         load(path, test_data=str(test))
     splits = load(path, test_data=str(test), predict_unlabelled=True)
     assert {file: len(part) for file, part in splits.unlabelled.items()} == {"unlabelled_test.csv": 7}
@@ -586,7 +586,7 @@ def test_a_test_table_with_few_labels_is_said_with_what_to_do(tmp_path: Path) ->
         ([(f"text {i}", "ab"[i % 2], "2024-01-01") for i in range(30)], {"split_by_time": "day"}, "several times"),
         ([(f"text {i}", "ab"[i % 2], ("nan", "7")[i % 2]) for i in range(30)], {"split_by_time": "day"}, "'nan'"),
         ([(f"text {i}", "ab"[i % 2], 0) for i in range(30)], {"label_names": "a=x,a=y"}, "names a label twice"),
-        ([(f"text {i}", "ab"[i % 2], 0) for i in range(30)], {"eval_labels": "l.txt"}, "--eval-labels names labels"),
+        ([(f"text {i}", "ab"[i % 2], 0) for i in range(30)], {"eval_labels": "l.txt"}, "--eval-labels: there are no"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_said(tmp_path: Path, rows: list[Any], options: dict[str, Any], said: str) -> None:

@@ -364,7 +364,7 @@ def run_distributed_test(
 def finish(ranks: Sequence[Process], timeout: float, codes: Sequence[int]) -> list[str]:
     """Wait for all ranks, and leave none behind; returns each one's output, stderr after stdout.
 
-    One that ends with another code than expected leaves the others little time. Raises AssertionError for it.
+    One that ends with an unexpected code leaves the others little time. Raises AssertionError for it.
     """
     deadline = time.monotonic() + timeout
     try:

@@ -102,7 +102,7 @@ def test_outside_of_the_training_loop(words: list[str], tmp_path: Path, where: s
         command = ["--resume", "out"]
     done = run(tmp_path, "run_classify.py", *command)
     assert done.returncode == 0, done.stderr
-    assert ("starting afresh" in done.stdout) == (where.endswith("init_head_from_probe"))
+    assert ("starting from the beginning" in done.stdout) == (where.endswith("init_head_from_probe"))
     assert read_json(out / "run.json")["status"] == "finished"
     assert {path.name for path in out.iterdir()} == FILES - {"tensorboard"}
 
