@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 TRAINING = Path(__file__).resolve().parent / "training.py"
-# Test rows: what scoring costs is the same for all contestants and is no part of rows/s.
+# Test rows: what scoring costs is the same for all contestants and is not part of rows/s.
 SETS = {
     "sst2": ["train.tsv", "dev.tsv", "--rows", "6000"],
     "sst2-short": ["train.tsv", "dev.tsv", "--rows", "2000", "--epochs", "3"],

@@ -60,10 +60,10 @@ def _run(arguments: list[str], program: str) -> int:
     except (Exception, KeyboardInterrupt) as error:
         if interrupts.was_interrupted(error):
             return _fail("interrupted", 128 + signal.SIGINT, debug)
-        return _tell(error, debug)
+        return _print_error(error, debug)
 
 
-def _tell(error: BaseException, debug: bool) -> int:
+def _print_error(error: BaseException, debug: bool) -> int:
     """Print an error's message and return its exit code."""
     if isinstance(error, ClassifyError):
         if error.reported:
@@ -72,7 +72,7 @@ def _tell(error: BaseException, debug: bool) -> int:
             return error.exit_code
         return _fail(str(error), error.exit_code, debug, everywhere=error.everywhere)
     if isinstance(error, BrokenPipeError):
-        # The reader of the output has ended, e.g. `| head`; that is no error.
+        # The reader of the output has ended, e.g. `| head`; that is not an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     if isinstance(error, ModuleNotFoundError):
@@ -82,7 +82,7 @@ def _tell(error: BaseException, debug: bool) -> int:
         where = f"{error.filename}: " if error.filename else ""
         code = 1 if disk_refusal(error) is None else InputError.exit_code
         return _fail(f"{where}{error.strerror or error}", code, debug, everywhere=False)
-    _let_first_error_speak(error)
+    _wait_for_peer_error(error)
     line = " ".join(str(error).split())[:300]
     return _fail(f"internal error: {type(error).__name__}: {line} (--debug shows where)", 1, debug, everywhere=False)
 
@@ -153,7 +153,10 @@ def _predict(arguments: list[str], program: str) -> int:
     parser.add_argument("--out", metavar="FILE", default="predictions.csv", help="output file (default: %(default)s)")
     parser.add_argument("--text-column", "--text_column", metavar="X", help="text column (default: as in training)")
     parser.add_argument(
-        "--text-pair-column", "--text_pair_column", metavar="X", help="column of the second text of pairs"
+        "--text-pair-column",
+        "--text_pair_column",
+        metavar="X",
+        help="column of the second text, for text pairs (default: as in training)",
     )
     parser.add_argument(
         "--excel-safe",
@@ -161,7 +164,12 @@ def _predict(arguments: list[str], program: str) -> int:
         action="store_true",
         help="for Excel: a byte-order mark, four digits, and ' before cells that look like formulas (CSV injection)",
     )
-    parser.add_argument("--precision", choices=["auto", "fp32", "tf32", "bf16", "fp16"], default="auto")
+    parser.add_argument(
+        "--precision",
+        choices=["auto", "fp32", "tf32", "bf16", "fp16"],
+        default="auto",
+        help="precision of the predictions; auto: fp32 (default: %(default)s)",
+    )
     parser.add_argument("--cpu", "--use-cpu", "--no-cuda", action="store_true", help="use the CPU only")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     options, unknown = parser.parse_known_args(arguments)
@@ -246,7 +254,10 @@ def _devices(arguments: list[str], program: str) -> int:
         "--nproc-per-node", "--nproc_per_node", metavar="N", help="processes per machine; 2,1 if unequal"
     )
     parser.add_argument(
-        "--device", metavar="KIND", default="cuda", help="kind of the planned devices (default: %(default)s)"
+        "--device",
+        metavar="KIND",
+        default="cuda",
+        help="device type of the planned cluster: cuda, npu, xpu, ..., cpu (default: %(default)s)",
     )
     size = str(Recipe.batch_size)
     parser.add_argument("--batch-size", "--batch_size", metavar="N", default=size, help="global batch size")
@@ -272,7 +283,8 @@ def _devices(arguments: list[str], program: str) -> int:
         per_machine = [int(text) for text in counts] * (machines if len(counts) == 1 else 1)
         if len(per_machine) != machines:
             raise InputError(
-                f"--nproc-per-node {options.nproc_per_node} names {len(counts)} machines, --nnodes {machines}."
+                f"--nproc-per-node {options.nproc_per_node} names {len(counts)} machines, --nnodes {machines}. Give "
+                "one count per machine."
             )
         topology, plan = describe.planned_cluster(per_machine, "cpu" if options.cpu else options.device)
     else:
@@ -304,12 +316,12 @@ def _fail(message: str, code: int, debug: bool, everywhere: bool = True) -> int:
 
 def print_error_early(error: Exception) -> None:
     """Print an error before the other machines receive it, which may take long."""
-    _tell(error, debug=False)
+    _print_error(error, debug=False)
     if isinstance(error, ClassifyError):
         error.reported = True
 
 
-def _let_first_error_speak(error: BaseException) -> None:
+def _wait_for_peer_error(error: BaseException) -> None:
     """Wait for the launcher to end this process where a lost peer caused the error: the peer prints the cause.
 
     --nproc gives a rank time to print its error before it ends the others.

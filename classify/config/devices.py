@@ -27,8 +27,8 @@ class DeviceConfig:
     )
     opt_level: Literal["O0", "O1", "O2", "O3"] | None = option(
         None,
-        "Apex's names: O0 fp32, O1 autocast, O2 half weights with fp32 master weights and norms, O3 half throughout; "
-        "half is fp16, on CPUs bf16",
+        "Apex's names: O0 fp32, O1 autocast, O2 half weights with fp32 master weights and norms, O3 half precision "
+        "throughout; half is fp16, or bf16 on CPUs and with --precision bf16",
         "--opt-level",
         "--fp16-opt-level",
         learning=True,
@@ -39,8 +39,8 @@ class DeviceConfig:
     )
     strategy: Literal["auto", "none", "dp", "ddp", "fsdp", "model"] = option(
         "auto",
-        "DataParallel (dp), DistributedDataParallel (ddp), sharded weights (fsdp), or one process with the layers "
-        "spread over devices, memory and disk (model)",
+        "none: one device; dp: DataParallel; ddp: DistributedDataParallel; fsdp: sharded weights; model: one process, "
+        "layers spread over devices, memory and disk; auto: dp or none without a launcher, else ddp",
         "--strategy",
         learning=True,
     )

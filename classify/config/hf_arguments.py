@@ -50,19 +50,19 @@ _USUAL: dict[str, tuple[str, ...]] = {
 
 _UPLOAD = "train first, then upload the output folder: hf upload NAME OUTPUT_DIR"
 _EVALUATES = "a run evaluates after each epoch; --save-steps adds checkpoints between"
-_TABLES = "give tables of this machine: --data, --eval-data, --test-data"
-_ADAMW = "the optimizer is AdamW; drop it"
-_SPLITS = "name the column that says the split of each row: --split-column"
+_TABLES = "name the data set with --data: --data stanfordnlp/imdb, or with its configuration --data nyu-mll/glue:mrpc"
+_ADAMW = "the optimizer is AdamW; remove this flag"
+_SPLITS = "name the column with the split of each row: --split-column"
 _FSDP = "--strategy fsdp shards weights, gradients and optimizer state over the processes"
 _NAME = "a run is named after its folder; give --output-dir"
 _TRACKER = "trackers read their own environment variables; set it there"
-_LAYOUT = "give --strategy and --sync-batch-norm for how devices work together"
+_LAYOUT = "use --strategy and --sync-batch-norm instead"
 REFUSED: dict[str, str] = {
     "adafactor": _ADAMW,
     "cache_dir": "set HF_HUB_CACHE to the folder for downloaded models",
     "config_name": "a model's folder holds its config; give that folder with --model",
-    "data_seed": "--seed draws the order of the rows, too",
-    "dataloader_drop_last": "each row is trained on once an epoch, in a smaller last batch; drop it",
+    "data_seed": "use --seed, which also seeds the order of the rows",
+    "dataloader_drop_last": "the last, smaller batch of an epoch is always trained on; remove this flag",
     "dataset_config_name": _TABLES,
     "debug": "not a setting; give the flag --debug",
     "dataset_name": _TABLES,
@@ -72,13 +72,13 @@ REFUSED: dict[str, str] = {
     "eval_strategy": _EVALUATES,
     "evaluation_strategy": _EVALUATES,
     "fsdp": _FSDP,
-    "full_determinism": "the same command on the same CPUs gives the same bits; drop it",
+    "full_determinism": "the same command on the same CPUs gives the same bits; remove this flag",
     "hub_model_id": _UPLOAD,
-    "logging_dir": "TensorBoard's files lie in the output folder, under tensorboard; drop it",
+    "logging_dir": "TensorBoard's files lie in the output folder, under tensorboard; remove this flag",
     "lr_scheduler_kwargs": "the schedules take no arguments; give --lr-scheduler-type and --warmup-steps",
-    "max_eval_samples": "every row of a table is scored; give fewer with --eval-data",
-    "max_predict_samples": "every row of a table is scored; give fewer with --test-data",
-    "metric_name": "metrics.json has the usual scores of each task; drop it",
+    "max_eval_samples": "every row of a table is scored; give a smaller table with --eval-data",
+    "max_predict_samples": "every row of a table is scored; give a smaller table with --test-data",
+    "metric_name": "metrics.json has the usual scores of each task; remove this flag",
     "model_revision": "download it (hf download NAME --revision REVISION --local-dir DIR) and give --model DIR",
     "neftune_noise_alpha": "no noise is added to embeddings; give --dropout",
     "optim": _ADAMW,
@@ -95,14 +95,15 @@ REFUSED: dict[str, str] = {
     "test_split_name": _SPLITS,
     "token": "set HF_TOKEN, or run hf auth login",
     "tokenizer_name": "a model's folder holds its tokenizer; give that folder with --model",
-    "tpu_num_cores": "start one process per core: torchrun --nproc-per-node N",
+    "tpu_num_cores": "a TPU trains in one process here: set PJRT_DEVICE=TPU, start with python alone, and remove this "
+    "flag",
     "trackio_bucket_id": _TRACKER,
     "trackio_space_id": _TRACKER,
     "trackio_static_space_id": _TRACKER,
     "train_split_name": _SPLITS,
-    "trust_remote_code": "code of a model's repository is never run; take a model that transformers implements",
+    "trust_remote_code": "code from a model repository is never run; use a model that transformers implements",
     "use_auth_token": "set HF_TOKEN, or run hf auth login",
-    "use_mps_device": "an Apple GPU is used where there is one; drop it",
+    "use_mps_device": "an Apple GPU is used automatically; remove this flag",
     "validation_split_name": _SPLITS,
 }
 

@@ -41,11 +41,14 @@ class OutputConfig:
     )
     save_dtype: Literal["float32", "bfloat16", "float16"] = option(
         "float32",
-        "dtype of the saved weights; half of the size, and the change in probabilities is measured and printed",
+        "dtype of the saved weights; the 16-bit types halve the file, and the resulting change in probabilities is "
+        "printed",
         "--save-dtype",
         learning=True,
     )
-    save_total_limit: int = option(2, "checkpoints to keep, with the best", "--save-total-limit", check=at_least(1))
+    save_total_limit: int = option(
+        2, "number of checkpoints to keep, including the best", "--save-total-limit", check=at_least(1)
+    )
     logging_steps: int = option(10, "steps between lines of train_log.jsonl", "--logging-steps", check=above(0))
     report_to: str = option(
         "auto", "tensorboard, wandb, mlflow, ...; none; auto: tensorboard if installed", "--report-to"

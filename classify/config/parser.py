@@ -83,8 +83,8 @@ def training_parser(program: str, *, full_help: bool = True) -> Parser:
         usage=f"{program} --data FILE [flags]",
         description="Fine-tune a BERT classifier on your own table of texts and labels.",
         epilog=("" if full_help else "--help-all lists every flag. ")
-        + "The flags of run_glue.py, run_classification.py and TrainingArguments mean what they mean there; - and _ "
-        "are the same in all flags.",
+        + "Flags of run_glue.py, run_classification.py and TrainingArguments keep their meaning, except "
+        "--gradient-accumulation-steps, which splits --batch-size; - and _ are interchangeable in flags.",
         argument_default=argparse.SUPPRESS,
     )
     for title, kind in GROUPS.items():
@@ -152,7 +152,10 @@ def _metavar(spec: Field[Any], hint: Any) -> str:
 def _help(spec: Field[Any]) -> str:
     default = spec.default
     text = spec.metadata["help"].replace("%", "%%")
-    return text if default is None or default is False else f"{text} (default: {default})"
+    if default is None or default is False:
+        return text
+    shown = repr(default) if isinstance(default, str) and not default.strip() else default
+    return f"{text} (default: {shown})"
 
 
 def parse_training(argv: Sequence[str], program: str) -> RunConfig:

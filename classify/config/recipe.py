@@ -15,7 +15,7 @@ _WIDE, _LORA = 512, 10
 # Rows below which contrastive steps come first, and their number; rows below which they replace epochs.
 _ROWS_FOR_PAIRS, _CONTRASTIVE_STEPS = 4_000, 100
 FEW_ROWS = 300
-# Folds of cross-validation where nothing is held back; fewer where all of them would take over a minute on two cores.
+# Folds of cross-validation where no rows are held out; fewer where all of them would take over a minute on two cores.
 FOLDS, FEWER_FOLDS, _MULTIPLICATIONS = 5, 3, 2e12
 # Maximum rows and tokens of a contrastive step.
 CONTRASTIVE_ROWS, CONTRASTIVE_TOKENS = 32, 8_192
@@ -67,7 +67,7 @@ def choose(
 
 
 def choose_folds(labelled: int) -> int:
-    """Return the number of folds for a table of `labelled` rows; 0: hold rows back."""
+    """Return the number of folds for a table of `labelled` rows; 0: hold rows out."""
     return FOLDS if labelled < FEW_ROWS else 0
 
 

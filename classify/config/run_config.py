@@ -70,7 +70,7 @@ class RunConfig:
             raise InputError(*faults)
         return config
 
-    def validated(self) -> RunConfig:
+    def validate(self) -> RunConfig:
         """Return the settings with each value converted to its field's type. Raises InputError with all faults."""
         others = {name: getattr(self, name) for name in ("plan", "sources", "ignored")}
         values = {name: getattr(getattr(self, part), name) for name, (part, _) in FIELDS.items()}
@@ -86,18 +86,18 @@ class RunConfig:
         )
 
     def choose_folds(self, labelled: int) -> int:
-        """Return the number of folds for a table of `labelled` rows; 0: hold rows back.
+        """Return the number of folds for a table of `labelled` rows; 0: hold rows out.
 
         Without `--folds`, few rows are cross-validated unless something needs validation rows while it trains.
         """
         data, training = self.data, self.training
         if data.folds is not None:
             return data.folds
-        held_back = data.eval_data is not None or data.split_by_time is not None or data.split_like is not None
+        held_out = data.eval_data is not None or data.split_by_time is not None or data.split_like is not None
         validated = training.patience is not None or training.keep != "auto"
         limited = training.max_steps > 0 or training.max_minutes is not None
         epochs = training.num_train_epochs if training.num_train_epochs is not None else not self._trains_on_pairs
-        return 0 if held_back or validated or limited or epochs else choose_folds(labelled)
+        return 0 if held_out or validated or limited or epochs else choose_folds(labelled)
 
     @property
     def _trains_on_pairs(self) -> bool:
@@ -157,7 +157,7 @@ class RunConfig:
                 f"{training.per_device_train_batch_size} both set the rows of a step; give one of them."
             )
         if training.use_cpu and training.precision in ("fp16", "tf32"):
-            faults.append(f"--precision {training.precision} needs a GPU; take bf16 or fp32, or drop --cpu.")
+            faults.append(f"--precision {training.precision} needs a GPU; use bf16 or fp32, or drop --cpu.")
         if training.opt_level is not None:
             self._combine_level(training.opt_level, faults)
         epochs, flag = training.num_train_epochs, "--epochs 0"
@@ -170,7 +170,7 @@ class RunConfig:
         strategy = training.strategy_spec
         if training.device_memory is not None and not strategy.takes_memory_budget:
             takers = " or ".join(name for name, spec in STRATEGIES.items() if spec.takes_memory_budget)
-            faults.append(f"--device-memory belongs to --strategy {takers}; give both, or none.")
+            faults.append(f"--device-memory works only with --strategy {takers}; add that, or drop --device-memory.")
         if self.model.lora and not strategy.takes_lora:
             faults.append(f"--lora does not support --strategy {training.strategy}; drop one of them.")
         self._combine_folds(faults)
@@ -185,7 +185,7 @@ class RunConfig:
         if not data.folds:
             return
         if data.folds == 1:
-            faults.append("--folds 1 leaves no row to train on; give 2 or more, or 0 to hold rows back.")
+            faults.append("--folds 1 leaves no row to train on; give 2 or more, or 0 to hold rows out.")
         if training.max_minutes is not None:
             faults.append(
                 f"--max-minutes plans one training, and --folds {data.folds} makes {data.folds + 1}; drop one of them."

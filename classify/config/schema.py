@@ -67,7 +67,7 @@ class DataConfig:
         metavar="COLUMN",
     )
     text_column_delimiter: str = option(
-        " ", "between the texts of several --text-column", "--text-column-delimiter", metavar="TEXT"
+        " ", "separator that joins the texts of several --text-column", "--text-column-delimiter", metavar="TEXT"
     )
     label_column: str | None = option(
         None,
@@ -78,8 +78,8 @@ class DataConfig:
     )
     task: Literal["auto", "single", "multi", "regression"] = option(
         "auto",
-        "single: each label value is a class; multi: any number of labels per row; regression: labels are scores "
-        "(default: by the content of the label column)",
+        "auto: by the content of the label column; single: each label value is a class; multi: any number of labels "
+        "per row; regression: labels are scores",
         "--task",
     )
     encoding: str | None = option(None, "encoding of the tables, e.g. gb18030 (default: auto-detected)", "--encoding")
@@ -89,7 +89,7 @@ class DataConfig:
     )
     language: str | None = option(
         None,
-        "language of the texts (ISO 639, e.g. en, de, zh), by which the default model is chosen (default: detected)",
+        "language of the texts (ISO 639, e.g. en, de, zh); selects the default model (default: auto-detected)",
         "--language",
         metavar="CODE",
     )
@@ -107,17 +107,17 @@ class DataConfig:
     )
     split_by_time: str | None = option(
         None,
-        "date column: the newest rows are the test split, those before them the validation split",
+        "date column: the newest rows are the test split, the next newest the validation split",
         "--split-by-time",
         metavar="COLUMN",
     )
     split_like: str | None = option(
-        None, "output folder of an earlier run: its rows keep their split", "--split-like", metavar="DIR"
+        None, "output folder of an earlier run, whose rows keep their split or fold", "--split-like", metavar="DIR"
     )
     folds: int | None = option(
         None,
-        "cross-validation folds; the model trains on all rows (default: 5 or 3 below 300 rows if no epochs are "
-        "trained); 0: hold out validation and test rows",
+        "cross-validation folds, after which all rows train the final model; 0: hold out validation and test rows "
+        "(default: below 300 labelled rows 5, or 3 if 5 are slow, unless epochs are trained; else 0)",
         "--folds",
         check=between(0, 101),
     )
@@ -182,13 +182,13 @@ class ModelConfig:
     )
     head: Literal["auto", "probe", "random", "keep"] = option(
         "auto",
-        "initial weights of the classifier layer: a linear model fitted on the model's output (probe), random, or "
-        "those of the run whose folder is --model (keep); auto: keep where its labels fit, else probe",
+        "initial classification head; probe: a linear model fitted on the encoder's features; random; keep: the head "
+        "of the run whose folder is --model; auto: keep if its labels fit, else probe",
         "--head",
     )
     pooling: Literal["auto", "first", "mean"] = option(
         "auto",
-        "classifier input: the first token, or the mean over tokens with one more layer; auto: the mean if the model "
+        "classifier input: the first token, or the mean over tokens by one added layer; auto: the mean if the model "
         "was trained with it",
         "--pooling",
     )
@@ -200,7 +200,7 @@ class ModelConfig:
     )
     kernels: Literal["auto", "off"] = option(
         "auto",
-        "off: torch's operations instead of this program's faster kernels",
+        "auto: use this program's faster kernels where they apply; off: use torch's operations only",
         "--kernels",
         learning=True,
         switch=("auto", "off"),
@@ -310,7 +310,7 @@ class TrainingConfig(OutputConfig, DeviceConfig):
     )
     label_texts: Literal["auto", "none"] = option(
         "auto",
-        "auto: below 300 rows the labels' names are training texts, too, if they are words",
+        "auto: below 300 labelled rows, add the label names as training texts if they are words; none: do not",
         "--label-texts",
         learning=True,
     )
@@ -322,13 +322,17 @@ class TrainingConfig(OutputConfig, DeviceConfig):
     adam_epsilon: float = option(1e-8, "AdamW's epsilon", "--adam-epsilon", check=above(0), learning=True)
     layerwise_lr_decay: float = option(
         1.0,
-        "factor on the learning rate from each layer to the one below it",
+        "learning-rate factor of each layer relative to the layer above",
         "--layerwise-lr-decay",
         check=between(0, 1, include_high=True),
         learning=True,
     )
     label_smoothing_factor: float = option(
-        0.0, "share of a target spread over all classes", "--label-smoothing-factor", check=between(0, 1), learning=True
+        0.0,
+        "label smoothing: share of each target that is spread over all classes",
+        "--label-smoothing-factor",
+        check=between(0, 1),
+        learning=True,
     )
     class_weights: str = option(
         "none",
@@ -339,7 +343,7 @@ class TrainingConfig(OutputConfig, DeviceConfig):
     )
     loss: Literal["cross_entropy", "focal"] = option(
         "cross_entropy",
-        "focal: rows that are right with confidence count less (Lin et al., 2017, gamma 2)",
+        "focal: down-weight rows that are predicted correctly with high confidence (Lin et al., 2017, gamma 2)",
         "--loss",
         learning=True,
     )

@@ -47,7 +47,7 @@ def find_zip_member(path: str, file: Path, suffixes: Container[str], check_growt
                 if kind.startswith(f"{_OPEN_DOCUMENT}spreadsheet"):
                     return ""
                 if kind.startswith(_OPEN_DOCUMENT):
-                    raise InputError(f"{path}: an OpenDocument file that is no spreadsheet; save a table as .ods.")
+                    raise InputError(f"{path}: an OpenDocument file, but not a spreadsheet; save the table as .ods.")
             refuse_unread_archive(path, names)
             member = _only_table(path, iter(names), suffixes)
             if archive.getinfo(member).flag_bits & 1:
@@ -103,7 +103,10 @@ def _only_table(path: str, names: Iterator[str], suffixes: Container[str]) -> st
     if len(tables) == 1:
         return tables[0]
     got = f"several ({_list(tables)})" if tables else f"none ({_list(files) or 'it is empty'})"
-    raise InputError(f"{path}: expected one table in the archive. Got {got}; unpack it, and name one or the folder.")
+    raise InputError(
+        f"{path}: expected one table in the archive. Got {got} instead; unpack it, and give one of its files or the "
+        "folder."
+    )
 
 
 def _list(names: list[str]) -> str:

@@ -45,7 +45,7 @@ def why_not_trusted() -> str | None:
     except OSError as error:
         return error.strerror
     if not stat.S_ISDIR(status.st_mode):
-        return "it is no folder, or a link to one"
+        return "it is not a folder, or it is a symbolic link"
     if status.st_uid != os.geteuid():
         return f"it belongs to another user ({status.st_uid})"
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):

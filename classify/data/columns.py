@@ -49,9 +49,9 @@ def find_columns(
     the candidates where there is doubt.
     """
     faults: list[str] = []
-    fields = _several(table, text_column, "--text-column", faults)
-    labels = _several(table, label_column, "--label-column", faults)
-    pair = _named(table, pair_column, "--text-pair-column", faults)
+    fields = _parse_columns(table, text_column, "--text-column", faults)
+    labels = _parse_columns(table, label_column, "--label-column", faults)
+    pair = _check_column(table, pair_column, "--text-pair-column", faults)
     taken: dict[str, str] = {}
     flags = [("--text-column", fields), ("--text-pair-column", [pair] if pair else []), ("--label-column", labels)]
     for flag, names in flags:
@@ -178,7 +178,7 @@ class _Search:
             if len(short) == 1 and other == [name for name in free if name not in short]:
                 return _Found((short[0],), "it has more different values than the other column")
         if len(free) == 1 < len(self.stats) and not named and self.stats[free[0]].could_be_text:
-            return _Found((free[0],), "it is the other column")
+            return _Found((free[0],), "the only remaining column")
         if len(texts) == 2:
             why = "two columns hold texts (for pairs of texts give --text-pair-column, too)"
             return self._doubt("text", texts, why)
@@ -208,7 +208,7 @@ class _Search:
         if len(free) == 1 and not self.stats[free[0]].is_text:
             only = self.stats[free[0]]
             if self._is_label(free[0], named=True) or only.distinct < 2:
-                return _Found((free[0],), "it is the other column")
+                return _Found((free[0],), "the only remaining column")
         scores = [name for name in free if self.stats[name].is_score]
         if len(likely) == 1 and not scores:
             return _Found((likely[0],), "the only column whose values repeat, as class labels do")
@@ -258,8 +258,8 @@ def find_text_columns(table: Table, trained: TextColumns, text_column: str | Non
     Raises InputError with the candidates.
     """
     faults: list[str] = []
-    fields = _several(table, text_column, "--text-column", faults)
-    pair = _named(table, pair, "--text-pair-column", faults)
+    fields = _parse_columns(table, text_column, "--text-column", faults)
+    pair = _check_column(table, pair, "--text-pair-column", faults)
     if pair is not None and trained.pair is None:
         faults.append("--text-pair-column: the model was trained on one text per row; drop the flag.")
     if faults:
@@ -308,13 +308,16 @@ def _find_text_column(table: Table, trained_on: str) -> str:
 def require_column(table: Table, name: str, flag: str) -> None:
     """Raise InputError where a further table lacks a column of the first."""
     if name not in table.columns:
-        raise InputError(f"{table.path}: no column {name!r}, which --data has; it has: {_listed(table)}. See {flag}.")
+        raise InputError(
+            f"{table.path}: expected the column {name!r}, as in --data. Got {_listed(table)} instead; rename a column, "
+            f"or choose one that both tables have with {flag}."
+        )
 
 
 def require_named_column(table: Table, name: str | None, flag: str) -> None:
     """Raise InputError where a flag names a column that the table lacks."""
     faults: list[str] = []
-    _named(table, name, flag, faults)
+    _check_column(table, name, flag, faults)
     if faults:
         raise InputError(*faults)
 
@@ -325,19 +328,19 @@ def empty_texts(table: Table, text_column: str) -> str | None:
     return f"{table.where(empty)}: the text is empty" if empty else None
 
 
-def _named(table: Table, name: str | None, flag: str, faults: list[str]) -> str | None:
+def _check_column(table: Table, name: str | None, flag: str, faults: list[str]) -> str | None:
     if name is not None and name not in table.columns:
         faults.append(f"{flag} {name}: {table.path} has no such column; it has: {_listed(table)}.")
         return None
     return name
 
 
-def _several(table: Table, names: str | None, flag: str, faults: list[str]) -> list[str]:
+def _parse_columns(table: Table, names: str | None, flag: str, faults: list[str]) -> list[str]:
     """Return the columns that a flag names, separated by commas unless one column has the whole as its name."""
     if names is None:
         return []
     parts = [names] if names in table.columns else [part.strip() for part in names.split(",")]
-    return [name for part in parts if (name := _named(table, part, flag, faults)) is not None]
+    return [name for part in parts if (name := _check_column(table, part, flag, faults)) is not None]
 
 
 def _listed(table: Table) -> str:

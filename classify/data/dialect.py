@@ -13,8 +13,8 @@ from typing import Any, AnyStr
 
 csv.field_size_limit((1 << 31) - 1)  # texts longer than the standard library's 128 Ki characters exist
 
-_DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "bar"}
-# Characters of names and texts that are no delimiters.
+_DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "pipe"}
+# Characters of names and texts that are not delimiters.
 _WITHIN_NAMES = "\0 \r\n\"'._-?!()[]"
 # A dialect fits where at least this share of a sample's rows has the most frequent width.
 _UNIFORM = 0.9
@@ -155,7 +155,7 @@ def _is_prose(sample: str, delimiter: str) -> bool:
 
 
 def _sample_rows(sample: str, dialect: Dialect) -> list[list[str]]:
-    """Return the rows of a sample that are no empty lines; the last one may be cut."""
+    """Return the rows of a sample that are not empty lines; the last one may be cut."""
     return [row for _, row in rows_of(io.StringIO(sample, newline=""), dialect, strict=False)]
 
 

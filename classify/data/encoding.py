@@ -106,7 +106,10 @@ def detect_encoding(source: Source, requested: str | None = None) -> Encoding:
             ) from None
         fault = _fault(source, requested)
         if fault is not None:
-            raise InputError(f"--encoding {requested}: not valid in {source.path} line {fault[0]}{fault[1]}.")
+            raise InputError(
+                f"--encoding {requested}: not valid in {source.path} line {fault[0]}{fault[1]}; give another encoding, "
+                "or drop the flag to detect it."
+            )
         return _with_sample(source, requested)
     start = source.head
     for mark, name in _MARKS:
@@ -114,7 +117,8 @@ def detect_encoding(source: Source, requested: str | None = None) -> Encoding:
             fault = _fault(source, name)
             if fault is not None:
                 raise InputError(
-                    f"{source.path} line {fault[0]}: marked as {_WORDS[name]} but is not{fault[1]}; give --encoding."
+                    f"{source.path} line {fault[0]}: the byte-order mark says {_WORDS[name]}, but the bytes are not "
+                    f"valid in it{fault[1]}; give --encoding."
                 )
             return _with_sample(source, name)
     wide = _wide(start)

@@ -33,7 +33,7 @@ def atomic_path(path: Path, before_replacing: Callable[[], object] = lambda: Non
         flush(temporary)
         before_replacing()
         temporary.replace(path)
-        # An unreadable parent folder, or a disk without this flush, is no reason to fail for a file.
+        # An unreadable parent folder, or a disk without this flush, is not a reason to fail for a file.
         with contextlib.nullcontext() if is_folder else contextlib.suppress(OSError):
             flush(path.parent)
     except BaseException:

@@ -73,8 +73,8 @@ class Report:
             lines[-1] = (
                 f"{_spread_words('tokens', self.tokens)}; --max-length {self.tokens['max_length']:.0f} truncates "
                 f"{100 * self.tokens['rows_cut']:.1f} % of the rows and {100 * self.tokens['tokens_cut']:.1f} % of the "
-                f"tokens; {100 * self.tokens['unknown']:.1f} % are unknown to the model, "
-                f"{self.tokens['tokens_per_character']:.2f} per character{recommended}"
+                f"tokens; {100 * self.tokens['unknown']:.1f} % of the tokens are unknown to the "
+                f"model; {self.tokens['tokens_per_character']:.2f} tokens per character{recommended}"
             )
         if self.copies:
             lines.append(f"duplicates: {self.copies} rows repeat the text of another row, ignoring case and spaces")
@@ -105,12 +105,13 @@ class Report:
     def _speed(self) -> list[str]:
         if not self.speed:
             return []
-        names = {"epochs": f"{self.speed['epochs']:g} epochs"}
+        epochs = f"{self.speed['epochs']:g} epochs"
+        names = {"epochs": epochs, "pairs": "contrastive steps", "scores": "evaluation"}
         parts = {names.get(name, name): spent for name, spent in self.speed["seconds_by_part"].items() if spent}
         listed = ", ".join(f"{name} {_time_words(spent)}" for name, spent in parts.items())
         return [
-            f"time: about {_time_words(self.speed['seconds'])} here ({listed}); {self.speed['rows_per_second']:.0f} "
-            "rows/s in training; without startup and file I/O",
+            f"time: about {_time_words(self.speed['seconds'])} on this machine ({listed}); "
+            f"{self.speed['rows_per_second']:.0f} rows/s in training; without startup and file I/O",
             f"memory: about {self.speed['memory_bytes'] / (1 << 20):,.0f} MiB on each device",
         ]
 
@@ -122,7 +123,11 @@ def inspect_splits(splits: Splits, listed: int = _SHOWN) -> Report:
     """
     table, targets = splits.train.table, splits.targets
     columns = {**dict.fromkeys(splits.texts.named, "text"), **dict.fromkeys(splits.label_columns, "label")}
-    why = {guess.value: guess.why for guess in splits.decisions if guess.what in ("text column", "label column")}
+    why = {
+        decision.value: decision.why
+        for decision in splits.decisions
+        if decision.what in ("text column", "label column")
+    }
     roles = dict.fromkeys(table.columns, "not used")
     roles |= {name: f"{what}: {why[name]}" if name in why else what for name, what in columns.items()}
     copies = table.text_hashes(splits.text_column)
@@ -220,7 +225,8 @@ def _spread(values: Sequence[int] | Rows) -> dict[str, float]:
 
 
 def _spread_words(what: str, spread: dict[str, float]) -> str:
-    return f"{what}: median {spread['median']:.0f}, 95 % up to {spread['p95']:.0f}, longest {spread['longest']:.0f}"
+    median, high, longest = (spread[name] for name in ("median", "p95", "longest"))
+    return f"{what} per text: median {median:.0f}, 95th percentile {high:.0f}, longest {longest:.0f}"
 
 
 def _time_words(seconds: float) -> str:

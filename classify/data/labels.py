@@ -65,7 +65,7 @@ class ClassNames:
         if not merged:
             return []
         shown = ", ".join(merged[:_SHOWN]) + (f" and {len(merged) - _SHOWN} more" if len(merged) > _SHOWN else "")
-        why = "case, spaces and Unicode form do not separate classes; rows in parentheses"
+        why = "merged, since they differ only in case, spaces or Unicode form; row counts in parentheses"
         return [Decision("labels", shown, why, "--normalize-labels none")]
 
     def notes(self) -> list[str]:
@@ -95,7 +95,7 @@ def find_class_names(tables: InputTables, count: Callable[[Table, str], Mapping[
         counts.update(count(table, column))
     normalize = config.normalize_labels == "auto"
     unlabelled = set()
-    # A label of the test table alone is no class, but may be another spelling of one.
+    # A label of the test table alone is not a class, but may be another spelling of one.
     tested = {} if test is None or not test.has(column) else count(test, column)
     counts.update(dict.fromkeys(tested, 0))
     if config.unlabelled_value is not None:
@@ -148,7 +148,7 @@ def name_classes(
     unknown = sorted(set(renamed) - set(class_of.values()) - set(counts)) if given is None or "=" in given else []
     if unknown:
         raise InputError(
-            f"--label-names: {', '.join(map(repr, unknown))} is no label of --data; expected some of "
+            f"--label-names: not a label in --data: {', '.join(map(repr, unknown))}; expected some of "
             f"{', '.join(map(repr, sorted(set(class_of.values()))[:10]))}."
         )
     new: dict[str, str] = {}
@@ -218,8 +218,8 @@ def find_labels(
         )
     if max(counts.values()) < 2:
         raise InputError(
-            f"{table.path}: expected at least 2 rows for some class. Got {rows} rows with as many different values "
-            f"in column {label_column!r} instead; name another column with --label-column."
+            f"{table.path}: expected classes that occur in at least 2 rows. Got {rows} rows with {rows} different "
+            f"values in column {label_column!r} instead; name another column with --label-column."
         )
     return sorted(names, key=label_order)
 

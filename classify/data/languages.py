@@ -26,7 +26,7 @@ _UNCLEAR = 0.5
 _SHOWN, _LEAST = 4, 0.005
 # Share of the training texts below which a language was not trained on.
 _RARE = 0.02
-# What is no language: links, names of users, numbers, punctuation.
+# What is not language: links, names of users, numbers, punctuation.
 _NOISE = re.compile(r"https?://\S+|@\w+|[\d_]+|[^\w\s']")
 ENGLISH = "en"
 # Code (ISO 639) of texts whose language is not certain.

@@ -78,7 +78,7 @@ _ODDITIES = tuple(
         ("v|i(?![zZlL])", 1),  # an accent without its letter, a Spanish sign that opens nothing
         ("b", 2),  # boxes, and Japanese letters of half width
         (_MIXED, 2),  # scripts in one word
-        ("[zl](?=L)|l(?=Z)|c(?=C)|g(?=G)", 1),  # a capital behind a small letter
+        ("[zl](?=L)|l(?=Z)|c(?=C)|g(?=G)", 1),  # a capital after a small letter
         (f"(?<=[{_CASED}])[sepi](?=[{_CASED}])|(?<=[{_CASED}])s|s(?=[{_CASED}])", 1),  # a sign in a word
         ("0(?=[lLcCgG])|[lLcCgG](?=0)", 1),  # a digit in a word
         ("(?<![zZlL])L{2,3}(?![zZlL])", 2),  # a word of accented capitals alone

@@ -1,4 +1,4 @@
-"""What the model sees of a text that is longer than --max-length: a policy cuts each row into sequences of tokens.
+"""Cut texts that are longer than --max-length into the sequences of tokens that the model sees.
 
 Prediction cuts texts as training did: the policy's name is kept in classify.json.
 """
@@ -15,7 +15,7 @@ Ids = npt.NDArray[np.int64]
 
 # Part of the first tokens in "head-tail": 128 of 510 (Sun et al., 2019).
 _HEAD = 0.25
-# Least share of a chunk that the next one repeats, and most chunks of a text: 16 of 512 tokens are some 6,000 words.
+# Least share of a chunk that the next one repeats, and most chunks per text: 16 of 512 tokens are some 6,000 words.
 _OVERLAP, MAX_CHUNKS = 0.125, 16
 
 
@@ -29,7 +29,7 @@ class Cuts:
 
 
 class LongTexts(Protocol):
-    """A policy. All sequences of a text that is longer than `room` tokens have `room` tokens."""
+    """A policy. A text longer than `room` tokens has sequences of `room` tokens."""
 
     @property
     def name(self) -> str:

@@ -102,7 +102,7 @@ def _read(config: DataConfig) -> tuple[Table, Table | None, Table | None]:
                 if flag == "--data" and tables[flag].has_names:
                     options = replace(options, columns=tuple(tables[flag].columns))
         if labels[flag] is not None and path is None:
-            faults.append(f"{_LABEL_FLAGS[flag]} names labels without texts; give {flag}, too.")
+            faults.append(f"{_LABEL_FLAGS[flag]}: there are no texts for these labels; add {flag}.")
     faults.raise_if_any()
     headers = [table.columns for table in tables.values() if table.has_names]
     named = {flag: _name_columns(table, headers) for flag, table in tables.items()}

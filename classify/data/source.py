@@ -37,7 +37,7 @@ _COMPRESSIONS: tuple[tuple[bytes, str, Callable[[Path], Any]], ...] = (
 # The path that means standard input.
 STANDARD_INPUT = "-"
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
-# A file that decompresses to more than this many times its size, and to more bytes than that, is no table of texts.
+# A file that decompresses to more than this many times its size, and to more bytes than that, is not a table of texts.
 _MOST_GROWTH, _FEW_BYTES = 200, 64 << 20
 
 

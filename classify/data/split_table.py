@@ -46,7 +46,7 @@ def split_table(tables: InputTables, encoder: LabelEncoder, config: DataConfig, 
 
     Given tables are taken as they are. `--data` alone is split 80/10/10 into train, validation and test, 90/10 into
     train and validation beside `--test-data`; beside `--eval-data` alone there is no test split. With `folds` no row is
-    held back, and the training split is cross-validated. `max_train_samples` caps the training split once the class
+    held out, and the training split is cross-validated. `max_train_samples` caps the training split once the class
     names are fixed. Rows without a label are in no split.
     """
     table, columns = tables.train, tables.columns
@@ -138,8 +138,9 @@ def _assign(
 
 
 def _all_train(assigned: _Assignment, tables: InputTables, config: DataConfig, seed: int, folds: int) -> _Assignment:
-    """Hold no row back: all train, and their scores come from cross-validation."""
-    how = f"all rows of {tables.train.path} train; scores from cross-validation, stratified, seed {seed}"
+    """Hold no row out: all are in the training split, and their scores come from cross-validation."""
+    how = f"the final model trains on all training rows of {tables.train.path}; "
+    how += f"scores from cross-validation, stratified, seed {seed}"
     how += _describe_groups(config)
     how += f", folds of {config.split_like}" if config.split_like is not None else ""
     how = f"{assigned.how}; {how}" if assigned.how else how
@@ -210,7 +211,8 @@ def _by_seed(
         quota = max(1, round(share * len(rows)))
         if part is not None and 3 * abs(len(part) - quota) > quota:
             notes.append(
-                f"the {name} split has {len(part)} of {len(rows)} rows, not {quota}: whole groups allow no closer split"
+                f"the {name} split has {len(part)} of {len(rows)} rows instead of {quota}, because groups are not "
+                "divided"
             )
     validation, tested = (None if part is None else rows[part] for part in (split.eval, split.test))
     return _Assignment(rows[split.train], validation, tested, how, notes=tuple(notes))
@@ -244,9 +246,8 @@ def _by_time(tables: InputTables, labelled: Rows, column: str) -> _Assignment:
         last = int(np.searchsorted(sorted_times, sorted_times[-count]))
     cuts = [int(np.searchsorted(sorted_times, sorted_times[max(0, last - count)])), last]
     rows = [np.sort(labelled[piece]) for piece in np.split(order, cuts)]
-    how = f"by time in {column!r} of {tables.train.path}: the newest rows test, those before them validate"
-    if tables.test is not None:
-        how = f"by time in {column!r} of {tables.train.path}: the newest rows validate"
+    newest = "for test, the next newest for validation" if tables.test is None else "for validation"
+    how = f"by time in column {column!r} of {tables.train.path}: the newest rows {newest}"
     return _Assignment(rows[0], rows[1], rows[2], how, "--split-by-time")
 
 
@@ -306,8 +307,8 @@ def _too_few(
 
 def _describe_unlabelled(file: str, split: Split, *, predicted: bool) -> str:
     rows = f"{len(split)} rows" if len(split) > 1 else "1 row"
-    what = f"predicted at the end, in {file} (--drop-unlabelled to leave out)" if predicted else "left out"
-    return f"{split.table.path}: {rows} without a label {what}"
+    what = f"predicted in {file} at the end (--drop-unlabelled drops them)" if predicted else "dropped"
+    return f"{split.table.path}: {rows} without a label: {what}"
 
 
 def _warnings(
@@ -331,7 +332,8 @@ def _warnings(
     for name, split in scored.items():
         unscored = in_train & ~_occurring(encoder, split)
         if unscored.any():
-            notes.append(f"no {name} row has the label {_list(encoder.labels, unscored)}: its scores leave that out")
+            missing = _list(encoder.labels, unscored)
+            notes.append(f"no {name} row has the label {missing}; the {name} scores do not cover it")
     for name, split in scored.items():
         if in_training[name]:
             lines = split.table.where([int(split.rows[i]) for i in in_training[name]])

@@ -46,7 +46,7 @@ class Splits:
     `SPLITS`, -1 for none; None where the splits are separate tables.
 
     `folds` (len(train),) is the fold of each training row in cross-validation, else None. With folds nothing is held
-    back: the validation split is the training split, and its logits come from models that were trained without the row.
+    out: the validation split is the training split, and its logits come from models that were trained without the row.
     """
 
     texts: TextColumns
@@ -86,7 +86,7 @@ class Splits:
 
     @property
     def method(self) -> str | None:
-        """Return how the validation scores come about, where not from rows that were held back."""
+        """Return the method of the validation scores where no rows were held out for them; else None."""
         return None if self.folds is None else f"{self.num_folds}-fold cross-validation"
 
     @property
@@ -100,7 +100,7 @@ class Splits:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Hash of what a run learns from and is scored on: texts, targets and class names of each split."""
+        """Return a hash of what a run learns from and is scored on: texts, targets and class names of each split."""
         digest = hashlib.sha256("\0".join(self.labels).encode())
         for split in (self.train, self.validation, self.test):
             if split is not None:

@@ -37,7 +37,7 @@ _IDS, _OFFSETS = "ids.bin", "offsets.npy"
 class Template:
     """The special tokens of a row: `prefix` text `suffix`, or `prefix` text `middle` text `suffix` for pairs.
 
-    `types` are the token types of both parts where the model has any: prefix, first text and the tokens behind it that
+    `types` are the token types of both parts where the model has any: prefix, first text and the tokens after it that
     the tokenizer counts to it (`middle_types`), then the rest.
     """
 
@@ -160,17 +160,17 @@ class Tokens:
         ids = np.empty(int(lengths.sum()), dtype=np.int64)
         place = _write_tokens(ids, np.cumsum(lengths) - lengths, template.prefix)
         parts = ((self.first, template.middle), (second, template.suffix))
-        for (segment, behind), count in zip(parts, counts, strict=True):
+        for (segment, following), count in zip(parts, counts, strict=True):
             place = _write_texts(ids, place, segment.ids, segment.offsets[rows], count)
-            place = _write_tokens(ids, place, behind)
+            place = _write_tokens(ids, place, following)
         return Collated(ids, lengths, self._types(lengths, counts))
 
     def _types(self, lengths: Ids, counts: list[Ids]) -> Ids | None:
         first, second = self.template.types
         if first == second:
             return None
-        behind = sum(kind == first for kind in self.template.middle_types)
-        sizes = len(self.template.prefix) + counts[0] + behind
+        following = sum(kind == first for kind in self.template.middle_types)
+        sizes = len(self.template.prefix) + counts[0] + following
         return np.repeat(np.tile([first, second], len(lengths)), np.stack([sizes, lengths - sizes], axis=1).ravel())
 
 
@@ -189,14 +189,14 @@ def _truncate_pair(first: Ids, second: Ids, room: int) -> list[Ids]:
 
 
 def _write_tokens(ids: Ids, place: Ids, tokens: Sequence[int]) -> Ids:
-    """Write the same tokens at a place of each row; return the places behind them."""
+    """Write the same tokens at a place of each row; return the places after them."""
     for i, token in enumerate(tokens):
         ids[place + i] = token
     return place + len(tokens)
 
 
 def _write_texts(ids: Ids, place: Ids, source: npt.NDArray[np.int32], offsets: Ids, counts: Ids) -> Ids:
-    """Write `counts` tokens of a source from each of the `offsets`; return the places behind them."""
+    """Write `counts` tokens of a source from each of the `offsets`; return the places after them."""
     within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
     ids[np.repeat(place, counts) + within] = source[np.repeat(offsets, counts) + within]
     return place + counts

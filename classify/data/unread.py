@@ -23,7 +23,7 @@ _STARTS: tuple[tuple[bytes, str, str], ...] = (
     (rb"<stata_dta>|[\x69-\x73][\x01\x02]\x01\x00", "a Stata file", _PANDAS.format("read_stata")),
     (rb"\x00{12}\xc2\xea\x81\x60\xb3\x14\x11\xcf", "a SAS table", _PANDAS.format("read_sas")),
     (rb"HEADER RECORD\*{7}LIB", "a SAS transport file", _PANDAS.format("read_sas")),
-    (rb"RD[AX][1-9]\n|[XA]\n\x00\x00\x00[\x02\x03]|A\n[23]\n", "a file of R", _R),
+    (rb"RD[AX][1-9]\n|[XA]\n\x00\x00\x00[\x02\x03]|A\n[23]\n", "an R data file", _R),
     (rb"\x89HDF\r\n\x1a\n", "an HDF5 file", _PANDAS.format("read_hdf")),
     (rb"ORC[\x00-\x1f]", "an ORC file", _PANDAS.format("read_orc")),
     (rb"Obj\x01", "an Avro file", "save it as Parquet or JSON Lines"),
@@ -35,7 +35,7 @@ _STARTS: tuple[tuple[bytes, str, str], ...] = (
     (rb"\x89PNG\r\n|\xff\xd8\xff|GIF8[79]a|RIFF....WEBP|II\*\x00|MM\x00\*", "an image", _IMAGE),
     (rb"\x1f\x8b|BZh[1-9]1AY|\xfd7zXZ\x00|\x28\xb5\x2f\xfd", "compressed twice", "decompress it once"),
     (rb"7z\xbc\xaf\x27\x1c|Rar!\x1a\x07", "an archive", _UNPACK),
-    (rb"version https://git-lfs\.github\.com/", "a pointer of Git LFS, not the file", _LFS),
+    (rb"version https://git-lfs\.github\.com/", "a Git LFS pointer, not the file", _LFS),
     (rb"(?i)(\xef\xbb\xbf)?\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)?<(!doctype\s+html|html|head|table)\b", "HTML", _EXCEL),
     (rb"(\xef\xbb\xbf)?\s*<\?xml\s", "XML", _EXCEL),
 )  # fmt: skip
@@ -44,7 +44,7 @@ _MEMBERS: tuple[tuple[str, str, str], ...] = (
     (r"word/.+", "a Word document", _TEXT),
     (r"ppt/.+", "a PowerPoint file", _TEXT),
     (r"Index/Document\.iwa", "an Apple Numbers or Pages file", "export it as CSV UTF-8 or .xlsx"),
-    (r".+/data\.pkl", "weights of PyTorch", "give the table of texts and labels"),
+    (r".+/data\.pkl", "PyTorch weights", "give the table of texts and labels"),
     (r".+\.npy", "NumPy arrays", "save texts and labels as CSV or Parquet"),
 )
 
@@ -64,4 +64,4 @@ def refuse_unread_archive(path: str, members: Sequence[str]) -> None:
 
 
 def _error(path: str, name: str, advice: str) -> InputError:
-    return InputError(f"{path}: this is {name}, which is not read here; {advice.format(path=path)}.")
+    return InputError(f"{path}: this is {name}, which cannot be read as a table; {advice.format(path=path)}.")

@@ -109,7 +109,7 @@ def describe_synchronization(model: nn.Module, processes: int, replicas: int) ->
 
 
 @contextlib.contextmanager
-def counted(model: nn.Module, yes: bool) -> Iterator[None]:
+def count_inputs(model: nn.Module, yes: bool) -> Iterator[None]:
     """Set in this block whether inputs count for the statistics of a model's layers."""
     layers = [layer for layer in model.modules() if isinstance(layer, AllReducedBatchNorm)]
     for layer in layers:

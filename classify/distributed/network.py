@@ -28,7 +28,7 @@ def interface_towards(address: str) -> str | None:
     return None
 
 
-def check_meeting_place(address: str, port: int, *, listens: bool) -> None:
+def check_master_address(address: str, port: int, *, listens: bool) -> None:
     """Raise DeviceError if MASTER_ADDR cannot be resolved, or MASTER_PORT is taken and this process `listens`.
 
     torch would retry for half an hour, or fail with a message about sockets.
@@ -50,6 +50,6 @@ def check_meeting_place(address: str, port: int, *, listens: bool) -> None:
             if error.errno not in (errno.EADDRINUSE, errno.EACCES):
                 raise
             raise DeviceError(
-                f"MASTER_PORT={port} is not available ({error.strerror}); give a free port above 1023, the same to all "
+                f"MASTER_PORT={port} is not available ({error.strerror}); set a free port above 1023, the same for all "
                 "processes."
             ) from None

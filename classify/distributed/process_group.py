@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from classify.distributed.network import check_meeting_place, interface_towards
+from classify.distributed.network import check_master_address, interface_towards
 from classify.distributed.world import World
 from classify.errors import DeviceError
 from classify.launch import accelerators, interrupts, process_settings
@@ -63,7 +63,7 @@ def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> None:
     global _formed
     launch = plan.launch
     address, port = launch.address or "127.0.0.1", launch.port or 0
-    check_meeting_place(address, port, listens=hosts_the_store(launch))
+    check_master_address(address, port, listens=hosts_the_store(launch))
     interface = interface_towards(address)
     if interface is not None and interface.startswith("lo") and launch.spans_machines:
         interface = interface_towards(_OUTSIDE)  # /etc/hosts often maps the host name to loopback
@@ -71,8 +71,8 @@ def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> None:
         process_settings.exchange_over(interface)
     assert plan.backend is not None
     _import_backend(plan)
-    with _patience(f"rank {launch.rank} of {launch.world_size} waits for the others at {address}:{port}"):
-        store = _meet(launch, timeout)
+    with _note_if_slow(f"rank {launch.rank} of {launch.world_size} waits for the others at {address}:{port}"):
+        store = _open_store(launch, timeout)
         if plan.n_gpu and plan.backend != "gloo":  # with which ranks may share a device
             check_own_device(plan, _exchange(store, launch, _identity(plan)))
         torch.distributed.init_process_group(
@@ -94,12 +94,12 @@ def _import_backend(plan: DevicePlan) -> None:
         if module is not None:
             importlib.import_module(module)
     except ImportError as error:
-        hint = "take an image that has it, or give --ddp-backend nccl" if plan.backend == "smddp" else "install it"
+        hint = "use an image that has it, or give --ddp-backend nccl" if plan.backend == "smddp" else "install it"
         raise DeviceError(f"backend {plan.backend}: {module} cannot be imported ({error}); {hint}.") from None
 
 
 @contextlib.contextmanager
-def _patience(what: str) -> Iterator[None]:
+def _note_if_slow(what: str) -> Iterator[None]:
     """Print a note if this block takes long: a firewall, or a rank that was not started, looks like a hang.
 
     Ctrl-C ends the process at once in this block, because torch handles no signals.
@@ -118,7 +118,7 @@ def _patience(what: str) -> Iterator[None]:
         timer.cancel()
 
 
-def _meet(launch: Launch, timeout: datetime.timedelta) -> torch.distributed.Store:
+def _open_store(launch: Launch, timeout: datetime.timedelta) -> torch.distributed.Store:
     """Return the ranks' store, with a new prefix for each process group.
 
     torchrun with a fixed address keeps one store for all attempts of a job, with the addresses of earlier groups (torch

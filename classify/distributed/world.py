@@ -163,8 +163,8 @@ class World:
             different = [str(rank) for rank, text_hash in enumerate(hashes) if text_hash != hashes[0]]
             if different:
                 raise InputError(
-                    f"rank {', '.join(different)} was started with other {kind} than rank 0; start all processes with "
-                    "the same command on the same files."
+                    f"rank {', '.join(different)}: {kind} different from rank 0; start all processes with the same "
+                    "command on the same files."
                 )
 
     def broadcast_tensors(self, tensors: dict[str, torch.Tensor] | None) -> dict[str, torch.Tensor]:
@@ -253,9 +253,9 @@ class World:
         """Return device, parallel mode and strategy in words."""
         spec, place = self.plan.spec, ""
         if self.distributed:
-            place = f", {self.world_size} processes with {spec.name_for_people} over {self.plan.backend}"
+            place = f", {self.world_size} processes with {spec.display_name} over {self.plan.backend}"
         elif spec.spreads_layers:
-            place = ", ".join(["", *self.devices[1:]]) + f" with {spec.name_for_people}"
+            place = ", ".join(["", *self.devices[1:]]) + f" with {spec.display_name}"
         elif self.replicas > 1:
-            place = f", {self.replicas} devices with {spec.name_for_people}"
+            place = f", {self.replicas} devices with {spec.display_name}"
         return f"{self.plan.device}{place}"

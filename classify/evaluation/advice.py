@@ -15,7 +15,7 @@ _SHOWN = 3
 # Rise of the loss (nats) over the first epoch's that dropout and shuffling can cause.
 _RISE = 0.05
 
-_CALMER = "a lower --learning-rate, more warmup_steps (--config)"
+_CALMER = "a lower --learning-rate, more --warmup-steps"
 
 
 @dataclass(frozen=True)
@@ -38,18 +38,21 @@ def notes(
     loss: TrainingLoss,
     balanced: bool,
 ) -> list[str]:
-    """Return all warnings about the `score` of a split ("test" or "evaluation"); most runs have none.
+    """Return all warnings about the `score` of a split ("test", "validation" or "cross-validated"); none for most runs.
 
     `metric` compares model and baseline; `balanced` is true if the classes were weighted. A model that predicts one
     class for all rows also misses classes and ties with the majority baseline: only the cause is reported.
     """
-    lines = [] if baseline is None else beside_baseline(score, part, baseline, metric)
-    lines += one_answer(score, part) or [*beside_majority(score, majority), *missed_classes(score, balanced=balanced)]
+    lines = [] if baseline is None else compare_with_baseline(score, part, baseline, metric)
+    lines += warn_single_class(score, part) or [
+        *compare_with_majority(score, majority),
+        *missed_classes(score, balanced=balanced),
+    ]
     lines += loss_not_falling(loss)
     return lines + too_few_rows(score, part)
 
 
-def beside_baseline(score: Scores, part: str, baseline: Baseline, metric: str) -> list[str]:
+def compare_with_baseline(score: Scores, part: str, baseline: Baseline, metric: str) -> list[str]:
     """Warn if the baseline scores higher, or lies within the interval of the model's first metric."""
     if baseline.metrics[metric] > score[metric]:
         return ["the baseline scores higher than the model; try more --epochs, another --model or more rows"]
@@ -58,8 +61,8 @@ def beside_baseline(score: Scores, part: str, baseline: Baseline, metric: str) -
     if interval is None or value < interval[0]:
         return []
     return [
-        f"{score.rows} {part} rows cannot tell the model from the TF-IDF baseline ({display_name(name)} "
-        f"{score[name]:.3f} and {value:.3f}); the simpler model may do as well"
+        f"on {score.rows} {part} rows the model is not clearly better than the TF-IDF baseline ({display_name(name)} "
+        f"{score[name]:.3f} against {value:.3f}); the simpler model may suffice"
     ]
 
 
@@ -94,7 +97,7 @@ def missed_classes(score: Scores, *, balanced: bool = False) -> list[str]:
     return [f"{names}{more}: almost never predicted correctly; {ways}{weights}"]
 
 
-def beside_majority(score: Scores, majority: MajorityBaseline) -> list[str]:
+def compare_with_majority(score: Scores, majority: MajorityBaseline) -> list[str]:
     """Warn if the majority baseline lies within the interval of the first metric, or above it."""
     name, interval = next(iter(score.intervals.items()), ("", None))
     if interval is None or interval[0] > majority.metrics[name]:
@@ -105,7 +108,7 @@ def beside_majority(score: Scores, majority: MajorityBaseline) -> list[str]:
     ]
 
 
-def one_answer(score: Scores, part: str) -> list[str]:
+def warn_single_class(score: Scores, part: str) -> list[str]:
     """Warn if rows of several classes are all predicted as one class."""
     answers = [name for name, count in score.predicted.items() if count]
     if len(answers) != 1 or sum(values["support"] > 0 for values in score.per_class.values()) < 2:

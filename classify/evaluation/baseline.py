@@ -62,7 +62,7 @@ def fit_baseline(
     model: LinearModel,
     texts: Sequence[str],
     targets: npt.NDArray[Any],
-    strata: npt.NDArray[np.int64],
+    stratify_by: npt.NDArray[np.int64],
     held_out_texts: Sequence[str],
     held_out_targets: npt.NDArray[Any],
     seed: int,
@@ -70,7 +70,7 @@ def fit_baseline(
 ) -> Baseline:
     """Fit on training texts and compute `metrics` of predictions and targets on held-out texts.
 
-    Above 20,000 rows or 100 outputs it is fitted on a sample of 20,000 rows, stratified by `strata` (rows,).
+    Above 20,000 rows or 100 outputs it is fitted on a sample of 20,000 rows, stratified by `stratify_by` (rows,).
     MAX_WEIGHTS caps the number of features; the most frequent are kept. Raises ValueError if the texts have no words.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
@@ -83,7 +83,7 @@ def fit_baseline(
         return Baseline(metrics(predicted, held_out_targets), len(texts), seconds, model.name, predicted)
     rows = np.arange(len(texts))
     if len(rows) > MAX_ROWS or model.outputs > MAX_CLASSES:
-        rows = cap_rows(strata, rows, MAX_ROWS, seed=seed)
+        rows = cap_rows(stratify_by, rows, MAX_ROWS, seed=seed)
     most = MAX_WEIGHTS // (2 * model.outputs)
     features = make_union(
         TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, dtype=np.float32, max_features=most),

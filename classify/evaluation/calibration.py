@@ -50,13 +50,13 @@ class Calibration:
     before: Mapping[str, Any]
     after: Mapping[str, Any]
 
-    def line(self, rows: str) -> str:
-        """Return a line for the terminal; `rows` names the rows it was fitted on."""
+    def line(self, rows: str, scored: str) -> str:
+        """Return a line for the terminal; `rows` names the rows it was fitted on, `scored` those of the log losses."""
         temperature = self.rescaling.temperature
         fitted = "one scale and shift per label" if temperature is None else f"temperature {temperature:.3g}"
         return (
-            f"calibration: {fitted} (fitted on {rows}; log loss {self.before['log_loss']:.3f} before, "
-            f"{self.after['log_loss']:.3f} after; --calibrate none)"
+            f"calibration: {fitted} (fitted on {rows}; {scored} log loss {self.before['log_loss']:.3f} before, "
+            f"{self.after['log_loss']:.3f} after; --calibrate)"
         )
 
     def as_json(self) -> dict[str, Any]:

@@ -148,14 +148,14 @@ def words(topology: Sequence[Entry], plan: DevicePlan, each_node: bool = False) 
         where = f"{plan.n_gpu} devices, which take turns" if plan.n_gpu > 1 else "its device, main memory and disk"
         return (
             f"No launcher started this process, so its local rank is -1, and it spreads the layers of one model over "
-            f"{where}. Where several processes can be started, --strategy fsdp keeps all devices at work: each "
+            f"{where}. Where several processes can be started, --strategy fsdp keeps all devices busy: each "
             "computes every layer on its own rows."
         )
     if world == 1 and plan.n_gpu > 1:
         return (
             f"No launcher started this process, so its local rank is -1, and it sees {plan.n_gpu} devices: it copies "
-            "the model to all of them at every step and cuts the batch (DataParallel). One process a device is faster: "
-            f"--nproc {plan.n_gpu}, or torchrun --nproc-per-node {plan.n_gpu}."
+            "the model to all of them at every step and splits the batch (DataParallel). One process per device is "
+            f"faster: --nproc {plan.n_gpu}, or torchrun --nproc-per-node {plan.n_gpu}."
         )
     if world == 1 and plan.launch.local_rank < 0:
         return (
@@ -164,14 +164,14 @@ def words(topology: Sequence[Entry], plan: DevicePlan, each_node: bool = False) 
         )
     if world == 1:
         return (
-            "A launcher started this process and no other: its rank and local rank are 0. Like a process that nothing "
-            f"launched it computes on {plan.device}, draws all rows in random order and writes all files."
+            "A launcher started this process and no other: its rank and local rank are 0. It behaves like a process "
+            f"without a launcher: it computes on {plan.device}, draws all rows in random order and writes all files."
         )
     use = "it chooses the device" if plan.device != "cpu" else "on CPUs it chooses nothing, all share them"
     whole = "together they hold one model" if plan.spec.splits_weights else "every process ends with the same weights"
     return (
         f"{world} processes on {machines} machine{'s' if machines > 1 else ''} train together "
-        f"({plan.spec.name_for_people} over {plan.backend}). The rank counts processes over all machines, the local "
+        f"({plan.spec.display_name} over {plan.backend}). The rank counts processes over all machines, the local "
         f"rank on one machine, where {use}. The rows of a step are divided by token count, none is repeated, and "
         f"{whole}. "
         + (

@@ -216,8 +216,9 @@ def _plan_launched(launch: Launch, kind: str, count: int, requested: str, backen
         reason = f"{place}; more processes than the {count} {kind} here, so local rank {launch.local_rank} shares one"
     if index >= count:
         raise DeviceError(
-            f"LOCAL_RANK={index} asks for device {kind}:{index}, but this machine has {count} (counted from 0), and "
-            f"{backend} refuses two processes on one device; start at most {count} here, {_otherwise(accelerator)}."
+            f"LOCAL_RANK={index} selects device {kind}:{index}, but this machine has only {count} device"
+            f"{'s' * (count != 1)} (numbered from 0), and {backend} refuses two processes on one device; start at most "
+            f"{count} here, {_otherwise(accelerator)}."
         )
     index = 0 if accelerator.single_device_per_process else index
     return DevicePlan(f"{kind}:{index}", ParallelMode.DISTRIBUTED, strategy, 1, backend, launch, reason)

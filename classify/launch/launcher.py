@@ -86,7 +86,7 @@ def read_launch(environment: Mapping[str, str], local_rank: int = -1) -> Launch:
 
 
 def whole_number(environment: Mapping[str, str], name: str, default: int) -> int:
-    """Return a variable, or the default if it is not set. Raises DeviceError if it is no whole number."""
+    """Return a variable, or the default if it is not set. Raises DeviceError if it is not a whole number."""
     text = environment.get(name)
     if text is None:
         return default
@@ -301,18 +301,18 @@ def several_machines() -> bool:
 
 @contextlib.contextmanager
 def forward_errors(
-    start_world: Callable[[], Any], say: Callable[[Exception], object] = lambda error: None
+    start_world: Callable[[], Any], print_error: Callable[[Exception], object] = lambda error: None
 ) -> Iterator[None]:
     """Forward an error of this block to the processes of other machines, which may not have it and would wait.
 
-    They wait in the process group of `start_world`, which may take long to form; `say` is called before. On one machine
-    all processes have the same error.
+    They wait in the process group of `start_world`, which may take long to form; `print_error` is called before. On one
+    machine all processes have the same error.
     """
     try:
         yield
     except Exception as error:
         if several_machines():
-            say(error)
+            print_error(error)
             fault = str(error) if isinstance(error, ClassifyError) else f"{type(error).__name__}: {error}"
             start_world().leave(fault)
         raise

@@ -150,8 +150,8 @@ def _exit_code(code: int, received: Sequence[int]) -> int:
         return code
     if not received:
         print(
-            f"error: {signal.Signals(-code).name} ended one of the processes; if memory ran out, give fewer processes "
-            "or --gradient-accumulation-steps 2. Continue with --resume.",
+            f"error: one of the processes was ended by {signal.Signals(-code).name}; if memory ran out, start fewer "
+            "processes or add --gradient-accumulation-steps 2. Continue with --resume.",
             file=sys.stderr,
         )
     return 128 - code

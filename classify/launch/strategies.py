@@ -14,13 +14,13 @@ class StrategySpec:
     """Properties of a strategy.
 
     `implementation` is "module:class" below `classify.training.strategies`. `processes`: one process for all devices,
-    or one per device. `name_for_people` is PyTorch's name. `splits` names the parts of a step's memory that are sharded
+    or one per device. `display_name` is PyTorch's name. `splits` names the parts of a step's memory that are sharded
     over the devices (see `Need.divided`).
     """
 
     implementation: str
     processes: Literal["one", "one per device"]
-    name_for_people: str
+    display_name: str
     splits: tuple[str, ...] = ()
     # One process copies the model to each of its devices.
     replicates_model: bool = False
@@ -67,5 +67,5 @@ STRATEGIES = {
 
 
 def default_strategy(*, launched: bool, devices: int) -> str:
-    """Resolve "auto": DDP behind a launcher, else DataParallel on several `devices` of one process."""
+    """Resolve "auto": DDP under a launcher, else DataParallel on several `devices` of one process."""
     return "ddp" if launched else "dp" if devices > 1 else "none"

@@ -41,7 +41,7 @@ class Classifier(nn.Module):
         self.precision = FP32
         self.packed = False
         self.vocabulary: Vocabulary | None = None
-        self._adapters: list[Any] = []  # PEFT's wrapper; in a list, so that it is no submodule
+        self._adapters: list[Any] = []  # PEFT's wrapper; in a list, so that it is not a submodule
         self.kernels: tuple[Kernel, ...] = ()
         self.note = note  # for the user, on loading
         self._pad_token_id = pad_token_id

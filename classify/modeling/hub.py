@@ -102,7 +102,8 @@ def resolve_model(name: str, *, download: bool = True, pooling: str = "auto", na
     if pooling == "mean" and not supported:
         kinds = ", ".join(sorted(_MEAN_LAYER | _POOLING_OPTION))
         raise InputError(
-            f"--model {name}: pooling: mean is for {kinds}. Got {folder.config.get('model_type')}; leave it at auto."
+            f"--pooling mean supports {kinds}. Got the architecture {folder.config.get('model_type')} (--model {name}) "
+            "instead; drop --pooling."
         )
     trained = folder.quantized is not None or _trained_with_mean(folder.path)
     mean = pooling == "mean" or (pooling == "auto" and supported and trained)
@@ -134,8 +135,9 @@ def _find(name: str, download: bool, named: bool) -> ModelFolder:
             return quantized
         if not named:
             raise InputError(
-                f"{MULTILINGUAL_MODEL}, for texts that are not English, is not installed. pip install "
-                f"{quantized_e5.PACKAGE}, give another --model, or --language en to train the English one."
+                f"the texts are not English, and the default model for them, {MULTILINGUAL_MODEL}, is not installed; "
+                f"pip install {quantized_e5.PACKAGE}, give another --model, or use the English model with --language "
+                "en."
             )
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise InputError(
@@ -162,7 +164,8 @@ def _find_multilingual(name: str) -> ModelFolder | None:
     if path is None:
         return None
     file = quantized_e5.QuantizedFile(path)
-    origin = f"4-bit weights in the installed package {quantized_e5.PACKAGE}, expanded to fp32; not the exact ones"
+    installed = f"4-bit weights in the installed package {quantized_e5.PACKAGE}"
+    origin = f"{installed}, dequantized to fp32; they differ from the original ones"
     return ModelFolder(name, path, origin, file.config, quantized=file)
 
 
@@ -243,7 +246,7 @@ def _from_hub(name: str, download: bool) -> ModelFolder:
     if offline:
         raise InputError(f"--model {name}: {where}; HF_HUB_OFFLINE forbids a download; unset it, or give a folder.")
     if not download:
-        raise InputError(f"--model {name}: {where}; fix the other errors first, then it is downloaded.")
+        raise InputError(f"--model {name}: {where}; it is looked up on the hub once the other errors are fixed.")
     try:
         huggingface_hub.HfApi().model_info(name, timeout=5)
         path = huggingface_hub.snapshot_download(name, allow_patterns=_FILES)

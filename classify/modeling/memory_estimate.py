@@ -57,7 +57,7 @@ class Need:
             "activations": self.activations,
         }
         listed = ", ".join(f"{name} {value / MIB:,.0f}" for name, value in parts.items())
-        return f"about {self.total / MIB:,.0f} MiB a device ({listed})"
+        return f"about {self.total / MIB:,.0f} MiB per device ({listed})"
 
 
 def count_weights(counts: Mapping[str, int], added_layers: int = 0) -> int:

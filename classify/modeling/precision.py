@@ -199,7 +199,7 @@ def faster_on_cpu(width: int) -> Precision:
     """Return the faster training precision, by hidden size, of a CPU with bf16 instructions."""
     if width >= _WIDE:
         return for_training("bf16", "this processor multiplies bfloat16 faster; scores are computed in fp32")
-    return for_training("fp32", "full precision, as fast in a model this narrow")
+    return for_training("fp32", "as fast as bf16 at this hidden size")
 
 
 def _precision_for_level(opt_level: str, name: str, accelerator: Accelerator) -> Precision:

@@ -119,7 +119,7 @@ class QuantizedFile:
     def _array(self, kind: str, count: int) -> npt.NDArray[Any]:
         size = np.dtype(kind).itemsize * count
         if count < 0 or self._place + size > len(self._bytes):
-            raise ValueError(f"it ends behind {len(self._bytes)} bytes")
+            raise ValueError(f"it ends after {len(self._bytes)} bytes")
         array = np.frombuffer(self._bytes, kind, count, self._place)
         self._place += size
         return array

@@ -23,7 +23,7 @@ def header(path: Path) -> dict[str, dict[str, Any]]:
         tensors = {name: tensor for name, tensor in content.items() if name != "__metadata__"}
         end = 8 + length + max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
     except (struct.error, ValueError, AttributeError, TypeError, KeyError, IndexError):
-        raise ValueError("is no safetensors file, or was cut off") from None
+        raise ValueError("is not a safetensors file, or is truncated") from None
     if end != size:
-        raise ValueError(f"was cut off: expected {end} bytes. Got {size} instead")
+        raise ValueError(f"is truncated: expected {end} bytes. Got {size} instead")
     return tensors

@@ -122,7 +122,7 @@ def _as_pairs(pairs: Iterable[Any]) -> tuple[list[str], list[str]]:
 
 
 def start_world(use_cpu: bool) -> World:
-    """Set up the device of this process and, behind a launcher, the process group."""
+    """Set up the device of this process and, under a launcher, the process group."""
     return start(plan_here(use_cpu, local_rank=-1, strategy="auto" if launcher.is_launched() else "none"))
 
 
@@ -130,7 +130,7 @@ def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "aut
     """Load a result folder, e.g. `classify.load_classifier("runs/my-1").probabilities(["..."])`.
 
     Behind a launcher the texts are sharded: each process calls `probabilities` with the same texts, gets all results,
-    and closes the predictor, or uses it as a context manager. Raises InputError if it is no result folder.
+    and closes the predictor, or uses it as a context manager. Raises InputError if it is not a result folder.
     """
     quiet_libraries()
     with launcher.forward_errors(lambda: start_world(use_cpu)):

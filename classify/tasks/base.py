@@ -81,8 +81,8 @@ class Task(LabelEncoder):
         name = config.metric_for_best_model
         if name is not None and name not in self.selection:
             raise InputError(
-                f"--metric-for-best-model must be one of {', '.join(self.selection)} for labels of this kind. Got "
-                f"{name!r} instead."
+                f"--metric-for-best-model must be one of {', '.join(self.selection)} for this task (see the line "
+                f"task:). Got {name!r} instead."
             )
         read_class_weights(config.class_weights, self.labels)
 
@@ -100,10 +100,13 @@ class Task(LabelEncoder):
         """Return the loss for training on these targets."""
 
     @abstractmethod
-    def fit_head(self, features: npt.NDArray[np.float32], targets: Array, *, seen: bool) -> tuple[Array, Array]:
+    def fit_head(
+        self, features: npt.NDArray[np.float32], targets: Array, *, encoder_trained: bool
+    ) -> tuple[Array, Array]:
         """Fit an output layer on features (rows, width); return weights (outputs, width) and biases (outputs,).
 
-        `seen`: the encoder was trained on these targets, so cross-validation on its features would be too confident.
+        `encoder_trained`: the encoder was trained on these targets, so cross-validation on its features would be too
+        confident.
         """
 
     def grow_head(

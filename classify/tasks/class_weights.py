@@ -42,7 +42,7 @@ class DeviceWeights:
 def read_class_weights(setting: str, labels: Sequence[str]) -> npt.NDArray[np.float32] | None:
     """Return the weight of each label by its name in a JSON file; None where the setting names no file.
 
-    Raises InputError where it is no object with a positive number for each label and for no other.
+    Raises InputError where it is not an object with a positive number for each label and no others.
     """
     if setting in (NONE, BALANCED):
         return None

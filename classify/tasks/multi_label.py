@@ -108,8 +108,8 @@ class MultiLabel(Task):
             )
         if 2 * len(names) > len(tables.train):
             raise InputError(
-                f"{path}: expected labels of several rows in column {column!r}. Got {len(names)} different "
-                f"ones in {len(tables.train)} rows instead; name another column with --label-column"
+                f"{path}: expected labels that occur in several rows in column {column!r}. Got {len(names)} different "
+                f"labels in {len(tables.train)} rows instead; name another column with --label-column"
                 f"{', or give --task single' if config.task == 'auto' else ''}."
             )
         empty_is_labelled = separator == COLUMN_SEPARATOR or not (config.drop_unlabelled or config.predict_unlabelled)
@@ -198,9 +198,11 @@ class MultiLabel(Task):
             weights = np.clip((len(targets) - counts) / np.maximum(counts, 1), 1.0, _MOST_WEIGHT).astype(np.float32)
         return BinaryCrossEntropy(config.label_smoothing_factor, weights, FOCUS if config.loss == "focal" else 0.0)
 
-    def fit_head(self, features: npt.NDArray[np.float32], targets: Array, *, seen: bool) -> tuple[Array, Array]:
+    def fit_head(
+        self, features: npt.NDArray[np.float32], targets: Array, *, encoder_trained: bool
+    ) -> tuple[Array, Array]:
         """Fit one logistic regression per label, all with one C."""
-        return _fit_heads(features, targets, SEEN_STRENGTH if seen else None)
+        return _fit_heads(features, targets, SEEN_STRENGTH if encoder_trained else None)
 
     def grow_head(
         self, features: npt.NDArray[np.float32], targets: Array, head: tuple[Array, Array], new: Array
@@ -341,7 +343,7 @@ class BinaryCrossEntropy:
 def _labels_of(
     cell: str, separator: str | None, table: Table, column: str, numbers: npt.NDArray[np.int64], place: int
 ) -> list[str]:
-    """Return the labels of a cell. Raises InputError where it is no list."""
+    """Return the labels of a cell. Raises InputError where it is not a list."""
     try:
         return split_cell(cell, separator)
     except ValueError:

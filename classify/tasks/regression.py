@@ -75,8 +75,8 @@ class Regression(Task):
     def check_settings(self, config: TrainingConfig) -> None:
         """Refuse settings for classes, too."""
         super().check_settings(config)
-        wanted = {"--class-weights": config.class_weights != "none", "--loss focal": config.loss == "focal"}
-        flags = [flag for flag, is_given in wanted.items() if is_given]
+        requested = {"--class-weights": config.class_weights != "none", "--loss focal": config.loss == "focal"}
+        flags = [flag for flag, is_given in requested.items() if is_given]
         if flags:
             raise InputError(f"{' and '.join(flags)}: scores have no classes; drop the flag, or give --task single.")
 
@@ -123,12 +123,14 @@ class Regression(Task):
         """Return the squared error of standardised targets."""
         return SquaredError(self.center, self.scale)
 
-    def fit_head(self, features: npt.NDArray[np.float32], targets: Array, *, seen: bool) -> tuple[Array, Array]:
+    def fit_head(
+        self, features: npt.NDArray[np.float32], targets: Array, *, encoder_trained: bool
+    ) -> tuple[Array, Array]:
         """Fit a ridge regression to the standardised targets."""
         from sklearn.linear_model import RidgeCV
 
         def solve(standard: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-            solver = RidgeCV(alphas=_SEEN_STRENGTHS if seen else _STRENGTHS)
+            solver = RidgeCV(alphas=_SEEN_STRENGTHS if encoder_trained else _STRENGTHS)
             solver.fit(standard.astype(np.float64), (targets - self.center) / self.scale)
             return np.atleast_2d(solver.coef_), np.atleast_1d(solver.intercept_)
 

@@ -111,9 +111,11 @@ class SingleLabel(Task):
             weights = balanced_weights(targets, len(self.labels))
         return CrossEntropy(config.label_smoothing_factor, weights, FOCUS if config.loss == "focal" else 0.0)
 
-    def fit_head(self, features: npt.NDArray[np.float32], targets: Array, *, seen: bool) -> tuple[Array, Array]:
+    def fit_head(
+        self, features: npt.NDArray[np.float32], targets: Array, *, encoder_trained: bool
+    ) -> tuple[Array, Array]:
         """Fit a multinomial logistic regression."""
-        return fit_logistic_head(features, targets, len(self.labels), SEEN_STRENGTH if seen else None)
+        return fit_logistic_head(features, targets, len(self.labels), SEEN_STRENGTH if encoder_trained else None)
 
     def grow_head(
         self, features: npt.NDArray[np.float32], targets: Array, head: tuple[Array, Array], new: Array

@@ -38,7 +38,7 @@ class Checkpoint:
 
     @property
     def step(self) -> int:
-        """Optimizer steps done when it was written."""
+        """Return the optimizer steps done when it was written."""
         return int(self.state["step"])
 
     def model_tensors(self) -> dict[str, torch.Tensor]:
@@ -67,17 +67,17 @@ def save(
     """Write `folder`/step-<8 digits> from tensors by name; then remove checkpoints that `keep` leaves out.
 
     `keep` receives the steps of all checkpoints, ascending, and returns those to keep; the new one always stays.
-    Raises OSError where the disk does not take it, with nothing half-made left behind.
+    Raises OSError where the disk does not take it, with nothing half-written left.
     """
     folder.mkdir(parents=True, exist_ok=True)
     final = folder / name_of(step)
     remove_temporaries(folder)
 
-    def make_way() -> None:
+    def remove_existing() -> None:
         if final.exists():  # a run that went back to an older checkpoint and came here again
             _remove(final)
 
-    with atomic_path(final, make_way) as temporary:
+    with atomic_path(final, remove_existing) as temporary:
         temporary.mkdir()
         save_file(weights, temporary / "model.safetensors")
         save_file(optimizer, temporary / "optimizer.safetensors")
@@ -98,26 +98,26 @@ def _remove(path: Path) -> None:
     shutil.rmtree(removed, ignore_errors=True)
 
 
-def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+def find_newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     """Return the newest checkpoint that verifies, and a line for each newer one that does not.
 
     None where there is no finished checkpoint at all. Raises CheckpointError where there are some and none verifies.
     """
     problems: list[str] = []
-    for path in reversed(finished(folder)):
+    for path in reversed(list_finished(folder)):
         try:
             return load(path), problems
         except CheckpointError as error:
             problems.append(str(error))
     if problems:
         raise CheckpointError(
-            f"{folder}: no checkpoint can be trusted: {'; '.join(problems)}. Restore one from a copy, or start afresh "
-            "with --overwrite-output-dir."
+            f"{folder}: no checkpoint is valid: {'; '.join(problems)}. Restore one from a backup, or start over with "
+            "--overwrite-output-dir."
         )
     return None, []
 
 
-def finished(folder: Path) -> list[Path]:
+def list_finished(folder: Path) -> list[Path]:
     """Return the checkpoints that were written to their end, oldest first, without verifying them."""
     return [path for _, path in _entries(folder) if (path / MANIFEST).exists()]
 

@@ -93,7 +93,7 @@ def contrastive_warmup(
                 rows //= 2
                 if rows < _LEAST_ROWS:
                     raise ClassifyError(
-                        "out of memory with the pairs of a few texts; take a smaller --max-length or "
+                        "out of memory in a contrastive step of a few texts; use a smaller --max-length or "
                         "--contrastive-steps 0."
                     )
             step += 1
@@ -105,7 +105,7 @@ def contrastive_warmup(
         if not math.isfinite(float(trainer.loss)):  # once it is not, it stays so
             raise ClassifyError(
                 f"the contrastive loss is {float(trainer.loss)}; training has diverged. Lower --learning-rate, "
-                "or take --contrastive-steps 0."
+                "or use --contrastive-steps 0."
             )
     finally:
         strategy.module.train(was_training)
@@ -148,8 +148,8 @@ class ContrastiveTrainer:
         moved, reason = attempt(lambda: self._update(rate), world.device)
         if moved is None:
             raise RankError(
-                f"rank {world.rank} is out of memory in the optimizer's step on pairs ({reason}), which no smaller "
-                "step would help; take --contrastive-steps 0."
+                f"rank {world.rank} is out of memory in the optimizer step of a contrastive step ({reason}); fewer "
+                "rows per step would not help; use --contrastive-steps 0."
             )
         world.accelerator.flush()
         return True

@@ -72,7 +72,7 @@ class Results:
 
     @functools.cached_property
     def baseline(self) -> Baseline | None:
-        """Return the baseline's scores, fitted when first read, behind the saved model; None if it cannot be fitted."""
+        """Return the baseline's scores, fitted when first read: after the model is saved. None if it cannot be."""
         return _fit_baseline(self.context, self.task)
 
 
@@ -163,7 +163,8 @@ def _describe_calibration(
     if scores[0] is None or scores[1] is None:
         return None
     calibration = Calibration(rescaling, scores[0], scores[1])
-    context.output.log(calibration.line(splits.method or "validation rows"))
+    scored = "test" if splits.test is not None else "validation" if splits.method is None else "out-of-fold"
+    context.output.log(calibration.line(splits.method or "validation rows", scored))
     return calibration
 
 

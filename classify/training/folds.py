@@ -59,7 +59,7 @@ def cross_validate(context: TrainingContext, train: Callable[[Trainer, str], Non
             _save(context, number, fold_logits)
         logits[held_out] = fold_logits
         score = context.inputs.task.score(fold_logits, scored.targets, context.config.training.seed)
-        took = "trained before" if resumed else f"{time.perf_counter() - begin:.1f} s"
+        took = "taken from the resumed run" if resumed else f"{time.perf_counter() - begin:.1f} s"
         context.output.log(
             f"fold {number + 1} of {count}: {format_metrics(score.metrics)} on {len(scored)} rows ({took}; --folds)"
         )

@@ -34,7 +34,7 @@ from classify.training.output_dir import OutputDirPlan, nearest_existing, plan_o
 from classify.training.tracking import choose_trackers
 
 _SHOWN = 5
-# Of a number in predictions.csv, with the comma behind it.
+# Of a number in predictions.csv, with the comma after it.
 _BYTES_PER_SCORE = 12
 
 
@@ -65,7 +65,7 @@ class RunInputs:
 
 def check(config: RunConfig) -> RunInputs:
     """Validate arguments, environment, tables, model name and output folder. Raises InputError with the faults."""
-    config = config.validated()
+    config = config.validate()
     check_start(config.training)
     return check_inputs(config)
 
@@ -113,7 +113,7 @@ def check_inputs(config: RunConfig) -> RunInputs:
         splits = split_table(tables, task, config.data, training.seed, FEWER_FOLDS)
     notes = _check_disk(config, splits, model, output_dir) if launcher.checks_folders() else ()
     if config.ignored:
-        notes = (f"no effect here: {', '.join(config.ignored)}", *notes)
+        notes = (f"ignored, since they have no effect in this program: {', '.join(config.ignored)}", *notes)
     texts: tuple[str, ...] = ()
     if config.training.label_texts == "auto" and config.trains_on_few(labelled) and splits.texts.pair is None:
         texts = task.label_texts(is_english=_reads(config.data.language, languages))
@@ -186,20 +186,20 @@ def _choose_head(config: RunConfig, task: Task) -> tuple[RunConfig, tuple[str, .
     earlier = None if folder is None else earlier_labels(folder, task.name)
     new = _missing(task.labels, earlier or ())
     if requested == "keep" and len(new) == len(task.labels):
-        what = "is no folder of a run" if earlier is None else "was trained on other labels"
+        what = "has no head to keep for this task" if earlier is None else "was trained on other labels"
         raise InputError(f"--head keep: --model {config.model.name} {what}; give --head probe.")
     if requested == "auto":
         config = config.with_default("head", "probe" if len(new) == len(task.labels) else "keep", "model")
     if earlier is None or config.model.head == "random":
         return config, (), ()
     dropped = _missing(earlier, task.labels)
-    share = f"{len(task.labels) - len(new)} of the" if new else "the same"
-    why = f"{config.model.name} was trained on {share} labels"
+    known = f"{len(task.labels) - len(new) or 'none'}" if new else "all"
+    why = f"{config.model.name} was trained on {known} of these {len(task.labels)} labels"
     if dropped:
-        why += f"; it forgets {_listed(dropped)}, of which no row is here"
+        why += f"; dropped, without a row here: {_listed(dropped)}"
     if config.model.head != "keep":
-        return config, (), (Decision("head", f"new, a {task.probe}", why, "--head"),)
-    value = f"kept, with a {task.probe} for {_listed(new)}" if new else "kept"
+        return config, (), (Decision("head", f"replaced by a new {task.probe}", why, "--head"),)
+    value = f"kept, with a new {task.probe} for {_listed(new)}" if new else "kept"
     return config, tuple(new), (Decision("head", value, why, "--head"),)
 
 
@@ -247,8 +247,8 @@ def _check_disk(config: RunConfig, splits: Splits, model: ModelFolder, output_di
         has += f" beside {memory_estimate.size_words(room - free)} in the folder"
     if model_bytes + predictions > room and not output_dir.resume:  # of which only a part may be left to do
         raise InputError(
-            f"{has}, and the model takes {memory_estimate.size_words(model_bytes + predictions)}. Free some, or give "
-            "an --output-dir on another disk."
+            f"{has}, and the model takes {memory_estimate.size_words(model_bytes + predictions)}. Free some "
+            "space, or give an --output-dir on another disk."
         )
     if most + predictions > room:
         return (
@@ -279,15 +279,15 @@ def _language(language: str | None, languages: Languages) -> Decision:
     if language is not None:
         return Decision("language", language, "as requested", "--language")
     if not languages.is_clear:
-        return Decision("language", "not clear, taken for English", languages.describe(), "--language")
+        return Decision("language", "unclear, treated as English", languages.describe(), "--language")
     value = "English" if languages.is_english else "not English"
     return Decision("language", value, languages.describe(), "--language")
 
 
 def _pooling(requested: str, model: ModelFolder) -> Decision:
-    value = "mean of the tokens" if model.pooling == "mean" else "first token"
-    value += ", by one more layer" if model.added_layers else ""
-    why = "the model was trained with it" if model.pooling == "mean" else "no file of the model says mean"
+    value = "mean over tokens" if model.pooling == "mean" else "first token"
+    value += ", computed by one added layer" if model.added_layers else ""
+    why = "the model was trained with it" if model.pooling == "mean" else "the model's files name no mean pooling"
     return Decision("pooling", value, why if requested == "auto" else "as requested", "--pooling")
 
 

@@ -1,4 +1,4 @@
-"""Start the head from a linear probe: a logistic regression on the frozen model's output, set as the output layer.
+"""Start the head from a linear probe: a logistic regression on the frozen encoder's features, set as output layer.
 
 Fine-tuning from a random head spends its first hundreds of steps on finding the classes while it shakes the
 encoder. A linear probe finds them in one pass, and fine-tuning begins where it ends (Kumar et al., 2022,
@@ -41,13 +41,13 @@ def init_head_from_probe(
     task: Task,
     *,
     is_final: bool = False,
-    seen: bool = False,
+    encoder_trained: bool = False,
     new: Sequence[str] = (),
 ) -> ProbeResult:
     """Fit the probe on some of the training rows (50 per class, at least 1,000) and set the output layer to it.
 
-    With `is_final`, when nothing is fine-tuned from it, it learns from up to 20,000. `seen`: the encoder was trained on
-    these rows. With `new` labels it fits the output layer's rows of these, and the others stay.
+    With `is_final`, when nothing is fine-tuned from it, it learns from up to 20,000. `encoder_trained`: the encoder was
+    trained on these rows. With `new` labels it fits the output layer's rows of these, and the others stay.
 
     The features come from all ranks; the main process fits, and its weights go to every rank, so that all start from
     the same bits. A collective.
@@ -67,7 +67,7 @@ def init_head_from_probe(
             weight, bias = kept["weight"].float().numpy(), kept["bias"].float().numpy()
             task.grow_head(features, data.targets[chosen], (weight, bias), np.isin(task.labels, new))
         else:
-            weight, bias = task.fit_head(features, data.targets[chosen], seen=seen)
+            weight, bias = task.fit_head(features, data.targets[chosen], encoder_trained=encoder_trained)
         fitted = {"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)}
     fitted = world.broadcast_tensors(fitted)
     strategy.set_output_layer(fitted["weight"], fitted["bias"])

@@ -16,7 +16,7 @@ from classify.modeling.precision import Masters
 def make_optimizer(
     model: nn.Module, config: TrainingConfig, device: torch.device, masters: Masters | None = None
 ) -> torch.optim.Optimizer:
-    """AdamW (Loshchilov and Hutter, 2019) with no weight decay on biases and norms, i.e. on vectors.
+    """Create AdamW (Loshchilov and Hutter, 2019) with no weight decay on biases and norms, i.e. on vectors.
 
     With a layer-wise decay below 1 a layer's learning rate is that of the layer above times the decay, the embeddings'
     that of the first layer times the decay (Sun et al., 2019, "How to Fine-Tune BERT for Text Classification?", 5.3.4).
@@ -53,7 +53,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 def learning_rate_factor(step: int, total: int, warmup: float, schedule: str = "linear") -> float:
-    """Share of the peak learning rate in step `step` (from 0) of `total`: a linear rise, then the schedule.
+    """Return the share of the peak learning rate in step `step` (from 0) of `total`: a linear rise, then the schedule.
 
     `warmup` below 1 is a share of all steps, else a number of steps. The first step already moves (1 / warm-up
     steps), and the last one still does. Schedules: "linear" falls to 0, "cosine" by half a wave, "inverse_sqrt" with

@@ -62,7 +62,7 @@ class Output:
             reason = disk_refusal(error)
             if reason is None:
                 raise
-            kept = [f"{CHECKPOINTS}/{path.name}" for path in checkpoint.finished(self.checkpoints)]
+            kept = [f"{CHECKPOINTS}/{path.name}" for path in checkpoint.list_finished(self.checkpoints)]
             raise DiskError(
                 f"{self.folder}: {what} could not be written: {reason}. Kept: {', '.join(kept) or 'nothing yet'}. Fix "
                 f"that (free some space, for example) and continue with --resume {shlex.quote(str(self.folder))}."
@@ -91,7 +91,10 @@ def acquire_output_dir(plan: OutputDirPlan, world: World, *, each_node: bool) ->
                 folder, lock = acquire_folder(plan)
                 held.callback(lock.release)
                 if not lock.held:
-                    log(f"note: the disk of {folder} has no locks; nothing keeps another run out of the folder")
+                    log(
+                        f"note: the file system of {folder} does not support locks; make sure that no other run uses "
+                        "this folder"
+                    )
                 answer = str(folder)
         plan = replace(plan, folder=Path(world.broadcast(answer)))
         assert plan.folder is not None

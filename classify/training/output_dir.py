@@ -50,14 +50,16 @@ def plan_output_dir(config: RunConfig) -> OutputDirPlan:
     named = Path(training.output_dir) if training.output_dir is not None else None
     checkpoint = None
     if isinstance(resume, str):
-        wanted = Path(resume)
-        if launcher.checks_folders() and not wanted.is_dir():
+        requested_dir = Path(resume)
+        if launcher.checks_folders() and not requested_dir.is_dir():
             raise InputError(f"--resume {resume}: no such folder. Expected a run's folder, or a checkpoint in it.")
-        checkpoint = wanted if wanted.parent.name == CHECKPOINTS else None
-        wanted = run_folder(str(wanted))
-        if named is not None and named.resolve() != wanted.resolve():
-            raise InputError(f"--resume {resume} and --output-dir {named} name two runs; give one of them.")
-        named = wanted
+        checkpoint = requested_dir if requested_dir.parent.name == CHECKPOINTS else None
+        requested_dir = run_folder(str(requested_dir))
+        if named is not None and named.resolve() != requested_dir.resolve():
+            raise InputError(
+                f"--resume {resume} and --output-dir {named} name different folders; give only one of them."
+            )
+        named = requested_dir
     elif resume and named is None:
         earlier = [path for _, path in _numbered(stem)]
         named = earlier[-1] if earlier else None
@@ -126,7 +128,7 @@ def _check_is_run(folder: Path) -> None:
 
 
 def _check_disposable(folder: Path, inputs: Sequence[str | None]) -> None:
-    """Emptying a folder is for earlier runs alone: never for a folder of other things, or one that is to be read."""
+    """Raise InputError unless the folder is an earlier run's and holds no input of this run."""
     if not folder.is_dir() or not any(_entries(folder)):
         return
     if not (folder / "run.json").exists():
@@ -136,11 +138,11 @@ def _check_disposable(folder: Path, inputs: Sequence[str | None]) -> None:
         )
     inside = [name for name in inputs if name and Path(name).resolve().is_relative_to(folder.resolve())]
     if inside:
-        raise InputError(f"--overwrite-output-dir: {folder} holds {inside[0]}, which is to be read. Move it first.")
+        raise InputError(f"--overwrite-output-dir: {folder} contains {inside[0]}, an input of this run; move it first.")
 
 
 def _numbered(stem: str) -> list[tuple[int, Path]]:
-    """Existing folders runs/<stem>-<n>, by n."""
+    """List the existing folders runs/<stem>-<n>, by n."""
     base = Path("runs")
     if not base.is_dir():
         return []
@@ -190,8 +192,8 @@ class FolderLock:
             holder = "another process"
         hint = f", or delete {self._path} if that process is gone" if by_existence else ""
         return (
-            f"--output-dir {self._path.parent}: a run is going on in this folder ({holder}). Wait for its end, or give "
-            f"another --output-dir{hint}."
+            f"--output-dir {self._path.parent}: another run is using this folder ({holder}). Wait until it ends, or "
+            f"give another --output-dir{hint}."
         )
 
     @property

@@ -56,7 +56,7 @@ class Progress:
 
     @property
     def mean_loss(self) -> float:
-        """Mean training loss over the rows of the epoch so far."""
+        """Return the mean training loss over the rows of the epoch so far."""
         return self.epoch_loss / (self.epoch_weight or 1.0)
 
     def set_end(self, end: int, config: TrainingConfig) -> None:

@@ -46,9 +46,9 @@ def _newest(output: Output) -> Checkpoint | None:
     if named is not None:
         saved = checkpoint.load(named)
     else:
-        saved, problems = checkpoint.newest(output.checkpoints)
+        saved, problems = checkpoint.find_newest(output.checkpoints)
         for problem in problems:
-            output.log(f"note: a newer checkpoint is passed over: {problem}")
+            output.log(f"note: a newer checkpoint is skipped, since it is not valid: {problem}")
     if saved is None:
         return None
     progress = _read_progress(saved)
@@ -56,7 +56,10 @@ def _newest(output: Output) -> Checkpoint | None:
         try:
             checkpoint.load(output.checkpoints / checkpoint.name_of(int(progress.best["step"])))
         except CheckpointError as error:
-            output.log(f"note: the best epoch so far is searched anew, its weights cannot be trusted: {error}")
+            output.log(
+                "note: the checkpoint of the best epoch so far is not valid, so later epochs compete without it: "
+                f"{error}"
+            )
             progress.clear_best()
     return Checkpoint(saved.path, {**saved.state, "progress": vars(progress)})
 
@@ -71,12 +74,12 @@ def _read_progress(saved: Checkpoint) -> Progress:
     except (TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(
             f"{saved.path}: another version of this program wrote its state.json ({type(error).__name__}: {error}). "
-            "Resume with that version (run.json names it), or start afresh with --overwrite-output-dir."
+            "Resume with that version (run.json names it), or start over with --overwrite-output-dir."
         ) from None
     return progress
 
 
-# Settings of a run's start, which a checkpoint lies behind.
+# Settings that only matter before the first checkpoint, and how texts are read.
 SETTINGS_OF_THE_START = ("preset", "head", "contrastive_steps", "long_texts")
 
 
@@ -90,10 +93,10 @@ def require_same_run(
         now.pop("model")  # may be named otherwise from another working directory
     if "texts" not in before:
         now.pop("texts")
-        output.log("note: an earlier version wrote the checkpoint; whether the tables are the same cannot be compared")
+        output.log("note: an earlier version wrote the checkpoint; it cannot be checked that the tables are the same")
     changed = [
         f"{key} was {before.get(key)!r} and is {now[key]!r}"
-        if key != "texts"  # whose hashes are no use in a message
+        if key != "texts"  # whose hashes would not help in a message
         else "the texts, their labels or the rows chosen from them (--max-train-samples, --seed) differ"
         for key in now
         if before.get(key) != now[key]
@@ -130,7 +133,7 @@ def is_finished(output: Output, config: RunConfig, saved: Checkpoint | None, end
             more = "A longer --patience would extend it."
         output.log(f"{output.folder}: this run is finished; nothing to do. {more}")
     elif saved is None:
-        output.log(f"{output.folder}: no finished checkpoint to resume from; starting afresh.")
+        output.log(f"{output.folder}: no finished checkpoint to resume from; starting from the beginning.")
         return False
     else:
         output.log(f"{output.folder}: resuming from {saved.path.name}")
@@ -152,13 +155,13 @@ def _log_changes(output: Output, config: RunConfig, saved: Checkpoint) -> None:
 
 
 def load_weights_of(output: Output, strategy: Strategy, step: int) -> bool:
-    """Load the weights of an earlier step; return False where they cannot be trusted any more. A collective."""
+    """Load the weights of an earlier step; return False where their checkpoint is not valid. A collective."""
     world, tensors = output.world, None
     if world.is_main:
         try:
             tensors = checkpoint.load(output.checkpoints / checkpoint.name_of(step)).model_tensors()
         except CheckpointError as error:
-            output.log(f"note: the weights of step {step} cannot be trusted, so the last ones are kept: {error}")
+            output.log(f"note: the checkpoint of step {step} is not valid, so the last weights are kept: {error}")
     if not world.broadcast(tensors is not None):
         return False
     strategy.load_weights(world.broadcast_tensors(tensors))

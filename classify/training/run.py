@@ -57,7 +57,7 @@ def train(
     """Run a training from start to finish and return the output folder. Every rank calls it.
 
     Processes started by hand, e.g. by `torch.multiprocessing.spawn`, give their `rank`, the `world_size` and where
-    they meet (`init_method="tcp://127.0.0.1:29500"`); behind a launcher its variables say so.
+    they meet (`init_method="tcp://127.0.0.1:29500"`); under a launcher its variables say so.
 
     `started` is when the command was given (seconds since the epoch, default now), for --max-minutes.
 
@@ -106,7 +106,7 @@ def _run(context: TrainingContext) -> Path:
     batches = trainer.batches
     if output.resumes and resume.is_finished(output, context.config, saved, _planned_end(context, batches)):
         return output.folder
-    with _record(context, batches).kept(output) as record, contextlib.ExitStack() as opened:
+    with _record(context, batches).track_status(output) as record, contextlib.ExitStack() as opened:
         out_of_fold = None
         if context.splits.folds is not None:
             out_of_fold = cross_validate(context, functools.partial(_train_fold, context, record))
@@ -203,7 +203,7 @@ def _start(context: TrainingContext, trainer: Trainer, evaluate: Evaluate, train
     pairs, probe = _init_head(context, trainer, train_log)
     if pairs is not None:
         trainer.contrastive_metrics = dataclasses.asdict(pairs)
-        cut = f" of {planned}, as many as --max-minutes allows" if pairs.steps < planned else ""
+        cut = f" of {planned} (limited by --max-minutes)" if pairs.steps < planned else ""
         output.log(
             f"contrastive: {pairs.steps} steps{cut}, loss {pairs.loss:.4f}, {pairs.rows / pairs.seconds:.0f} rows/s "
             f"({pairs.seconds:.1f} s; --contrastive-steps)"
@@ -221,7 +221,7 @@ def _start(context: TrainingContext, trainer: Trainer, evaluate: Evaluate, train
     trainer.probe_metrics = {**metrics, "seconds": probe.seconds}
     validated = f", validation {format_metrics(metrics)}" if metrics else ""
     output.log(
-        f"head: {context.inputs.task.probe} on the model's output of {probe.rows:,} rows{validated} "
+        f"head: {context.inputs.task.probe} fitted on the features of {probe.rows:,} rows{validated} "
         f"({seconds:.1f} s; --head)"
     )
 
@@ -239,7 +239,7 @@ def _init_head(
             data,
             context.inputs.task,
             is_final=trainer.end == 0,
-            seen=pairs is not None,
+            encoder_trained=pairs is not None,
             new=context.inputs.new_labels,
         )
     return pairs, probe

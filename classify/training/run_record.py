@@ -57,8 +57,8 @@ class RunRecord:
         self.decisions.append(decision)
 
     @contextlib.contextmanager
-    def kept(self, output: Output) -> Iterator[Self]:
-        """Write the status "interrupted" inside, since a killed process cannot; "failed" behind an error."""
+    def track_status(self, output: Output) -> Iterator[Self]:
+        """Write the status "interrupted" inside, since a killed process cannot; "failed" after an error."""
         with output.world.sync_errors(), output.writing("run.json"):
             if output.is_writer:
                 self.write("interrupted")

@@ -219,7 +219,10 @@ def _describe(context: TrainingContext, decisions: list[Decision], unused: list[
     output.log(f"ranks: {describe.line(world.topology, os.environ)}")
     notes = [*context.splits.warnings, *context.inputs.notes]
     if launcher.restart_count() and not output.resumes:
-        notes.append("the launcher restarted this job; with --output-dir and --resume it would go on")
+        notes.append(
+            "the launcher restarted this job, and training starts from the beginning; add --output-dir and --resume to "
+            "continue from the newest checkpoint"
+        )
     if context.classifier.note is not None:
         notes.append(context.classifier.note)
     if unused:
@@ -237,8 +240,8 @@ def _require_enough_rows(inputs: RunInputs, world: World) -> None:
     train, devices = inputs.splits.train, world.world_size * world.replicas
     if len(train) < devices:
         raise InputError(
-            f"{train.table.path}: {len(train)} training rows are fewer than the {devices} devices that are to share "
-            "them; start fewer processes."
+            f"{train.table.path}: {len(train)} training rows cannot be split over {devices} devices; start fewer "
+            "processes."
         )
 
 
@@ -304,7 +307,7 @@ def configure_precision(
     packing = verify_packing(classifier, tokens, rows, world, inputs.config.model.packing)
     final = fastest if classifier.packed else precision
     if automatic and before in ("bf16", "fp32") and before != final.name:
-        final = for_training(before, "the run began in it")
+        final = for_training(before, "as in the resumed run")
     classifier.set_precision(final)
     return packing
 

@@ -78,7 +78,8 @@ class Tracker:
                 tracker.log({f"{part}/{name}": value for name, value in values.items()}, step=step)
             except Exception as error:  # a server that is gone must not end a training
                 self._others.remove(tracker)
-                print(f"note: {tracker.name} is left out from here on ({_words(error)})", file=sys.stderr, flush=True)
+                line = f"note: {tracker.name} failed and is no longer written to ({_words(error)})"
+                print(line, file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Flush and close; safe to call twice."""

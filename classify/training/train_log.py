@@ -121,8 +121,8 @@ class Terminal(Callback):
 def log_micro_batches(output: Output, step: int, count: int) -> None:
     """Print that memory ran out in a step."""
     output.log(
-        f"note: step {step}: out of memory; {count} micro-batches per step from here on, which changes nothing but "
-        "dropout's draws"
+        f"note: step {step}: out of memory; continuing with {count} micro-batches per step (same gradient, different "
+        "dropout masks)"
     )
 
 

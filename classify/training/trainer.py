@@ -20,7 +20,7 @@ import torch
 
 from classify.data import sampler
 from classify.data.tokenize import TrainingSet
-from classify.distributed.batch_norm import counted, statistics_kept
+from classify.distributed.batch_norm import count_inputs, statistics_kept
 from classify.distributed.memory import attempt, release_cache
 from classify.errors import CheckpointError, ClassifyError, RankError
 from classify.modeling.classifier import Classifier
@@ -142,7 +142,7 @@ class Trainer:
         self.probe_metrics, self.contrastive_metrics = saved.state["probe"], saved.state.get("contrastive")
 
     def stop(self) -> None:
-        """Leave `fit` behind this step. Every rank calls it at the same one."""
+        """Make this step the last one of `fit`. Every rank calls it at the same step."""
         self._stop_requested = True
 
     def fit(
@@ -153,7 +153,7 @@ class Trainer:
         stop_requested: Callable[[], bool] = lambda: False,
         time_limit_reached: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Train to the end, calling each callback behind each step; see `steps`. A collective."""
+        """Train to the end, calling each callback after each step; see `steps`. A collective."""
         for event in self.steps(end, stop_requested=stop_requested, time_limit_reached=time_limit_reached):
             for callback in callbacks:
                 callback.on_step_end(self, event)
@@ -228,8 +228,8 @@ class Trainer:
         """Take one optimizer step at the learning rate that is set.
 
         Returns (this rank's summed loss, summed weight of the step's rows on all ranks, gradient norm). Where memory
-        runs out the same step is tried again with micro-batches of half the size, which changes nothing but dropout's
-        draws.
+        runs out the same step is tried again with micro-batches of half the size, with the same gradient,
+        except for different dropout masks.
         """
         number, rank = self.progress.step + 1, self.world.rank
         while True:
@@ -239,7 +239,7 @@ class Trainer:
             if self.world.distributed:  # the other ranks are waiting in the exchange
                 raise RankError(
                     f"step {number}: rank {rank} is out of memory ({reason}); continue with --resume and "
-                    f"--gradient-accumulation-steps {self._halved(step)}, which changes nothing but dropout's draws; "
+                    f"--gradient-accumulation-steps {self._halved(step)} (same gradient, different dropout masks), "
                     f"or {self._less_memory()}."
                 )
             self.halve_micro_batches(step, reason)
@@ -249,8 +249,8 @@ class Trainer:
             # AdamW has changed some weights, or made some of its moments: the step can neither be undone nor repeated.
             who = f"rank {rank} is " if self.world.distributed else ""
             raise RankError(
-                f"step {number}: {who}out of memory in the optimizer's step ({reason}), which keeps two numbers for "
-                "each weight that is trained; continue with --resume where more memory is free, or start anew with "
+                f"step {number}: {who}out of memory in the optimizer step ({reason}), where AdamW allocates two "
+                "moments per trained weight; continue with --resume where more memory is free, or start over with "
                 "--lora, --freeze-layers or a smaller --model."
             )
         self.world.accelerator.flush()
@@ -285,7 +285,7 @@ class Trainer:
             own = targets[np.concatenate(pieces)]
             padded = self.loss.pad_targets(own, self.classifier.padded_rows(len(own)))
             last = number == len(micro_batches) - 1
-            with strategy.accumulate(last), counted(strategy.module, weight > 0):
+            with strategy.accumulate(last), count_inputs(strategy.module, weight > 0):
                 loss = self.loss.loss_sum(strategy.forward(batches), send(torch.from_numpy(padded), world.device))
                 strategy.backward(loss * (scale * weight), last)
                 total += weight * loss.detach()
@@ -323,8 +323,8 @@ class Trainer:
     def _less_memory(self) -> str:
         """Name ways to need less memory, where smaller micro-batches do not help or cannot be had."""
         if self.classifier.precision.half is not None:
-            return "take --gradient-checkpointing or a smaller --max-length"
-        return "take --gradient-checkpointing, a smaller --max-length or --precision bf16"
+            return "use --gradient-checkpointing or a smaller --max-length"
+        return "use --gradient-checkpointing, a smaller --max-length or --precision bf16"
 
 
 class _RecentLoss:
@@ -353,7 +353,7 @@ class _RecentLoss:
         self._loss, self._weight = None, 0.0
         if not math.isfinite(mean):
             raise ClassifyError(
-                f"step {progress.step}: the loss is {mean}; training has diverged. Lower --learning-rate, or take "
+                f"step {progress.step}: the loss is {mean}; training has diverged. Lower --learning-rate, or use "
                 "another --precision."
             )
         return mean
@@ -363,7 +363,7 @@ def _check_vocabulary(saved: Checkpoint, before: torch.Tensor | None, now: torch
     """Compare the ids of compact tables, without which their rows mean nothing. Raises CheckpointError."""
     if before is None or not torch.equal(before.cpu(), now):
         raise CheckpointError(
-            f"{saved.path}: its embedding table is of other tokens than these tables hold; start afresh with "
+            f"{saved.path}: its embedding table has different tokens from these tables; start over with "
             "--overwrite-output-dir."
         )
 

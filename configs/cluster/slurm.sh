@@ -5,7 +5,7 @@
 #
 # Change: --nodes and --ntasks-per-node (one task a GPU, so the latter equals --gpus-per-node), --cpus-per-task, --time,
 # and VENV, the folder of the virtual environment. All machines must see this folder and the table.
-# Words behind the table are handed to the program: sbatch configs/cluster/slurm.sh my.csv --epochs 5
+# Arguments after the table are passed to the program: sbatch configs/cluster/slurm.sh my.csv --epochs 5
 #SBATCH --job-name=classify
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=4

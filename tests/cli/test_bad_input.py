@@ -18,7 +18,7 @@ BAD_FILES = {
     "too few rows": (b"text,label\n" + b"a,x\nb,y\n" * 2, "at least 10 rows. Got 4"),
     "missing column": (b"id,words\n" + b"1,a\n" * 6, "the columns are: id, words"),
     "ambiguous column": (b"text,intent,topic\n" + b"a,x,y\n" * 12, "intent, topic"),
-    "ragged": (b"text,label\na,b,c\n", "line 2 (3)"),
+    "ragged": (b"text,label\na,b,c\n", "line 2 (3 fields)"),
 }
 
 
@@ -52,7 +52,7 @@ def test_bad_files(person: Person, name: str) -> None:
         (["--data", "my.csv", "--nproc", "5000"], "each process loads the model"),
         (["--data", "my.csv", "--strategy", "ddp"], "--strategy ddp needs one process per device"),
         (["--data", "my.csv", "--cpu", "--strategy", "dp"], "needs several GPUs"),
-        (["--data", "my.csv", "--cpu", "--fp16"], "--precision fp16 needs a GPU; take bf16"),
+        (["--data", "my.csv", "--cpu", "--fp16"], "--precision fp16 needs a GPU; use bf16"),
         (
             ["--data", "my.csv", "--freeze-layers", "99"],
             "the model has 6 layers; give that or less",
@@ -93,10 +93,10 @@ def test_what_is_read_is_not_emptied(person: Person) -> None:
     (old / "run.json").write_text("{}")
     tiny.write_table(old / "my.csv", tiny.table_rows(30))
     words = ["--output-dir", "old", "--overwrite-output-dir"]
-    assert "old holds old/my.csv" in person.fails("--data", "old/my.csv", *words)
+    assert "old contains old/my.csv, an input of this run" in person.fails("--data", "old/my.csv", *words)
     done = person.types("--data", "my.csv", "--model", "old", *words)
     assert done.returncode == 2
-    assert "old holds old, which is to be read" in done.stderr
+    assert "old contains old, an input of this run" in done.stderr
     assert (old / "my.csv").exists()
 
 

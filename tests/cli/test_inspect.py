@@ -53,7 +53,7 @@ def test_what_a_table_holds(folder: Path, model_folder: Path, capsys: pytest.Cap
     assert parts["epochs"] == found["speed"]["epochs"] == 0, "so few rows take steps on pairs alone"
     assert found["speed"]["seconds"] == pytest.approx(sum(parts.values()))
     assert "time: about " in printed
-    assert "pairs " in printed
+    assert "contrastive steps " in printed
     assert "(in place of" not in printed
     assert not (folder / "runs").exists()
 

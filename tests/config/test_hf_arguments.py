@@ -81,11 +81,11 @@ def test_short_forms_of_precision(flag: str, value: str) -> None:
     [
         ("--push_to_hub", "--push_to_hub: train first, then upload"),
         ("--deepspeed ds.json", "--deepspeed ds.json: --strategy fsdp shards"),
-        ("--trust-remote-code True", "--trust_remote_code True: code of a model's repository is never run"),
+        ("--trust-remote-code True", "--trust_remote_code True: code from a model repository is never run"),
         ("--optim sgd", "--optim sgd: the optimizer is AdamW"),
         ("--eval_strategy steps", "--eval_strategy steps: a run evaluates after each epoch"),
         ("--max_eval_samples 9", "--max_eval_samples 9: every row of a table is scored"),
-        ("--task_name sst2", "--task_name sst2: give tables of this machine"),
+        ("--task_name sst2", "--task_name sst2: name the data set with --data"),
         ("--warmup_ratio much", "--warmup-steps must be a number of at least 0. Got 'much' instead."),
         ("--do_eval", "--do_eval or --do_predict without --do_train scores a model that exists: classify predict"),
     ],

@@ -230,7 +230,7 @@ def test_every_recipe_validates_and_is_headed_by_its_command(path: Path) -> None
     assert f"--config configs/{path.name}" in command
     words = command.split("run_classify.py", 1)[1].split()
     words[words.index("--config") + 1] = str(path)
-    parse(*words).validated()
+    parse(*words).validate()
     assert set(yaml.safe_load(text)) <= set(yaml_keys()) | {key.replace("_", "-") for key in yaml_keys()}
 
 
@@ -268,7 +268,7 @@ class Frame:
 
 def test_a_python_object_in_place_of_a_value_is_told_in_a_line() -> None:
     with pytest.raises(InputError) as caught:
-        RunConfig(DataConfig(data=Frame(), max_length=Frame()), training=TrainingConfig(strategy=Frame())).validated()  # type: ignore[arg-type]
+        RunConfig(DataConfig(data=Frame(), max_length=Frame()), training=TrainingConfig(strategy=Frame())).validate()  # type: ignore[arg-type]
     assert list(caught.value.faults) == [
         "--data must be a name. Got a Frame instead.",
         "--max-length must be a whole number of at least 4. Got a Frame instead.",

@@ -86,7 +86,10 @@ def test_a_name_in_an_archive_leads_nowhere(tmp_path: Path) -> None:
 
 def test_archives_that_are_refused(tmp_path: Path) -> None:
     path = write_zip(tmp_path / "a.zip", {"train.csv": TABLE, "test.csv": TABLE})
-    assert "Got several (train.csv, test.csv); unpack it, and name one or the folder" in why_not_writable(path)
+    assert (
+        "Got several (train.csv, test.csv) instead; unpack it, and give one of its files or the folder"
+        in why_not_writable(path)
+    )
     path = write_tar(tmp_path / "a.tar.gz", {f"{n}.txt": "a" for n in range(9)})
     assert "Got several (0.txt, 1.txt, 2.txt, ...)" in why_not_writable(path)
     assert "Got none (a.png, b.png)" in why_not_writable(write_zip(tmp_path / "b.zip", {"a.png": "", "b.png": ""}))
@@ -108,15 +111,18 @@ def test_archives_that_are_refused(tmp_path: Path) -> None:
 
 # A file's first bytes, in the order of the registry, and what the line says of it.
 STARTS: dict[str, tuple[bytes, str]] = {
-    "a.db": (b"SQLite format 3\0" + bytes(99), "an SQLite database, which is not read here; export the table: sqlite3"),
+    "a.db": (
+        b"SQLite format 3\0" + bytes(99),
+        "an SQLite database, which cannot be read as a table; export the table: sqlite3",
+    ),
     "a.mdb": (b"\0\1\0\0Standard Jet DB\0", "an Access database"),
     "a.sav": (b"$FL2@(#) SPSS DATA FILE", "an SPSS file"),
     "a.dta": (b"<stata_dta><header><release>118", "a Stata file"),
     "old.dta": (b"\x72\x02\x01\x00\x05\x00", "a Stata file"),
     "a.sas7bdat": (bytes(12) + b"\xc2\xea\x81\x60\xb3\x14\x11\xcf\xbd", "a SAS table"),
     "a.xpt": (b"HEADER RECORD*******LIBRARY HEADER RECORD", "a SAS transport file"),
-    "a.rds": (gzip.compress(b"X\n\0\0\0\3\0\4"), "a file of R"),
-    "a.RData": (gzip.compress(b"RDX3\nX\n"), "a file of R"),
+    "a.rds": (gzip.compress(b"X\n\0\0\0\3\0\4"), "an R data file"),
+    "a.RData": (gzip.compress(b"RDX3\nX\n"), "an R data file"),
     "a.h5": (b"\x89HDF\r\n\x1a\n", "an HDF5 file"),
     "a.orc": (b"ORC\x08\x01", "an ORC file"),
     "a.avro": (b"Obj\1\4", "an Avro file"),
@@ -128,7 +134,7 @@ STARTS: dict[str, tuple[bytes, str]] = {
     "a.jpg": (b"\xff\xd8\xff\xe0", "an image"),
     "a.csv.gz.gz": (gzip.compress(gzip.compress(TABLE.encode())), "compressed twice"),
     "a.7z": (b"7z\xbc\xaf\x27\x1c\0\4", "an archive"),
-    "lfs.csv": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "a pointer of Git LFS"),
+    "lfs.csv": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "a Git LFS pointer"),
     "a.html": (b"<!-- saved --><!DOCTYPE html>\n<html><table>", "HTML"),
     "page.csv": (b"\n<html><body>not found</body></html>", "HTML"),
     "export.xls": (b'<html xmlns:x="urn:schemas-microsoft-com:office:excel"><table>', "HTML"),
@@ -152,7 +158,7 @@ def test_forms_that_are_named_and_not_read(tmp_path: Path, name: str) -> None:
         ({"[Content_Types].xml": "", "word/document.xml": ""}, "a Word document"),
         ({"[Content_Types].xml": "", "ppt/presentation.xml": ""}, "a PowerPoint file"),
         ({"Index/Document.iwa": ""}, "an Apple Numbers or Pages file"),
-        ({"archive/data.pkl": "", "archive/data/0": ""}, "weights of PyTorch"),
+        ({"archive/data.pkl": "", "archive/data/0": ""}, "PyTorch weights"),
         ({"texts.npy": "", "labels.npy": ""}, "NumPy arrays"),
         ({"mimetype": "application/vnd.oasis.opendocument.text", "content.xml": ""}, "an OpenDocument file"),
     ],

@@ -272,7 +272,9 @@ def test_a_folder_with_a_file_for_each_part(tmp_path: Path) -> None:
     assert tables.test is not None
     assert [len(table) for table in (tables.train, tables.eval, tables.test)] == [12, 3, 2]
     (tmp_path / "train.jsonl").write_text("{}")
-    with pytest.raises(InputError, match=r"--data: .* has several files to train on \(.*train\.csv, .*train\.jsonl\)"):
+    with pytest.raises(
+        InputError, match=r"--data: .* has several files for one split \(.*train\.csv, .*train\.jsonl\)"
+    ):
         read_tables(DataConfig(data=str(tmp_path)))
 
 
@@ -328,7 +330,7 @@ def test_rows_that_span_lines_in_a_csv_that_was_saved_as_one_of_semicolons(tmp_p
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.csv", "text,label\na,x\nb\nc,y\nd,e,f\n", "2 rows with another number of fields skipped (lines 3, 5)"),
+        ("a.csv", "text,label\na,x\nb\nc,y\nd,e,f\n", "2 rows with a different number of fields skipped (lines 3, 5)"),
         (
             "a.jsonl",
             '{"text": "a", "label": "x"}\nb\n{"text": "c", "label": "y"}\n[1]\n',

@@ -42,7 +42,7 @@ def test_a_header_that_comes_again_is_one_of_joined_files() -> None:
 
 
 def test_rows_that_repeat_the_header_are_dropped_and_counted(tmp_path: Path) -> None:
-    """Files joined by cat; lines behind the second header keep their numbers."""
+    """Files joined by cat; lines after the second header keep their numbers."""
     joined = f"text;label\n{lines()}text;label\n{lines()}"
     table = read(tmp_path, joined)
     assert len(table) == 2 * len(ROWS)
@@ -146,7 +146,8 @@ def test_a_field_of_many_lines_is_noted(tmp_path: Path) -> None:
     letter = "\n".join(f"line {number}" for number in range(12))
     table = read(tmp_path, f'text,label\n{lines(",", [("hello", "a")])}"{letter}",b\nyes,b\n')
     assert table.column("text")[1] == letter
-    assert table.notes == ('line 3: a field in quotes spans 12 lines; if its quote is text, double it ("")',)
+    note = 'line 3: a quoted field spans 12 lines; if the quote character is part of the text, double it ("")'
+    assert table.notes == (note,)
 
 
 def test_fasttext(tmp_path: Path) -> None:
@@ -160,6 +161,6 @@ def test_fasttext(tmp_path: Path) -> None:
 
 
 def test_a_dialect_must_fit_nearly_all_rows() -> None:
-    """A semicolon in three of five texts is no delimiter, though their commas fit even fewer rows."""
+    """A semicolon in three of five texts is not a delimiter, though their commas fit even fewer rows."""
     texts = [f"a text{'; number' if n % 5 < 3 else ''} {n}{', more' * (n % 7)}" for n in range(40)]
     assert detect_dialect("text,label\n" + "\n".join(texts), ".csv").delimiter == ","

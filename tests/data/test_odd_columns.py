@@ -101,7 +101,7 @@ TABLES: dict[str, tuple[dict[str, Make], tuple[str, str] | str]] = {
     "constant": ({"channel": CONSTANT, "what": TEXT, "kind": CLASS}, ("what", "kind")),
     "empty": ({"notes": EMPTY, "what": TEXT, "kind": CLASS}, ("what", "kind")),
     "price": ({"price": PRICE, "what": TEXT, "kind": CLASS}, "price holds numbers on a scale"),
-    # Dates are no labels.
+    # Dates are not labels.
     "text and date": ({"text": TEXT, "date": GERMAN_DATE}, "looks like a label"),
     "months": ({"what": TEXT, "when": MONTH_DATE}, "looks like a label"),
     "clock": ({"text": TEXT, "time": CLOCK, "kind": CLASS}, ("text", "kind")),

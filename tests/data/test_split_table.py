@@ -299,7 +299,7 @@ def test_what_came_out_of_groups_is_said(tmp_path: Path) -> None:
     splits = load(write(tmp_path / "a.csv", rows, "text,label,who"), group_column="who")
     assert splits.decisions[-1].value == "train 800, validation 100, test 100"
     assert splits.decisions[-1].why.startswith(f"80/10/10 of {tmp_path / 'a.csv'}, stratified as far as groups")
-    assert not any("whole groups allow no closer split" in note for note in splits.warnings)
+    assert not any("because groups are not divided" in note for note in splits.warnings)
 
 
 def test_a_split_that_is_a_third_off_is_said(tmp_path: Path) -> None:
@@ -307,9 +307,9 @@ def test_a_split_that_is_a_third_off_is_said(tmp_path: Path) -> None:
     splits = load(write(tmp_path / "a.csv", rows, "text,label,who"), group_column="who")
     assert splits.decisions[-1].value == "train 60, validation 20, test 20"
     assert splits.decisions[-1].why.startswith("60/20/20 of ")
-    notes = [note for note in splits.warnings if "whole groups allow no closer split" in note]
-    assert notes[0].startswith("the validation split has 20 of 100 rows, not 10: ")
-    assert notes[1].startswith("the test split has 20 of 100 rows, not 10: ")
+    notes = [note for note in splits.warnings if "because groups are not divided" in note]
+    assert notes[0].startswith("the validation split has 20 of 100 rows instead of 10, ")
+    assert notes[1].startswith("the test split has 20 of 100 rows instead of 10, ")
 
 
 def test_groups_that_hold_a_class_each_cannot_be_divided(tmp_path: Path) -> None:
@@ -326,8 +326,8 @@ def test_a_class_that_no_scored_row_has_is_said(tmp_path: Path) -> None:
     rows = [(f"text {i}", "yes" if i < 5 else "no") for i in range(100)]
     rows = [(text, label, "train" if i < 60 else "dev" if i < 80 else "test") for i, (text, label) in enumerate(rows)]
     splits = load(write(tmp_path / "a.csv", rows, "text,label,split"))
-    assert "no validation row has the label 'yes': its scores leave that out" in splits.warnings
-    assert "no test row has the label 'yes': its scores leave that out" in splits.warnings
+    assert "no validation row has the label 'yes'; the validation scores do not cover it" in splits.warnings
+    assert "no test row has the label 'yes'; the test scores do not cover it" in splits.warnings
     balanced = load(write(tmp_path / "b.csv", [(f"text {i}", "ab"[i % 2]) for i in range(100)]))
     assert balanced.warnings == ()
 
@@ -370,7 +370,7 @@ def test_rows_without_a_label_are_in_no_part(
     for part in splits.unlabelled.values():
         assert part.texts("text") == [f"text {i}" for i in range(0, 50, 5)]
     (note,) = [note for note in splits.warnings if "without a label" in note]
-    assert note.startswith(f"{tmp_path / 'a.csv'}: 10 rows without a label ")
+    assert note.startswith(f"{tmp_path / 'a.csv'}: 10 rows without a label: ")
 
 
 def test_empty_labels_stop_where_they_are_most(tmp_path: Path) -> None:
@@ -403,14 +403,14 @@ def test_a_test_table_whose_labels_are_withheld_is_predicted(tmp_path: Path, val
     assert splits.labels == ["0", "1"]
     assert {file: len(part) for file, part in splits.unlabelled.items()} == {"unlabelled_test.csv": 7}
     assert any(
-        "7 rows without a label predicted at the end, in unlabelled_test.csv" in note for note in splits.warnings
+        "7 rows without a label: predicted in unlabelled_test.csv at the end" in note for note in splits.warnings
     )
 
 
 def test_a_test_table_without_labels(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", [(f"text {i}", i % 2) for i in range(40)])
     test = write(tmp_path / "test.csv", [(i, f"new {i}") for i in range(7)], "id,text")
-    with pytest.raises(InputError, match=r"test\.csv: no column 'label'"):
+    with pytest.raises(InputError, match=r"test\.csv: expected the column 'label', as in --data"):
         load(path, test_data=str(test))
     splits = load(path, test_data=str(test), predict_unlabelled=True)
     assert {file: len(part) for file, part in splits.unlabelled.items()} == {"unlabelled_test.csv": 7}
@@ -586,7 +586,7 @@ def test_a_test_table_with_few_labels_is_said_with_what_to_do(tmp_path: Path) ->
         ([(f"text {i}", "ab"[i % 2], "2024-01-01") for i in range(30)], {"split_by_time": "day"}, "several times"),
         ([(f"text {i}", "ab"[i % 2], ("nan", "7")[i % 2]) for i in range(30)], {"split_by_time": "day"}, "'nan'"),
         ([(f"text {i}", "ab"[i % 2], 0) for i in range(30)], {"label_names": "a=x,a=y"}, "names a label twice"),
-        ([(f"text {i}", "ab"[i % 2], 0) for i in range(30)], {"eval_labels": "l.txt"}, "--eval-labels names labels"),
+        ([(f"text {i}", "ab"[i % 2], 0) for i in range(30)], {"eval_labels": "l.txt"}, "--eval-labels: there are no"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_said(tmp_path: Path, rows: list[Any], options: dict[str, Any], said: str) -> None:

@@ -92,7 +92,7 @@ def test_a_byte_order_mark_and_tabs(tmp_path: Path) -> None:
         (b"", ["empty", "header"]),
         (b"\n\n", ["empty lines"]),
         (b"text,label\n", ["header", "no row"]),
-        (b'text,label\na,b\nc\n"x\ny",z\nd,e,f\n', ["2 columns", "line 3 (1)", "line 6 (3)"]),
+        (b'text,label\na,b\nc\n"x\ny",z\nd,e,f\n', ["2 columns", "line 3 (1 field)", "line 6 (3 fields)"]),
         (b"text,label\n\x89PNG\x00\xff\x00,b\n", ["line 2", "expected text"]),
     ],
 )
@@ -132,7 +132,7 @@ def test_missing_files_name_their_neighbours(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "texts",
     [['"Foo" said', "he"], ['""Foo"" said', "he"], ['"Foo" said', 'he said "Bar"'], ["'", '"']],
-    ids=["behind a quote", "doubled", "balanced", "alone"],
+    ids=["after a quote", "doubled", "balanced", "alone"],
 )
 def test_quotes_that_are_text_stay(tmp_path: Path, texts: list[str]) -> None:
     """Far into a file, where no sample shows them."""

@@ -1,4 +1,4 @@
-"""Values that are no text in Parquet files and workbooks: bytes, missing numbers, dates, truth values, merged cells."""
+"""Values that are not text in Parquet files and workbooks: bytes, missing numbers, dates, booleans, merged cells."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from classify.config.schema import TrainingConfig
 from classify.distributed.batch_norm import (
     AllReducedBatchNorm,
-    counted,
+    count_inputs,
     describe_synchronization,
     statistics_kept,
     synchronize,
@@ -76,7 +76,7 @@ def test_what_it_does_is_told() -> None:
 
 def test_an_input_that_does_not_count_leaves_the_statistics_alone(group: None) -> None:
     layer = AllReducedBatchNorm(2)
-    with counted(nn.Sequential(layer), False):
+    with count_inputs(nn.Sequential(layer), False):
         assert not layer.counted
     assert layer.counted
 

@@ -74,7 +74,7 @@ BROKEN = (
 FULL = (
     'MemoryError("no room")',
     r"error: step \d+: rank 1 is out of memory \(no room\); continue with --resume and --gradient-accumulation-steps "
-    r"2, which changes nothing but dropout's draws; or take --gradient-checkpointing, a smaller --max-length or "
+    r"2 \(same gradient, different dropout masks\), or use --gradient-checkpointing, a smaller --max-length or "
     r"--precision bf16\.",
 )
 

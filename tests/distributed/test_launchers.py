@@ -140,7 +140,7 @@ def test_the_flag_of_old_launchers_alone(table: Path, model_folder: Path, tmp_pa
 def test_a_script_that_trains_twice(
     python: Callable[..., Any], table: Path, model_folder: Path, tmp_path: Path
 ) -> None:
-    """One configuration, two seeds, behind torchrun: two folders, whole on every rank when `train` returns.
+    """One configuration, two seeds, under torchrun: two folders, whole on every rank when `train` returns.
 
     The processes meet anew each time, to predict too.
     """
@@ -263,7 +263,7 @@ def test_ranks_that_were_started_differently_do_not_train(model_folder: Path, tm
             process.kill()
     assert [one.returncode for one in done] == [2, 2]
     errors = [one.stderr for one in done]
-    assert errors[0].startswith(f"error: rank 1 was started with other {what} than rank 0")
+    assert errors[0].startswith(f"error: rank 1: {what} different from rank 0")
     assert errors[0].count("\n") == 1
     assert errors[1] == ""
     assert not list(tmp_path.glob("here-*/out"))

@@ -201,7 +201,7 @@ def test_only_one_process_writes(
 def test_nproc_returns_the_workers_code_and_its_one_line(
     command: Callable[..., Any], uneven: dict[str, Path], model_folder: Path, tmp_path: Path
 ) -> None:
-    """A fault that only the workers can find: checkpoints of which none can be trusted."""
+    """A fault that only the workers can find: checkpoints of which none is valid."""
     bad = tmp_path / "out" / "checkpoints" / "step-00000001"
     bad.mkdir(parents=True)
     (bad / "manifest.json").write_text("{}")
@@ -209,7 +209,7 @@ def test_nproc_returns_the_workers_code_and_its_one_line(
     done = command("classify", "train", *words)
     assert done.returncode == 3
     assert done.stderr.count("\n") == 1, done.stderr
-    assert done.stderr.startswith("error: out/checkpoints: no checkpoint can be trusted")
+    assert done.stderr.startswith("error: out/checkpoints: no checkpoint is valid")
 
 
 def test_an_error_under_torchrun_comes_once(

@@ -200,7 +200,7 @@ def test_resuming_needs_the_checkpoint_on_the_first_machine_only(
         )
     outputs = _finished(processes, 0)
     assert "resuming from step-00000002" in outputs[0]
-    # Not the same bits: behind torchrun a process alone on its machine takes more threads than before.
+    # Not the same bits: under torchrun a process alone on its machine takes more threads than before.
     assert difference(tmp_path / "out", tmp_path / "whole") <= 1e-6
     assert list(hidden.iterdir()) == []
 
@@ -291,7 +291,7 @@ def test_predictions_of_two_machines(
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 61
     tiny.write_table(tables[1], tiny.table_rows(30))
     shown = predict(2)
-    assert "error: rank 1 was started with other data than rank 0" in "".join(shown)
+    assert "error: rank 1: data different from rank 0" in "".join(shown)
     tables[1].unlink()
     shown = predict(2)
     assert shown[1].count(f"error: --data {tables[1]}: no such file") == 1

@@ -60,18 +60,18 @@ def test_the_largest_class_of_the_training_part_is_the_score_to_beat() -> None:
     assert majority.metrics["macro_f1"] == pytest.approx((2 * 69 / 169 + 0) / 2)
     assert majority.as_json() == {"label": "b", "accuracy": 0.69, "macro_f1": majority.metrics["macro_f1"]}
     close = scored(targets.tolist(), [1] * 69 + [0] * 5 + [1] * 26)
-    (line,) = advice.beside_majority(close, majority)
+    (line,) = advice.compare_with_majority(close, majority)
     assert line.startswith("always predicting 'b' scores accuracy 0.6900, macro F1 0.4083; ")
-    assert advice.beside_majority(scored(targets.tolist(), targets.tolist()), majority) == []
+    assert advice.compare_with_majority(scored(targets.tolist(), targets.tolist()), majority) == []
 
 
 def test_one_answer_for_all_rows() -> None:
     targets = [0] * 30 + [1] * 30
-    (line,) = advice.one_answer(scored(targets, [1] * 60), "test")
+    (line,) = advice.warn_single_class(scored(targets, [1] * 60), "test")
     assert line.startswith("all 60 test rows are predicted as 'b'")
     assert "--learning-rate" in line
-    assert advice.one_answer(scored(targets, [1] * 59 + [0]), "test") == []
-    assert advice.one_answer(scored([1] * 8, [1] * 8), "test") == [], "there is one class only to be predicted"
+    assert advice.warn_single_class(scored(targets, [1] * 59 + [0]), "test") == []
+    assert advice.warn_single_class(scored([1] * 8, [1] * 8), "test") == [], "there is one class only to be predicted"
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_loss_that_does_not_fall(first: float, last: float, epochs: float, par
         return
     assert part in lines[0]
     assert "--learning-rate" in lines[0]
-    assert "warmup_steps" in lines[0]
+    assert "--warmup-steps" in lines[0]
 
 
 def summary(result: metrics.Scores, targets: list[int], rival: float | None = None, last: float = 0.1) -> list[str]:
@@ -116,10 +116,12 @@ def test_rows_that_cannot_tell_model_and_baseline_apart_are_named() -> None:
     result = scored(targets, targets)
     for value, expected in ((1.0, 1), (0.9, 1), (0.7, 0)):
         baseline = Baseline({"macro_f1": value, "accuracy": value}, 1, 1.0)
-        lines = advice.beside_baseline(result, "test", baseline, "macro_f1")
+        lines = advice.compare_with_baseline(result, "test", baseline, "macro_f1")
         assert len(lines) == expected
-    (line,) = advice.beside_baseline(result, "test", Baseline({"macro_f1": 1.0, "accuracy": 1.0}, 1, 1.0), "macro_f1")
-    assert line.startswith("30 test rows cannot tell the model from the TF-IDF baseline (accuracy 1.000 and 1.000)")
+    (line,) = advice.compare_with_baseline(
+        result, "test", Baseline({"macro_f1": 1.0, "accuracy": 1.0}, 1, 1.0), "macro_f1"
+    )
+    assert line.startswith("on 30 test rows the model is not clearly better than the TF-IDF baseline (accuracy 1.000 ")
 
 
 def test_one_cause_has_one_line() -> None:

@@ -111,9 +111,9 @@ def test_a_gaudi_is_the_first_of_its_process() -> None:
     hardware = Hardware("hpu", 2)
     plan = plan_devices(use_cpu=False, local_rank=-1, environment=launched(1, 1, 2), hardware=hardware)
     assert (plan.device, plan.backend) == ("hpu:0", "hccl")
-    with pytest.raises(DeviceError, match="this machine has 2"):
+    with pytest.raises(DeviceError, match="this machine has only 2 devices"):
         plan_devices(use_cpu=False, local_rank=-1, environment=launched(2, 2, 3), hardware=hardware)
-    with pytest.raises(DeviceError, match="this machine has 1"):
+    with pytest.raises(DeviceError, match="this machine has only 1 device "):
         plan_devices(use_cpu=False, local_rank=-1, environment=launched(1, 1, 2), hardware=Hardware("hpu", 1))
     plan = plan_devices(use_cpu=False, local_rank=-1, environment={}, hardware=hardware, strategy="model")
     assert plan.n_gpu == 1
@@ -165,7 +165,9 @@ def test_what_torchrun_says_is_understood() -> None:
 def test_more_processes_than_devices_share_them_over_gloo_alone() -> None:
     """NCCL refuses two ranks on one device, so the program does, with the reason and the way out."""
     third = launched(2, 2, 3)
-    with pytest.raises(DeviceError, match=r"cuda:2, .* has 2 .* nccl refuses two processes on one.*--ddp-backend gloo"):
+    with pytest.raises(
+        DeviceError, match=r"cuda:2, .* has only 2 .* nccl refuses two processes on one.*--ddp-backend gloo"
+    ):
         plan_devices(use_cpu=False, local_rank=-1, environment=third, hardware=TWO)
     plan = plan_devices(use_cpu=False, local_rank=-1, environment=third, hardware=TWO, backend="gloo")
     assert (plan.device, plan.backend, plan.n_gpu) == ("cuda:0", "gloo", 1)
@@ -187,7 +189,7 @@ def test_weights_in_parts() -> None:
         ({"RANK": None}, {}, ["WORLD_SIZE=2", "RANK is not"]),
         ({"WORLD_SIZE": None}, {}, ["RANK=1", "WORLD_SIZE is not"]),
         ({"LOCAL_RANK": None}, {}, ["RANK=1", "LOCAL_RANK is not"]),
-        ({"LOCAL_RANK": "2"}, {}, ["LOCAL_RANK=2", "2 (counted from 0)", "--cpu"]),
+        ({"LOCAL_RANK": "2"}, {}, ["LOCAL_RANK=2", "only 2 devices (numbered from 0)", "--cpu"]),
         ({"RANK": "2"}, {}, ["RANK=2", "WORLD_SIZE=2"]),
         ({"RANK": "one"}, {}, ["RANK", "'one'"]),
         ({"MASTER_ADDR": None}, {}, ["MASTER_ADDR", "WORLD_SIZE=2"]),

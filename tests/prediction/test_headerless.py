@@ -1,4 +1,4 @@
-"""Prediction of files whose first row may be no header: no text is lost, and no other column is taken."""
+"""Prediction of files whose first row may not be a header: no text is lost, and no other column is taken."""
 
 from __future__ import annotations
 

@@ -294,7 +294,7 @@ def run_ranks(
     code: int | Sequence[int] = 0,
     **environment: str,
 ) -> list[str]:
-    """Run the program as `count` ranks; returns each rank's output, stderr behind stdout.
+    """Run the program as `count` ranks; returns each rank's output, stderr after stdout.
 
     `code` is the exit code of all, or of each. Raises AssertionError where one ends otherwise or does not end.
     """
@@ -362,9 +362,9 @@ def run_distributed_test(
 
 
 def finish(ranks: Sequence[Process], timeout: float, codes: Sequence[int]) -> list[str]:
-    """Wait for all ranks, and leave none behind; returns each one's output, stderr behind stdout.
+    """Wait for all ranks, and leave none behind; returns each one's output, stderr after stdout.
 
-    One that ends with another code than expected leaves the others little time. Raises AssertionError for it.
+    One that ends with an unexpected code leaves the others little time. Raises AssertionError for it.
     """
     deadline = time.monotonic() + timeout
     try:

@@ -1,4 +1,4 @@
-"""Stands in for a rank's interpreter behind a launcher: `rank_client.py <socket> <interpreter> <words of python>`.
+"""Stands in for a rank's interpreter under a launcher: `rank_client.py <socket> <interpreter> <words of python>`.
 
 It starts within milliseconds, asks `rank_server.py` for a process that runs the words in its place, and lives exactly
 as long: it hands on signals, ends as that process ends, and where it is killed that process is killed. So a launcher

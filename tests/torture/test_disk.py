@@ -51,7 +51,7 @@ def save(folder: Path, step: int, keep: int = 1) -> Path:
 def test_a_checkpoint_restores_model_and_optimizer(tmp_path: Path) -> None:
     model, optimizer = small()
     save(tmp_path, 1)
-    found, _ = checkpoint.newest(tmp_path)
+    found, _ = checkpoint.find_newest(tmp_path)
     assert found is not None
     fresh = nn.Linear(4, 3)
     again = torch.optim.AdamW(fresh.parameters())
@@ -72,7 +72,7 @@ def test_every_file_of_a_checkpoint_is_verified(tmp_path: Path, name: str) -> No
     data[place] ^= 2
     (path / name).write_bytes(bytes(data))
     with pytest.raises(CheckpointError, match=f"{name} has changed since it was written"):
-        checkpoint.newest(tmp_path)
+        checkpoint.find_newest(tmp_path)
 
 
 @pytest.mark.parametrize("failing", ["model.safetensors", "optimizer.safetensors", "manifest.json", "rename"])
@@ -96,7 +96,7 @@ def test_a_failed_write_leaves_the_older_checkpoint(
     with pytest.raises(OSError, match="No space left"):
         save(tmp_path, 2)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
-    found, problems = checkpoint.newest(tmp_path)
+    found, problems = checkpoint.find_newest(tmp_path)
     assert found is not None
     assert (found.step, problems) == (1, [])
 
@@ -148,7 +148,7 @@ def test_a_checkpoint_of_the_same_step_stays_until_the_new_one_is_on_the_disk(
     with pytest.raises(OSError, match="quota"):
         save(tmp_path, 1)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
-    found, _ = checkpoint.newest(tmp_path)
+    found, _ = checkpoint.find_newest(tmp_path)
     assert found is not None
 
 
@@ -182,7 +182,7 @@ def test_killed_at_any_write_a_whole_checkpoint_remains(tmp_path: Path) -> None:
     assert codes.index(0) >= 12, "a save has that many file operations at least"
     for at, code in enumerate(codes, start=1):
         folder = tmp_path / str(at)
-        found, _ = checkpoint.newest(folder)
+        found, _ = checkpoint.find_newest(folder)
         assert found is not None
         assert found.step in (1, 2)
         if code == 0:
@@ -226,7 +226,7 @@ def test_too_little_room_is_told_before_torch_is_loaded(
     assert done.stdout == "False\n"
     assert re.fullmatch(
         rf"error: {small_disk}/out: the disk of {small_disk} has (98|99|100) kB free, and the model takes \d+ kB\. "
-        r"Free some, or give an --output-dir on another disk\.\n",
+        r"Free some space, or give an --output-dir on another disk\.\n",
         done.stderr,
     )
     assert not (small_disk / "out").exists()

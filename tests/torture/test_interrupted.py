@@ -90,7 +90,7 @@ def temporaries(folder: Path) -> list[Path]:
     ids=["tokenizer", "tokens", "model", "folder", "probe", "baseline"],
 )
 def test_outside_of_the_training_loop(words: list[str], tmp_path: Path, where: str, kept: set[str] | None) -> None:
-    """Before the first step there is nothing to save, and --resume begins anew; behind the last one it ends the run."""
+    """Before the first step there is nothing to save, and --resume begins anew; after the last one it ends the run."""
     out = tmp_path / "out"
     command = [*words, "--output-dir", "out"]
     done = interrupted(tmp_path, where, command, XDG_CACHE_HOME=str(tmp_path / "cache"))
@@ -102,7 +102,7 @@ def test_outside_of_the_training_loop(words: list[str], tmp_path: Path, where: s
         command = ["--resume", "out"]
     done = run(tmp_path, "run_classify.py", *command)
     assert done.returncode == 0, done.stderr
-    assert ("starting afresh" in done.stdout) == (where.endswith("init_head_from_probe"))
+    assert ("starting from the beginning" in done.stdout) == (where.endswith("init_head_from_probe"))
     assert read_json(out / "run.json")["status"] == "finished"
     assert {path.name for path in out.iterdir()} == FILES - {"tensorboard"}
 

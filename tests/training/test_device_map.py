@@ -85,7 +85,7 @@ def test_frozen_layers_in_main_memory_beside_a_gpu(
 
 
 def test_what_is_trained_must_fit(deep: Path, table: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"--strategy model: what is trained needs about \d+ MiB, and cpu may use"):
+    with pytest.raises(InputError, match=r"--strategy model: the trained layers need about \d+ MiB, but cpu may use"):
         run.train(make_config(deep, table, tmp_path / "out", strategy="model", device_memory=ROOM / 8))
 
 

@@ -120,7 +120,7 @@ def test_a_fold_of_other_settings_or_a_damaged_one_is_trained_again(
         nonlocal saved
         saved += 1
         if saved == 2:
-            raise Interrupted("stopped behind the second fold", signal.SIGTERM)
+            raise Interrupted("stopped after the second fold", signal.SIGTERM)
         save(*arguments)
 
     with monkeypatch.context() as patch:

@@ -97,5 +97,5 @@ def test_what_contradicts_lora_is_refused(model_folder: Path, table: Path, tmp_p
     config = lora_config(model_folder, table, tmp_path / "out", strategy="fsdp")
     config = config.replace(freeze_layers=1)
     with pytest.raises(InputError) as caught:
-        config.validated()
+        config.validate()
     assert len(caught.value.faults) == 2

@@ -157,7 +157,7 @@ def test_a_run_begun_on_one_processor_goes_on_on_another(
     record = read_json(out / "run.json")
     assert record["precision"] == begun
     assert begun in [guess["value"] for guess in record["guesses"] if guess["what"] == "precision"]
-    assert f"precision: {begun} (the run began in it; --precision)" in capsys.readouterr().out
+    assert f"precision: {begun} (as in the resumed run; --precision)" in capsys.readouterr().out
     _agree(out)
 
 

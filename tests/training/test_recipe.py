@@ -127,7 +127,7 @@ def test_the_fast_preset_keeps_a_head_that_has_seen_all_rows(
     table = tiny.write_table(tmp_path / "rows.csv", tiny.table_rows(1_500))
     out = train(make_config(model_folder, table, tmp_path / "out", preset="fast", num_train_epochs=None))
     said = capsys.readouterr().out
-    assert "logistic regression on the model's output of 1,200 rows" in said
+    assert "logistic regression fitted on the features of 1,200 rows" in said
     assert "recipe: 0 epochs (1,200 training rows" in said
     before, after = (load_file(folder / "model.safetensors") for folder in (model_folder, out))
     shared = [name for name in before if f"bert.{name}" in after]

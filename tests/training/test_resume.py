@@ -18,7 +18,7 @@ import classify.training.run as run
 from classify.cli import main
 from classify.config.schema import TrainingConfig
 from classify.errors import CheckpointError, InputError, Interrupted
-from classify.training.checkpoint import newest
+from classify.training.checkpoint import find_newest
 from classify.training.output_dir import plan_output_dir
 from classify.training.train_log import Log
 from tests.support.runs import (
@@ -79,7 +79,7 @@ def test_resumed_is_uninterrupted_to_the_last_bit(
             run.train(whole_config(model_folder, table, tmp_path / "out"))
     assert caught.value.exit_code == 143
     assert read_json(tmp_path / "out" / "run.json")["status"] == "interrupted"
-    saved, _ = newest(tmp_path / "out" / "checkpoints")
+    saved, _ = find_newest(tmp_path / "out" / "checkpoints")
     assert saved is not None
     assert saved.step == step + 1, "the step after the signal is the last, and it is saved"
     out = run.train(whole_config(model_folder, table, tmp_path / "out", resume_from_checkpoint=True))
@@ -138,7 +138,7 @@ def test_without_a_checkpoint_it_starts_afresh_and_says_so(
     unfinished.mkdir()
     (unfinished / "model.safetensors").write_bytes(b"half")
     run.train(make_config(model_folder, table, tmp_path / "out", max_steps=1, resume_from_checkpoint=True))
-    assert "no finished checkpoint to resume from; starting afresh" in capsys.readouterr().out
+    assert "no finished checkpoint to resume from; starting from the beginning" in capsys.readouterr().out
 
 
 def test_resume_and_the_folder_say_enough(
@@ -174,7 +174,7 @@ def test_a_changed_setting_is_told_and_no_command_forgotten(
     assert read_json(tmp_path / "out" / "run.json")["commands"] == [
         {"command": ["first"], "from_step": 0, "status": "interrupted"}
     ]
-    stopped = int(newest(tmp_path / "out" / "checkpoints")[0].step)  # type: ignore[union-attr]
+    stopped = int(find_newest(tmp_path / "out" / "checkpoints")[0].step)  # type: ignore[union-attr]
     changes = {"learning_rate": 1e-4, "weight_decay": 0.1, "save_steps": 100}
     with monkeypatch.context() as patch:
         patch.setattr(sys, "orig_argv", ["second"])
@@ -205,7 +205,7 @@ def test_the_newest_that_verifies_is_taken(uninterrupted: Path, tmp_path: Path, 
     folder = tmp_path / "checkpoints"
     shutil.copytree(uninterrupted / "checkpoints", folder)
     harm(folder / "step-00000009", damage)
-    found, problems = newest(folder)
+    found, problems = find_newest(folder)
     assert found is not None
     assert found.step == 6
     assert len(problems) == 1
@@ -232,8 +232,8 @@ def test_if_none_can_be_trusted_the_exit_is_3(
     shutil.copytree(uninterrupted, tmp_path / "out")
     for path in (tmp_path / "out" / "checkpoints").iterdir():
         harm(path, "flip")
-    with pytest.raises(CheckpointError, match="no checkpoint can be trusted"):
-        newest(tmp_path / "out" / "checkpoints")
+    with pytest.raises(CheckpointError, match="no checkpoint is valid"):
+        find_newest(tmp_path / "out" / "checkpoints")
     done = command(
         "classify", "train", "--data", str(table), "--model", str(model_folder), "--output-dir", "out",
         "--resume", "--epochs", "4", "--cpu",
@@ -312,7 +312,7 @@ def test_going_back_leaves_the_later_course_behind(
     config = config.replace(output_dir=None)
     config = config.replace(resume_from_checkpoint=str(tmp_path / "out" / "checkpoints" / "step-00000003"))
     run.train(config)
-    found, _ = newest(tmp_path / "out" / "checkpoints")
+    found, _ = find_newest(tmp_path / "out" / "checkpoints")
     assert found is not None
     assert found.step == 4
 
@@ -360,7 +360,7 @@ def test_a_lost_best_epoch_is_searched_anew(
     harm(kept[0], "flip")
     shutil.copytree(out, tmp_path / "killed")
     run.train(config(EPOCHS + 1))
-    assert "the best epoch so far is searched anew" in capsys.readouterr().out
+    assert "the checkpoint of the best epoch so far is not valid" in capsys.readouterr().out
     assert read_json(out / "metrics.json")["best_epoch"] == EPOCHS + 1
     check_weights_of_the_last_epoch(out)
     # The same where nothing is left to train: a process that was killed while it wrote its last files.

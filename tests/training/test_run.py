@@ -132,7 +132,7 @@ def test_transformers_loads_the_folder_with_the_same_probabilities(finished: Pat
 @pytest.mark.parametrize(
     ("file", "content", "part"),
     [
-        ("model.safetensors", b"\x00\x01", "model.safetensors is no safetensors file, or was cut off; copy"),
+        ("model.safetensors", b"\x00\x01", "model.safetensors is not a safetensors file, or is truncated; copy"),
         ("classify.json", b"{}", "must be of format 1. Got one without 'max_length' instead"),
         ("classify.json", b'{"format": 2, "text_column": "a", "max_length": 9, "temperature": 1}', "Got format 2"),
     ],
@@ -262,7 +262,7 @@ def test_values_become_what_their_field_holds(model_folder: Path, table: Path, t
     config = make_config(model_folder, table, tmp_path / "out")
     config = config.replace(data=Path(table))
     config = config.replace(num_train_epochs="1")
-    config = config.validated()
+    config = config.validate()
     assert (config.data.data, config.training.num_train_epochs) == (str(table), 1.0)
 
 
@@ -351,7 +351,7 @@ def test_patience_ends_a_run_that_gets_no_better(
 def test_a_better_epoch_that_may_be_chance_is_not_kept(
     model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], keep: str
 ) -> None:
-    """The same run: on 30 evaluation rows 0.46 and 0.34 are no two standard errors apart."""
+    """The same run: on 30 evaluation rows 0.46 and 0.34 are not two standard errors apart."""
     out = train(make_config(model_folder, table, tmp_path / "out", **{**worse_in_the_end(tmp_path), "keep": keep}))
     found = read_json(out / "metrics.json")
     assert found["best_epoch"] == EPOCHS
@@ -447,7 +447,7 @@ def test_the_probe_looks_at_some_rows_of_each_class(
     monkeypatch.setattr(linear_probe, "FEWEST_ROWS", 10)
     monkeypatch.setattr(linear_probe, "ROWS_PER_CLASS", 7)
     train(make_config(model_folder, table, tmp_path / "some", max_steps=1))
-    assert "logistic regression on the model's output of 21 rows" in capsys.readouterr().out
+    assert "logistic regression fitted on the features of 21 rows" in capsys.readouterr().out
 
 
 def test_random_head_has_no_probe(model_folder: Path, table: Path, tmp_path: Path) -> None:

@@ -223,7 +223,7 @@ def test_a_column_with_the_name_of_the_joined_texts(tmp_path: Path, capsys: pyte
     rows = "".join(f"a text {n},another {n},x,{n % 2}\n" for n in range(20))
     (tmp_path / "my.csv").write_text(f"sentence1,sentence2,sentence1 + sentence2,label\n{rows}")
     assert main(["train", "--data", str(tmp_path / "my.csv"), "--output-dir", str(tmp_path / "out")]) == 2
-    assert "the column 'sentence1 + sentence2' has the name of the texts that are joined" in capsys.readouterr().err
+    assert "the column 'sentence1 + sentence2' has the name that the joined text columns get" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -355,10 +355,10 @@ def test_a_run_goes_on_from_another_with_its_head(
 @pytest.mark.parametrize(
     ("classes", "line"),
     [
-        (["a", "b"], "head: kept ({} was trained on the same labels; it forgets 'c', of which no row is here; --head)"),
+        (["a", "b"], "head: kept ({} was trained on all of these 2 labels; dropped, without a row here: 'c'; --head)"),
         (
             ["a", "b", "c", "d"],
-            "head: kept, with a logistic regression for 'd' ({} was trained on 3 of the labels; --head)",
+            "head: kept, with a new logistic regression for 'd' ({} was trained on 3 of these 4 labels; --head)",
         ),
     ],
     ids=["fewer", "more"],
@@ -378,7 +378,9 @@ def test_fewer_and_more_labels_than_an_earlier_run(
 
 def test_a_head_that_cannot_be_kept(model_folder: Path, tmp_path: Path) -> None:
     table = write_rows(tmp_path / "my.csv", ["a", "b", "c"])
-    with pytest.raises(InputError, match=r"--head keep: --model .* is no folder of a run; give --head probe"):
+    with pytest.raises(
+        InputError, match=r"--head keep: --model .* has no head to keep for this task; give --head probe"
+    ):
         train(make_config(model_folder, table, tmp_path / "out", head="keep"))
     first = train(make_config(model_folder, table, tmp_path / "first", folds=0, num_train_epochs=1.0))
     others = tmp_path / "others.csv"

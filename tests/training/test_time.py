@@ -85,7 +85,7 @@ def test_steps_on_pairs_take_half_of_the_time(
     steps = 100_000
     train(make_config(model_folder, table, tmp_path / "out", max_minutes=0.1, contrastive_steps=steps))
     pairs = re.search(
-        r"contrastive: (\d+) steps of 100000, as many as --max-minutes allows, loss [\d.]+, \d+ rows/s \(([\d.]+) s",
+        r"contrastive: (\d+) steps of 100000 \(limited by --max-minutes\), loss [\d.]+, \d+ rows/s \(([\d.]+) s",
         capsys.readouterr().out,
     )
     assert pairs is not None

@@ -23,7 +23,7 @@ from classify.training.output_dir import LOCK, OutputDirPlan, acquire_folder
 from tests.support.processes import ROOT, start
 from tests.support.runs import FILES, at_step, make_config, read_json
 
-HERE = rf"a run is going on in this folder \(process {os.getpid()} on {socket.gethostname()}\)\. Wait for its end"
+HERE = rf"another run is using this folder \(process {os.getpid()} on {socket.gethostname()}\)\. Wait until it ends"
 
 
 def during_step(number: int, monkeypatch: pytest.MonkeyPatch, action: Callable[[], Any]) -> None:

@@ -146,7 +146,7 @@ class _Columns:
         for field in schema:
             if "run_end_encoded" in str(field.type) or "list_view" in str(field.type):
                 raise InputError(
-                    f"{path}: column {field.name!r} is {field.type}, which is not read here; save a plain one."
+                    f"{path}: column {field.name!r} is {field.type}, which is not supported; save it as a plain column."
                 )
         self._path, self._digest, self._given = path, digest, schema.names
         names, self._remark = unique_names(schema.names)
@@ -176,7 +176,7 @@ class _Columns:
         def converted() -> Iterator[pyarrow.RecordBatch]:
             size = 0
             for batch in batches:
-                batch.validate(full=True)  # texts of a damaged file may be no UTF-8
+                batch.validate(full=True)  # texts of a damaged file may not be UTF-8
                 for start in range(0, batch.num_rows, _BLOCK_ROWS):
                     rows = batch.slice(start, _BLOCK_ROWS)
                     size += sum(map(_count_bytes, rows.columns))
@@ -201,7 +201,7 @@ class _Columns:
 def _as_strings(column: pyarrow.Array, names: list[str] | None = None) -> pyarrow.Array:
     """Write a column as text; class numbers of `datasets` by their names, what is missing and NaN as an empty text.
 
-    Raises ArrowInvalid or UnicodeDecodeError where bytes are no UTF-8.
+    Raises ArrowInvalid or UnicodeDecodeError where bytes are not UTF-8.
     """
     import pyarrow
     import pyarrow.compute as pc

@@ -41,6 +41,7 @@ _MOST_BYTES = 2**31 - 1  # of a block of Arrow's
 _SHOWN = 5
 # Fields of more lines are noted; the share of lines that must end in a class to be rows.
 _LONG_FIELD, _MOST = 10, 0.9
+_QUOTE = "Quote fields that contain the delimiter, or skip these rows with --on-bad-rows skip."
 # Files of these names, and standard input, hold one text per line unless they look like a table.
 _PLAIN = (".txt", "")
 _USUAL = (*TEXT_NAMES, *LABEL_NAMES, *itertools.chain(*PAIRED_NAMES))
@@ -181,7 +182,7 @@ class _Text:
         if dialect.quote is None:
             return False
         quote, ends = dialect.quote.encode(), (dialect.delimiter.encode(), b"\n", b"\r")
-        # An empty field of quotes with text behind it.
+        # An empty field of quotes with text after it.
         empty = rb"[%b\r\n]%b%b[^%b%b\r\n]" % (re.escape(ends[0]), quote, quote, quote, re.escape(ends[0]))
         for piece in self.pieces():
             if quote not in piece:
@@ -244,7 +245,7 @@ def _check_dialect(text: _Text, dialect: Dialect, sample: str) -> tuple[Dialect,
     Bare quotes can swallow whole rows and leave equally wide ones behind. So where rows span lines, the dialect in
     which quotes are text is taken if all lines are equally wide in it: those of a row that really spans several are
     not. Many texts hold commas, so there the lines inside must end in other rows' classes, too. A name in quotes in
-    the header shows that quotes are no text.
+    the header shows that quotes are not text.
     """
     survey = _survey(text, dialect)
     bare = Dialect(dialect.delimiter, quote=None)
@@ -284,13 +285,15 @@ def _survey(text: _Text, dialect: Dialect) -> _Survey:
     if not wrong:
         return _Survey(None, longest)
     if width == 1:
-        fault = f"{source.path} line {wrong[0][0]}: expected one column, as in line 1. Got {wrong[0][1]} instead."
+        fault = (
+            f"{source.path} line {wrong[0][0]}: expected one column, as in line 1. Got {wrong[0][1]} instead. {_QUOTE}"
+        )
         return _Survey(fault, longest)
-    shown = ", ".join(f"line {line} ({count})" for line, count in wrong[:_SHOWN])
+    shown = ", ".join(f"line {line} ({count} field{'s' * (count != 1)})" for line, count in wrong[:_SHOWN])
     more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
     return _Survey(
-        f"{source.path}: the header has {width} columns, but these rows have another number of fields: {shown}{more}. "
-        'Put a field that contains a delimiter between quotes (").',
+        f"{source.path}: the header has {width} columns, but some rows have a different number of fields: "
+        f"{shown}{more}. {_QUOTE}",
         longest,
     )
 
@@ -383,7 +386,7 @@ def _read_good(text: _Text, dialect: Dialect, options: ReadOptions) -> Table:
         {name: pyarrow.array([row[place] for row in body], pyarrow.string()) for place, name in enumerate(names)}
     )
     shown = ", ".join(map(str, bad[:_SHOWN])) + (", ..." if len(bad) > _SHOWN else "")
-    skipped = f"{len(bad)} rows with another number of fields skipped (lines {shown})"
+    skipped = f"{len(bad)} rows with a different number of fields skipped (lines {shown})"
     words = f"{dialect.words}{again}{_above_words(text)}"
     form = f"{text.encoding.words} {'with a' if header else 'without'} header, {words}; {skipped}"
 
@@ -401,7 +404,9 @@ def _long_fields(survey: _Survey) -> tuple[str, ...]:
     line, span = survey.longest
     if span <= _LONG_FIELD:
         return ()
-    return (f'line {line}: a field in quotes spans {span} lines; if its quote is text, double it ("")',)
+    return (
+        f'line {line}: a quoted field spans {span} lines; if the quote character is part of the text, double it ("")',
+    )
 
 
 def _above_words(text: _Text) -> str:

@@ -40,7 +40,8 @@ class Hub(Format):
             parts = {0: splits[0]}
         if 0 not in parts:
             raise InputError(
-                f"{flag} {path}: expected a split called train. Got {', '.join(splits)}; name one, as {path}[x]."
+                f"{flag} {path}: expected a split called train. Got {', '.join(splits)} instead; choose one, e.g. "
+                f"{flag} {path}[{splits[0]}]."
             )
         return {SPLITS[part]: f"{path}[{split}]" for part, split in parts.items()}
 

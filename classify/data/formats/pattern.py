@@ -41,7 +41,8 @@ class Pattern(Format):
             if set(other.columns) != set(first.columns):
                 only = ", ".join(map(repr, sorted(set(first.columns) ^ set(other.columns))))
                 raise InputError(
-                    f"{source.path}: {first.path} and {other.path} have different columns ({only} in only one of them)."
+                    f"{source.path}: {first.path} and {other.path} have different columns ({only} in only one of "
+                    "them); rename the columns so that they match."
                 )
         arrow = pyarrow.concat_tables([table.arrow.select(first.columns) for table in tables])
         digest = hashlib.sha256("".join(table.sha256 for table in tables).encode()).hexdigest()

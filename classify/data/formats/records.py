@@ -197,7 +197,7 @@ def _splits(source: Source, lists: dict[str, list[Any]]) -> list[dict[str, Any]]
     """Return the rows of all lists, with a column that names the list of each."""
     records = _listed(source, [row for rows in lists.values() for row in rows]).records
     keys = (key for key, rows in lists.items() for _ in rows)
-    # A name that is detected as the split column, and is no column of theirs.
+    # A name that is detected as the split column, and is not one of their columns.
     column = next((name for name in SPLIT_NAMES if not any(name in one for one in records)), SPLIT_NAMES[0])
     return [{**record, column: key} for record, key in zip(records, keys, strict=True)]
 
@@ -283,5 +283,5 @@ def _reason(error: Exception) -> str:
 
 
 def _kind(value: Any) -> str:
-    names = {list: "a list", dict: "an object", str: "a text", bool: "true or false", type(None): "null"}
+    names = {list: "a list", dict: "an object", str: "a string", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")

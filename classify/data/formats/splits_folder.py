@@ -12,8 +12,6 @@ from classify.data.source import Source
 from classify.data.table import Table
 from classify.errors import InputError
 
-_USES = {"train": "train on", "eval": "evaluate", "test": "test"}
-
 
 class SplitsFolder(Format):
     """Files, or folders of `datasets`, named after splits; `table_suffixes` are those of files with tables."""
@@ -34,7 +32,8 @@ class SplitsFolder(Format):
             names = self._named(Path(source.path), words)
             if len(names) > 1:
                 raise InputError(
-                    f"{source.flag}: {source.path} has several files to {_USES[split]} ({', '.join(names)}); name one."
+                    f"{source.flag}: {source.path} has several files for one split ({', '.join(names)}); keep one of "
+                    "them, or give single files with --data, --eval-data and --test-data."
                 )
             if names:
                 splits[split] = names[0]

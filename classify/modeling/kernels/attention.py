@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from classify.modeling.kernels.base import AttentionArgs, AttentionKernel
-from classify.modeling.kernels.dropout import drawn
+from classify.modeling.kernels.dropout import draw_mask
 from classify.modeling.layout import Block, Boundaries, BucketGroup, Layout
 
 
@@ -163,7 +163,7 @@ def _forward(
         torch.softmax(score[i], -1, out=probability[i])
     mask, factor, dropped = scores.new_empty(0), 1.0, probabilities
     if case.dropout:
-        mask, factor = drawn(scores.shape, case.dropout, case.wide)
+        mask, factor = draw_mask(scores.shape, case.dropout, case.wide)
         dropped = torch.mul(probabilities, mask, out=scores)
     share = group.scores(dropped, cls_only)
     for i, bucket in enumerate(group.buckets):
@@ -242,7 +242,7 @@ def _blocks(
             scores.add_(bias[0])
         mask, factor = None, 1.0
         if case.dropout:
-            mask, factor = drawn(scores.shape, case.dropout, case.wide, generator)
+            mask, factor = draw_mask(scores.shape, case.dropout, case.wide, generator)
         yield block, torch.softmax(scores, -1), mask, factor
 
 

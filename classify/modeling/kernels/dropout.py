@@ -35,7 +35,7 @@ class CPUDropout(Kernel):
         replace_dropout(model)
 
 
-def drawn(
+def draw_mask(
     shape: Sequence[int], rate: float, dtype: torch.dtype, generator: torch.Generator | None = None
 ) -> tuple[torch.Tensor, float]:
     """Draw a mask on the CPU, 0 with probability `rate`, else 1; return it and the scale of kept entries.
@@ -52,9 +52,9 @@ def drawn(
     return mask, _LEVELS / (_LEVELS - dropped)
 
 
-def kept(shape: Sequence[int], rate: float, dtype: torch.dtype) -> torch.Tensor:
+def draw_scaled_mask(shape: Sequence[int], rate: float, dtype: torch.dtype) -> torch.Tensor:
     """Draw a mask multiplied by its scale, with mean 1."""
-    mask, scale = drawn(shape, rate, dtype)
+    mask, scale = draw_mask(shape, rate, dtype)
     return mask.mul_(scale)
 
 
@@ -65,7 +65,7 @@ class Dropout(nn.Dropout):
         """Apply dropout to an input of any shape; on other devices, and in evaluation, as torch does."""
         if not self.training or self.p == 0 or input.device.type != "cpu":
             return super().forward(input)
-        return input * kept(input.shape, self.p, input.dtype)
+        return input * draw_scaled_mask(input.shape, self.p, input.dtype)
 
 
 def replace_dropout(model: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""List and install the kernels. `kernels: off` in --config disables them; run.json lists them."""
+"""List and install the kernels. `--kernels off` disables them; run.json lists them."""
 
 from __future__ import annotations
 

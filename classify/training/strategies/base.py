@@ -186,7 +186,7 @@ class Strategy:
 
     @torch.no_grad()
     def round_weights(self, dtype: torch.dtype) -> None:
-        """Round the weights to `dtype`, behind `end_training`; they stay in fp32."""
+        """Round the weights to `dtype`, after `end_training`; they stay in fp32."""
         self.reshard()
         for tensor in (*self.classifier.model.parameters(), *self.classifier.model.buffers()):
             if tensor.is_floating_point() and not tensor.is_meta:
@@ -194,7 +194,7 @@ class Strategy:
 
     @torch.no_grad()
     def scale_output_layer(self, scale: torch.Tensor, shift: torch.Tensor) -> None:
-        """Multiply each output's logits by `scale` (outputs,) and add `shift` (outputs,), behind `end_training`."""
+        """Multiply each output's logits by `scale` (outputs,) and add `shift` (outputs,), after `end_training`."""
         self.reshard()
         layer = self.classifier.output_layer
         for parameter, factor in ((layer.weight, scale[:, None].expand_as(layer.weight)), (layer.bias, scale)):

@@ -1,4 +1,4 @@
-"""torch's DistributedDataParallel: each process computes its rows, gradients are averaged behind the last ones."""
+"""torch's DistributedDataParallel: each process computes its rows, gradients are averaged after the last ones."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class DeviceMapStrategy(Strategy):
     def place(self, folder: Path) -> Decision:
         """Move the layers to their places; weights that find no room elsewhere lie in a file of `folder`."""
         self._placement = Placement(self.classifier.model, self._places, folder)
-        why = "the devices take turns" if len(self.world.devices) > 1 else "as much as its memory takes"
+        why = "the devices take turns" if len(self.world.devices) > 1 else "as many layers as fit in its memory"
         return Decision("layers", self._placement.words(), why, "--device-memory")
 
     def stock_weights(self, *, keep: bool) -> Tensors:
@@ -116,9 +116,9 @@ def choose_places(model: Any, devices: list[str], tokens: float, length: float, 
     if division is None:
         needs, room = sum(piece.needs for piece in pieces if not piece.frozen), sum(budgets.values())
         raise InputError(
-            f"--strategy model: what is trained needs about {needs / MIB:,.0f} MiB, and {', '.join(devices)} may use "
-            f"{room / MIB:,.0f} together; take a smaller --batch-size, --gradient-checkpointing, --freeze-layers, or "
-            "--strategy fsdp with several processes."
+            f"--strategy model: the trained layers need about {needs / MIB:,.0f} MiB, but {', '.join(devices)} may use "
+            f"only {room / MIB:,.0f} MiB in total; use a smaller --batch-size, --gradient-checkpointing, "
+            "--freeze-layers, or --strategy fsdp with several processes."
         )
     placed, left = division
     on_cpu = devices == ["cpu"]
@@ -133,7 +133,7 @@ def _free(device: str) -> int:
         return min(int(psutil.virtual_memory().available), main_memory())
     look = getattr(torch.get_device_module(torch.device(device)), "mem_get_info", None)
     if look is None:
-        raise InputError(f"--strategy model: {device} does not tell how much memory is free; give --device-memory.")
+        raise InputError(f"--strategy model: {device} does not report its free memory; give --device-memory.")
     return int(look(torch.device(device).index)[0])
 
 

@@ -2,7 +2,7 @@
 
 Zhao et al., 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel"; the form here is torch's
 `fully_shard`, which cuts each parameter along its first dimension and leaves module names as they are. Gradients are
-exchanged behind every micro-batch: FSDP exists to avoid keeping whole ones.
+exchanged after every micro-batch: FSDP exists to avoid keeping whole ones.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FSDPStrategy(Strategy):
         return True
 
     def reshard(self) -> None:
-        """Reshard the outermost parameters, which stay gathered behind a forward pass."""
+        """Reshard the outermost parameters, which stay gathered after a forward pass."""
         module: Any = self.module
         module.reshard()
 
