@@ -17,7 +17,7 @@ from classify import __version__
 from classify.config.parser import Parser, parse_training, print_help, unknown_words
 from classify.config.recipe import Recipe
 from classify.config.schema import TrainingConfig
-from classify.errors import ClassifyError, InputError, disk_refusal, escape_controls
+from classify.errors import ClassifyError, InputError, disk_refusal, escape_controls, is_lost_peer
 from classify.launch import device_plan, interrupts, launcher, process_settings, spawn
 
 if TYPE_CHECKING:
@@ -326,9 +326,6 @@ def _wait_for_peer_error(error: BaseException) -> None:
 
     --nproc gives a rank time to print its error before it ends the others.
     """
-    text = str(error).lower()
-    if launcher.is_launched() and any(
-        sign in text for sign in ("connection closed by peer", "connection reset", "broken pipe")
-    ):
+    if launcher.is_launched() and is_lost_peer(error):
         interrupts.end_if_terminated()
         time.sleep(3.0 + (spawn.PRINTING_SECONDS if launcher.is_nproc_worker() else 0.0))

@@ -50,6 +50,12 @@ class InputError(ClassifyError):
         self.faults = faults
 
 
+def is_lost_peer(error: BaseException) -> bool:
+    """Return whether another process of the group ended while this one waited for it."""
+    text = str(error).lower()
+    return any(sign in text for sign in ("connection closed by peer", "connection reset", "broken pipe"))
+
+
 class ErrorList(list[str]):
     """Faults to be raised together."""
 

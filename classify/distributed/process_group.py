@@ -51,15 +51,16 @@ def start(plan: DevicePlan, timeout_seconds: int = 1800) -> World:
     device = torch.device(plan.device)
     if accelerators.of(device.type).built_into_torch:
         torch.accelerator.set_device_index(device.index)
+    store = None
     if plan.parallel_mode is ParallelMode.DISTRIBUTED:
-        _form_group(plan, datetime.timedelta(seconds=timeout_seconds))
-    world = World(plan, device)
+        store = _form_group(plan, datetime.timedelta(seconds=timeout_seconds))
+    world = World(plan, device, store)
     world.topology = _topology(world)
     return world
 
 
-def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> None:
-    """Meet the other ranks and form the default process group."""
+def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> torch.distributed.Store:
+    """Meet the other ranks and form the default process group; return its store."""
     global _formed
     launch = plan.launch
     address, port = launch.address or "127.0.0.1", launch.port or 0
@@ -79,6 +80,7 @@ def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> None:
             plan.backend, store=store, rank=launch.rank, world_size=launch.world_size, timeout=timeout
         )
     _formed += 1
+    return store
 
 
 def _import_backend(plan: DevicePlan) -> None:

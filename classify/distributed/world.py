@@ -13,8 +13,8 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from classify.errors import ClassifyError, InputError
-from classify.launch import accelerators
+from classify.errors import ClassifyError, InputError, is_lost_peer
+from classify.launch import accelerators, launcher
 from classify.launch.accelerator import Accelerator
 from classify.launch.device_plan import DevicePlan, ParallelMode
 
@@ -22,6 +22,8 @@ from classify.launch.device_plan import DevicePlan, ParallelMode
 _GLOO_SECONDS = 0.1
 # Maximum of `World.cache_sharers`, so that micro-batches do not become too small.
 _SHARERS = 4
+# Keys of the store: a rank has an error to print; a rank has printed that a peer is lost.
+_FAILED, _REPORTED = "failed", "reported"
 
 
 @dataclass
@@ -30,6 +32,7 @@ class World:
 
     plan: DevicePlan
     device: torch.device
+    store: torch.distributed.Store | None = None
     topology: list[dict[str, Any]] = field(default_factory=list)
     closed: bool = False
     _before_close: list[Callable[[], object]] = field(default_factory=list, repr=False)
@@ -232,6 +235,8 @@ class World:
             return
         self.closed = True
         up = self.distributed and torch.distributed.is_initialized()
+        if up and error is not None:
+            self._report_lost_peer(error)
         alone = error is not None and not (isinstance(error, ClassifyError) and error.everywhere)
         abort = up and alone and self.plan.backend != "gloo"
         if abort:
@@ -248,6 +253,28 @@ class World:
                 # aborts the process ("terminate called without an active exception").
                 time.sleep(_GLOO_SECONDS)
             torch.distributed.destroy_process_group()
+
+    @contextlib.contextmanager
+    def reporting_lost_peers(self) -> Iterator[None]:
+        """Report a lost peer at once where this block waits for one: the launcher is about to end this process."""
+        try:
+            yield
+        except Exception as error:
+            self._report_lost_peer(error)
+            raise
+
+    def _report_lost_peer(self, error: BaseException) -> None:
+        """Print, on one rank, that a peer ended without an error of its own; any other error is noted for the peers.
+
+        --nproc prints that itself.
+        """
+        if self.store is None or launcher.is_nproc_worker():
+            return
+        with contextlib.suppress(RuntimeError):  # the store may have ended with its process
+            if not is_lost_peer(error):
+                self.store.set(_FAILED, "")
+            elif not self.store.check([_FAILED]) and self.store.add(_REPORTED, 1) == 1:
+                launcher.print_killed("another process of this run ended without an error message")
 
     def describe(self) -> str:
         """Return device, parallel mode and strategy in words."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -316,6 +317,16 @@ def forward_errors(
             fault = str(error) if isinstance(error, ClassifyError) else f"{type(error).__name__}: {error}"
             start_world().leave(fault)
         raise
+
+
+def print_killed(what: str) -> None:
+    """Print that a process was ended from outside, and what to do."""
+    print(
+        f"error: {what}; if memory ran out, start fewer processes or add --gradient-accumulation-steps 2. "
+        "Continue with --resume.",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def hosts_the_store(launch: Launch) -> bool:

@@ -149,9 +149,5 @@ def _exit_code(code: int, received: Sequence[int]) -> int:
     if code >= 0:
         return code
     if not received:
-        print(
-            f"error: one of the processes was ended by {signal.Signals(-code).name}; if memory ran out, start fewer "
-            "processes or add --gradient-accumulation-steps 2. Continue with --resume.",
-            file=sys.stderr,
-        )
+        launcher.print_killed(f"one of the processes was ended by {signal.Signals(-code).name}")
     return 128 - code

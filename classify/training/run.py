@@ -141,7 +141,8 @@ def _fit(context: TrainingContext, trainer: Trainer, callbacks: list[Callback], 
     """Train to the end. Raises Interrupted, with the last step saved, where any rank received a signal."""
     minutes, progress = context.config.training.max_minutes, trainer.progress
     steps = trainer.batches.steps_until(trainer.end)
-    with stop_signals() as received, context.output.progress_bar(progress.step, steps) as bar:
+    bar_of_steps = context.output.progress_bar(progress.step, steps)
+    with stop_signals() as received, context.world.reporting_lost_peers(), bar_of_steps as bar:
         trainer.fit(
             [Terminal(context.output, bar), *callbacks],
             stop_requested=lambda: bool(received),

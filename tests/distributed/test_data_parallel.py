@@ -80,7 +80,7 @@ def two_devices(monkeypatch: pytest.MonkeyPatch) -> World:
     plan = plan_devices(use_cpu=False, local_rank=-1, environment={}, hardware=Hardware("cuda", 2))
     assert (plan.parallel_mode, plan.n_gpu) == (ParallelMode.NOT_DISTRIBUTED, 2)
     place = {"machine": 0, "rank": 0, "local_rank": -1, "device": "cuda:0"}
-    return World(plan, torch.device("cpu"), [place])
+    return World(plan, torch.device("cpu"), topology=[place])
 
 
 def train(model_folder: Path, world: World, packed: bool, micro: int) -> tuple[Strategy, TrainingSet, list[StepEnd]]:

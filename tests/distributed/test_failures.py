@@ -175,14 +175,16 @@ def test_a_restarted_job_resumes(
     """A rank is killed and torchrun restarts all; with --resume the end has the bits of an undisturbed run."""
     where = ["--standalone"] if meeting == "standalone" else ["--master-port", str(free_port())]
     own = words(table, model_folder, *RESTARTED, "--resume")
-    process = subprocess.Popen(
-        [sys.executable, *TORCHRUN, *where, "--max-restarts", "1", SCRIPT, *own],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHON_EXEC": forked_python()},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+    errors = tmp_path / "errors.txt"
+    with errors.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, *TORCHRUN, *where, "--max-restarts", "1", SCRIPT, *own],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHON_EXEC": forked_python()},
+            stdout=subprocess.PIPE,
+            stderr=file,
+            text=True,
+        )
     try:
         assert process.stdout is not None
         for line in process.stdout:
@@ -195,6 +197,7 @@ def test_a_restarted_job_resumes(
         process.wait()
     assert process.returncode == 0
     assert "out: resuming from step-" in out
+    assert errors.read_text().count("error: another process of this run ended without an error message;") == 1
     for name in ("model.safetensors", "predictions.csv"):
         assert (tmp_path / "out" / name).read_bytes() == (undisturbed / name).read_bytes()
 
