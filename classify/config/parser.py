@@ -337,5 +337,6 @@ def unknown_name(word: str, known: Sequence[str]) -> str:
     """Return the message for an unknown flag or key, with the nearest valid one."""
     flag = word.split("=")[0]
     near = difflib.get_close_matches(flag, known, n=1, cutoff=_ALIKE)
-    hint = f"Did you mean {near[0]}?" if near else "See --help-all."
-    return f"unknown {'flag' if flag.startswith('--') else 'key'} {flag}. {hint}"
+    kind, place = ("flag", "--help-all") if flag.startswith("--") else ("key", "--help-all: keys are flags without --")
+    hint = f"Did you mean {near[0]}?" if near else f"See {place}."
+    return f"unknown {kind} {flag}. {hint}"
