@@ -290,7 +290,7 @@ def max_length_reason(tokens: Tokens, rows: Ids, cap: int, *, given: bool) -> st
     if not longer.any():
         return "no text is longer"
     policy = tokens.long_texts.describe(lengths[longer] - tokens.special, max_length - tokens.special)
-    why = f"{longer.sum()} of {len(lengths)} training texts are longer: {policy}; --long-texts"
+    why = f"{longer.sum()} of {len(lengths)} training texts are longer: {policy}"
     limited = not given and max_length == DEFAULT_LIMIT < cap
     return f"{why}; {DEFAULT_LIMIT} is the default limit" if limited else why
 

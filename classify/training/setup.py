@@ -172,7 +172,7 @@ def tokenize_tables(inputs: RunInputs) -> TokenizedData:
     max_length, policy = requested or default_max_length(lengths, cap), POLICIES[inputs.config.data.long_texts]
     tokens = {path: one.cut(max_length, policy) for path, one in full.items()}
     why = max_length_reason(tokens[train.table.path], train.rows, cap, given=requested is not None)
-    decision = Decision("max length", f"{max_length} tokens", why, "--max-length")
+    decision = Decision("max length", f"{max_length} tokens", why, "--max-length, --long-texts")
     names = tokenize(tokenizer, inputs.label_texts, max_length) if inputs.label_texts else None
     return TokenizedData(tokenizer, tokens, max_length, decision, names)
 

@@ -243,7 +243,7 @@ def test_fewer_rows_than_ranks(command: Callable[..., Any], table: Path, model_f
     done = command("run_classify.py", *words(table, model_folder), *more)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1, done.stderr
-    assert "2 training rows are fewer than the 3 devices" in done.stderr
+    assert "2 training rows cannot be split over 3 devices" in done.stderr
 
 
 @pytest.mark.parametrize("what", ["arguments", "data"])

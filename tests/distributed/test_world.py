@@ -35,7 +35,7 @@ def test_a_single_process_on_the_cpu() -> None:
     assert config.n_gpu == 0
     assert config.parallel_mode is ParallelMode.NOT_PARALLEL
     assert (config.world_size, config.process_index, config.local_process_index) == (1, 0, 0)
-    assert config.start().local_rank == -1
+    assert config.start().plan.launch.local_rank == -1
     assert config.start().is_main
 
 
