@@ -21,7 +21,8 @@ CONTRACT = """--data --eval-data --test-data --text-column --label-column --mode
 --model-name-or-path --num-train-epochs --max-seq-length --no-cuda --use-cpu --per-device-train-batch-size
 --resume-from-checkpoint --local-rank --plan --ddp-backend --save-on-each-node
 --gradient-accumulation-steps --gradient-checkpointing --lr-scheduler-type --layerwise-lr-decay
---label-smoothing-factor --class-weights --loss --sampler --label-texts --folds --calibrate --long-texts --language --save-dtype
+--label-smoothing-factor --class-weights --loss --sampler --label-texts --folds --calibrate --long-texts --language
+--save-dtype
 --freeze-embeddings --freeze-layers --lora --max-minutes
 --opt-level --sync-batch-norm --device-memory --sync-bn --fp16-opt-level --keep
 --contrastive-steps --patience --preset --metric-for-best-model --encoding --sheet

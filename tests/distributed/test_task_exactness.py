@@ -14,6 +14,7 @@ from classify.config.schema import TrainingConfig
 from classify.data.long_texts import POLICIES
 from classify.data.tokenize import TrainingSet, load_tokenizer, tokenize
 from classify.distributed.sharding import gather_full
+from classify.distributed.world import World
 from classify.evaluation.inference import compute_logits
 from classify.modeling.hub import resolve_model
 from classify.modeling.loading import load_pretrained
@@ -24,6 +25,7 @@ from classify.tasks.single_label import SingleLabel
 from classify.training import contrastive
 from tests.support import tiny
 from tests.support.processes import run_distributed_test
+from tests.support.replicas import two_device_world
 from tests.support.runs import LEARNING_RATE, ROWS, SEED, make_trainer
 from tests.support.tasks import CLASSES, labels_of, score_of, words_of
 
@@ -49,37 +51,44 @@ def tasks() -> dict[str, tuple[Task, Any, dict[str, str]]]:
     }
 
 
-def train_every_task(folder: Path, results: Path) -> None:
-    """Train in every way of this world size, and store weights and logits."""
-    world = TrainingConfig(use_cpu=True).start()
+def train_task(
+    folder: Path, world: World, name: str, micro: int, packed: bool
+) -> tuple[np.ndarray, dict[str, torch.Tensor]]:
+    """Train a task a few steps; return the logits of all rows, and the weights by name on the main process."""
+    task, targets, settings = tasks()[name]
     first = [words_of(n, labels_of(n)) for n in range(ROWS)]
-    second = [words_of(n + 1, labels_of(n)[:1]) for n in range(ROWS)]
-    for name, (task, targets, settings) in tasks().items():
-        pairs = second if name == "pairs" else None
-        tokens = tokenize(load_tokenizer(str(folder)), first, 48, second=pairs)
-        if name == "chunks":
-            tokens = tokens.cut(9, POLICIES["chunks"])
-            assert tokens.collate(np.arange(ROWS)).rows is not None
+    second = [words_of(n + 1, labels_of(n)[:1]) for n in range(ROWS)] if name == "pairs" else None
+    tokens = tokenize(load_tokenizer(str(folder)), first, 48, second=second)
+    if name == "chunks":
+        tokens = tokens.cut(9, POLICIES["chunks"])
+        assert tokens.collate(np.arange(ROWS)).rows is not None
+    model = load_pretrained(
+        resolve_model(str(folder)), task.labels, seed=SEED, pad_token_id=0, dropout=0.0, problem_type=task.problem_type
+    )
+    model.install_kernels(torch.device("cpu"))
+    model.use_packing(packed)
+    config = TrainingConfig(
+        use_cpu=True, learning_rate=LEARNING_RATE, max_steps=STEPS, seed=SEED,
+        gradient_accumulation_steps=micro, **settings,  # type: ignore[arg-type]
+    )  # fmt: skip
+    data = TrainingSet(tokens, np.arange(ROWS), targets)
+    trainer = make_trainer(model, data, config, world, BATCH, task.loss(config, targets))
+    contrastive.contrastive_warmup(trainer.strategy, data, task, 3)
+    list(trainer.steps())
+    logits = compute_logits(model, tokens, data.rows, world)
+    return logits, gather_full(dict(model.model.named_parameters()), keep=world.is_main)
+
+
+def train_every_task(folder: Path, results: Path, strategy: Any = "auto") -> None:
+    """Train in every way of this world size, and store weights and logits."""
+    world = TrainingConfig(use_cpu=True, strategy=strategy).start()
+    size = "sharded" if strategy == "fsdp" else world.world_size
+    for name in tasks():
         for micro, packed in WAYS:
-            model = load_pretrained(
-                resolve_model(str(folder)), task.labels, seed=SEED, pad_token_id=0, dropout=0.0,
-                problem_type=task.problem_type,
-            )  # fmt: skip
-            model.install_kernels(torch.device("cpu"))
-            model.use_packing(packed)
-            config = TrainingConfig(
-                use_cpu=True, learning_rate=LEARNING_RATE, max_steps=STEPS, seed=SEED,
-                gradient_accumulation_steps=micro, **settings,  # type: ignore[arg-type]
-            )  # fmt: skip
-            data = TrainingSet(tokens, np.arange(ROWS), targets)
-            trainer = make_trainer(model, data, config, world, BATCH, task.loss(config, targets))
-            contrastive.contrastive_warmup(trainer.strategy, data, task, 3)
-            list(trainer.steps())
-            logits = compute_logits(model, tokens, data.rows, world)
-            tensors = gather_full(dict(model.model.named_parameters()), keep=world.is_main)
+            logits, tensors = train_task(folder, world, name, micro, packed)
             if world.is_main:
-                file = results / f"{name}-{world.world_size}-{micro}-{packed}.safetensors"
-                save_file({"logits": logits, **{f"w/{key}": tensor.numpy() for key, tensor in tensors.items()}}, file)
+                stored = {"logits": logits, **{f"w/{key}": tensor.numpy() for key, tensor in tensors.items()}}
+                save_file(stored, results / f"{name}-{size}-{micro}-{packed}.safetensors")
     world.close()
 
 
@@ -89,6 +98,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = tiny.make_model(folder / "model", spread=0.1)
     for world in WORLDS:
         run_distributed_test(train_every_task, world, model, folder)
+    run_distributed_test(train_every_task, 2, model, folder, "fsdp")
     return folder
 
 
@@ -99,14 +109,29 @@ def weights(file: Path) -> Any:
     return np.concatenate([found[name].ravel().astype(np.float64) for name in names]), found["logits"]
 
 
-@pytest.mark.parametrize("world", WORLDS)
+NAMES = ["pairs", "labels", "balanced labels", "focal", "chunks", "scores"]
+
+
+@pytest.mark.parametrize("world", [*WORLDS, "sharded"])
 @pytest.mark.parametrize(("micro", "packed"), WAYS)
-@pytest.mark.parametrize("name", ["pairs", "labels", "balanced labels", "focal", "chunks", "scores"])
-def test_the_weights_are_those_of_one_process(results: Path, name: str, world: int, micro: int, packed: bool) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_the_weights_are_those_of_one_process(
+    results: Path, name: str, world: int | str, micro: int, packed: bool
+) -> None:
     expected, logits = weights(results / f"{name}-1-1-False.safetensors")
     got, again = weights(results / f"{name}-{world}-{micro}-{packed}.safetensors")
     assert np.linalg.norm(got - expected) <= 1e-5 * np.linalg.norm(expected)
     assert np.abs(again - logits).max() <= 1e-3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_data_parallel_computes_the_same(results: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, tensors = train_task(results / "model", two_device_world(monkeypatch), name, 1, True)
+    expected, alone = weights(results / f"{name}-1-1-True.safetensors")
+    names = sorted(key for key in tensors if not key.endswith("key.bias"))
+    got = np.concatenate([tensors[key].numpy().ravel().astype(np.float64) for key in names])
+    assert np.linalg.norm(got - expected) <= 1e-5 * np.linalg.norm(expected)
+    assert np.abs(logits - alone).max() <= 1e-3
 
 
 @pytest.mark.parametrize("name", ["pairs", "labels", "scores"])
