@@ -137,8 +137,25 @@ def _train(arguments: list[str], program: str) -> int:
 
     from classify.training.run import train
 
-    train(config, inputs, started=psutil.Process().create_time())
+    folder = train(config, inputs, started=psutil.Process().create_time())
+    if launcher.is_main_process():
+        _write_report(folder)
     return 0
+
+
+def _write_report(folder: Path) -> None:
+    """Write report.html where the run has written new results; a failure is a note, since the run is done."""
+    page, scores = folder / "report.html", folder / "metrics.json"
+    if page.exists() and page.stat().st_mtime >= scores.stat().st_mtime:
+        return
+    try:
+        from classify.report.page import write_report
+
+        write_report(folder)
+    except Exception as error:
+        print(escape_controls(f"note: {page} is not written ({type(error).__name__}: {error})"))
+    else:
+        print(escape_controls(f"report: {page}"))
 
 
 def _predict(arguments: list[str], program: str) -> int:

@@ -21,21 +21,23 @@ _HELD_OUT = 0.2
 
 
 def decision_metrics(predicted: Array, targets: Array) -> dict[str, float]:
-    """Return micro and macro F1, Jaccard and subset accuracy of 0 and 1 (rows, labels).
-
-    Jaccard is the mean over rows of common over all labels, 1 where both are none (Godbole and Sarawagi, 2004).
-    """
+    """Return micro and macro F1, mean Jaccard index and subset accuracy of 0 and 1 (rows, labels)."""
     both = predicted.astype(bool) & targets.astype(bool)
-    either = predicted.astype(bool) | targets.astype(bool)
-    sizes = either.sum(axis=1)
-    jaccard = np.where(sizes > 0, both.sum(axis=1) / np.maximum(sizes, 1), 1.0)
     micro, macro = _f1_scores(both.sum(axis=0)[None], predicted.sum(axis=0)[None], targets.sum(axis=0)[None])
     return {
         "micro_f1": float(micro[0]),
         "macro_f1": float(macro[0]),
-        "jaccard": float(jaccard.mean()),
+        "jaccard": float(jaccard(predicted, targets).mean()),
         "subset_accuracy": float((predicted == targets).all(axis=1).mean()),
     }
+
+
+def jaccard(predicted: Array, targets: Array) -> npt.NDArray[np.float64]:
+    """Return (rows,) common over all labels of each row, 1 where both are none (Godbole and Sarawagi, 2004)."""
+    both = predicted.astype(bool) & targets.astype(bool)
+    sizes = (predicted.astype(bool) | targets.astype(bool)).sum(axis=1)
+    shares: npt.NDArray[np.float64] = np.where(sizes > 0, both.sum(axis=1) / np.maximum(sizes, 1), 1.0)
+    return shares
 
 
 def score(

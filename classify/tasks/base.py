@@ -135,6 +135,10 @@ class Task(LabelEncoder):
         """Compute these metrics, loss and intervals of logits (rows, outputs); `seed` is for the intervals."""
 
     @abstractmethod
+    def row_scores(self, predicted: Array, targets: Array) -> npt.NDArray[np.float64]:
+        """Return (rows,) how good each prediction in the form of `encode` is, larger is better."""
+
+    @abstractmethod
     def similarity(self, targets: Array) -> npt.NDArray[np.float32]:
         """Return (n, n), from 0 to 1, how alike the labels of each two rows are: the aim of contrastive steps."""
 

@@ -231,6 +231,10 @@ class MultiLabel(Task):
             self.decide(probabilities), probabilities, targets, self.labels, loss=loss, seed=seed
         )
 
+    def row_scores(self, predicted: Array, targets: Array) -> npt.NDArray[np.float64]:
+        """Return the Jaccard index of each row's labels, 1 where both are none."""
+        return multi_label_metrics.jaccard(predicted, targets)
+
     def similarity(self, targets: Array) -> npt.NDArray[np.float32]:
         """Return the share of common labels (Jaccard); 1 for two rows without any."""
         both = targets.astype(np.float32) @ targets.T.astype(np.float32)

@@ -154,6 +154,10 @@ class Regression(Task):
         intervals = {"pearson": correlation_interval(metrics["pearson"], len(targets))}
         return Scores(metrics, len(targets), {"loss": metrics["mse"] / self.unit**2}, intervals)
 
+    def row_scores(self, predicted: Array, targets: Array) -> npt.NDArray[np.float64]:
+        """Return the negative absolute error."""
+        return -np.abs(predicted.astype(np.float64) - targets)
+
     def similarity(self, targets: Array) -> npt.NDArray[np.float32]:
         """Return 1 for equal numbers, falling to 0 at two standard deviations."""
         distance = np.abs(targets[:, None] - targets[None, :]) / self.unit

@@ -139,6 +139,10 @@ class SingleLabel(Task):
         """Compute these, the metrics of --metric-for-best-model, and per-class scores."""
         return score_classes(logits, targets, self.labels, seed, self._ratings)
 
+    def row_scores(self, predicted: Array, targets: Array) -> npt.NDArray[np.float64]:
+        """Return 1 where the class is right, else 0."""
+        return (predicted == targets).astype(np.float64)
+
     def similarity(self, targets: Array) -> npt.NDArray[np.float32]:
         """Return 1 for two rows of a class, 0 for rows of two."""
         return (targets[:, None] == targets[None, :]).astype(np.float32)

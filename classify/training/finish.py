@@ -22,10 +22,12 @@ import torch
 from classify.data import split_record
 from classify.data.files import write_json
 from classify.data.splits import Split, Splits
-from classify.evaluation import advice, metrics
+from classify.evaluation import advice, metrics, scored_rows
 from classify.evaluation.baseline import Baseline, MajorityBaseline, cross_validate_baseline
 from classify.evaluation.calibration import Calibration, Rescaling
+from classify.evaluation.paired import sign_test
 from classify.evaluation.predictions_file import EXACT, FOLD_COLUMN, FOR_EXCEL, write_predictions
+from classify.evaluation.scored_rows import ScoredRows
 from classify.modeling.result_folder import FORMAT, save_model
 from classify.tasks.base import Task
 from classify.training.callbacks import Evaluate
@@ -281,6 +283,13 @@ def _write_predictions(results: Results) -> None:
         )
 
 
+def _write_scored_rows(results: Results) -> None:
+    scored, baseline = results.splits.scored, results.baseline
+    hashes = scored.table.text_hashes(results.splits.text_column)[scored.rows]
+    rows = ScoredRows(hashes, scored.targets, results.logits, None if baseline is None else baseline.predicted)
+    rows.write(results.context.output.folder)
+
+
 def _write_split(results: Results) -> None:
     splits = results.splits
     if splits.assignment is not None:
@@ -312,7 +321,7 @@ def _write_metrics(results: Results) -> None:
             "eval": validation,
             "test": test,
             "calibration": None if results.calibration is None else results.calibration.as_json(),
-            "baseline": None if results.baseline is None else results.baseline.as_json(),
+            "baseline": _describe_baseline(results),
             "majority": results.majority.as_json(),
             "probe": results.probe_metrics,
             "pairs": results.contrastive_metrics,
@@ -321,6 +330,16 @@ def _write_metrics(results: Results) -> None:
             "wall_seconds": results.context.elapsed,
         },
     )
+
+
+def _describe_baseline(results: Results) -> dict[str, Any] | None:
+    """Return the baseline's scores, with the paired test of the model against it on the same rows."""
+    baseline, task, targets = results.baseline, results.task, results.splits.scored.targets
+    if baseline is None:
+        return None
+    predicted = task.decide(task.probabilities(results.logits))
+    compared = sign_test(task.row_scores(predicted, targets), task.row_scores(baseline.predicted, targets))
+    return {**baseline.as_json(), "paired": compared.as_json()}
 
 
 def _write_record(results: Results) -> None:
@@ -379,6 +398,7 @@ def _program() -> list[str]:
 WRITERS: tuple[tuple[str, Callable[[Results], None]], ...] = (
     ("the model", _write_model),
     ("predictions.csv", _write_predictions),
+    (scored_rows.FILE, _write_scored_rows),
     (split_record.FILE, _write_split),
     ("metrics.json", _write_metrics),
     ("run.json", _write_record),

@@ -1,0 +1,61 @@
+"""evaluation.parquet: the rows that scored a model, in the order of predictions.csv, for reports and comparisons.
+
+Labels are as the model was trained on them: merged, renamed and encoded, which predictions.csv does not tell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from classify.data.files import atomic_path
+
+FILE = "evaluation.parquet"
+
+
+@dataclass(frozen=True)
+class ScoredRows:
+    """Hashes (rows,) of the texts, targets (rows, ...), calibrated logits (rows, outputs), the baseline's predictions.
+
+    `baseline` is in the form of the targets; None where there is none.
+    """
+
+    hashes: npt.NDArray[np.uint64]
+    targets: npt.NDArray[Any]
+    logits: npt.NDArray[np.float32]
+    baseline: npt.NDArray[Any] | None
+
+    def write(self, folder: Path) -> None:
+        """Write the file into a result folder."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        columns = {"text_hash": self.hashes, "target": self.targets, "logits": self.logits}
+        if self.baseline is not None:
+            columns["baseline"] = self.baseline.astype(self.targets.dtype)
+        arrays = {
+            name: array if array.ndim == 1 else pa.FixedSizeListArray.from_arrays(array.ravel(), array.shape[1])
+            for name, array in columns.items()
+        }
+        with atomic_path(folder / FILE) as path:
+            pq.write_table(pa.table(arrays), path, compression="zstd")
+
+    @classmethod
+    def read(cls, folder: Path) -> ScoredRows:
+        """Read the file of a result folder. Raises OSError or ValueError where there is none, or it is damaged."""
+        import pyarrow.parquet as pq
+
+        table = pq.read_table(folder / FILE)
+
+        def values(name: str) -> npt.NDArray[Any]:
+            column = table.column(name).combine_chunks()
+            if hasattr(column.type, "list_size"):
+                return np.asarray(column.flatten()).reshape(len(column), -1)
+            return np.asarray(column)
+
+        baseline = values("baseline") if "baseline" in table.column_names else None
+        return cls(values("text_hash"), values("target"), values("logits"), baseline)

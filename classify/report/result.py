@@ -1,0 +1,91 @@
+"""A result folder, as the sections of a report read it."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from classify.data.formats.registry import read_table
+from classify.evaluation.scored_rows import ScoredRows
+from classify.modeling.result_folder import labels_of, read_settings, trained_texts
+from classify.tasks.base import Task
+from classify.tasks.registry import trained_task
+
+
+@dataclass(frozen=True)
+class Result:
+    """The files of a finished run."""
+
+    folder: Path
+    metrics: Mapping[str, Any]
+    run: Mapping[str, Any]
+    log: tuple[Mapping[str, Any], ...]
+    rows: ScoredRows
+    texts: tuple[str, ...]
+    task: Task
+
+    @classmethod
+    def read(cls, folder: Path) -> Result:
+        """Read a folder. Raises OSError, ValueError or InputError where a file is missing or damaged."""
+        settings = read_settings(str(folder))
+        table = read_table(str(folder / "predictions.csv"), "--model")
+        columns = [table.column(name) for name in trained_texts(settings).named]
+        return cls(
+            folder,
+            _read_json(folder / "metrics.json"),
+            _read_json(folder / "run.json"),
+            _read_log(folder / "train_log.jsonl"),
+            ScoredRows.read(folder),
+            tuple(" · ".join(cells) for cells in zip(*columns, strict=True)),
+            trained_task(settings, labels_of(str(folder))),
+        )
+
+    @property
+    def scores(self) -> Mapping[str, Any]:
+        """Return the metrics of the scored rows: test, or validation where there is no test split."""
+        scores: Mapping[str, Any] = self.metrics["test"] or self.metrics["eval"]
+        return scores
+
+    @property
+    def scored_split(self) -> str:
+        """Return what the scored rows are."""
+        method = self.scores.get("method")
+        return (
+            "test rows" if self.metrics["test"] and not method else f"rows by {method}" if method else "validation rows"
+        )
+
+    @functools.cached_property
+    def probabilities(self) -> npt.NDArray[np.float64]:
+        """Return (rows, outputs) the calibrated probabilities, or (rows, 1) scores."""
+        return self.task.probabilities(self.rows.logits)
+
+    @functools.cached_property
+    def predicted(self) -> npt.NDArray[Any]:
+        """Return the predictions, in the form of the targets."""
+        return self.task.decide(self.probabilities)
+
+    def decision(self, what: str) -> str:
+        """Return the value of a decision of the run; empty where there is none of that name."""
+        return next((str(one["value"]) for one in self.run["guesses"] if one["what"] == what), "")
+
+
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _read_log(path: Path) -> tuple[Mapping[str, Any], ...]:
+    """Return the lines of train_log.jsonl; the last one may be torn."""
+    entries = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            entries.append(json.loads(line))
+        except ValueError:
+            continue
+    return tuple(entries)

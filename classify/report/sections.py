@@ -1,0 +1,303 @@
+"""The sections of a report: each computes what its template shows."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from classify.evaluation.calibration import calibration_error
+from classify.evaluation.metrics import display_name, softmax
+from classify.report import charts
+from classify.report.result import Result
+
+# Classes up to which a confusion matrix is a table, and is drawn at all.
+_TABLE, _DRAWN = 12, 150
+_BINS, _ERRORS, _CONFUSIONS = 15, 20, 10
+_TEXT = 400
+# Precisions at which automation is reported.
+_PRECISIONS = (0.9, 0.95, 0.98, 0.99)
+
+
+class Section(Protocol):
+    """A part of the page; its template is templates/<name>.html."""
+
+    name: str
+    title: str
+
+    def context(self, result: Result) -> Mapping[str, Any] | None:
+        """Return the values of the template, or None where the section does not apply."""
+        ...
+
+
+class Scores:
+    """The model's metrics with intervals, beside the baselines'."""
+
+    name, title = "scores", "Scores"
+
+    def context(self, result: Result) -> Mapping[str, Any]:
+        """Return a row per metric; printed metrics first."""
+        scores, baseline, majority = result.scores, result.metrics["baseline"] or {}, result.metrics["majority"]
+        names = [name for name in (*majority, *scores) if isinstance(scores.get(name), float)]
+        rows = [
+            {
+                "name": display_name(name),
+                "value": scores[name],
+                "interval": scores.get(f"{name}_interval"),
+                "baseline": baseline.get(name),
+                "majority": majority.get(name),
+            }
+            for name in dict.fromkeys(names)
+        ]
+        return {"rows": rows, "majority": majority["label"], "has_baseline": bool(baseline)}
+
+
+class Decisions:
+    """What was decided about the table, the model and the machine, with the flags that change it."""
+
+    name, title = "decisions", "What was understood"
+
+    def context(self, result: Result) -> Mapping[str, Any]:
+        """Return the decisions of run.json."""
+        return {"decisions": result.run["guesses"]}
+
+
+class PerClass:
+    """Precision, recall and F1 of each class or label."""
+
+    name, title = "per_class", "Classes"
+
+    def context(self, result: Result) -> Mapping[str, Any] | None:
+        """Return a row per class, most frequent first."""
+        per_class = result.scores["per_class"]
+        columns = [key for key in next(iter(per_class.values()), {}) if key != "support"]
+        rows = sorted(per_class.items(), key=lambda item: -item[1]["support"])
+        return {"rows": rows, "columns": columns, "names": [display_name(key) for key in columns]} if rows else None
+
+
+class Confusion:
+    """Which classes are taken for which."""
+
+    name, title = "confusion", "Confusions"
+
+    def context(self, result: Result) -> Mapping[str, Any] | None:
+        """Return the matrix, classes that are confused side by side, and the most frequent confusions."""
+        labels = result.task.labels
+        counts = np.zeros((len(labels), len(labels)), dtype=np.int64)
+        np.add.at(counts, (result.rows.targets, result.predicted), 1)
+        wrong = counts - np.diag(np.diag(counts))
+        places = np.argsort(-wrong, axis=None, kind="stable")[:_CONFUSIONS]
+        pairs = [
+            {"of": labels[row], "taken_for": labels[column], "rows": int(wrong[row, column])}
+            for row, column in zip(*np.unravel_index(places, wrong.shape), strict=True)
+            if wrong[row, column]
+        ]
+        shown = np.flatnonzero(counts.any(axis=0) | counts.any(axis=1))
+        if len(shown) > _DRAWN:
+            return {"pairs": pairs, "table": None, "image": None}
+        order = shown[_cluster(counts[np.ix_(shown, shown)])]
+        counts = counts[np.ix_(order, order)]
+        shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+        names = [labels[number] for number in order.tolist()]
+        if len(order) <= _TABLE:
+            table = [
+                {"name": name, "cells": [{"count": int(c), "level": int(10 * s)} for c, s in zip(*row, strict=True)]}
+                for name, row in zip(names, zip(counts, shares, strict=True), strict=True)
+            ]
+            return {"pairs": pairs, "table": table, "names": names, "image": None}
+        return {"pairs": pairs, "table": None, "names": names, "image": charts.matrix(shares)}
+
+
+class Reliability:
+    """Whether a probability means what it says, and what could be automated."""
+
+    name, title = "reliability", "Can its confidence be trusted?"
+
+    def context(self, result: Result) -> Mapping[str, Any]:
+        """Return the reliability diagram, and how many rows can be automated at some precisions."""
+        confidence = result.probabilities.max(axis=1)
+        right = (result.predicted == result.rows.targets).astype(np.float64)
+        calibration = result.metrics["calibration"]
+        before = None
+        if calibration is not None:
+            uncalibrated = softmax(result.rows.logits * calibration["temperature"])
+            before = _bins(uncalibrated.max(axis=1), right)
+        order = np.argsort(-confidence, kind="stable")
+        precision = np.cumsum(right[order]) / np.arange(1, len(order) + 1)
+        automated = []
+        for least in _PRECISIONS:
+            enough = np.flatnonzero(precision >= least)
+            if len(enough):
+                last = int(enough[-1])
+                automated.append(
+                    {"precision": least, "share": (last + 1) / len(order), "threshold": float(confidence[order[last]])}
+                )
+        return {
+            "chart": charts.reliability(before, _bins(confidence, right)),
+            "error": calibration_error(confidence, right),
+            "mean_confidence": float(confidence.mean()),
+            "accuracy": float(right.mean()),
+            "temperature": None if calibration is None else calibration["temperature"],
+            "automated": automated,
+        }
+
+
+class Errors:
+    """The wrong predictions that the model is surest of: often wrong labels."""
+
+    name, title = "errors", "Errors it was surest of"
+
+    def context(self, result: Result) -> Mapping[str, Any] | None:
+        """Return the texts, labels and predictions."""
+        confidence = result.probabilities.max(axis=1)
+        wrong = np.flatnonzero(result.predicted != result.rows.targets)
+        chosen = wrong[np.argsort(-confidence[wrong], kind="stable")][:_ERRORS].tolist()
+        rows = [
+            {
+                "text": _shorten(result.texts[row]),
+                "label": result.task.target_words(result.rows.targets[row]),
+                "predicted": result.task.target_words(result.predicted[row]),
+                "confidence": float(confidence[row]),
+            }
+            for row in chosen
+        ]
+        return {"rows": rows, "wrong": len(wrong), "all": len(result.texts)} if rows else None
+
+
+class WorstRows:
+    """The rows whose prediction is furthest from the target."""
+
+    name, title = "worst_rows", "Largest errors"
+
+    def context(self, result: Result) -> Mapping[str, Any] | None:
+        """Return the texts, targets and predictions."""
+        scores = result.task.row_scores(result.predicted, result.rows.targets)
+        chosen = np.argsort(scores, kind="stable")[:_ERRORS].tolist()
+        rows = [
+            {
+                "text": _shorten(result.texts[row]),
+                "label": result.task.target_words(result.rows.targets[row]),
+                "predicted": result.task.target_words(result.predicted[row]),
+            }
+            for row in chosen
+            if scores[row] < scores.max()
+        ]
+        return {"rows": rows} if rows else None
+
+
+class Scatter:
+    """Predicted over true scores."""
+
+    name, title = "scatter", "Predictions"
+
+    def context(self, result: Result) -> Mapping[str, Any]:
+        """Return the chart."""
+        targets = result.rows.targets.astype(np.float64)
+        return {"chart": charts.scatter(targets, result.predicted, x="score", y="predicted score")}
+
+
+class Lengths:
+    """Scores of short and long texts."""
+
+    name, title = "lengths", "Short and long texts"
+
+    def context(self, result: Result) -> Mapping[str, Any] | None:
+        """Return the mean score by fifths of the texts' lengths in characters."""
+        lengths = np.array([len(text) for text in result.texts])
+        scores = result.task.row_scores(result.predicted, result.rows.targets)
+        if scores.min() < 0 or len(scores) < 2 * _BINS:  # of errors the bars would hang down
+            return None
+        parts = np.array_split(np.argsort(lengths, kind="stable"), 5)
+        names = [f"{lengths[part[0]]} to {lengths[part[-1]]}" for part in parts]
+        return {"chart": charts.bars(names, [float(scores[part].mean()) for part in parts], x="characters", y="score")}
+
+
+class Course:
+    """Loss, validation score and throughput over the steps."""
+
+    name, title = "course", "Training"
+
+    def context(self, result: Result) -> Mapping[str, Any] | None:
+        """Return the charts."""
+        train = [line for line in result.log if "step" in line and "loss" in line]
+        scored = [line for line in result.log if "eval" in line]
+        drawn = []
+        if len(train) > 1:
+            steps = np.array([line["step"] for line in train])
+            series = [("training loss", steps, np.array([line["loss"] for line in train]))]
+            if scored:
+                at, evaluated = zip(*((line["step"], line["eval"]["loss"]) for line in scored), strict=True)
+                series.append(("validation loss", np.array(at), np.array(evaluated)))
+            drawn.append(charts.lines(series, x="step", y="loss"))
+            rates = np.array([line["learning_rate"] for line in train])
+            drawn.append(charts.lines([("learning rate", steps, rates)], x="step", y="learning rate"))
+            if "rows_per_second" in train[0]:
+                speed = np.array([line["rows_per_second"] for line in train])
+                drawn.append(charts.lines([("rows/s", steps, speed)], x="step", y="rows per second"))
+        contrastive = [line for line in result.log if "contrastive_step" in line]
+        if len(contrastive) > 1:
+            steps = np.array([line["contrastive_step"] for line in contrastive])
+            losses = np.array([line["loss"] for line in contrastive])
+            drawn.append(
+                charts.lines([("contrastive loss", steps, losses)], x="contrastive step", y="contrastive loss")
+            )
+        run = result.run
+        facts = {
+            "devices": ", ".join(f"rank {one['rank']}: {one['device']}" for one in run["topology"]),
+            "strategy": run["strategy"],
+            "precision": run["precision"],
+            "kernels": ", ".join(run["kernels"]) or "none",
+            "packing": "on" if run["packed"] else "off",
+            "rows per second": f"{result.metrics['train']['rows_per_second']:.0f}",
+            "time": f"{result.metrics['wall_seconds']:.0f} s in all",
+            "versions": ", ".join(f"{name} {version}" for name, version in run["versions"].items()),
+        }
+        return {"charts": drawn, "facts": facts}
+
+
+class Usage:
+    """How to use the model."""
+
+    name, title = "usage", "Use it"
+
+    def context(self, result: Result) -> Mapping[str, Any]:
+        """Return the folder's name, quoted for a shell and for Python."""
+        folder = str(result.folder)
+        return {"folder": folder, "shell": shlex.quote(folder), "python": repr(folder), "text": "a text"}
+
+
+_CLASSES = (Scores(), PerClass(), Confusion(), Reliability(), Errors(), Lengths(), Course(), Usage(), Decisions())
+_LABELS = (Scores(), PerClass(), WorstRows(), Lengths(), Course(), Usage(), Decisions())
+_NUMBERS = (Scores(), Scatter(), WorstRows(), Course(), Usage(), Decisions())
+SECTIONS: dict[str, tuple[Section, ...]] = {
+    "single_label": _CLASSES,
+    "multi_label": _LABELS,
+    "regression": _NUMBERS,
+}
+
+
+def _bins(confidence: Any, right: Any) -> tuple[Any, Any]:
+    """Return (bins,) mean confidence and share of right predictions, in bins of equal mass."""
+    order = np.argsort(confidence, kind="stable")
+    parts = np.array_split(order, min(_BINS, len(order)))
+    return np.array([confidence[part].mean() for part in parts]), np.array([right[part].mean() for part in parts])
+
+
+def _cluster(counts: Any) -> Any:
+    """Return an order of classes in which those that are confused are near each other."""
+    from scipy.cluster.hierarchy import leaves_list, linkage
+    from scipy.spatial.distance import squareform
+
+    if len(counts) < 3:
+        return np.arange(len(counts))
+    confused = counts + counts.T
+    sizes = np.sqrt(np.outer(confused.diagonal() + 1, confused.diagonal() + 1))
+    distance = 1 / (1 + confused / sizes)
+    np.fill_diagonal(distance, 0)
+    return leaves_list(linkage(squareform(distance, checks=False), "average"))
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _TEXT else text[: _TEXT - 1] + "…"

@@ -1,0 +1,58 @@
+"""The verdict on a model in three sentences: how good, how surely better than the simple model, what to do next."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from classify.evaluation.metrics import display_name
+from classify.report.result import Result
+
+_CERTAIN, _SURE = 0.001, 0.05
+_FEW = 200
+# F1 below which a class is named, and how many are named.
+_WEAK, _NAMED = 0.6, 3
+
+
+def sentences(result: Result) -> list[str]:
+    """Return the sentences."""
+    return [_quality(result), _comparison(result), _advice(result)]
+
+
+def _quality(result: Result) -> str:
+    name = result.task.share or result.task.primary
+    value, interval = result.scores[name], result.scores.get(f"{name}_interval")
+    between = f" (95 % interval {interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
+    rows = f"{result.scores['rows']:,} {result.scored_split}"
+    if result.task.share:
+        return f"The model is right on {100 * value:.1f} % of {rows}{between}."
+    return f"The model reaches {display_name(name)} {value:.3f} on {rows}{between}."
+
+
+def _comparison(result: Result) -> str:
+    baseline = result.metrics["baseline"]
+    if baseline is None:
+        return "There is no simple model to compare it with: the texts have no words to count."
+    name = result.task.share or result.task.primary
+    gain, paired = result.scores[name] - baseline[name], baseline["paired"]
+    points = f"{100 * abs(gain):.1f} points" if result.task.share else f"{abs(gain):.3f}"
+    p = f"p < {_CERTAIN}" if paired["p"] < _CERTAIN else f"p = {paired['p']:.3f}"
+    counted = f"better on {paired['better']} rows, worse on {paired['worse']}, {p}"
+    if paired["p"] >= _SURE:
+        return f"It is not clearly better than a linear model on TF-IDF: {counted}."
+    word = "better" if paired["better"] > paired["worse"] else "worse"
+    return f"It is {word} than a linear model on TF-IDF by {points}: {counted}."
+
+
+def _advice(result: Result) -> str:
+    parts = []
+    if result.scores["rows"] < _FEW:
+        parts.append(f"score it on more rows ({result.scores['rows']} leave a wide interval; --test-data)")
+    per_class = result.scores["per_class"]
+    weak = sorted((one["f1"], name) for name, one in per_class.items() if one["support"] and one["f1"] < _WEAK)
+    if weak:
+        named = ", ".join(f"{name} (F1 {f1:.2f})" for f1, name in weak[:_NAMED])
+        parts.append(f"add rows of the weakest classes: {named}")
+    wrong = int((np.atleast_2d(result.predicted.T).T != np.atleast_2d(result.rows.targets.T).T).any(axis=1).sum())
+    if per_class and wrong:
+        parts.append("check the labels of the errors listed below")
+    return f"Next: {'; '.join(parts)}." if parts else "Next: use it, and score it again when new labelled rows exist."
