@@ -15,7 +15,8 @@ from classify.report.result import Result
 
 # Classes up to which a confusion matrix is a table, and is drawn at all.
 _TABLE, _DRAWN = 12, 150
-_BINS, _ERRORS, _CONFUSIONS = 15, 20, 10
+_BINS, _ROWS_PER_BIN = 15, 20
+_ERRORS, _CONFUSIONS = 20, 10
 _TEXT = 400
 # Precisions at which automation is reported.
 _PRECISIONS = (0.9, 0.95, 0.98, 0.99)
@@ -281,7 +282,7 @@ SECTIONS: dict[str, tuple[Section, ...]] = {
 def _bins(confidence: Any, right: Any) -> tuple[Any, Any]:
     """Return (bins,) mean confidence and share of right predictions, in bins of equal mass."""
     order = np.argsort(confidence, kind="stable")
-    parts = np.array_split(order, min(_BINS, len(order)))
+    parts = np.array_split(order, int(np.clip(len(order) // _ROWS_PER_BIN, min(3, len(order)), _BINS)))
     return np.array([confidence[part].mean() for part in parts]), np.array([right[part].mean() for part in parts])
 
 

@@ -37,6 +37,7 @@ FILES = {
     "run.json",
     "train_log.jsonl",
     "predictions.csv",
+    "evaluation.parquet",
     "split.parquet",
     "classify.json",
     "checkpoints",
