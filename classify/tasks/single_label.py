@@ -47,6 +47,8 @@ _STRENGTHS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 _LEAST_PROBABILITY = 1e-9
 # Exponent of the focal loss, the best in its paper (table 1b).
 FOCUS = 2.0
+# Classes up to which C after contrastive steps is that of `heads`; it grows in proportion beyond.
+_FEW_CLASSES = 8
 # C of a class that a trained head gets in addition.
 GROWN_STRENGTH = 0.01
 _WHOLE = re.compile(r"[+-]?[0-9]{1,3}")
@@ -115,7 +117,8 @@ class SingleLabel(Task):
         self, features: npt.NDArray[np.float32], targets: Array, *, encoder_trained: bool
     ) -> tuple[Array, Array]:
         """Fit a multinomial logistic regression."""
-        return fit_logistic_head(features, targets, len(self.labels), SEEN_STRENGTH if encoder_trained else None)
+        strength = SEEN_STRENGTH * max(1.0, len(self.labels) / _FEW_CLASSES)
+        return fit_logistic_head(features, targets, len(self.labels), strength if encoder_trained else None)
 
     def grow_head(
         self, features: npt.NDArray[np.float32], targets: Array, head: tuple[Array, Array], new: Array
