@@ -138,7 +138,7 @@ def _train(arguments: list[str], program: str) -> int:
     from classify.training.run import train
 
     folder = train(config, inputs, started=psutil.Process().create_time())
-    if launcher.is_main_process():
+    if launcher.is_main_process() or (config.training.save_on_each_node and launcher.should_print_errors()):
         _write_report(folder)
     return 0
 

@@ -42,7 +42,9 @@ class ScoredRows:
             for name, array in columns.items()
         }
         with atomic_path(folder / FILE) as path:
-            pq.write_table(pa.table(arrays), path, compression="zstd")
+            content = pa.BufferOutputStream()  # Arrow would keep a file open that a full disk cuts off
+            pq.write_table(pa.table(arrays), content, compression="zstd")
+            path.write_bytes(content.getvalue())
 
     @classmethod
     def read(cls, folder: Path) -> ScoredRows:

@@ -15,7 +15,7 @@ from classify.data.formats.registry import read_table
 from tests.support import tiny
 from tests.support.documents import DISTRIBUTED, commands
 from tests.support.processes import ROOT, Process, run, unlaunched
-from tests.support.runs import FILES, read_json
+from tests.support.runs import COMMAND_FILES, read_json
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -78,7 +78,7 @@ def test_it_trains(place: Path, model_folder: Path) -> None:
     done = type_in(place, TRAIN_BY_FILE, model_folder)
     assert done.returncode == 0, done.stderr
     for name in ("my-1", "tickets-1"):
-        assert {path.name for path in (place / "runs" / name).iterdir()} == FILES
+        assert {path.name for path in (place / "runs" / name).iterdir()} == COMMAND_FILES
     assert read_json(place / "runs" / "tickets-1" / "run.json")["config"]["training"]["learning_rate"] == 3e-5
 
 

@@ -19,7 +19,7 @@ import pytest
 from classify.cli import main
 from classify.data.files import TEMPORARY
 from tests.support.processes import ROOT, SCRIPT, Process, free_port, rank_environments, run, start, unlaunched
-from tests.support.runs import FILES, read_json
+from tests.support.runs import COMMAND_FILES, FILES, read_json
 
 LINE = "error: interrupted\n"
 
@@ -104,7 +104,7 @@ def test_outside_of_the_training_loop(words: list[str], tmp_path: Path, where: s
     assert done.returncode == 0, done.stderr
     assert ("starting from the beginning" in done.stdout) == (where.endswith("init_head_from_probe"))
     assert read_json(out / "run.json")["status"] == "finished"
-    assert {path.name for path in out.iterdir()} == FILES - {"tensorboard"}
+    assert {path.name for path in out.iterdir()} == COMMAND_FILES - {"tensorboard"}
 
 
 def test_twice_a_second_apart_in_the_training_loop(words: list[str], tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from classify.cli import main
 from classify.config.stored_run import FILE
 from tests.support import tiny
 from tests.support.processes import Process, unlaunched
-from tests.support.runs import FILES, read_json
+from tests.support.runs import COMMAND_FILES, read_json
 
 # The file operations to be killed at, in their order: so many spread over those before the model is written, and the
 # last of each of the final ones. Before the first of them there is no run.json yet.
@@ -91,7 +91,7 @@ def words(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> list[
 def undisturbed(words: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("undisturbed") / "out"
     assert train(out, 0, [*words, "--output-dir", str(out)]) == 0
-    assert {path.name for path in out.iterdir()} == FILES - {"tensorboard"}
+    assert {path.name for path in out.iterdir()} == COMMAND_FILES - {"tensorboard"}
     return out
 
 

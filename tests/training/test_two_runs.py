@@ -21,7 +21,7 @@ from classify.training import run
 from classify.training.inputs import check
 from classify.training.output_dir import LOCK, OutputDirPlan, acquire_folder
 from tests.support.processes import ROOT, start
-from tests.support.runs import FILES, at_step, make_config, read_json
+from tests.support.runs import COMMAND_FILES, FILES, at_step, make_config, read_json
 
 HERE = rf"another run is using this folder \(process {os.getpid()} on {socket.gethostname()}\)\. Wait until it ends"
 
@@ -191,7 +191,7 @@ def test_two_commands_at_once(model_folder: Path, table: Path, tmp_path: Path) -
     assert lost.stderr.startswith("error: --output-dir out: ")
     assert f"process {winner} on {socket.gethostname()}" in lost.stderr
     assert lost.stderr.count("\n") == 1
-    assert {path.name for path in (tmp_path / "out").iterdir()} == FILES - {"tensorboard"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == COMMAND_FILES - {"tensorboard"}
 
 
 def test_a_lock_alone_is_an_empty_folder(tmp_path: Path) -> None:
