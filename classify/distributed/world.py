@@ -264,7 +264,7 @@ class World:
             raise
 
     def _report_lost_peer(self, error: BaseException) -> None:
-        """Print, on one rank, that a peer ended without an error of its own; any other error is noted for the peers.
+        """Print, on one rank, that a peer ended without an error message; any other error is noted for the peers.
 
         --nproc prints that itself.
         """
