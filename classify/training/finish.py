@@ -398,8 +398,8 @@ def _program() -> list[str]:
 WRITERS: tuple[tuple[str, Callable[[Results], None]], ...] = (
     ("the model", _write_model),
     ("predictions.csv", _write_predictions),
-    (scored_rows.FILE, _write_scored_rows),
     (split_record.FILE, _write_split),
+    (scored_rows.FILE, _write_scored_rows),
     ("metrics.json", _write_metrics),
     ("run.json", _write_record),
     ("the summary", _print_summary),

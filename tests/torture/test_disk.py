@@ -288,9 +288,9 @@ def test_a_run_that_is_resumed_is_not_refused_for_what_it_has_written(
         ((checkpoint, "save"), "checkpoint step-00000006"),
         ((finishing, "save_model"), "the model"),
         ((finishing, "write_predictions"), "predictions.csv"),
-        ((finishing, "_fit_baseline"), "metrics.json"),
+        ((finishing, "_fit_baseline"), "evaluation.parquet"),
     ],
-    ids=["log", "checkpoint", "model", "predictions", "metrics"],
+    ids=["log", "checkpoint", "model", "predictions", "evaluation"],
 )
 def test_a_disk_that_fills_up_ends_in_one_line_and_nothing_is_lost(
     small_disk: Path,

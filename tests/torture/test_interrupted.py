@@ -85,7 +85,7 @@ def temporaries(folder: Path) -> list[Path]:
         ("classify.training.setup.load_classifier", None),
         ("classify.training.run._record", set()),
         ("classify.training.run.linear_probe.init_head_from_probe", {"run.json", "train_log.jsonl"}),
-        ("classify.tasks.base.fit_baseline", FILES - {"tensorboard", "metrics.json"}),
+        ("classify.tasks.base.fit_baseline", FILES - {"tensorboard", "evaluation.parquet", "metrics.json"}),
     ],
     ids=["tokenizer", "tokens", "model", "folder", "probe", "baseline"],
 )
