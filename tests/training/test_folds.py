@@ -142,7 +142,7 @@ def test_a_fold_of_other_settings_or_a_damaged_one_is_trained_again(
 def test_few_rows_are_cross_validated_by_themselves(
     model_folder: Path, small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing is held back where the recipe trains no epochs, and a later run can have the same folds."""
+    """Nothing is held out where the recipe trains no epochs, and a later run can have the same folds."""
     settings = {"num_train_epochs": None, "contrastive_steps": 1}
     out = run.train(make_config(model_folder, small, tmp_path / "out", **settings))
     printed = capsys.readouterr().out
