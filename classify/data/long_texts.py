@@ -5,8 +5,9 @@ Prediction cuts texts as training did: the policy's name is kept in classify.jso
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,36 +29,29 @@ class Cuts:
     counts: Ids
 
 
-class LongTexts(Protocol):
-    """A policy. A text longer than `room` tokens has sequences of `room` tokens."""
+class LongTexts(ABC):
+    """A policy, by its value of --long-texts. A text longer than `room` tokens has sequences of `room` tokens."""
 
-    @property
-    def name(self) -> str:
-        """Return its value of --long-texts."""
-        ...
+    name: ClassVar[str]
 
     def num_sequences(self, lengths: Ids, room: int) -> Ids:
-        """Return (n,) the number of sequences of texts of that many tokens (n,), each of at most `room`."""
-        ...
+        """Return (n,) the number of sequences of texts of that many tokens (n,); by default 1."""
+        return np.ones(len(lengths), dtype=np.int64)
 
+    @abstractmethod
     def cut(self, lengths: Ids, room: int) -> Cuts:
         """Return the sequences, text by text."""
-        ...
 
+    @abstractmethod
     def describe(self, lengths: Ids, room: int) -> str:
         """Describe what happens to the texts, at least one, that are longer than `room`."""
-        ...
 
 
 @dataclass(frozen=True)
-class Truncate:
-    """The first tokens."""
+class Truncate(LongTexts):
+    """Keep the first tokens."""
 
     name = "truncate"
-
-    def num_sequences(self, lengths: Ids, room: int) -> Ids:
-        """Return 1 for each text."""
-        return np.ones(len(lengths), dtype=np.int64)
 
     def cut(self, lengths: Ids, room: int) -> Cuts:
         """Return the first tokens of each text."""
@@ -65,19 +59,15 @@ class Truncate:
         return Cuts(rows, np.zeros((len(rows), 1), dtype=np.int64), np.minimum(lengths, room)[:, None])
 
     def describe(self, lengths: Ids, room: int) -> str:
-        """Say that they are truncated."""
+        """Return that they are truncated."""
         return "truncated"
 
 
 @dataclass(frozen=True)
-class HeadTail:
-    """The first and the last tokens (Sun et al., 2019, "How to Fine-Tune BERT for Text Classification?", 5.3.1)."""
+class HeadTail(LongTexts):
+    """Keep first and last tokens (Sun et al., 2019, "How to Fine-Tune BERT for Text Classification?", 5.3.1)."""
 
     name = "head-tail"
-
-    def num_sequences(self, lengths: Ids, room: int) -> Ids:
-        """Return 1 for each text."""
-        return np.ones(len(lengths), dtype=np.int64)
 
     def cut(self, lengths: Ids, room: int) -> Cuts:
         """Return first and last tokens of each text; a text that fits has no tail."""
@@ -92,8 +82,8 @@ class HeadTail:
 
 
 @dataclass(frozen=True)
-class Chunks:
-    """Overlapping chunks at equal distances, whose logits are averaged.
+class Chunks(LongTexts):
+    """Read overlapping chunks at equal distances, whose logits are averaged.
 
     The output layer is linear, so that is the output for the mean of the chunks' features.
     """

@@ -238,12 +238,14 @@ def tokenize(
     return Tokens(first, find_template(tokenizer, pairs=second is not None), max_length, other, long_texts)
 
 
-def tokenize_columns(tokenizer: Any, table: Table, columns: Sequence[str], max_length: int) -> Tokens:
+def tokenize_columns(
+    tokenizer: Any, table: Table, columns: Sequence[str], max_length: int, long_texts: LongTexts = TRUNCATE
+) -> Tokens:
     """Tokenise one text column of a table, or two, or find their ids in the cache."""
     texts = table.as_dataset()
     first, *others = (_tokenize(tokenizer, texts[column], table.digest(column)) for column in columns)
     second = others[0] if others else None
-    return Tokens(first, find_template(tokenizer, pairs=second is not None), max_length, second)
+    return Tokens(first, find_template(tokenizer, pairs=second is not None), max_length, second, long_texts)
 
 
 def _tokenize(tokenizer: Any, texts: Sequence[str], digest: str | None) -> Segment:

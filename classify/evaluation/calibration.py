@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from classify.evaluation.metrics import Array, binary_cross_entropy, cross_entropy, sigmoid, softmax
 
-_BINS = 15
+BINS = 15
 _RESAMPLES = 1000
 # Standard deviation of the temperature's logarithm before any row is seen: few rows, all right, would make it 0.
 _SPREAD = 1.0
@@ -142,9 +142,14 @@ def calibration_error(confidence: Array, right: Array) -> float:
     `confidence` and `right` (0 or 1) are (rows,). Naeini et al., 2015, "Obtaining Well Calibrated Probabilities Using
     Bayesian Binning", section 2.
     """
+    gaps = right - confidence
+    return float(sum(abs(gaps[rows].sum()) for rows in equal_mass_bins(confidence)) / len(gaps))
+
+
+def equal_mass_bins(confidence: Array, bins: int = BINS) -> list[npt.NDArray[np.int64]]:
+    """Return the rows of each bin, of confidences (rows,) in ascending order."""
     order = np.argsort(confidence, kind="stable")
-    gaps = np.array_split((right - confidence)[order], min(_BINS, len(order)))
-    return float(sum(abs(gap.sum()) for gap in gaps) / len(order))
+    return np.array_split(order, min(bins, len(order)))
 
 
 def _interval(confidence: Array, right: Array, seed: int) -> tuple[float, float]:

@@ -94,8 +94,8 @@ def resolve_model(name: str, *, download: bool = True, pooling: str = "auto", na
     """Find a model. Raises InputError if it is not available or not usable.
 
     Without `download` a model that only the hub has is not available, nor is one that was not `named` by the user.
-    `pooling` "auto" is the mean if the model was
-    trained with it and its architecture supports it, else the first token.
+    `pooling` "auto" is the mean if the model was trained with it and its architecture supports it, else the first
+    token.
     """
     folder = _find(name, download, named)
     supported = folder.config.get("model_type") in _MEAN_LAYER | _POOLING_OPTION

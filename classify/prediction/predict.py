@@ -160,8 +160,8 @@ def predict_table(
     """
     predictor.world.check_same({"data": " ".join(map(table.digest, texts.inputs))})
     settings = predictor.settings
-    tokens = tokenize_columns(predictor.tokenizer, table, texts.inputs, settings["max_length"])
-    tokens = tokens.cut(settings["max_length"], long_text_policy(settings))
+    policy = long_text_policy(settings)
+    tokens = tokenize_columns(predictor.tokenizer, table, texts.inputs, settings["max_length"], policy)
     probabilities = predictor.predict_tokens(tokens)
     if predictor.world.is_main:
         write_predictions(

@@ -22,14 +22,12 @@ _VARIABLES = {_INK: "ink", _MUTED: "line", _FIRST: "accent", _SECOND: "second"}
 _SIZE = (6.0, 3.2)
 
 
-def lines(series: Sequence[tuple[str, Array, Array]], *, x: str, y: str, log_y: bool = False, title: str = "") -> str:
+def lines(series: Sequence[tuple[str, Array, Array]], *, x: str, y: str) -> str:
     """Draw up to two lines: (name, x values, y values)."""
-    with _Chart(x, y, title) as chart:
+    with _Chart(x, y) as chart:
         for (name, xs, ys), colour in zip(series, (_FIRST, _SECOND), strict=False):
             marker = "o" if len(xs) < 12 else ""
             chart.axes.plot(xs, ys, color=colour, label=name, marker=marker, markersize=4, linewidth=1.8)
-        if log_y:
-            chart.axes.set_yscale("log")
         if len(series) > 1:
             chart.legend()
     return chart.svg
@@ -37,7 +35,7 @@ def lines(series: Sequence[tuple[str, Array, Array]], *, x: str, y: str, log_y: 
 
 def reliability(before: tuple[Array, Array] | None, after: tuple[Array, Array]) -> str:
     """Draw the share of right predictions over their mean confidence, by bins of equal mass."""
-    with _Chart("confidence", "share of right predictions", "", size=(4.4, 4.0)) as chart:
+    with _Chart("confidence", "share of right predictions", size=(4.4, 4.0)) as chart:
         chart.axes.plot([0, 1], [0, 1], color=_MUTED, linewidth=1.2, linestyle="--")
         if before is not None:
             chart.axes.plot(*before, color=_SECOND, marker="o", markersize=4, linewidth=1.2, label="before temperature")
@@ -50,7 +48,7 @@ def reliability(before: tuple[Array, Array] | None, after: tuple[Array, Array]) 
 
 def bars(names: Sequence[str], values: Sequence[float], *, x: str, y: str) -> str:
     """Draw bars from 0 to 1."""
-    with _Chart(x, y, "") as chart:
+    with _Chart(x, y) as chart:
         chart.axes.bar(range(len(names)), values, color=_FIRST, width=0.7)
         chart.axes.set_xticks(range(len(names)), names)
         chart.axes.set_ylim(0, 1)
@@ -58,8 +56,8 @@ def bars(names: Sequence[str], values: Sequence[float], *, x: str, y: str) -> st
 
 
 def scatter(x_values: Array, y_values: Array, *, x: str, y: str) -> str:
-    """Draw points and the diagonal; of many points a density."""
-    with _Chart(x, y, "", size=(4.6, 4.2)) as chart:
+    """Draw points, at most 1,500 of them, and the diagonal."""
+    with _Chart(x, y, size=(4.6, 4.2)) as chart:
         low, high = float(min(x_values.min(), y_values.min())), float(max(x_values.max(), y_values.max()))
         chart.axes.plot([low, high], [low, high], color=_MUTED, linewidth=1.2, linestyle="--")
         chosen = np.linspace(0, len(x_values) - 1, min(len(x_values), 1_500)).astype(int)
@@ -86,14 +84,13 @@ def matrix(shares: Array) -> str:
 class _Chart:
     """A figure; `svg` is its drawing once the block has ended."""
 
-    def __init__(self, x: str, y: str, title: str, size: tuple[float, float] = _SIZE):
+    def __init__(self, x: str, y: str, size: tuple[float, float] = _SIZE):
         from matplotlib.figure import Figure
 
         self._figure = Figure(figsize=size, layout="constrained")
         self.axes: Axes = self._figure.add_subplot()
         self.axes.set_xlabel(x)
         self.axes.set_ylabel(y)
-        self.axes.set_title(title)
         self.svg = ""
 
     def __enter__(self) -> _Chart:
@@ -114,7 +111,7 @@ class _Chart:
         axes.tick_params(colors=_INK, labelsize=9)
         axes.grid(color=_MUTED, linewidth=0.5)
         axes.set_axisbelow(True)
-        for label in (axes.xaxis.label, axes.yaxis.label, axes.title):
+        for label in (axes.xaxis.label, axes.yaxis.label):
             label.set_color(_INK)
             label.set_fontsize(10)
         for side, spine in axes.spines.items():

@@ -56,10 +56,9 @@ class Result:
     @property
     def scored_split(self) -> str:
         """Return what the scored rows are."""
-        method = self.scores.get("method")
-        return (
-            "test rows" if self.metrics["test"] and not method else f"rows by {method}" if method else "validation rows"
-        )
+        if method := self.scores.get("method"):
+            return f"rows by {method}"
+        return "test rows" if self.metrics["test"] else "validation rows"
 
     @functools.cached_property
     def probabilities(self) -> npt.NDArray[np.float64]:
@@ -70,10 +69,6 @@ class Result:
     def predicted(self) -> npt.NDArray[Any]:
         """Return the predictions, in the form of the targets."""
         return self.task.decide(self.probabilities)
-
-    def decision(self, what: str) -> str:
-        """Return the value of a decision of the run; empty where there is none of that name."""
-        return next((str(one["value"]) for one in self.run["guesses"] if one["what"] == what), "")
 
 
 def _read_json(path: Path) -> Any:

@@ -8,14 +8,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from classify.evaluation.calibration import calibration_error
+from classify.evaluation.calibration import BINS, calibration_error, equal_mass_bins
 from classify.evaluation.metrics import display_name, softmax
 from classify.report import charts
 from classify.report.result import Result
 
 # Classes up to which a confusion matrix is a table, and is drawn at all.
 _TABLE, _DRAWN = 12, 150
-_BINS, _ROWS_PER_BIN = 15, 20
+# Rows of a bin of the reliability diagram, and of a bar of the lengths.
+_ROWS_PER_BIN, _ROWS_PER_BAR = 20, 6
 _ERRORS, _CONFUSIONS = 20, 10
 _TEXT = 400
 # Precisions at which automation is reported.
@@ -34,7 +35,7 @@ class Section(Protocol):
 
 
 class Scores:
-    """The model's metrics with intervals, beside the baselines'."""
+    """Show the metrics with intervals, beside those of the baselines."""
 
     name, title = "scores", "Scores"
 
@@ -56,7 +57,7 @@ class Scores:
 
 
 class Decisions:
-    """What was decided about the table, the model and the machine, with the flags that change it."""
+    """List the decisions on table, model and machine, with the flags that override them."""
 
     name, title = "decisions", "What was understood"
 
@@ -66,7 +67,7 @@ class Decisions:
 
 
 class PerClass:
-    """Precision, recall and F1 of each class or label."""
+    """Show precision, recall and F1 of each class or label."""
 
     name, title = "per_class", "Classes"
 
@@ -79,7 +80,7 @@ class PerClass:
 
 
 class Confusion:
-    """Which classes are taken for which."""
+    """Show the confusion matrix and the most frequent confusions."""
 
     name, title = "confusion", "Confusions"
 
@@ -112,7 +113,7 @@ class Confusion:
 
 
 class Reliability:
-    """Whether a probability means what it says, and what could be automated."""
+    """Show how well the confidence is calibrated, and how many rows could be automated at a precision."""
 
     name, title = "reliability", "Can its confidence be trusted?"
 
@@ -146,7 +147,7 @@ class Reliability:
 
 
 class Errors:
-    """The wrong predictions that the model is surest of: often wrong labels."""
+    """Show the wrong predictions with the highest confidence, which are often label errors."""
 
     name, title = "errors", "Errors it was surest of"
 
@@ -155,20 +156,12 @@ class Errors:
         confidence = result.probabilities.max(axis=1)
         wrong = np.flatnonzero(result.predicted != result.rows.targets)
         chosen = wrong[np.argsort(-confidence[wrong], kind="stable")][:_ERRORS].tolist()
-        rows = [
-            {
-                "text": _shorten(result.texts[row]),
-                "label": result.task.target_words(result.rows.targets[row]),
-                "predicted": result.task.target_words(result.predicted[row]),
-                "confidence": float(confidence[row]),
-            }
-            for row in chosen
-        ]
+        rows = [{**_describe_row(result, row), "confidence": float(confidence[row])} for row in chosen]
         return {"rows": rows, "wrong": len(wrong), "all": len(result.texts)} if rows else None
 
 
 class WorstRows:
-    """The rows whose prediction is furthest from the target."""
+    """Show the rows whose prediction is furthest from the target."""
 
     name, title = "worst_rows", "Largest errors"
 
@@ -176,20 +169,12 @@ class WorstRows:
         """Return the texts, targets and predictions."""
         scores = result.task.row_scores(result.predicted, result.rows.targets)
         chosen = np.argsort(scores, kind="stable")[:_ERRORS].tolist()
-        rows = [
-            {
-                "text": _shorten(result.texts[row]),
-                "label": result.task.target_words(result.rows.targets[row]),
-                "predicted": result.task.target_words(result.predicted[row]),
-            }
-            for row in chosen
-            if scores[row] < scores.max()
-        ]
+        rows = [_describe_row(result, row) for row in chosen if scores[row] < scores.max()]
         return {"rows": rows} if rows else None
 
 
 class Scatter:
-    """Predicted over true scores."""
+    """Show predicted over true scores."""
 
     name, title = "scatter", "Predictions"
 
@@ -200,7 +185,7 @@ class Scatter:
 
 
 class Lengths:
-    """Scores of short and long texts."""
+    """Show the scores of short and long texts."""
 
     name, title = "lengths", "Short and long texts"
 
@@ -208,7 +193,7 @@ class Lengths:
         """Return the mean score by fifths of the texts' lengths in characters."""
         lengths = np.array([len(text) for text in result.texts])
         scores = result.task.row_scores(result.predicted, result.rows.targets)
-        if scores.min() < 0 or len(scores) < 2 * _BINS:  # of errors the bars would hang down
+        if scores.min() < 0 or len(scores) < 5 * _ROWS_PER_BAR:  # of errors the bars would hang down
             return None
         parts = np.array_split(np.argsort(lengths, kind="stable"), 5)
         names = [f"{lengths[part[0]]} to {lengths[part[-1]]}" for part in parts]
@@ -216,7 +201,7 @@ class Lengths:
 
 
 class Course:
-    """Loss, validation score and throughput over the steps."""
+    """Show loss, learning rate and throughput over the steps, and the set-up of the run."""
 
     name, title = "course", "Training"
 
@@ -259,7 +244,7 @@ class Course:
 
 
 class Usage:
-    """How to use the model."""
+    """Show commands and code that use the model."""
 
     name, title = "usage", "Use it"
 
@@ -281,8 +266,7 @@ SECTIONS: dict[str, tuple[Section, ...]] = {
 
 def _bins(confidence: Any, right: Any) -> tuple[Any, Any]:
     """Return (bins,) mean confidence and share of right predictions, in bins of equal mass."""
-    order = np.argsort(confidence, kind="stable")
-    parts = np.array_split(order, int(np.clip(len(order) // _ROWS_PER_BIN, min(3, len(order)), _BINS)))
+    parts = equal_mass_bins(confidence, min(BINS, max(3, len(confidence) // _ROWS_PER_BIN)))
     return np.array([confidence[part].mean() for part in parts]), np.array([right[part].mean() for part in parts])
 
 
@@ -300,5 +284,8 @@ def _cluster(counts: Any) -> Any:
     return leaves_list(linkage(squareform(distance, checks=False), "average"))
 
 
-def _shorten(text: str) -> str:
-    return text if len(text) <= _TEXT else text[: _TEXT - 1] + "…"
+def _describe_row(result: Result, row: int) -> dict[str, Any]:
+    """Return a row's text, target and prediction in words."""
+    text, words = result.texts[row], result.task.target_words
+    shown = text if len(text) <= _TEXT else text[: _TEXT - 1] + "…"
+    return {"text": shown, "label": words(result.rows.targets[row]), "predicted": words(result.predicted[row])}

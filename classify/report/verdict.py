@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from classify.evaluation.metrics import display_name
 from classify.report.result import Result
 
@@ -52,7 +50,6 @@ def _advice(result: Result) -> str:
     if weak:
         named = ", ".join(f"{name} (F1 {f1:.2f})" for f1, name in weak[:_NAMED])
         parts.append(f"add rows of the weakest classes: {named}")
-    wrong = int((np.atleast_2d(result.predicted.T).T != np.atleast_2d(result.rows.targets.T).T).any(axis=1).sum())
-    if per_class and wrong:
+    if per_class and (result.predicted != result.rows.targets).any():
         parts.append("check the labels of the errors listed below")
     return f"Next: {'; '.join(parts)}." if parts else "Next: use it, and score it again when new labelled rows exist."

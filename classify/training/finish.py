@@ -43,7 +43,7 @@ Logits = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Results:
-    """What a finished run has to write.
+    """Results of a finished run, for the writers of its files.
 
     `logits` are those of the scored split (test, or validation where there is none), calibrated, `unlabelled` those of
     rows without a label by file; `unseen` are the scores of test texts that are not in the training split. `task` is

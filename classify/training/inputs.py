@@ -204,7 +204,8 @@ def _choose_head(config: RunConfig, task: Task) -> tuple[RunConfig, tuple[str, .
 
 
 def _missing(labels: Sequence[str], others: Sequence[str]) -> list[str]:
-    return [label for label in labels if label not in set(others)]
+    known = set(others)
+    return [label for label in labels if label not in known]
 
 
 def _listed(labels: Sequence[str]) -> str:

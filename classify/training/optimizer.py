@@ -1,4 +1,4 @@
-"""How weights move: the optimizer's groups, the learning rate of a step."""
+"""The optimizer's parameter groups, and the learning rate of a step."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 @dataclass(frozen=True)
 class OutputDirPlan:
-    """Where a run goes: the folder (None: runs/<stem>-<n>, n above all there are), and a checkpoint to go on from.
+    """Plan of the output folder: its path (None: runs/<stem>-<n>, n above all there are), and a checkpoint to resume.
 
     `overwrite` empties the folder first; `resume` continues the run in it.
     """

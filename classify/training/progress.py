@@ -24,7 +24,7 @@ _RENAMED = {
 
 @dataclass
 class Progress:
-    """How far training is; all of it goes into a checkpoint."""
+    """Progress of training, all of which goes into a checkpoint."""
 
     step: int = 0
     # Rows consumed since the start.

@@ -1,4 +1,4 @@
-"""Where the numbers of a run go besides train_log.jsonl: TensorBoard and other trackers, written by one process.
+"""TensorBoard and other trackers, written by one process.
 
 TensorBoard is written directly, because a resumed run must cut what an interrupted one had written beyond its
 checkpoint. The others (Weights & Biases, MLflow, ...) are reached through Accelerate's trackers.

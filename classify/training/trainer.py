@@ -70,7 +70,7 @@ class Callback:
 
 @dataclass(frozen=True)
 class TrainerState:
-    """What a checkpoint holds of a training: tensors by name, and `values` for JSON."""
+    """State of a training for a checkpoint: tensors by name, and `values` for JSON."""
 
     weights: Tensors
     optimizer: Tensors

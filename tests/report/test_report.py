@@ -27,8 +27,8 @@ from tests.support.tasks import CASES, Case
 HOSTILE = '<script>alert(1)</script> "><img src=x onerror=alert(2)> {{ 7*7 }} & <b>'
 
 
-def words(table: Path, model: Path, out: Path) -> list[str]:
-    return ["train", *f"--data {table} --model {model} --cpu --output-dir {out} --epochs 1".split()]
+def train_words(table: Path, model: Path, out: Path) -> list[str]:
+    return f"train --data {table} --model {model} --cpu --output-dir {out} --epochs 1".split()
 
 
 class Page(HTMLParser):
@@ -102,17 +102,7 @@ def test_hostile_texts_and_labels_are_inert(model_folder: Path, tmp_path: Path, 
     """And a run ends with the report's path."""
     rows = [(f"{HOSTILE} {text}", f"<i>{label}</i>") for text, label in tiny.table_rows(60)]
     table = tiny.write_table(tmp_path / "my.csv", rows)
-    words = [
-        "train",
-        "--data",
-        str(table),
-        "--model",
-        str(model_folder),
-        "--cpu",
-        "--output-dir",
-        str(tmp_path / "out"),
-    ]
-    assert main([*words, "--epochs", "1"]) == 0
+    assert main(train_words(table, model_folder, tmp_path / "out")) == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"report: {tmp_path / 'out' / 'report.html'}"
     page = Page((tmp_path / "out" / "report.html").read_text())
     assert "<i>card</i>" in page.text
@@ -127,17 +117,7 @@ def test_a_failure_is_a_note(
         raise ValueError("no pixels left")
 
     monkeypatch.setattr("classify.report.page.render", fail)
-    words = [
-        "train",
-        "--data",
-        str(table),
-        "--model",
-        str(model_folder),
-        "--cpu",
-        "--output-dir",
-        str(tmp_path / "out"),
-    ]
-    assert main([*words, "--epochs", "1"]) == 0
+    assert main(train_words(table, model_folder, tmp_path / "out")) == 0
     assert "report.html is not written (ValueError: no pixels left)" in capsys.readouterr().out
 
 

@@ -272,10 +272,10 @@ def test_a_setting_changes_what_it_says(name: str, folder: Path, tmp_path: Path,
     if key not in without:
         without[key] = outcome(folder, tmp_path / "before", case.beside, case.evidence)
     before, after = without[key], outcome(folder, tmp_path / "after", {**case.beside, **case.changes}, case.evidence)
-    for result, why_not_writable in ((before, case.refused_without), (after, case.refused)):
-        if why_not_writable:
+    for result, refusal in ((before, case.refused_without), (after, case.refused)):
+        if refusal:
             assert isinstance(result, InputError)
-            assert why_not_writable in str(result)
+            assert refusal in str(result)
         elif isinstance(result, InputError):
             raise result
     assert before != after

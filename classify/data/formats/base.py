@@ -36,7 +36,7 @@ class ReadOptions:
 
 
 class Confidence(enum.IntEnum):
-    """How sure a format is that a path is of its form; the surest one reads it, of equals the first registered."""
+    """Confidence of a format that a path is of its form; the highest reads it, of equals the first registered."""
 
     NONE = 0
     FALLBACK = 1

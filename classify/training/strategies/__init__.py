@@ -1,1 +1,1 @@
-"""How several devices share a model and its optimizer: one file a strategy."""
+"""Strategies for several devices, one file each."""
