@@ -59,7 +59,7 @@ class Scores:
 class Decisions:
     """List the decisions on table, model and machine, with the flags that override them."""
 
-    name, title = "decisions", "What was understood"
+    name, title = "decisions", "Decisions"
 
     def context(self, result: Result) -> Mapping[str, Any]:
         """Return the decisions of run.json."""
@@ -92,7 +92,7 @@ class Confusion:
         wrong = counts - np.diag(np.diag(counts))
         places = np.argsort(-wrong, axis=None, kind="stable")[:_CONFUSIONS]
         pairs = [
-            {"of": labels[row], "taken_for": labels[column], "rows": int(wrong[row, column])}
+            {"of": labels[row], "predicted": labels[column], "rows": int(wrong[row, column])}
             for row, column in zip(*np.unravel_index(places, wrong.shape), strict=True)
             if wrong[row, column]
         ]
@@ -115,7 +115,7 @@ class Confusion:
 class Reliability:
     """Show how well the confidence is calibrated, and how many rows could be automated at a precision."""
 
-    name, title = "reliability", "Can its confidence be trusted?"
+    name, title = "reliability", "Calibration"
 
     def context(self, result: Result) -> Mapping[str, Any]:
         """Return the reliability diagram, and how many rows can be automated at some precisions."""
@@ -149,7 +149,7 @@ class Reliability:
 class Errors:
     """Show the wrong predictions with the highest confidence, which are often label errors."""
 
-    name, title = "errors", "Errors it was surest of"
+    name, title = "errors", "Most confident errors"
 
     def context(self, result: Result) -> Mapping[str, Any] | None:
         """Return the texts, labels and predictions."""
@@ -187,7 +187,7 @@ class Scatter:
 class Lengths:
     """Show the scores of short and long texts."""
 
-    name, title = "lengths", "Short and long texts"
+    name, title = "lengths", "Text length"
 
     def context(self, result: Result) -> Mapping[str, Any] | None:
         """Return the mean score by fifths of the texts' lengths in characters."""
@@ -246,7 +246,7 @@ class Course:
 class Usage:
     """Show commands and code that use the model."""
 
-    name, title = "usage", "Use it"
+    name, title = "usage", "Usage"
 
     def context(self, result: Result) -> Mapping[str, Any]:
         """Return the folder's name, quoted for a shell and for Python."""

@@ -1,4 +1,4 @@
-"""The verdict on a model in three sentences: how good, how surely better than the simple model, what to do next."""
+"""Summarize a run in three sentences: quality, comparison with the baseline, next step."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def _quality(result: Result) -> str:
     between = f" (95 % interval {interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
     rows = f"{result.scores['rows']:,} {result.scored_split}"
     if result.task.share:
-        return f"The model is right on {100 * value:.1f} % of {rows}{between}."
+        return f"The model classifies {100 * value:.1f} % of {rows} correctly{between}."
     return f"The model reaches {display_name(name)} {value:.3f} on {rows}{between}."
 
 
 def _comparison(result: Result) -> str:
     baseline = result.metrics["baseline"]
     if baseline is None:
-        return "There is no simple model to compare it with: the texts have no words to count."
+        return "There is no TF-IDF baseline: the texts have no words to count."
     name = result.task.share or result.task.primary
     gain, paired = result.scores[name] - baseline[name], baseline["paired"]
     points = f"{100 * abs(gain):.1f} points" if result.task.share else f"{abs(gain):.3f}"
