@@ -34,8 +34,8 @@ def lines(series: Sequence[tuple[str, Array, Array]], *, x: str, y: str) -> str:
 
 
 def reliability(before: tuple[Array, Array] | None, after: tuple[Array, Array]) -> str:
-    """Draw the share of right predictions over their mean confidence, by bins of equal mass."""
-    with _Chart("confidence", "share of right predictions", size=(4.4, 4.0)) as chart:
+    """Draw accuracy over mean confidence, in bins of equal mass."""
+    with _Chart("confidence", "accuracy", size=(4.4, 4.0)) as chart:
         chart.axes.plot([0, 1], [0, 1], color=_MUTED, linewidth=1.2, linestyle="--")
         if before is not None:
             chart.axes.plot(*before, color=_SECOND, marker="o", markersize=4, linewidth=1.2, label="before temperature")
