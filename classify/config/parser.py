@@ -56,6 +56,16 @@ class Parser(argparse.ArgumentParser):
         """Raise InputError instead of printing the usage and exiting."""
         raise InputError(message if message.endswith(".") else f"{message}. See --help.")
 
+    def parse(self, words: Sequence[str], required: Sequence[str] = ()) -> argparse.Namespace:
+        """Parse all words. Raises InputError with every unknown word and missing `required` flag."""
+        options, unknown = self.parse_known_args(words)
+        faults = unknown_words(unknown, self)
+        missing = [name for name in required if not getattr(options, name)]
+        faults += [f"--{name.replace('_', '-')} must be given. See {self.prog} --help." for name in missing]
+        if faults:
+            raise InputError(*faults)
+        return options
+
 
 class _Formatter(argparse.HelpFormatter):
     """Formatter with a wider column for flags."""

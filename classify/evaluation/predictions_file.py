@@ -1,8 +1,7 @@
-"""Write predictions.csv: every column of the table, followed by the predictions."""
+"""Write predictions: every column of the table, followed by the predictions."""
 
 from __future__ import annotations
 
-import csv
 import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,17 +9,18 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from classify.data.dialect import is_number
-from classify.data.files import atomic_write
+from classify.data.files import atomic_path
 from classify.data.table import Table
+from classify.data.table_writers import TableWriter, find_writer
 from classify.errors import InputError
 
 # Column of the fold that predicted a row, in cross-validation.
 FOLD_COLUMN = "fold"
 # Formats of probabilities and scores: for programs, and for readers of a spreadsheet.
 EXACT, FOR_EXCEL = ".8g", ".4f"
-# A spreadsheet computes cells that begin with one of these.
-_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+# The added columns of other names hold numbers.
+_TEXT_COLUMNS = ("predicted_label", "label_", "accepted")
+_BLOCK = 4096
 
 
 def check_columns_free(table: Table, added: Sequence[str]) -> None:
@@ -31,6 +31,11 @@ def check_columns_free(table: Table, added: Sequence[str]) -> None:
             f"{table.path}: the table already has the column{'s' if len(taken) > 1 else ''} "
             f"{', '.join(map(repr, taken[:3]))}, to which predictions are written; rename it first."
         )
+
+
+def number_columns(added: Sequence[str]) -> set[str]:
+    """Return those of the columns of predictions that hold numbers."""
+    return {name for name in added if not name.startswith(_TEXT_COLUMNS)}
 
 
 def write_predictions(
@@ -44,30 +49,18 @@ def write_predictions(
 ) -> None:
     """Write `rows` of the table, in order, with all its columns and the `added` ones, whose cells are `fields`.
 
-    A .tsv file is tab-separated. `for_excel` begins the file with a byte-order mark, without which Excel does not read
-    UTF-8, and prefixes cells that look like formulas with '
-    (https://owasp.org/www-community/attacks/CSV_Injection); numbers stay unchanged.
+    The format follows from the ending of the name; see `TableWriter` for `for_excel`.
     """
-    predicted = iter(fields)
-    with atomic_write(path) as file:
-        if for_excel:
-            file.write("\ufeff")
-        delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-        writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
-        # Python before 3.13 does not quote a lone carriage return, which readers take for the end of the row.
-        quoting = csv.writer(file, delimiter=delimiter, lineterminator="\n", quoting=csv.QUOTE_ALL)
-
-        def write_row(fields: list[str]) -> None:
-            if for_excel:
-                fields = [f"'{text}" if _is_formula(text) else text for text in fields]
-            (quoting if any("\r" in text for text in fields) else writer).writerow(fields)
-
-        write_row([*table.columns, *added])
-        for start in range(0, len(rows), 4096):
-            columns = [table.take(name, rows[start : start + 4096]) for name in table.columns]
-            for cells, added_cells in zip(zip(*columns, strict=True), itertools.islice(predicted, 4096), strict=True):
-                write_row([*cells, *added_cells])
+    columns = [*table.columns, *added]
+    writer = find_writer(path.name, "--out")(columns, number_columns(added), for_excel=for_excel)
+    with atomic_path(path) as temporary, writer.open(temporary):
+        write_rows(writer, table, rows, fields)
 
 
-def _is_formula(text: str) -> bool:
-    return text.startswith(_FORMULAS) and not is_number(text)
+def write_rows(writer: TableWriter, table: Table, rows: npt.NDArray[np.int64], fields: Iterable[Sequence[str]]) -> None:
+    """Write rows of a table, each followed by its `fields`, a block at a time."""
+    added = iter(fields)
+    for start in range(0, len(rows), _BLOCK):
+        columns = [table.take(name, rows[start : start + _BLOCK]) for name in table.columns]
+        blocks = zip(zip(*columns, strict=True), itertools.islice(added, _BLOCK), strict=True)
+        writer.write([[*cells, *more] for cells, more in blocks])

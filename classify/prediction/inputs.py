@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +12,11 @@ from classify.data.files import why_not_writable
 from classify.data.formats.base import ReadOptions
 from classify.data.formats.registry import read_table
 from classify.data.table import Table
+from classify.data.table_writers import find_writer
 from classify.errors import InputError
 from classify.evaluation.predictions_file import check_columns_free
 from classify.launch import launcher
-from classify.modeling.result_folder import labels_of, read_settings, trained_texts
-from classify.tasks.registry import trained_task
+from classify.modeling.result_folder import read_settings, trained_texts
 
 
 def check_prediction(
@@ -25,21 +26,26 @@ def check_prediction(
     text_column: str | None,
     reading: ReadOptions | None = None,
     pair_column: str | None = None,
+    added: Sequence[str] = (),
 ) -> tuple[Table, TextColumns]:
-    """Validate all inputs; return the table to predict and its text columns. Raises InputError."""
+    """Validate all inputs; return the table to predict and its text columns. Raises InputError.
+
+    `added` are the columns that the predictions add.
+    """
     settings = read_settings(model)
     trained = trained_texts(settings)
     table = read_table(data, options=replace(reading or ReadOptions(), columns=trained.named))
     texts = find_text_columns(table, trained, text_column, pair_column)
     table = texts.derive(table)
     texts.require_both(table)
-    check_columns_free(table, trained_task(settings, labels_of(model)).prediction_columns())
-    if launcher.checks_folders():  # other machines may lack the folder; they do not write
+    check_columns_free(table, added)
+    if out != "-" and launcher.checks_folders():  # other machines may lack the folder; they do not write
         _check_out(Path(out), out, data)
     return table, texts
 
 
 def _check_out(path: Path, out: str, data: str) -> None:
+    find_writer(out, "--out")
     if path.is_dir():
         raise InputError(f"--out {out}: expected a file name. Got a folder instead.")
     if path.exists() and not path.is_file():

@@ -1,4 +1,4 @@
-"""Predict texts or tables with a result folder; imports no training code."""
+"""Load a result folder and predict texts; imports no training code."""
 
 from __future__ import annotations
 
@@ -12,16 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.config.fields import describe
-from classify.data.columns import empty_texts
-from classify.data.coverage import check_ids, note_unknown
+from classify.data.coverage import check_ids
 from classify.data.derived import TextColumns
-from classify.data.languages import note_new_languages, sample_rows
-from classify.data.table import Table
-from classify.data.tokenize import Tokens, load_tokenizer, padding_id, tokenize, tokenize_columns
+from classify.data.tokenize import Tokens, load_tokenizer, padding_id, tokenize
 from classify.distributed.process_group import start
 from classify.distributed.world import World
 from classify.evaluation.inference import compute_logits
-from classify.evaluation.predictions_file import EXACT, FOR_EXCEL, write_predictions
 from classify.launch import launcher
 from classify.launch.device_plan import plan_here
 from classify.modeling.classifier import Classifier
@@ -73,15 +69,21 @@ class Predictor:
         if not first:
             return np.zeros((0, len(self.labels)))
         max_length, policy = self.settings["max_length"], long_text_policy(self.settings)
-        return self.predict_tokens(tokenize(self.tokenizer, first, max_length, second=second, long_texts=policy))
+        tokens = tokenize(self.tokenizer, first, max_length, second=second, long_texts=policy)
+        return self.probabilities_of(self.compute_logits(tokens))
 
     @property
     def texts(self) -> TextColumns:
         """Return the columns that it was trained on."""
         return trained_texts(self.settings)
 
-    def predict_tokens(self, tokens: Tokens) -> npt.NDArray[np.float64]:
-        """Return probabilities (len(tokens), classes) of tokenised texts, at least one.
+    @property
+    def num_outputs(self) -> int:
+        """Return the number of the model's outputs."""
+        return int(self.classifier.output_layer.out_features)
+
+    def compute_logits(self, tokens: Tokens) -> npt.NDArray[np.float32]:
+        """Return the logits (len(tokens), outputs) of tokenised texts, at least one. A collective.
 
         Raises InputError if the tokenizer does not match the model.
         """
@@ -92,7 +94,10 @@ class Predictor:
                 self.classifier.to(self.world.device)
                 verify_packing(self.classifier, tokens, rows, self.world, training=False)
                 self._is_ready = True
-        logits = compute_logits(self.classifier, tokens, rows, self.world)
+        return compute_logits(self.classifier, tokens, rows, self.world)
+
+    def probabilities_of(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+        """Return the probabilities (rows, outputs) of logits."""
         return self.task.probabilities(logits / self.settings["temperature"])
 
 
@@ -149,40 +154,3 @@ def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "aut
         world.close(error)
         raise
     return Predictor(classifier, tokenizer, settings, world, folder, task)
-
-
-def predict_table(
-    predictor: Predictor, table: Table, texts: TextColumns, out: Path, *, for_excel: bool = False
-) -> list[str]:
-    """Write a table that `check_prediction` accepted with its predictions, in file order; return notes for the user.
-
-    A collective; the main process writes. Raises InputError if the processes read different tables.
-    """
-    predictor.world.check_same({"data": " ".join(map(table.digest, texts.inputs))})
-    settings = predictor.settings
-    policy = long_text_policy(settings)
-    tokens = tokenize_columns(predictor.tokenizer, table, texts.inputs, settings["max_length"], policy)
-    probabilities = predictor.predict_tokens(tokens)
-    if predictor.world.is_main:
-        write_predictions(
-            out,
-            table,
-            np.arange(len(table)),
-            predictor.task.prediction_columns(),
-            predictor.task.prediction_fields(probabilities, FOR_EXCEL if for_excel else EXACT),
-            for_excel=for_excel,
-        )
-    predictor.world.barrier()
-    notes = [f"{table.path} {note}" for note in table.notes]
-    if texts != predictor.texts:
-        names, before = (", ".join(map(repr, one.named)) for one in (texts, predictor.texts))
-        notes.append(f"texts are from column {names}; the model was trained on column {before}")
-    if not table.has_names:
-        notes.append(f"{table.path} has no header; its first row was predicted, too")
-    sample = sample_rows(np.arange(len(table)), seed=0)
-    more = (
-        empty_texts(table, texts.whole),
-        note_unknown(tokens, predictor.tokenizer),
-        note_new_languages(table.take(texts.whole, sample), predictor.settings.get("languages")),
-    )
-    return [*notes, *(note for note in more if note is not None)]

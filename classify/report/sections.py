@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from classify.evaluation.automation import find_threshold
 from classify.evaluation.calibration import BINS, calibration_error, equal_mass_bins
 from classify.evaluation.metrics import display_name, softmax
 from classify.report import charts
@@ -126,23 +127,15 @@ class Reliability:
         if calibration is not None:
             uncalibrated = softmax(result.rows.logits * calibration["temperature"])
             before = _bins(uncalibrated.max(axis=1), right)
-        order = np.argsort(-confidence, kind="stable")
-        precision = np.cumsum(right[order]) / np.arange(1, len(order) + 1)
-        automated = []
-        for least in _PRECISIONS:
-            enough = np.flatnonzero(precision >= least)
-            if len(enough):
-                last = int(enough[-1])
-                automated.append(
-                    {"precision": least, "share": (last + 1) / len(order), "threshold": float(confidence[order[last]])}
-                )
+        thresholds = [find_threshold(confidence, right, precision) for precision in _PRECISIONS]
         return {
             "chart": charts.reliability(before, _bins(confidence, right)),
             "error": calibration_error(confidence, right),
             "mean_confidence": float(confidence.mean()),
             "accuracy": float(right.mean()),
             "temperature": None if calibration is None else calibration["temperature"],
-            "automated": automated,
+            "automated": [one for one in thresholds if one is not None],
+            "shell": shlex.quote(str(result.folder)),
         }
 
 

@@ -53,6 +53,8 @@ class Task(LabelEncoder):
     primary: ClassVar[str]  # the metric for comparing models, the baseline among them
     selection: tuple[str, ...]  # the metrics that may select the best weights, first the default
     keeps_head: ClassVar[bool] = True  # an output layer of an earlier run can be trained further
+    has_labels: ClassVar[bool] = True  # its outputs are labels, not numbers
+    has_confidence: ClassVar[bool] = False  # a prediction is one label, whose probability is the confidence
     share: ClassVar[str | None] = None  # the metric, if any, that is a proportion of rows
 
     def __init__(self, labels: Sequence[str]):

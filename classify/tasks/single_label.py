@@ -62,6 +62,7 @@ class SingleLabel(Task):
     problem_type = "single_label_classification"
     probe = "logistic regression"
     primary = "macro_f1"
+    has_confidence = True
     share = "accuracy"
 
     def __init__(self, labels: Sequence[str], classes: ClassNames | None = None):

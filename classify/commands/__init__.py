@@ -1,0 +1,35 @@
+"""The commands: one file each, with `run(arguments, program) -> exit code`; heavy imports are inside it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+
+# Flags of an example and what it does, by command; the module of that name holds it.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "train": ("--data my.csv", "train (the same as python run_classify.py)"),
+    "predict": ("--model runs/my-1 --data new.csv --out p.csv", "predict every row of a table"),
+    "inspect": ("--data my.csv", "inspect a table without training"),
+    "cache": ("", "show or clear the cache"),
+    "devices": ("", "show the ranks and devices of this machine"),
+}
+
+
+def load_command(name: str) -> Callable[[Sequence[str], str], int]:
+    """Return the function of a command."""
+    command: Callable[[Sequence[str], str], int] = importlib.import_module(f"classify.commands.{name}").run
+    return command
+
+
+def usage() -> str:
+    """Return the list of commands."""
+    lines = [f"  {f'classify {name} {example}':62} {summary}".rstrip() for name, (example, summary) in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: classify COMMAND [flags]\n",
+            "Fine-tune a BERT classifier on your own table of texts and labels, and use it.\n",
+            *lines,
+            f"  {'classify COMMAND --help':62} the flags of a command",
+            f"  {'classify --version':62} the version",
+        ]
+    )

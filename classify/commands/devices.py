@@ -1,0 +1,61 @@
+"""Show the ranks and devices of this machine, or of a planned cluster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from classify.config.parser import Parser
+from classify.config.recipe import Recipe
+from classify.config.schema import TrainingConfig
+from classify.errors import InputError
+
+
+def run(arguments: Sequence[str], program: str) -> int:
+    """Run the command."""
+    parser = Parser(prog=program, description="Show the device of each rank, and why; nothing is trained.")
+    parser.add_argument("--nnodes", metavar="N", help="plan a cluster of N machines instead of this one")
+    parser.add_argument(
+        "--nproc-per-node", "--nproc_per_node", metavar="N", help="processes per machine; 2,1 if unequal"
+    )
+    parser.add_argument(
+        "--device",
+        metavar="KIND",
+        default="cuda",
+        help="device type of the planned cluster: cuda, npu, xpu, ..., cpu (default: %(default)s)",
+    )
+    size = str(Recipe.batch_size)
+    parser.add_argument("--batch-size", "--batch_size", metavar="N", default=size, help="global batch size")
+    parser.add_argument("--cpu", "--use-cpu", "--no-cuda", action="store_true", help="use the CPU only")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    options = parser.parse(arguments)
+    faults = []
+    counts = (options.nproc_per_node or "1").split(",")
+    for name, texts in (
+        ("--nnodes", [options.nnodes or "1"]),
+        ("--nproc-per-node", counts),
+        ("--batch-size", [options.batch_size]),
+    ):
+        if not all(text.isdecimal() and int(text) > 0 for text in texts):
+            faults.append(f"{name} must be a whole number above 0. Got {','.join(texts)!r} instead.")
+    if faults:
+        raise InputError(*faults)
+    from classify.launch import describe
+
+    planned = options.nnodes is not None or options.nproc_per_node is not None
+    if planned:
+        machines = int(options.nnodes or len(counts))
+        per_machine = [int(text) for text in counts] * (machines if len(counts) == 1 else 1)
+        if len(per_machine) != machines:
+            raise InputError(
+                f"--nproc-per-node {options.nproc_per_node} names {len(counts)} machines, --nnodes {machines}. Give "
+                "one count per machine."
+            )
+        topology, plan = describe.planned_cluster(per_machine, "cpu" if options.cpu else options.device)
+    else:
+        world = TrainingConfig(use_cpu=options.cpu).start()
+        topology, plan = world.topology, world.plan
+        world.close()
+    if plan.launch.is_main:
+        describe.show(topology, plan, int(options.batch_size), {} if planned else os.environ)
+    return 0

@@ -1,0 +1,70 @@
+"""Print an error in one line, and return its exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+
+from classify.errors import ClassifyError, InputError, disk_refusal, escape_controls, is_lost_peer
+from classify.launch import interrupts, launcher, spawn
+
+
+def print_error(error: BaseException, debug: bool) -> int:
+    """Print an error's message and return its exit code."""
+    if isinstance(error, ClassifyError):
+        if error.reported:
+            if debug:
+                traceback.print_exc()
+            return error.exit_code
+        return fail(str(error), error.exit_code, debug, everywhere=error.everywhere)
+    if isinstance(error, BrokenPipeError):
+        # The reader of the output has ended, e.g. `| head`; that is not an error.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    if isinstance(error, ModuleNotFoundError):
+        where = f"{error.name!r} is not installed in {sys.prefix}"
+        return fail(f"the package {where}; run make, or pip install -e .", 1, debug)
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        code = 1 if disk_refusal(error) is None else InputError.exit_code
+        return fail(f"{where}{error.strerror or error}", code, debug, everywhere=False)
+    _wait_for_peer_error(error)
+    line = " ".join(str(error).split())[:300]
+    return fail(f"internal error: {type(error).__name__}: {line} (--debug shows where)", 1, debug, everywhere=False)
+
+
+def fail(message: str, code: int, debug: bool, everywhere: bool = True) -> int:
+    """Print the error once per machine, and return its code.
+
+    If every rank has the error, one process per machine prints it. The others wait a second, because a launcher ends
+    all processes when the first one exits.
+    """
+    if debug:
+        traceback.print_exc()
+    if everywhere and not launcher.should_print_errors():
+        time.sleep(1.0)
+        return code
+    sys.stdout.flush()
+    for line in escape_controls(message).split("\n"):
+        print(f"error: {line}", file=sys.stderr)
+    sys.stderr.flush()
+    return code
+
+
+def print_error_early(error: Exception) -> None:
+    """Print an error before the other machines receive it, which may take long."""
+    print_error(error, debug=False)
+    if isinstance(error, ClassifyError):
+        error.reported = True
+
+
+def _wait_for_peer_error(error: BaseException) -> None:
+    """Wait for the launcher to end this process where a lost peer caused the error: the peer prints the cause.
+
+    --nproc gives a rank time to print its error before it ends the others.
+    """
+    if launcher.is_launched() and is_lost_peer(error):
+        interrupts.end_if_terminated()
+        time.sleep(3.0 + (spawn.PRINTING_SECONDS if launcher.is_nproc_worker() else 0.0))

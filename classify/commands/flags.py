@@ -1,0 +1,72 @@
+"""Flags that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from classify.config.parser import Parser, spellings
+from classify.data.formats.base import ReadOptions
+from classify.errors import InputError
+
+
+def add(parser: Parser, flag: str, **arguments: Any) -> None:
+    """Add a flag, spelled with - and with _."""
+    parser.add_argument(*spellings(flag), **arguments)
+
+
+def add_model(parser: Parser) -> None:
+    """Add the flags of a trained model and its device."""
+    add(parser, "--model", metavar="FOLDER", help="the output folder of a training run")
+    add(
+        parser,
+        "--precision",
+        choices=["auto", "fp32", "tf32", "bf16", "fp16"],
+        default="auto",
+        help="precision of the predictions; auto: fp32 (default: %(default)s)",
+    )
+    parser.add_argument("--cpu", "--use-cpu", "--no-cuda", action="store_true", help="use the CPU only")
+    add_debug(parser)
+
+
+def add_debug(parser: Parser) -> None:
+    """Add --debug."""
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+
+def add_table(parser: Parser) -> None:
+    """Add the flags of a table and its text columns."""
+    add(parser, "--data", metavar="FILE", help="the table, in any format that training reads; - is standard input")
+    add(parser, "--encoding", metavar="X", help="its encoding (default: auto-detected)")
+    add(parser, "--sheet", metavar="X", help="sheet of an Excel workbook (default: the first)")
+    add(parser, "--no-header", action="store_true", help="no header row; columns are column_1, ...")
+    add(parser, "--text-column", metavar="COLUMN", help="text column (default: as in training)")
+    add(
+        parser,
+        "--text-pair-column",
+        metavar="COLUMN",
+        help="column of the second text, for text pairs (default: as in training)",
+    )
+
+
+def read_options(options: argparse.Namespace) -> ReadOptions:
+    """Return how to read the table of `add_table`."""
+    return ReadOptions(options.encoding, options.sheet, no_header=options.no_header)
+
+
+def number(text: str, flag: str, least: float, most: float) -> float:
+    """Parse the value of a flag. Raises InputError for anything but a number from `least` to `most`."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not least <= value <= most:
+        raise InputError(f"{flag} must be a number from {least:g} to {most:g}. Got {text!r} instead.")
+    return value
+
+
+def whole_number(text: str, flag: str) -> int:
+    """Parse the value of a flag. Raises InputError for anything but a whole number above 0."""
+    if not text.isdecimal() or int(text) == 0:
+        raise InputError(f"{flag} must be a whole number above 0. Got {text!r} instead.")
+    return int(text)

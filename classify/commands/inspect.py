@@ -1,0 +1,30 @@
+"""Inspect a table without training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from classify.config.parser import parse_training, print_help
+from classify.errors import InputError, escape_controls
+from classify.launch import launcher
+
+
+def run(arguments: Sequence[str], program: str) -> int:
+    """Inspect a table; the flags are those of training."""
+    if print_help(arguments, program):
+        return 0
+    config = parse_training(arguments, program)
+    if config.training.nproc is not None or launcher.is_launched():
+        raise InputError("classify inspect runs in one process; start it without --nproc or a launcher.")
+    from classify.data.files import write_json
+    from classify.training.inspection import inspect_run
+
+    report = inspect_run(config)
+    for line in report.lines():
+        print(escape_controls(line))
+    file = Path("inspect.json")
+    replaced = " (overwritten)" if file.exists() else ""
+    write_json(file, report.as_json())
+    print(f"full report: {file}{replaced}")
+    return 0

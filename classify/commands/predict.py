@@ -1,0 +1,157 @@
+"""Predict every row of a table, or one text."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from classify.commands import flags
+from classify.commands.failure import print_error_early
+from classify.config.parser import Parser
+from classify.errors import InputError, escape_controls
+from classify.launch import launcher
+
+if TYPE_CHECKING:
+    from classify.distributed.world import World
+    from classify.prediction.columns import PredictionColumns
+
+_SHOWN = 10
+
+
+def run(arguments: Sequence[str], program: str) -> int:
+    """Run the command."""
+    options = _parser(program).parse(arguments, ["model"])
+    if options.data is None and options.text is None:
+        if sys.stdin is None or sys.stdin.isatty():
+            raise InputError(f"--data or --text must be given. See {program} --help.")
+        options.data = "-"
+    if options.data is not None and options.text is not None:
+        raise InputError("--data and --text both name what to predict; give one of them.")
+    return _predict_text(options) if options.text is not None else _predict_table(options)
+
+
+def _parser(program: str) -> Parser:
+    parser = Parser(prog=program, description="Predict every row of a table with a trained classifier, or one text.")
+    flags.add_model(parser)
+    flags.add_table(parser)
+    flags.add(parser, "--text", metavar="TEXT", help="predict one text, and print its probabilities")
+    flags.add(
+        parser,
+        "--out",
+        metavar="FILE",
+        default="predictions.csv",
+        help="output file: .csv, .tsv, .jsonl, .parquet or .xlsx; - is standard output (default: %(default)s)",
+    )
+    flags.add(parser, "--top-k", metavar="INT", help="the K most probable labels instead of a column per label")
+    flags.add(parser, "--min-confidence", metavar="FLOAT", help="add the column accepted: confidence at least this")
+    flags.add(
+        parser,
+        "--min-precision",
+        metavar="FLOAT",
+        help="the same with the confidence at which that share of the run's held-out predictions was right",
+    )
+    flags.add(parser, "--resume", action="store_true", help="continue an interrupted prediction of the same table")
+    flags.add(parser, "--quiet", action="store_true", help="print errors only")
+    flags.add(
+        parser,
+        "--excel-safe",
+        action="store_true",
+        help="for Excel: a byte-order mark, four digits, and ' before cells that look like formulas (CSV injection)",
+    )
+    return parser
+
+
+def _predict_text(options: argparse.Namespace) -> int:
+    from classify.modeling.result_folder import labels_of, read_settings, trained_texts
+    from classify.tasks.registry import trained_task
+
+    settings = read_settings(options.model)
+    if trained_texts(settings).pair is not None:
+        raise InputError("--text: the model was trained on text pairs; give a table with --data.")
+    task = trained_task(settings, labels_of(options.model))
+    from classify.prediction.predict import load_classifier
+
+    with load_classifier(options.model, use_cpu=options.cpu, precision=options.precision) as predictor:
+        probabilities = predictor.probabilities([options.text])
+        if not predictor.world.is_main:
+            return 0
+    names, cells = task.prediction_columns(), next(task.prediction_fields(probabilities, ".3f"))
+    print(escape_controls(cells[0]))
+    if task.has_labels:
+        ranked = sorted(zip(names, cells, strict=True), key=lambda pair: pair[1], reverse=True)
+        count = _SHOWN if options.top_k is None else flags.whole_number(options.top_k, "--top-k")
+        for name, cell in [pair for pair in ranked if pair[0].startswith("prob_")][:count]:
+            print(escape_controls(f"  {cell}  {name.removeprefix('prob_')}"))
+    return 0
+
+
+def _predict_table(options: argparse.Namespace) -> int:
+    from classify.prediction.inputs import check_prediction
+
+    def start_world() -> World:
+        from classify.prediction.predict import start_world
+
+        return start_world(options.cpu)
+
+    with launcher.forward_errors(start_world, print_error_early):
+        columns, note = _columns(options)
+        table, texts = check_prediction(
+            options.model,
+            options.data,
+            options.out,
+            options.text_column,
+            flags.read_options(options),
+            options.text_pair_column,
+            added=columns.names,
+        )
+    from classify.prediction.predict import load_classifier
+    from classify.prediction.stream import STANDARD_OUTPUT, predict_table
+
+    with load_classifier(options.model, use_cpu=options.cpu, precision=options.precision) as predictor:
+        begin = time.perf_counter()
+        notes = predict_table(predictor, table, texts, options.out, columns, resume=options.resume, quiet=options.quiet)
+    seconds = time.perf_counter() - begin
+    if predictor.world.is_main and not options.quiet:
+        # The rows themselves may go to standard output.
+        file = sys.stderr if options.out == STANDARD_OUTPUT else sys.stdout
+        rate = f"{len(table) / seconds:.0f} rows/s"
+        listed = ", ".join(map(repr, texts.named))
+        print(escape_controls(f"{options.out}: {len(table)} rows, column {listed}, {rate}"), file=file)
+        for line in [*([note] if note else []), *notes]:
+            print(f"note: {escape_controls(line)}", file=file)
+    return 0
+
+
+def _columns(options: argparse.Namespace) -> tuple[PredictionColumns, str | None]:
+    """Return what to write of each row, and a note on the confidence that is required."""
+    from classify.evaluation.predictions_file import EXACT, FOR_EXCEL
+    from classify.modeling.result_folder import labels_of, read_settings
+    from classify.prediction.columns import PredictionColumns
+    from classify.prediction.thresholds import confidence_for
+    from classify.tasks.registry import trained_task
+
+    task = trained_task(read_settings(options.model), labels_of(options.model))
+    if options.min_confidence is not None and options.min_precision is not None:
+        raise InputError("--min-confidence and --min-precision both set the confidence; give one of them.")
+    confidence, note = None, None
+    if options.min_confidence is not None:
+        confidence = flags.number(options.min_confidence, "--min-confidence", 0, 1)
+    if options.min_precision is not None:
+        precision = flags.number(options.min_precision, "--min-precision", 0, 1)
+        threshold = confidence_for(options.model, task, precision)
+        confidence = threshold.confidence
+        note = (
+            f"accepted: confidence at least {confidence:.3f}; at least {100 * precision:g} % of such predictions were "
+            f"right, {threshold.accepted} of {threshold.rows} held-out rows of the run"
+        )
+    columns = PredictionColumns(
+        task,
+        None if options.top_k is None else flags.whole_number(options.top_k, "--top-k"),
+        confidence,
+        FOR_EXCEL if options.excel_safe else EXACT,
+    )
+    columns.check()
+    return columns, note

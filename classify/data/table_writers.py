@@ -1,0 +1,203 @@
+"""Write tables row by row: CSV, TSV, JSON Lines, Parquet or Excel by the ending of the file's name."""
+
+from __future__ import annotations
+
+import csv
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import IO, Any, ClassVar, Self
+
+from classify.data.dialect import is_number
+from classify.errors import InputError
+
+# A spreadsheet computes cells that begin with one of these.
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+# Limits of a sheet: https://support.microsoft.com/office/1672b34d-7043-467e-8e27-269d656771c3
+_SHEET_ROWS, _CELL_CHARACTERS = 1_048_576, 32_767
+
+
+class TableWriter(ABC):
+    """Write a table of the given columns; a context manager. Cells are strings; those in `numbers` are numbers.
+
+    `for_excel`: begin with a byte-order mark, without which Excel does not read UTF-8, and prefix cells that look like
+    formulas with ' (https://owasp.org/www-community/attacks/CSV_Injection); numbers stay unchanged.
+    """
+
+    suffixes: ClassVar[tuple[str, ...]]
+
+    def __init__(self, columns: Sequence[str], numbers: Collection[str] = (), *, for_excel: bool = False):
+        self.columns, self.for_excel = list(columns), for_excel
+        self.is_number = [name in numbers for name in columns]
+
+    @abstractmethod
+    def open(self, path: Path) -> Self:
+        """Create the file, with its header where the format has one."""
+
+    @abstractmethod
+    def write(self, rows: Sequence[Sequence[str]]) -> None:
+        """Append rows of cells."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Finish the file."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def typed(self, row: Sequence[str]) -> list[Any]:
+        """Return the cells of a row, those of number columns as numbers; an empty one is None."""
+        return [
+            (float(cell) if cell else None) if number else cell
+            for cell, number in zip(row, self.is_number, strict=True)
+        ]
+
+
+class CSVWriter(TableWriter):
+    """Comma-separated UTF-8."""
+
+    suffixes: ClassVar[tuple[str, ...]] = (".csv",)
+    delimiter = ","
+
+    def open(self, path: Path) -> Self:
+        """Create the file and write the header."""
+        return self.write_to(path.open("w", encoding="utf-8", newline=""))
+
+    def write_to(self, file: IO[str]) -> Self:
+        """Write to an open file, first the header."""
+        self._file = file
+        if self.for_excel:
+            file.write("\ufeff")
+        self._writer = csv.writer(file, delimiter=self.delimiter, lineterminator="\n")
+        # Python before 3.13 does not quote a lone carriage return, which readers take for the end of the row.
+        self._quoting = csv.writer(file, delimiter=self.delimiter, lineterminator="\n", quoting=csv.QUOTE_ALL)
+        self.write([self.columns])
+        return self
+
+    def write(self, rows: Sequence[Sequence[str]]) -> None:
+        """Append rows of cells."""
+        for row in rows:
+            cells = [f"'{text}" if _is_formula(text) else text for text in row] if self.for_excel else row
+            (self._quoting if any("\r" in text for text in cells) else self._writer).writerow(cells)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class TSVWriter(CSVWriter):
+    """Tab-separated UTF-8."""
+
+    suffixes = (".tsv", ".tab")
+    delimiter = "\t"
+
+
+class JSONLinesWriter(TableWriter):
+    """One JSON object per row."""
+
+    suffixes = (".jsonl", ".ndjson")
+
+    def open(self, path: Path) -> Self:
+        """Create the file."""
+        self._file = path.open("w", encoding="utf-8")
+        return self
+
+    def write(self, rows: Sequence[Sequence[str]]) -> None:
+        """Append rows of cells."""
+        for row in rows:
+            json.dump(dict(zip(self.columns, self.typed(row), strict=True)), self._file, ensure_ascii=False)
+            self._file.write("\n")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class ParquetWriter(TableWriter):
+    """Parquet with a row group per call of `write`; strings and doubles."""
+
+    suffixes = (".parquet",)
+
+    def open(self, path: Path) -> Self:
+        """Create the file."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        types = [pa.float64() if number else pa.string() for number in self.is_number]
+        self._schema = pa.schema(list(zip(self.columns, types, strict=True)))
+        self._writer = pq.ParquetWriter(path, self._schema, compression="zstd")
+        return self
+
+    def write(self, rows: Sequence[Sequence[str]]) -> None:
+        """Append rows of cells."""
+        import pyarrow as pa
+
+        cells = zip(*map(self.typed, rows), strict=True) if rows else [()] * len(self.columns)
+        arrays = [pa.array(column, field.type) for column, field in zip(cells, self._schema, strict=True)]
+        self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
+
+    def close(self) -> None:
+        """Write the footer."""
+        self._writer.close()
+
+
+class ExcelWriter(TableWriter):
+    """One sheet; no cell is a formula. Excel's limits hold: a longer cell is cut, control characters are left out."""
+
+    suffixes = (".xlsx",)
+
+    def open(self, path: Path) -> Self:
+        """Begin the workbook."""
+        from openpyxl import Workbook
+
+        self._path, self._rows = path, 0
+        self._book = Workbook(write_only=True)
+        self._sheet = self._book.create_sheet("predictions")
+        self.write([self.columns])
+        return self
+
+    def write(self, rows: Sequence[Sequence[str]]) -> None:
+        """Append rows of cells. Raises InputError beyond the rows of a sheet."""
+        from openpyxl.cell import WriteOnlyCell
+        from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
+
+        for row in rows:
+            header = not self._rows
+            self._rows += 1
+            if self._rows > _SHEET_ROWS:
+                raise InputError(f"--out: a sheet of Excel holds {_SHEET_ROWS:,} rows; give a name that ends in .csv.")
+            cells = []
+            for value in row if header else self.typed(row):
+                text = isinstance(value, str)
+                clean = ILLEGAL_CHARACTERS_RE.sub("", value)[:_CELL_CHARACTERS] if text else value
+                cells.append(WriteOnlyCell(self._sheet, clean))
+                if text:
+                    cells[-1].data_type = "s"  # also where it begins with =
+            self._sheet.append(cells)
+
+    def close(self) -> None:
+        """Write the file."""
+        self._book.save(self._path)
+
+
+WRITERS: tuple[type[TableWriter], ...] = (CSVWriter, TSVWriter, JSONLinesWriter, ParquetWriter, ExcelWriter)
+
+
+def find_writer(name: str, flag: str) -> type[TableWriter]:
+    """Return the format of a file to write; CSV without an ending. Raises InputError for other endings."""
+    suffix = Path(name).suffix.lower()
+    for writer in WRITERS:
+        if suffix in writer.suffixes:
+            return writer
+    if suffix in ("", ".txt"):
+        return CSVWriter
+    endings = ", ".join(writer.suffixes[0] for writer in WRITERS)
+    raise InputError(f"{flag} {name}: expected a name that ends in {endings}. Got {suffix} instead.")
+
+
+def _is_formula(text: str) -> bool:
+    return text.startswith(_FORMULAS) and not is_number(text)

@@ -1,0 +1,65 @@
+"""The columns that predictions add to a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from classify.errors import InputError
+from classify.evaluation.predictions_file import EXACT
+from classify.tasks.base import Task
+
+ACCEPTED = "accepted"
+_PROBABILITY = "prob_"
+
+
+@dataclass(frozen=True)
+class PredictionColumns:
+    """What to write of each row's probabilities.
+
+    `top_k`: the labels with the highest probabilities in place of one column per label. `min_confidence`: add a column
+    that says whether the confidence reaches it. `digits` is the format of numbers.
+    """
+
+    task: Task
+    top_k: int | None = None
+    min_confidence: float | None = None
+    digits: str = EXACT
+
+    def check(self) -> None:
+        """Raise InputError where the task has no labels to rank, or no confidence."""
+        if self.top_k is not None and not self.task.has_labels:
+            raise InputError("--top-k: the model predicts scores; leave the flag out.")
+        if self.top_k is not None and self.top_k > len(self.task.labels):
+            raise InputError(f"--top-k must be at most {len(self.task.labels)}, the labels. Got {self.top_k} instead.")
+        if self.min_confidence is not None and not self.task.has_confidence:
+            raise InputError("--min-confidence: predictions of this model have no single confidence; leave it out.")
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the columns."""
+        names = self.task.prediction_columns()
+        if self.top_k is not None:
+            places = range(1, self.top_k + 1)
+            names = [name for name in names if not name.startswith(_PROBABILITY)]
+            names += [name for place in places for name in (f"label_{place}", f"{_PROBABILITY}{place}")]
+        return [*names, ACCEPTED] if self.min_confidence is not None else names
+
+    def fields(self, probabilities: npt.NDArray[np.float64]) -> Iterator[list[str]]:
+        """Yield the cells of each row of probabilities (rows, outputs)."""
+        all_fields = self.task.prediction_fields(probabilities, self.digits)
+        kept = len(self.task.prediction_columns()) - (0 if self.top_k is None else len(self.task.labels))
+        best: npt.NDArray[Any] = np.empty((len(probabilities), 0), dtype=np.int64)
+        if self.top_k is not None:
+            best = np.argsort(-probabilities, axis=1, kind="stable")[:, : self.top_k]
+        for row, fields, places in zip(probabilities, all_fields, best.tolist(), strict=True):
+            cells = fields[:kept]
+            for place in places:
+                cells += [self.task.labels[place], f"{row[place]:{self.digits}}"]
+            if self.min_confidence is not None:
+                cells.append("true" if row.max() >= self.min_confidence else "false")
+            yield cells

@@ -1,0 +1,39 @@
+"""Confidence that a required precision takes, from the held-out rows of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from classify.errors import InputError
+from classify.evaluation.automation import Threshold, find_threshold
+from classify.evaluation.scored_rows import FILE, ScoredRows
+from classify.tasks.base import Task
+
+
+def confidence_for(folder: str, task: Task, precision: float) -> Threshold:
+    """Return the confidence at which a run's held-out predictions reach a precision. Raises InputError if none does."""
+    if not task.has_confidence:
+        raise InputError("--min-precision: predictions of this model have no single confidence; leave it out.")
+    try:
+        rows = ScoredRows.read(Path(folder))
+    except (OSError, ValueError) as error:
+        raise InputError(f"--min-precision: {folder}/{FILE} cannot be read ({error}); give --min-confidence.") from None
+    probabilities = task.probabilities(rows.logits)
+    confidence = probabilities.max(axis=1)
+    right = (task.decide(probabilities) == rows.targets).astype(np.float64)
+    threshold = find_threshold(confidence, right, precision)
+    if threshold is None:
+        best = max(
+            (find_threshold(confidence, right, least / 100) for least in range(1, 100)),
+            key=lambda one: 0.0 if one is None else one.precision,
+        )
+        reached = (
+            "none" if best is None else f"{best.precision:g} for {100 * best.accepted / best.rows:.0f} % of the rows"
+        )
+        raise InputError(
+            f"--min-precision {precision:g}: no confidence reaches it on the {len(confidence)} held-out rows of "
+            f"{folder}. The highest is {reached}; give that, or --min-confidence."
+        )
+    return threshold

@@ -1,0 +1,221 @@
+"""classify predict: forms of output, pipes, what to write of a row, and going on after an interruption."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from classify import load_classifier
+from classify.cli import main
+from classify.data.formats.registry import read_table
+from classify.errors import InputError
+from classify.evaluation.automation import find_threshold
+from classify.evaluation.scored_rows import ScoredRows
+from classify.prediction import stream
+from classify.prediction.predict import Predictor
+from classify.prediction.thresholds import confidence_for
+from classify.tasks.single_label import SingleLabel
+from classify.training.run import train
+from tests.support import tiny
+from tests.support.processes import ROOT
+from tests.support.runs import make_config
+from tests.support.tasks import CASES
+
+ROWS = tiny.table_rows(50, seed=7)
+TEXTS = [text for text, _ in ROWS]
+
+
+@pytest.fixture(scope="module")
+def trained(model_folder: Path, table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(make_config(model_folder, table, tmp_path_factory.mktemp("runs") / "out"))
+
+
+@pytest.fixture(scope="module")
+def probabilities(trained: Path) -> Any:
+    with load_classifier(str(trained), use_cpu=True) as classifier:
+        return classifier.probabilities(TEXTS)
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> Path:
+    return tiny.write_table(tmp_path / "new.csv", ROWS)
+
+
+def predict(trained: Path, new: Path, out: Path, *more: str) -> int:
+    return main(["predict", "--model", str(trained), "--data", str(new), "--out", str(out), "--cpu", *more])
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".jsonl", ".parquet", ".xlsx"])
+def test_the_ending_selects_the_format(
+    trained: Path, new: Path, tmp_path: Path, probabilities: Any, ending: str
+) -> None:
+    assert predict(trained, new, tmp_path / f"p{ending}") == 0
+    table = read_table(str(tmp_path / f"p{ending}"))
+    assert table.column("text") == TEXTS
+    written = np.array([[float(cell) for cell in table.column(f"prob_{name}")] for name in ("app", "card", "money")])
+    np.testing.assert_allclose(written.T, probabilities, atol=1e-6)
+
+
+def test_blocks_resume_where_they_were(
+    trained: Path, new: Path, tmp_path: Path, probabilities: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Ctrl-C in the third block of 8 rows keeps three blocks; --resume computes the others only."""
+    import signal
+
+    monkeypatch.setattr(stream, "_BLOCK", 8)
+    computed: list[int] = []
+    compute = Predictor.compute_logits
+
+    def compute_and_stop(predictor: Predictor, tokens: Any) -> Any:
+        computed.append(len(tokens))
+        if len(computed) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return compute(predictor, tokens)
+
+    monkeypatch.setattr(Predictor, "compute_logits", compute_and_stop)
+    out = tmp_path / "p.csv"
+    assert predict(trained, new, out) == 128 + signal.SIGINT
+    assert "24 of 50 rows are kept in" in capsys.readouterr().err
+    assert not out.exists()
+    assert stream.partial_path(out).exists()
+    computed[:] = [0] * 3
+    assert predict(trained, new, out, "--resume") == 0
+    assert computed[3:] == [8, 8, 8, 2]
+    assert "24 rows were predicted before" in capsys.readouterr().out
+    assert not stream.partial_path(out).exists()
+    table = read_table(str(out))
+    np.testing.assert_allclose([float(p) for p in table.column("prob_card")], probabilities[:, 1], atol=1e-6)
+
+
+def test_other_rows_are_not_resumed(trained: Path, new: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "_BLOCK", 8)
+    out = tmp_path / "p.csv"
+    partial = stream.PartialLogits(stream.partial_path(out), "another table", 3, resume=False)
+    partial.append(np.full((8, 3), 9, dtype=np.float32))
+    partial.close(remove=False)
+    assert predict(trained, new, out, "--resume") == 0
+    alone = tmp_path / "alone.csv"
+    assert predict(trained, new, alone) == 0
+    assert out.read_bytes() == alone.read_bytes()
+
+
+def test_a_partial_file_that_ends_in_a_row_loses_that_row(tmp_path: Path) -> None:
+    partial = stream.PartialLogits(tmp_path / "p", "k", 2, resume=False)
+    partial.append(np.arange(6, dtype=np.float32).reshape(3, 2))
+    partial.close(remove=False)
+    with (tmp_path / "p").open("r+b") as file:
+        file.truncate((tmp_path / "p").stat().st_size - 3)
+    again = stream.PartialLogits(tmp_path / "p", "k", 2, resume=True)
+    assert again.rows == 2
+    again.append(np.array([[8, 9]], dtype=np.float32))
+    np.testing.assert_array_equal(np.concatenate(list(again.blocks())), [[0, 1], [2, 3], [8, 9]])
+    again.close(remove=True)
+    assert not (tmp_path / "p").exists()
+
+
+def test_pipes(trained: Path, new: Path, tmp_path: Path, probabilities: Any) -> None:
+    """`cat new.csv | classify predict --model RUN --out -` writes CSV, and nothing else, to standard output."""
+    words = [sys.executable, "-m", "classify", "predict", "--model", str(trained), "--out", "-", "--cpu"]
+    done = subprocess.run(
+        words, input=new.read_bytes(), capture_output=True, cwd=tmp_path, timeout=120, check=True, env=_environment()
+    )
+    rows = list(csv.DictReader(io.StringIO(done.stdout.decode())))
+    assert [row["text"] for row in rows] == TEXTS
+    assert [float(row["prob_app"]) for row in rows] == pytest.approx(probabilities[:, 0].tolist(), abs=1e-6)
+    assert b"50 rows" in done.stderr
+
+
+def _environment() -> dict[str, str]:
+    import os
+
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def test_one_text(trained: Path, capsys: Any, probabilities: Any) -> None:
+    assert main(["predict", "--model", str(trained), "--text", TEXTS[0], "--cpu"]) == 0
+    first, *ranked = capsys.readouterr().out.splitlines()
+    names = ["app", "card", "money"]
+    assert first == names[probabilities[0].argmax()]
+    assert [line.split()[1] for line in ranked] == [names[place] for place in np.argsort(-probabilities[0])]
+
+
+def test_top_k_and_what_is_accepted(trained: Path, new: Path, tmp_path: Path, probabilities: Any) -> None:
+    out = tmp_path / "p.jsonl"
+    assert predict(trained, new, out, "--top-k", "2", "--min-confidence", "0.4") == 0
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    names = np.array(["app", "card", "money"])
+    for row, p in zip(rows, probabilities, strict=True):
+        order = np.argsort(-p, kind="stable")
+        assert [row["predicted_label"], row["label_1"], row["label_2"]] == [names[place] for place in order[[0, 0, 1]]]
+        assert [row["prob_1"], row["prob_2"]] == pytest.approx(p[order[:2]].tolist(), abs=1e-6)
+        assert row["accepted"] == ("true" if p.max() >= 0.4 else "false")
+        assert "prob_app" not in row
+
+
+def test_the_precision_of_held_out_rows_sets_the_confidence(
+    trained: Path, new: Path, tmp_path: Path, capsys: Any
+) -> None:
+    assert predict(trained, new, tmp_path / "p.csv", "--min-precision", "0.01") == 0
+    assert "12 of 12 held-out rows" in capsys.readouterr().out
+    assert set(read_table(str(tmp_path / "p.csv")).column("accepted")) <= {"true", "false"}
+
+
+def test_a_precision_that_no_row_reaches(trained: Path, tmp_path: Path) -> None:
+    rows = ScoredRows.read(trained)
+    task = SingleLabel(["app", "card", "money"])
+    best = rows.logits.argmax(axis=1)
+    wrong = replace(rows, targets=(best + 1) % 3)
+    wrong.write(tmp_path)
+    with pytest.raises(InputError, match=r"no confidence reaches it on the 12 held-out rows .* highest is none"):
+        confidence_for(str(tmp_path), task, 0.9)
+    half = np.where(np.arange(12) % 2, best, (best + 1) % 3)
+    replace(rows, targets=half, logits=np.eye(3, dtype=np.float32)[best]).write(tmp_path)
+    with pytest.raises(InputError, match=r"highest is 0\.5 for 100 % of the rows"):
+        confidence_for(str(tmp_path), task, 0.9)
+
+
+def test_find_threshold() -> None:
+    confidence = np.array([0.9, 0.8, 0.8, 0.5])
+    right = np.array([1.0, 1.0, 0.0, 1.0])
+    best = find_threshold(confidence, right, 0.9)
+    assert best is not None
+    assert (best.confidence, best.accepted, best.rows) == (0.9, 1, 4)
+    third = find_threshold(confidence, right, 0.75)
+    assert third is not None
+    assert (third.confidence, third.accepted) == (0.5, 4)
+    assert find_threshold(confidence, np.zeros(4), 0.5) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["--top-k", "4"], "--top-k must be at most 3"),
+        (["--top-k", "many"], "--top-k must be a whole number above 0"),
+        (["--min-confidence", "2"], "--min-confidence must be a number from 0 to 1"),
+        (["--min-confidence", "0.5", "--min-precision", "0.9"], "give one of them"),
+        (["--min-precision", "1.5"], "--min-precision must be a number from 0 to 1"),
+        (["--text", "a"], "--data and --text both name what to predict"),
+    ],
+)
+def test_bad_flags(trained: Path, new: Path, tmp_path: Path, capsys: Any, words: list[str], part: str) -> None:
+    assert predict(trained, new, tmp_path / "p.csv", *words) == 2
+    assert part in capsys.readouterr().err
+
+
+def test_scores_have_no_labels_to_rank(model_folder: Path, tmp_path: Path, capsys: Any) -> None:
+    case = CASES["scores"]
+    table = case.write(tmp_path / "my.csv")
+    out = train(make_config(model_folder, table, tmp_path / "out", folds=0, **case.options))
+    assert predict(out, table, tmp_path / "p.csv", "--top-k", "2") == 2
+    assert "--top-k: the model predicts scores" in capsys.readouterr().err
+    assert main(["predict", "--model", str(out), "--text", "a", "--cpu"]) == 0
+    float(capsys.readouterr().out)
