@@ -9,6 +9,11 @@ from collections.abc import Callable, Sequence
 COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("--data my.csv", "train (the same as python run_classify.py)"),
     "predict": ("--model runs/my-1 --data new.csv --out p.csv", "predict every row of a table"),
+    "evaluate": ("--model runs/my-1 --data labelled.csv", "score a model on a table with labels"),
+    "compare": ("runs/my-1 runs/my-2", "compare runs on the rows that all scored"),
+    "explain": ('--model runs/my-1 "a text"', "show the words that led to a prediction"),
+    "clean": ("--apply runs/my-1/suspects.csv --out c.csv", "write a copy with corrected labels"),
+    "runs": ("", "list the runs in runs/"),
     "inspect": ("--data my.csv", "inspect a table without training"),
     "cache": ("", "show or clear the cache"),
     "devices": ("", "show the ranks and devices of this machine"),

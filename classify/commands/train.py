@@ -50,19 +50,28 @@ def run(arguments: Sequence[str], program: str) -> int:
 
     folder = train(config, inputs, started=psutil.Process().create_time())
     if launcher.is_main_process() or (config.training.save_on_each_node and launcher.should_print_errors()):
-        _write_report(folder)
+        write_report(folder, use_cpu=config.training.use_cpu)
     return 0
 
 
-def _write_report(folder: Path) -> None:
-    """Write report.html where the run has written new results; a failure is a note, since the run is done."""
+def write_report(folder: Path, *, use_cpu: bool = False) -> None:
+    """Write report.html and, of a training run, the model card, where the folder has new results.
+
+    A failure is a note: the run is done.
+    """
     page, scores = folder / "report.html", folder / "metrics.json"
     if page.exists() and page.stat().st_mtime >= scores.stat().st_mtime:
         return
     try:
-        from classify.report.page import write_report
+        from classify.report import page as report
+        from classify.report.card import write_card
 
-        write_report(folder)
+        if (folder / "classify.json").exists():  # the folder of an evaluation has no model
+            from classify.prediction.explanations import write_explanations
+
+            write_explanations(folder, use_cpu=use_cpu)
+            write_card(folder)
+        report.write_report(folder)
     except Exception as error:
         print(escape_controls(f"note: {page} is not written ({type(error).__name__}: {error})"))
     else:

@@ -61,3 +61,11 @@ class ScoredRows:
 
         baseline = values("baseline") if "baseline" in table.column_names else None
         return cls(values("text_hash"), values("target"), values("logits"), baseline)
+
+
+def confident_errors(
+    probabilities: npt.NDArray[np.float64], targets: npt.NDArray[np.int64], most: int
+) -> npt.NDArray[np.int64]:
+    """Return the rows whose most probable class is wrong, the most confident first; at most `most`."""
+    wrong = np.flatnonzero(probabilities.argmax(axis=1) != targets)
+    return wrong[np.argsort(-probabilities[wrong].max(axis=1), kind="stable")][:most]

@@ -110,7 +110,7 @@ def predict_table(
     done = int(world.broadcast(done))
     kept: list[npt.NDArray[np.float32]] = []
     try:
-        _compute(predictor, table, texts, done, kept, partial, out, quiet=quiet)
+        _compute(predictor, table, texts, kept, partial, out, done=done, quiet=quiet)
         if world.is_main:
             blocks = iter(kept) if partial is None else partial.blocks()
             _write(out, path, table, columns, (predictor.probabilities_of(block) for block in blocks))
@@ -129,29 +129,28 @@ def partial_path(out: Path) -> Path:
     return out.with_name(f"{out.name}.partial")
 
 
-def _compute(
+def logit_blocks(
     predictor: Predictor,
     table: Table,
     texts: TextColumns,
-    done: int,
-    kept: list[npt.NDArray[np.float32]],
-    partial: PartialLogits | None,
-    out: str,
+    rows: npt.NDArray[np.int64],
     *,
-    quiet: bool,
-) -> None:
-    """Compute the logits of the rows from `done` on, into `partial`, or `kept` where there is none."""
-    world, policy = predictor.world, long_text_policy(predictor.settings)
-    begin, reported = time.monotonic(), time.monotonic()
-    quiet = quiet or not world.is_main
-    bar = tqdm(
-        total=len(table), initial=done, disable=quiet or not sys.stderr.isatty(), leave=False, unit="row",
+    done: int = 0,
+    quiet: bool = False,
+) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+    """Yield the logits of `rows` (ascending) from index `done` on, block by block, with the index that ends each.
+
+    Progress is shown on the main process: a bar on a terminal, else a line every ten seconds at most. A collective.
+    """
+    policy, quiet = long_text_policy(predictor.settings), quiet or not predictor.world.is_main
+    begin = reported = time.monotonic()
+    with tqdm(
+        total=len(rows), initial=done, disable=quiet or not sys.stderr.isatty(), leave=False, unit="row",
         unit_scale=True, dynamic_ncols=True,
-    )  # fmt: skip
-    with bar, stop_signals() as received:
-        for start in range(done, len(table), _BLOCK):
-            rows = np.arange(start, min(start + _BLOCK, len(table)))
-            first, *others = (table.take(name, rows) for name in texts.inputs)
+    ) as bar:  # fmt: skip
+        for start in range(done, len(rows), _BLOCK):
+            block = rows[start : start + _BLOCK]
+            first, *others = (table.take(name, block) for name in texts.inputs)
             tokens = tokenize(
                 predictor.tokenizer,
                 first,
@@ -159,21 +158,37 @@ def _compute(
                 second=others[0] if others else None,
                 long_texts=policy,
             )
-            logits = predictor.compute_logits(tokens)
+            yield start + len(block), predictor.compute_logits(tokens)
+            bar.update(len(block))
+            if bar.disable and not quiet and time.monotonic() - reported > _REPORT_SECONDS:
+                reported, end = time.monotonic(), start + len(block)
+                rate = (end - done) / (reported - begin)
+                left = (len(rows) - end) / rate
+                print(f"{end:,} of {len(rows):,} rows, {rate:.0f} rows/s, {left:.0f} s left", file=sys.stderr)
+
+
+def _compute(
+    predictor: Predictor,
+    table: Table,
+    texts: TextColumns,
+    kept: list[npt.NDArray[np.float32]],
+    partial: PartialLogits | None,
+    out: str,
+    *,
+    done: int,
+    quiet: bool,
+) -> None:
+    """Compute the logits of the rows from `done` on, into `partial`, or `kept` where there is none."""
+    world = predictor.world
+    with stop_signals() as received:
+        for end, logits in logit_blocks(predictor, table, texts, np.arange(len(table)), done=done, quiet=quiet):
             if partial is not None:
                 partial.append(logits)
             elif world.is_main:
                 kept.append(logits)
-            bar.update(len(rows))
-            last = rows[-1] + 1
-            if bar.disable and not quiet and time.monotonic() - reported > _REPORT_SECONDS:
-                reported = time.monotonic()
-                rate = (last - done) / (reported - begin)
-                left = (len(table) - last) / rate
-                print(f"{last:,} of {len(table):,} rows, {rate:.0f} rows/s, {left:.0f} s left", file=sys.stderr)
             if world.all_reduce_any(bool(received)):
                 number = int(world.broadcast(received[0] if received else int(signal.SIGTERM)))
-                saved = f"{last:,} of {len(table):,} rows are kept in {partial_path(Path(out))}; continue with --resume"
+                saved = f"{end:,} of {len(table):,} rows are kept in {partial_path(Path(out))}; continue with --resume"
                 raise Interrupted(
                     f"stopped by {signal.Signals(number).name}; "
                     + (saved if out != STANDARD_OUTPUT and len(table) > _BLOCK else "nothing is written"),

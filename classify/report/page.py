@@ -1,18 +1,24 @@
-"""Write report.html: one file that requests nothing and is readable without JavaScript."""
+"""Write pages: one file that requests nothing and is readable without JavaScript."""
 
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
+import re
 from pathlib import Path
 from typing import Any
 
 from classify.data.files import atomic_write
+from classify.evaluation.metrics import display_name
+from classify.report.comparison import Comparison, verdict
 from classify.report.result import Result
 from classify.report.sections import SECTIONS
 from classify.report.verdict import sentences
+from classify.versions import versions
 
 FILE = "report.html"
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>()#+!|~-])")
 
 
 def write_report(folder: Path) -> Path:
@@ -23,34 +29,67 @@ def write_report(folder: Path) -> Path:
     return folder / FILE
 
 
+def write_comparison(path: Path, comparison: Comparison) -> None:
+    """Write the page of a comparison."""
+    names = list(map(display_name, comparison.metrics))
+    page = _render("comparison.html", own=False, comparison=comparison, names=names, verdict=verdict)
+    with atomic_write(path) as file:
+        file.write(page)
+
+
 def render(result: Result) -> str:
     """Return the page of a result."""
+    parts = [(section, section.context(result)) for section in SECTIONS[result.task.name]]
+    return _render(
+        "page.html",
+        own=True,
+        name=result.folder.name,
+        sentences=sentences(result),
+        sections=[(section, values) for section, values in parts if values is not None],
+        origin="trained on" if result.is_training else f"{result.model} scored on",
+        data=result.run["data"]["path"],
+    )
+
+
+@functools.cache
+def templates() -> Any:
+    """Return the environment of the templates; texts are escaped."""
     import jinja2
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("classify.report"),
-        autoescape=True,
+        autoescape=jinja2.select_autoescape(["html"]),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    style, script = (_source(environment, name) for name in ("style.css", "sort.js"))
-    parts = [(section, section.context(result)) for section in SECTIONS[result.task.name]]
-    return environment.get_template("page.html").render(
-        name=result.folder.name,
-        sentences=sentences(result),
-        sections=[(section, values) for section, values in parts if values is not None],
-        style=style,
-        script=script,
-        style_hash=_policy_hash(style),
-        script_hash=_policy_hash(script),
-        data=result.run["data"]["path"],
-        version=result.run["versions"]["classify"],
+    environment.filters["md"] = _escape_markdown
+    return environment
+
+
+def _escape_markdown(text: object) -> str:
+    """Return a text as inert Markdown in one line."""
+    return _MARKDOWN.sub(r"\\\1", " ".join(str(text).split()))
+
+
+def _render(template: str, **values: Any) -> str:
+    """Return a page with the style and the script that its policy allows."""
+    style, script = (str(templates().loader.get_source(templates(), name)[0]).strip() for name in _SOURCES)
+    return str(
+        templates()
+        .get_template(template)
+        .render(
+            **values,
+            style=style,
+            script=script,
+            style_hash=_policy_hash(style),
+            script_hash=_policy_hash(script),
+            version=versions()["classify"],
+        )
     )
 
 
-def _source(environment: Any, name: str) -> str:
-    return str(environment.loader.get_source(environment, name)[0]).strip()
+_SOURCES = ("style.css", "sort.js")
 
 
 def _policy_hash(text: str) -> str:

@@ -21,9 +21,10 @@ from classify.tasks.registry import trained_task
 
 @dataclass(frozen=True)
 class Result:
-    """The files of a finished run."""
+    """The files of a finished run, or of an evaluation of the `model` of a run."""
 
     folder: Path
+    model: Path
     metrics: Mapping[str, Any]
     run: Mapping[str, Any]
     log: tuple[Mapping[str, Any], ...]
@@ -34,18 +35,32 @@ class Result:
     @classmethod
     def read(cls, folder: Path) -> Result:
         """Read a folder. Raises OSError, ValueError or InputError where a file is missing or damaged."""
-        settings = read_settings(str(folder))
+        metrics = _read_json(folder / "metrics.json")
+        model = Path(metrics.get("model", folder))
+        settings = read_settings(str(model))
         table = read_table(str(folder / "predictions.csv"), "--model")
         columns = [table.column(name) for name in trained_texts(settings).named]
         return cls(
             folder,
-            _read_json(folder / "metrics.json"),
+            model,
+            metrics,
             _read_json(folder / "run.json"),
             _read_log(folder / "train_log.jsonl"),
             ScoredRows.read(folder),
             tuple(" · ".join(cells) for cells in zip(*columns, strict=True)),
-            trained_task(settings, labels_of(str(folder))),
+            trained_task(settings, labels_of(str(model))),
         )
+
+    @property
+    def is_training(self) -> bool:
+        """Return whether the folder is that of a training run."""
+        return self.model == self.folder
+
+    @functools.cached_property
+    def training_scores(self) -> Mapping[str, Any]:
+        """Return the scores of the training run itself."""
+        metrics = _read_json(self.model / "metrics.json")
+        return dict(metrics["test"] or metrics["eval"])
 
     @property
     def scores(self) -> Mapping[str, Any]:
@@ -58,6 +73,8 @@ class Result:
         """Return what the scored rows are."""
         if method := self.scores.get("method"):
             return f"rows by {method}"
+        if not self.is_training:
+            return "rows"
         return "test rows" if self.metrics["test"] else "validation rows"
 
     @functools.cached_property

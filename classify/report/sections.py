@@ -8,9 +8,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from classify.evaluation import suspects_file
 from classify.evaluation.automation import find_threshold
 from classify.evaluation.calibration import BINS, calibration_error, equal_mass_bins
 from classify.evaluation.metrics import display_name, softmax
+from classify.evaluation.scored_rows import confident_errors
+from classify.evaluation.suspects_file import read_suspects
+from classify.prediction.explanations import TEXTS, read_explanations
 from classify.report import charts
 from classify.report.result import Result
 
@@ -18,7 +22,7 @@ from classify.report.result import Result
 _TABLE, _DRAWN = 12, 150
 # Rows of a bin of the reliability diagram, and of a bar of the lengths.
 _ROWS_PER_BIN, _ROWS_PER_BAR = 20, 6
-_ERRORS, _CONFUSIONS = 20, 10
+_ERRORS, _CONFUSIONS = TEXTS, 10
 _TEXT = 400
 # Precisions at which automation is reported.
 _PRECISIONS = (0.9, 0.95, 0.98, 0.99)
@@ -62,9 +66,9 @@ class Decisions:
 
     name, title = "decisions", "Decisions"
 
-    def context(self, result: Result) -> Mapping[str, Any]:
+    def context(self, result: Result) -> Mapping[str, Any] | None:
         """Return the decisions of run.json."""
-        return {"decisions": result.run["guesses"]}
+        return {"decisions": result.run["guesses"]} if result.is_training else None
 
 
 class PerClass:
@@ -135,7 +139,7 @@ class Reliability:
             "accuracy": float(right.mean()),
             "temperature": None if calibration is None else calibration["temperature"],
             "automated": [one for one in thresholds if one is not None],
-            "shell": shlex.quote(str(result.folder)),
+            "shell": shlex.quote(str(result.model)),
         }
 
 
@@ -146,11 +150,29 @@ class Errors:
 
     def context(self, result: Result) -> Mapping[str, Any] | None:
         """Return the texts, labels and predictions."""
-        confidence = result.probabilities.max(axis=1)
-        wrong = np.flatnonzero(result.predicted != result.rows.targets)
-        chosen = wrong[np.argsort(-confidence[wrong], kind="stable")][:_ERRORS].tolist()
-        rows = [{**_describe_row(result, row), "confidence": float(confidence[row])} for row in chosen]
-        return {"rows": rows, "wrong": len(wrong), "all": len(result.texts)} if rows else None
+        confidence, explained = result.probabilities.max(axis=1), read_explanations(result.folder)
+        rows = [
+            {**_describe_row(result, row), "confidence": float(confidence[row]), "words": explained.get(row, [])}
+            for row in confident_errors(result.probabilities, result.rows.targets, _ERRORS).tolist()
+        ]
+        wrong = int((result.predicted != result.rows.targets).sum())
+        return {"rows": rows, "wrong": wrong, "all": len(result.texts), "explained": bool(explained)} if rows else None
+
+
+class SuspectLabels:
+    """Show the labels that are probably wrong, where all rows were scored by cross-validation."""
+
+    name, title = "suspects", "Labels to check"
+
+    def context(self, result: Result) -> Mapping[str, Any] | None:
+        """Return the first suspects."""
+        rows, count = read_suspects(result.folder, _ERRORS)
+        if not count:
+            return None
+        for row in rows:
+            row["text"] = _shorten(row["text"])
+        shell = shlex.quote(str(result.folder / suspects_file.FILE))
+        return {"rows": rows, "count": count, "all": len(result.texts), "shell": shell}
 
 
 class WorstRows:
@@ -200,6 +222,8 @@ class Course:
 
     def context(self, result: Result) -> Mapping[str, Any] | None:
         """Return the charts."""
+        if not result.is_training:
+            return None
         train = [line for line in result.log if "step" in line and "loss" in line]
         scored = [line for line in result.log if "eval" in line]
         drawn = []
@@ -243,11 +267,22 @@ class Usage:
 
     def context(self, result: Result) -> Mapping[str, Any]:
         """Return the folder's name, quoted for a shell and for Python."""
-        folder = str(result.folder)
+        folder = str(result.model)
         return {"folder": folder, "shell": shlex.quote(folder), "python": repr(folder), "text": "a text"}
 
 
-_CLASSES = (Scores(), PerClass(), Confusion(), Reliability(), Errors(), Lengths(), Course(), Usage(), Decisions())
+_CLASSES = (
+    Scores(),
+    PerClass(),
+    Confusion(),
+    Reliability(),
+    SuspectLabels(),
+    Errors(),
+    Lengths(),
+    Course(),
+    Usage(),
+    Decisions(),
+)
 _LABELS = (Scores(), PerClass(), WorstRows(), Lengths(), Course(), Usage(), Decisions())
 _NUMBERS = (Scores(), Scatter(), WorstRows(), Course(), Usage(), Decisions())
 SECTIONS: dict[str, tuple[Section, ...]] = {
@@ -280,5 +315,8 @@ def _cluster(counts: Any) -> Any:
 def _describe_row(result: Result, row: int) -> dict[str, Any]:
     """Return a row's text, target and prediction in words."""
     text, words = result.texts[row], result.task.target_words
-    shown = text if len(text) <= _TEXT else text[: _TEXT - 1] + "…"
-    return {"text": shown, "label": words(result.rows.targets[row]), "predicted": words(result.predicted[row])}
+    return {"text": _shorten(text), "label": words(result.rows.targets[row]), "predicted": words(result.predicted[row])}
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _TEXT else text[: _TEXT - 1] + "…"

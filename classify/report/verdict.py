@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from classify.evaluation.metrics import display_name
+from classify.evaluation.suspects_file import read_suspects
 from classify.report.result import Result
 
 _CERTAIN, _SURE = 0.001, 0.05
@@ -28,6 +29,10 @@ def _quality(result: Result) -> str:
 
 def _comparison(result: Result) -> str:
     baseline = result.metrics["baseline"]
+    if not result.is_training:
+        name = result.task.share or result.task.primary
+        before = result.training_scores
+        return f"In its training run it had {display_name(name)} {before[name]:.3f} on {before['rows']:,} rows."
     if baseline is None:
         return "There is no TF-IDF baseline: the texts have no words to count."
     name = result.task.share or result.task.primary
@@ -50,6 +55,9 @@ def _advice(result: Result) -> str:
     if weak:
         named = ", ".join(f"{name} (F1 {f1:.2f})" for f1, name in weak[:_NAMED])
         parts.append(f"add rows of the weakest classes: {named}")
-    if per_class and (result.predicted != result.rows.targets).any():
+    count = read_suspects(result.folder, 0)[1]
+    if count:
+        parts.append(f"review the {count} labels in suspects.csv, which are probably wrong")
+    elif per_class and (result.predicted != result.rows.targets).any():
         parts.append("check the labels of the errors listed below")
     return f"Next: {'; '.join(parts)}." if parts else "Next: use it, and score it again when new labelled rows exist."

@@ -12,8 +12,10 @@ import numpy.typing as npt
 from classify.config.schema import TrainingConfig
 from classify.data.reading import InputTables
 from classify.data.splits import LabelEncoder
+from classify.data.table import Table
 from classify.errors import InputError
 from classify.evaluation.baseline import Baseline, LinearModel, MajorityBaseline, fit_baseline
+from classify.evaluation.label_noise import Suspects
 from classify.evaluation.metrics import Scores
 from classify.evaluation.predictions_file import EXACT
 from classify.tasks.class_weights import read_class_weights
@@ -69,6 +71,10 @@ class Task(LabelEncoder):
     def trained(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
         """Return the task of a trained model, from its classify.json."""
         return cls(labels)
+
+    def for_table(self, table: Table, column: str) -> Self:
+        """Return the trained task as it reads the labels of a further table, which may be written differently."""
+        return self
 
     def settings(self) -> dict[str, Any]:
         """Return what prediction needs to know, for classify.json."""
@@ -139,6 +145,10 @@ class Task(LabelEncoder):
     @abstractmethod
     def row_scores(self, predicted: Array, targets: Array) -> npt.NDArray[np.float64]:
         """Return (rows,) how good each prediction in the form of `encode` is, larger is better."""
+
+    def suspects(self, probabilities: npt.NDArray[np.float64], targets: Array) -> Suspects | None:
+        """Find labels that are probably wrong, from out-of-fold probabilities; None where that is not defined."""
+        return None
 
     @abstractmethod
     def similarity(self, targets: Array) -> npt.NDArray[np.float32]:

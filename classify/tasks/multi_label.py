@@ -144,6 +144,13 @@ class MultiLabel(Task):
         """Return the cross-entropy of a probability of one half for each label."""
         return math.log(2)
 
+    def for_table(self, table: Table, column: str) -> Self:
+        """Return the task with the separator of the table's cells, or of several label columns."""
+        separator = COLUMN_SEPARATOR
+        if column not in table.derived:
+            separator = find_separator(column_stats(table, column).values) or _JOIN
+        return type(self)(self.labels, self._classes, separator, self.thresholds)
+
     def decisions(self) -> list[Decision]:
         """Name the number of labels, and labels that are one."""
         shown = {COLUMN_SEPARATOR: "one column of 0 and 1 per label", "[]": "cells hold lists"}

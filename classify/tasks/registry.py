@@ -47,3 +47,8 @@ def trained_task(settings: Mapping[str, Any], labels: Sequence[str]) -> Task:
             "version that trained the model (see run.json)."
         )
     return _BY_NAME[name or SingleLabel.name].trained(labels, settings)
+
+
+def primary_metric(name: str) -> str | None:
+    """Return the metric that compares models of a task, by the name in metrics.json; None for unknown tasks."""
+    return _BY_NAME[name].primary if name in _BY_NAME else None

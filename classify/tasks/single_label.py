@@ -23,6 +23,7 @@ from classify.data.labels import (
     has_label,
     label_ids,
     list_counts,
+    name_classes,
     value_counts,
 )
 from classify.data.reading import InputTables
@@ -30,6 +31,7 @@ from classify.data.table import Table
 from classify.decision import Decision
 from classify.evaluation.baseline import LOGREG, LinearModel, MajorityBaseline
 from classify.evaluation.calibration import fit_temperature, probability_scores
+from classify.evaluation.label_noise import Suspects, find_suspects
 from classify.evaluation.metrics import Scores, class_metrics, classification_metrics, score_classes, softmax
 from classify.evaluation.predictions_file import EXACT
 from classify.tasks.base import Array, Loss, Task
@@ -77,6 +79,12 @@ class SingleLabel(Task):
         check_empty_labels(tables)
         classes = find_class_names(tables, value_counts)
         return cls(find_labels(tables.train, tables.columns.label, tables.eval, classes), classes)
+
+    def for_table(self, table: Table, column: str) -> Self:
+        """Return the task with labels that differ from a class in case, spaces or Unicode form alone."""
+        counts = value_counts(table, column)
+        # The names of the model's classes win.
+        return type(self)(self.labels, name_classes({**counts, **dict.fromkeys(self.labels, len(table) + 1)}))
 
     def decisions(self) -> list[Decision]:
         """Name the number of classes, and labels that are one class."""
@@ -146,6 +154,10 @@ class SingleLabel(Task):
     def row_scores(self, predicted: Array, targets: Array) -> npt.NDArray[np.float64]:
         """Return 1 where the class is right, else 0."""
         return (predicted == targets).astype(np.float64)
+
+    def suspects(self, probabilities: npt.NDArray[np.float64], targets: Array) -> Suspects:
+        """Find labels that are probably wrong by confident learning."""
+        return find_suspects(probabilities, targets)
 
     def similarity(self, targets: Array) -> npt.NDArray[np.float32]:
         """Return 1 for two rows of a class, 0 for rows of two."""

@@ -22,12 +22,13 @@ import torch
 from classify.data import split_record
 from classify.data.files import write_json
 from classify.data.splits import Split, Splits
-from classify.evaluation import advice, metrics, scored_rows
+from classify.evaluation import advice, metrics, scored_rows, suspects_file
 from classify.evaluation.baseline import Baseline, MajorityBaseline, cross_validate_baseline
 from classify.evaluation.calibration import Calibration, Rescaling
 from classify.evaluation.paired import sign_test
 from classify.evaluation.predictions_file import EXACT, FOLD_COLUMN, FOR_EXCEL, write_predictions
 from classify.evaluation.scored_rows import ScoredRows
+from classify.evaluation.suspects_file import write_suspects
 from classify.modeling.result_folder import FORMAT, save_model
 from classify.tasks.base import Task
 from classify.training.callbacks import Evaluate
@@ -246,6 +247,7 @@ def _write_model(results: Results) -> None:
         "format": FORMAT,
         "task": results.task.name,
         **results.splits.texts.as_settings(),
+        "label_columns": list(results.splits.label_columns),
         "max_length": context.data.max_length,
         "languages": results.context.inputs.languages.shares,
         "long_text": results.context.config.data.long_texts,
@@ -288,6 +290,19 @@ def _write_scored_rows(results: Results) -> None:
     hashes = scored.table.text_hashes(results.splits.text_column)[scored.rows]
     rows = ScoredRows(hashes, scored.targets, results.logits, None if baseline is None else baseline.predicted)
     rows.write(results.context.output.folder)
+
+
+def _write_suspects(results: Results) -> None:
+    """Write suspects.csv, where every row was scored by a fold that did not train on it."""
+    split, splits, path = results.splits.train, results.splits, results.context.output.folder / suspects_file.FILE
+    path.unlink(missing_ok=True)  # of an earlier run in this folder
+    if splits.folds is None or splits.scored is not split:
+        return
+    probabilities = results.task.probabilities(results.logits)
+    suspects = results.task.suspects(probabilities, split.targets)
+    if suspects is not None and len(suspects.rows):
+        columns = (splits.text_column, splits.label_columns[0])
+        write_suspects(path, suspects, split.table, split.rows, columns, split.targets, probabilities)
 
 
 def _write_split(results: Results) -> None:
@@ -400,6 +415,7 @@ WRITERS: tuple[tuple[str, Callable[[Results], None]], ...] = (
     ("predictions.csv", _write_predictions),
     (split_record.FILE, _write_split),
     (scored_rows.FILE, _write_scored_rows),
+    (suspects_file.FILE, _write_suspects),
     ("metrics.json", _write_metrics),
     ("run.json", _write_record),
     ("the summary", _print_summary),

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import os
-import platform
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,19 +16,7 @@ from classify.data.splits import Splits
 from classify.decision import Decision
 from classify.errors import Interrupted
 from classify.training.output import Output
-
-_LIBRARIES = ("classify", "torch", "transformers", "datasets", "scikit-learn", "accelerate", "safetensors", "numpy")
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python, this program and the libraries that decide its numbers."""
-    installed = {"python": platform.python_version()}
-    for name in _LIBRARIES:
-        try:
-            installed[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return installed
+from classify.versions import versions
 
 
 @dataclass

@@ -44,7 +44,7 @@ FILES = {
     "tensorboard",
 }
 # The same where the command has run.
-COMMAND_FILES = FILES | {"report.html"}
+COMMAND_FILES = FILES | {"report.html", "README.md", "explanations.json"}
 EPOCHS = 8  # of `worse_in_the_end`
 ROWS = 57  # with a batch of 8, the last one of an epoch holds a single row
 SEED = 3

@@ -1,0 +1,71 @@
+"""Write a copy of a table with the labels that a reviewed suspects.csv suggests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from classify.commands import flags
+from classify.config.parser import Parser
+from classify.errors import InputError, escape_controls
+
+
+def run(arguments: Sequence[str], program: str) -> int:
+    """Run the command."""
+    parser = Parser(
+        prog=program,
+        description="Write a copy of a run's table with the suggested labels of suspects.csv, which classify train "
+        "--folds writes. Review the file first: delete rows whose label is right, or change suggested_label.",
+    )
+    flags.add(parser, "--apply", metavar="FILE", help="suspects.csv in the folder of a run")
+    flags.add(parser, "--data", metavar="FILE", help="the table (default: that of the run)")
+    flags.add(parser, "--out", metavar="FILE", help="the corrected copy: .csv, .tsv, .jsonl, .parquet or .xlsx")
+    flags.add_debug(parser)
+    options = parser.parse(arguments, ["apply", "out"])
+    from classify.data.formats.base import ReadOptions
+    from classify.data.formats.registry import read_table
+    from classify.data.table_writers import find_writer
+    from classify.evaluation.suspects_file import apply_suspects
+
+    suspects = Path(options.apply)
+    path, sha256, label_column, stored = _describe_run(suspects.absolute().parent)
+    data = options.data or path
+    writer_of = find_writer(options.out, "--out")
+    if Path(options.out).exists() and Path(data).exists() and Path(options.out).samefile(data):
+        raise InputError(f"--out {options.out}: this is the table itself; give another file name.")
+    reading = ReadOptions(stored.get("encoding"), stored.get("sheet"), no_header=bool(stored.get("no_header")))
+    table = read_table(data, options=reading)
+    if options.data is None and table.sha256 != sha256:
+        raise InputError(f"{data}: the table has changed since the run; train again, or name the table with --data.")
+    if label_column not in table.columns:
+        raise InputError(f"{data}: no column {label_column!r}, which holds the labels; give the table of the run.")
+    labels, changed = apply_suspects(suspects, table, label_column)
+    columns = [labels if name == label_column else table.column(name) for name in table.columns]
+    from classify.data.files import atomic_path
+
+    with atomic_path(Path(options.out)) as temporary, writer_of(table.columns).open(temporary) as writer:
+        writer.write([list(cells) for cells in zip(*columns, strict=True)])
+    print(
+        escape_controls(
+            f"{options.out}: {len(table)} rows, {changed} labels changed in column {label_column!r}; "
+            f"{data} is unchanged"
+        )
+    )
+    return 0
+
+
+def _describe_run(folder: Path) -> tuple[str, str, str, dict[str, Any]]:
+    """Return path and hash of a run's table, its label column, and how the table was read."""
+    try:
+        run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        settings = json.loads((folder / "classify.json").read_text(encoding="utf-8"))
+        (label_column,) = settings["label_columns"]
+        path = Path(run["data"]["path"])
+        there = path if path.is_absolute() or path.exists() else Path(run["cwd"]) / path
+        return str(there), run["data"]["sha256"], label_column, run["config"]["data"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{folder}: expected the folder of a run beside suspects.csv ({type(error).__name__}: {error})."
+        ) from None

@@ -1,0 +1,72 @@
+"""Score a trained model on a table with labels."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from classify.commands import flags
+from classify.commands.failure import print_error_early
+from classify.commands.train import write_report
+from classify.config.parser import Parser
+from classify.errors import InputError, escape_controls
+from classify.launch import launcher
+
+if TYPE_CHECKING:
+    from classify.distributed.world import World
+
+
+def run(arguments: Sequence[str], program: str) -> int:
+    """Run the command."""
+    parser = Parser(prog=program, description="Score a trained classifier on a table with labels.")
+    flags.add_model(parser)
+    flags.add_table(parser)
+    flags.add(parser, "--label-column", metavar="COLUMN", help="label column (default: as in training)")
+    flags.add(
+        parser,
+        "--output-dir",
+        metavar="DIR",
+        help="folder for metrics.json, predictions.csv and report.html (default: evaluations/RUN-TABLE)",
+    )
+    flags.add(parser, "--overwrite-output-dir", action="store_true", help="replace an evaluation in that folder")
+    options = parser.parse(arguments, ["model", "data"])
+    from classify.data.source import Source
+    from classify.prediction.labelled import read_labelled
+
+    def start_world() -> World:
+        from classify.prediction.predict import start_world
+
+        return start_world(options.cpu)
+
+    with launcher.forward_errors(start_world, print_error_early):
+        labelled = read_labelled(
+            options.model,
+            options.data,
+            options.label_column,
+            options.text_column,
+            options.text_pair_column,
+            flags.read_options(options),
+        )
+        name = f"{Path(os.path.abspath(options.model)).name}-{Source(options.data, '--data').stem}"
+        folder = Path(options.output_dir or Path("evaluations") / name)
+        if folder.is_dir() and any(folder.iterdir()) and not options.overwrite_output_dir:
+            raise InputError(
+                f"{folder}: the folder exists and is not empty; give another --output-dir, or --overwrite-output-dir."
+            )
+    from classify.evaluation import metrics
+    from classify.prediction.evaluate import evaluate
+    from classify.prediction.predict import load_classifier
+
+    with load_classifier(options.model, use_cpu=options.cpu, precision=options.precision) as predictor:
+        scores = evaluate(predictor, labelled, folder)
+    if predictor.world.is_main:
+        print(escape_controls(metrics.table(scores)))
+        print(f"evaluation: {metrics.format_metrics(scores.metrics)}")
+        left_out = len(labelled.table) - len(labelled.rows)
+        if left_out:
+            print(f"note: {left_out} of {len(labelled.table)} rows have no label and are left out")
+        print(escape_controls(f"result: {folder}"))
+        write_report(folder)
+    return 0

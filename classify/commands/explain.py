@@ -1,0 +1,54 @@
+"""Show the prediction for a text, and the words that led to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from classify.commands import flags
+from classify.config.parser import Parser
+from classify.errors import InputError, escape_controls
+
+_SHOWN = 10
+
+
+def run(arguments: Sequence[str], program: str) -> int:
+    """Run the command."""
+    parser = Parser(
+        prog=program,
+        usage=f'{program} --model FOLDER "a text" [flags]',
+        description="Show the prediction for a text, and by how much each word raises or lowers its logit "
+        "(integrated gradients).",
+    )
+    parser.add_argument("text", nargs="*", metavar="TEXT", help="the text")
+    flags.add_model(parser)
+    flags.add(parser, "--label", metavar="LABEL", help="explain this label instead of the predicted one")
+    flags.add(parser, "--json", action="store_true", help="print JSON")
+    options = parser.parse(arguments, ["model"])
+    if not options.text:
+        raise InputError(f"{program}: expected a text in quotes. Got none.")
+    text = " ".join(options.text)
+    from classify.prediction.predict import load_classifier
+
+    with load_classifier(options.model, use_cpu=options.cpu, precision=options.precision) as predictor:
+        probabilities = predictor.probabilities([text])[0]
+        words = predictor.explain(text, options.label)
+        if not predictor.world.is_main:
+            return 0
+        task = predictor.task
+        label = options.label or task.labels[int(probabilities.argmax())]
+    if options.json:
+        content = {
+            "label": label,
+            "probabilities": dict(zip(task.labels, probabilities.tolist(), strict=True)),
+            "words": [{"word": one.word, "score": one.score} for one in words],
+        }
+        print(json.dumps(content, indent=2, ensure_ascii=False))
+        return 0
+    ranked = sorted(zip(probabilities.tolist(), task.labels, strict=True), reverse=True)[:_SHOWN]
+    for probability, name in ranked:
+        print(escape_controls(f"{probability:.3f}  {name}"))
+    print(escape_controls(f"\nwords that raise (+) or lower (-) the logit of {label!r}:"))
+    for one in sorted(words, key=lambda one: -abs(one.score))[:_SHOWN]:
+        print(escape_controls(f"{one.score:+7.3f}  {one.word}"))
+    return 0

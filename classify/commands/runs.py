@@ -1,0 +1,31 @@
+"""List the runs in a folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from classify.commands import flags
+from classify.config.parser import Parser
+from classify.errors import InputError, escape_controls
+
+
+def run(arguments: Sequence[str], program: str) -> int:
+    """Run the command."""
+    parser = Parser(prog=program, usage=f"{program} [DIR] [flags]", description="List the runs in a folder.")
+    parser.add_argument("folder", nargs="?", metavar="DIR", default="runs", help="the folder (default: %(default)s)")
+    flags.add(parser, "--json", action="store_true", help="print JSON")
+    flags.add_debug(parser)
+    options = parser.parse(arguments)
+    from classify.report.runs import list_runs, table
+
+    if not Path(options.folder).is_dir():
+        raise InputError(f"{options.folder}: no such folder. Expected one with output folders of training runs.")
+    runs = list_runs(Path(options.folder))
+    if options.json:
+        print(json.dumps([run.as_json() for run in runs], indent=2, ensure_ascii=False))
+        return 0
+    for line in table(runs) if runs else [f"{options.folder}: no runs"]:
+        print(escape_controls(line))
+    return 0

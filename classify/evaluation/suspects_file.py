@@ -1,0 +1,82 @@
+"""suspects.csv: rows of a table whose label is probably wrong, to be reviewed and applied."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from classify.data.files import atomic_path
+from classify.data.formats.registry import read_table
+from classify.data.table import Table
+from classify.data.table_writers import CSVWriter
+from classify.errors import InputError
+from classify.evaluation.label_noise import Suspects
+
+FILE = "suspects.csv"
+_COLUMNS = ("row", "label", "suggested_label", "prob_label", "prob_suggested", "text")
+
+
+def write_suspects(
+    path: Path,
+    suspects: Suspects,
+    table: Table,
+    rows: npt.NDArray[np.int64],
+    columns: tuple[str, str],
+    targets: npt.NDArray[np.int64],
+    probabilities: npt.NDArray[np.float64],
+) -> None:
+    """Write the suspects among `rows` (n,) of a table, by the number of the row in it, from 1.
+
+    `columns` are those of the text and the label. Labels are written as most rows of a class have them, not as the
+    class is named.
+    """
+    cells = table.take(columns[1], rows)
+    ways: dict[int, Counter[str]] = {}
+    for target, cell in zip(targets.tolist(), cells, strict=True):
+        ways.setdefault(target, Counter())[cell] += 1
+    texts = dict(zip((order := np.sort(suspects.rows)).tolist(), table.take(columns[0], rows[order]), strict=True))
+    with atomic_path(path) as temporary, CSVWriter(_COLUMNS).open(temporary) as writer:
+        for row, suggested in zip(suspects.rows.tolist(), suspects.suggested.tolist(), strict=True):
+            label = ways[suggested].most_common(1)[0][0]
+            numbers = (probabilities[row, targets[row]], probabilities[row, suggested])
+            writer.write([[str(rows[row] + 1), cells[row], label, *(f"{p:.4f}" for p in numbers), texts[row]]])
+
+
+def apply_suspects(path: Path, table: Table, label_column: str) -> tuple[list[str], int]:
+    """Return the labels of all rows after the changes of suspects.csv, and how many changed.
+
+    Raises InputError where the file does not fit the table.
+    """
+    suspects = read_table(str(path), "--apply")
+    missing = [name for name in _COLUMNS[:3] if name not in suspects.columns]
+    if missing:
+        raise InputError(f"{path}: no column {missing[0]!r}; expected {FILE} of a run with --folds.")
+    labels, changed = table.column(label_column), 0
+    for number, (row, before, after) in enumerate(zip(*map(suspects.column, _COLUMNS[:3]), strict=True)):
+        place = int(row) - 1 if row.isdecimal() else -1
+        if not 0 <= place < len(labels):
+            raise InputError(
+                f"{suspects.where([number])}: row {row!r} is not in {table.path}, which has {len(labels)} rows."
+            )
+        if labels[place] not in (before, after):
+            raise InputError(
+                f"{suspects.where([number])}: row {row} of {table.path} has the label {labels[place]!r}. Expected "
+                f"{before!r}; the table has changed since the run."
+            )
+        if after.strip() and labels[place] != after:
+            labels[place] = after
+            changed += 1
+    return labels, changed
+
+
+def read_suspects(folder: Path, most: int) -> tuple[Sequence[dict[str, str]], int]:
+    """Return the first suspects of a run's folder, and how many there are; none without the file."""
+    if not (folder / FILE).exists():
+        return [], 0
+    table = read_table(str(folder / FILE), "--model")
+    columns = {name: table.take(name, np.arange(min(most, len(table)))) for name in _COLUMNS}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)], len(table)

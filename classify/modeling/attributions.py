@@ -1,0 +1,121 @@
+"""Attribute a prediction to the words of the text, by integrated gradients through packed batches."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from classify.data.tokenize import Tokens
+from classify.modeling.classifier import Classifier
+
+# Points between the baseline and the text.
+STEPS = 32
+# Scripts without spaces between words; their tokens are shown one by one.
+_WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff]")
+
+
+@dataclass(frozen=True)
+class WordAttribution:
+    """A word of the text and by how much it raises the logit over that of padding in its place."""
+
+    word: str
+    score: float
+
+
+def integrated_gradients(
+    classifier: Classifier, tokens: Tokens, row: int, output: int, pad_token_id: int, device: torch.device
+) -> torch.Tensor:
+    """Return the attribution (tokens,) of each token of a row to a logit, special tokens included; they have 0.
+
+    The sum is the difference to the logit of padding tokens in their place. Sundararajan et al., 2017, "Axiomatic
+    Attribution for Deep Networks", equation 3, by the midpoint rule with `STEPS` points.
+    """
+    batch = classifier.batch(tokens, np.full(STEPS, row)).to(device)
+    count = int(tokens.truncated().lengths_of(np.array([row]))[0])
+    prefix, suffix = len(tokens.template.prefix), len(tokens.template.suffix)
+    fixed = torch.zeros(count, 1, device=device)
+    fixed[:prefix] = 1.0
+    fixed[count - suffix :] = 1.0
+    alphas = (torch.arange(STEPS, device=device) + 0.5) / STEPS
+    table: Any = classifier.model.get_input_embeddings()
+    baseline = table.weight[pad_token_id].detach().float()
+    points: list[torch.Tensor] = []
+    difference: list[torch.Tensor] = []
+
+    def interpolate(_: nn.Module, __: Any, embedded: torch.Tensor) -> torch.Tensor:
+        texts = _rows(embedded, count).detach()  # (steps, tokens, width)
+        path = (1 - fixed) * (texts - baseline)
+        difference.append(path[0])
+        point = (texts - (1 - alphas[:, None, None]) * path).requires_grad_()
+        points.append(point)
+        return _like(embedded, point, count)
+
+    with _hook(classifier.model.get_input_embeddings(), interpolate), torch.enable_grad():
+        logits = classifier(batch)[:STEPS, output].float().sum()
+        (gradient,) = torch.autograd.grad(logits, points[0])
+    return (gradient.mean(0) * difference[0]).sum(-1).cpu()
+
+
+def explain(
+    classifier: Classifier, tokenizer: Any, text: str, tokens: Tokens, output: int, device: torch.device
+) -> list[WordAttribution]:
+    """Return the attribution of each word to a logit, in order; `text` is the only row of `tokens`."""
+    tokens = tokens.truncated()
+    scores = integrated_gradients(classifier, tokens, 0, output, int(tokenizer.pad_token_id or 0), device)
+    prefix = len(tokens.template.prefix)
+    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    spans = encoded["offset_mapping"][: len(scores) - prefix - len(tokens.template.suffix)]
+    values = scores[prefix : prefix + len(spans)].tolist()
+    words = []
+    for _, places in itertools.groupby(range(len(spans)), key=_word_numbers(text, spans).__getitem__):
+        group = list(places)
+        word = text[spans[group[0]][0] : spans[group[-1]][1]].strip()
+        if word:
+            words.append(WordAttribution(word, sum(values[place] for place in group)))
+    return words
+
+
+def _word_numbers(text: str, spans: list[tuple[int, int]]) -> list[int]:
+    """Number the words of tokens: a new one begins after a space, and at each token without spaces between words."""
+    numbers: list[int] = []
+    end = 0
+    for start, stop in spans:
+        part = text[start:stop]
+        begins = start > end or part[:1].isspace() or " " in text[end:start] or bool(_WITHOUT_SPACES.search(part))
+        previous = numbers[-1] if numbers else 0
+        numbers.append(previous + (1 if begins or not numbers else 0))
+        end = stop
+    return numbers
+
+
+def _rows(embedded: torch.Tensor, count: int) -> torch.Tensor:
+    """Return embeddings, packed (1, T, H) or padded (N, L, H), as (STEPS, count, H)."""
+    if embedded.shape[0] == 1:
+        return embedded[0, : STEPS * count].float().reshape(STEPS, count, -1)
+    return embedded[:STEPS, :count].float()
+
+
+def _like(embedded: torch.Tensor, rows: torch.Tensor, count: int) -> torch.Tensor:
+    """Return the embeddings with those of the texts replaced."""
+    rows = rows.to(embedded.dtype)
+    if embedded.shape[0] == 1:
+        return torch.cat([rows.reshape(1, STEPS * count, -1), embedded[:, STEPS * count :]], dim=1)
+    inner = torch.cat([rows, embedded[:STEPS, count:]], dim=1)
+    return torch.cat([inner, embedded[STEPS:]])
+
+
+@contextlib.contextmanager
+def _hook(module: nn.Module, hook: Any) -> Iterator[None]:
+    handle = module.register_forward_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()

@@ -1,0 +1,65 @@
+"""Score a trained model on a table with labels, and write a folder that reports and comparisons read."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from classify.data.files import write_json
+from classify.evaluation.metrics import Scores
+from classify.evaluation.predictions_file import write_predictions
+from classify.evaluation.scored_rows import ScoredRows
+from classify.prediction.labelled import LabelledTable
+from classify.prediction.predict import Predictor
+from classify.prediction.stream import logit_blocks
+from classify.versions import versions
+
+# Of the intervals.
+_SEED = 42
+
+
+def evaluate(predictor: Predictor, labelled: LabelledTable, folder: Path, *, quiet: bool = False) -> Scores:
+    """Score the rows that have a label and write metrics.json, predictions.csv, evaluation.parquet and run.json.
+
+    Their form is that of a training run; metrics.json has `model`, the folder of that run. A collective; the main
+    process writes.
+    """
+    table, task, targets = labelled.table, labelled.task, labelled.targets
+    predictor.world.check_same({"data": " ".join(map(table.digest, labelled.texts.inputs))})
+    blocks = [logits for _, logits in logit_blocks(predictor, table, labelled.texts, labelled.rows, quiet=quiet)]
+    logits: npt.NDArray[np.float32] = np.concatenate(blocks) / np.float32(predictor.settings["temperature"])
+    scores = task.score(logits, targets, _SEED)
+    if predictor.world.is_main:
+        _write(predictor, labelled, folder, logits, scores)
+    predictor.world.barrier()
+    return scores
+
+
+def _write(
+    predictor: Predictor, labelled: LabelledTable, folder: Path, logits: npt.NDArray[np.float32], scores: Scores
+) -> None:
+    table, task, targets = labelled.table, labelled.task, labelled.targets
+    folder.mkdir(parents=True, exist_ok=True)
+    fields = task.prediction_fields(task.probabilities(logits))
+    write_predictions(folder / "predictions.csv", table, labelled.rows, task.prediction_columns(), fields)
+    hashes = table.text_hashes(labelled.texts.whole)[labelled.rows]
+    ScoredRows(hashes, targets, logits, None).write(folder)
+    metrics: dict[str, Any] = {
+        "task": task.name,
+        "model": os.path.abspath(predictor.folder),
+        "eval": None,
+        "test": scores.as_json(),
+        "probabilities": task.probability_scores(logits, targets, _SEED),
+        "calibration": None,
+        "baseline": None,
+        "majority": task.majority(targets, targets).as_json(),
+    }
+    write_json(folder / "metrics.json", metrics)
+    data = {"path": table.path, "sha256": table.sha256, "rows": len(table), "columns": table.columns}
+    record = {"command": sys.orig_argv, "cwd": os.getcwd(), "task": task.name, "data": data, "guesses": []}
+    write_json(folder / "run.json", {**record, "versions": versions(), "status": "finished"})

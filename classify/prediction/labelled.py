@@ -1,0 +1,72 @@
+"""Tables with labels, for scoring a trained model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from classify.data.columns import find_text_columns
+from classify.data.derived import TextColumns, join_labels
+from classify.data.formats.base import ReadOptions
+from classify.data.formats.registry import read_table
+from classify.data.label_lists import COLUMN_SEPARATOR
+from classify.data.table import Table
+from classify.errors import InputError
+from classify.modeling.result_folder import labels_of, read_settings, trained_texts
+from classify.tasks.base import Task
+from classify.tasks.registry import trained_task
+
+_JOINED = "labels"
+
+
+@dataclass(frozen=True)
+class LabelledTable:
+    """A table, its text columns, the task, and the rows (n,) that have a label with their targets (n, ...)."""
+
+    table: Table
+    texts: TextColumns
+    task: Task
+    rows: npt.NDArray[np.int64]
+    targets: npt.NDArray[Any]
+
+
+def read_labelled(
+    model: str,
+    data: str,
+    label_column: str | None = None,
+    text_column: str | None = None,
+    pair_column: str | None = None,
+    options: ReadOptions | None = None,
+) -> LabelledTable:
+    """Read a table with the columns and labels that a model was trained on. Raises InputError with the candidates."""
+    settings = read_settings(model)
+    trained = trained_texts(settings)
+    table = read_table(data, options=options)
+    texts = find_text_columns(table, trained, text_column, pair_column)
+    table = texts.derive(table)
+    texts.require_both(table)
+    table, column = _find_label_column(table, settings.get("label_columns", []), label_column)
+    task = trained_task(settings, labels_of(model)).for_table(table, column)
+    rows = np.flatnonzero(task.labelled(table, column))
+    if not len(rows):
+        raise InputError(f"{table.path}: expected rows with a label in column {column!r}. Got none.")
+    targets = task.encode(table, column, f"the training data of {model}")[rows]
+    return LabelledTable(table, texts, task, rows, targets)
+
+
+def _find_label_column(table: Table, trained: Sequence[str], flag: str | None) -> tuple[Table, str]:
+    """Return the table with one column of labels, and its name."""
+    names = list(trained) if flag is None else [name.strip() for name in flag.split(",")]
+    missing = [name for name in names if name not in table.columns]
+    if missing or not names:
+        listed = ", ".join(map(repr, table.columns))
+        which = f"no column {missing[0]!r}" if missing else "the model does not say which column holds the labels"
+        raise InputError(f"{table.path}: {which}; it has: {listed}. Name it with --label-column.")
+    if len(names) == 1:
+        return table, names[0]
+    joined = next(name for name in (_JOINED, *(f"{_JOINED}_{n}" for n in range(99))) if not table.has(name))
+    return join_labels(table, names, joined, COLUMN_SEPARATOR), joined

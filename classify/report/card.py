@@ -1,0 +1,96 @@
+"""Write README.md, the model card of a result folder, as the hub of Hugging Face reads it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+from classify.data.files import atomic_write
+from classify.data.languages import UNKNOWN
+from classify.evaluation.metrics import display_name
+from classify.modeling.result_folder import read_settings
+from classify.report.page import templates
+from classify.report.result import Result
+
+FILE = "README.md"
+# Share of the training texts from which a language is named.
+_NAMED = 0.1
+
+
+def write_card(folder: Path) -> Path:
+    """Write README.md into a training run's folder, from its files. Raises OSError, ValueError or InputError."""
+    text = render(Result.read(folder))
+    with atomic_write(folder / FILE) as file:
+        file.write(text)
+    return folder / FILE
+
+
+def render(result: Result) -> str:
+    """Return the card: metadata as YAML, then Markdown."""
+    scores, majority = result.scores, result.metrics["majority"]
+    names = [name for name in majority if isinstance(scores.get(name), float)]
+    settings, run = read_settings(str(result.folder)), result.run
+    shares = (settings.get("languages") or {}).items()
+    languages = [code for code, share in shares if share >= _NAMED and code != UNKNOWN]
+    rows = [
+        {
+            "name": display_name(name),
+            "value": scores[name],
+            "interval": scores.get(f"{name}_interval"),
+            "baseline": (result.metrics["baseline"] or {}).get(name),
+        }
+        for name in names
+    ]
+    body = (
+        templates()
+        .get_template("card.md")
+        .render(
+            name=result.folder.name,
+            labels=result.task.labels,
+            has_labels=result.task.has_labels,
+            base=run["config"]["model"]["model"],
+            data=Path(run["data"]["path"]).name,
+            data_rows=run["data"]["rows"],
+            scored=f"{scores['rows']:,} {result.scored_split}",
+            rows=rows,
+            languages=languages,
+            max_length=settings["max_length"],
+            weak=[name for name, one in scores["per_class"].items() if one["f1"] < 0.6],
+            shell=shlex.quote(result.folder.name),
+            version=run["versions"]["classify"],
+        )
+    )
+    return f"---\n{_metadata(result, names, languages)}---\n\n{body}"
+
+
+def _metadata(result: Result, names: list[str], languages: list[str]) -> str:
+    """Return the YAML of https://huggingface.co/docs/hub/model-cards."""
+    from huggingface_hub import EvalResult, ModelCardData
+
+    base = str(result.run["config"]["model"]["model"])
+    slug = re.sub(r"[^\w-]+", "-", Path(result.run["data"]["path"]).stem).strip("-") or "table"
+    kind = "text-classification"
+    evaluated = [
+        EvalResult(
+            task_type=kind,
+            dataset_type=slug,
+            dataset_name=Path(result.run["data"]["path"]).name,
+            dataset_split="test" if result.metrics["test"] else "validation",
+            metric_type=name,
+            metric_value=round(float(result.scores[name]), 4),
+            metric_name=display_name(name),
+        )
+        for name in names
+    ]
+    data = ModelCardData(
+        model_name=result.folder.name,
+        language=languages or None,
+        library_name="transformers",
+        pipeline_tag=kind,
+        tags=[kind, "bert", "classify"],
+        base_model=None if Path(base).exists() or base.count("/") != 1 else base,
+        metrics=names,
+        eval_results=evaluated,
+    )
+    return f"{data.to_yaml()}\n"

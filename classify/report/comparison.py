@@ -1,0 +1,117 @@
+"""Compare result folders on the rows that all of them scored, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from classify.errors import InputError
+from classify.evaluation.metrics import display_name
+from classify.evaluation.paired import SignTest, sign_test
+from classify.report.result import Result
+
+_SURE = 0.05
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """A folder's scores on the shared rows, and the paired test against the first folder; None for the first."""
+
+    folder: str
+    metrics: dict[str, float]
+    paired: SignTest | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs compared on `rows` shared rows; of further rows that all scored, `relabelled` have different labels."""
+
+    runs: tuple[ComparedRun, ...]
+    rows: int
+    relabelled: int
+
+    @property
+    def metrics(self) -> list[str]:
+        """Return the names of the metrics."""
+        return list(self.runs[0].metrics)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all values."""
+        runs = [
+            {"folder": run.folder, "metrics": run.metrics, "paired": run.paired and run.paired.as_json()}
+            for run in self.runs
+        ]
+        return {"rows": self.rows, "relabelled": self.relabelled, "runs": runs}
+
+    def lines(self) -> list[str]:
+        """Return the comparison as a table for a terminal."""
+        rows = [["run", *map(display_name, self.metrics), f"against {self.runs[0].folder}"]]
+        rows += [[run.folder, *(f"{value:.3f}" for value in run.metrics.values()), verdict(run)] for run in self.runs]
+        widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+        lines = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        relabelled = f"; {self.relabelled} more have different labels and are left out" if self.relabelled else ""
+        return [*lines, f"rows: {self.rows} scored by all{relabelled} (exact sign test, row by row)"]
+
+
+def verdict(run: ComparedRun) -> str:
+    """Return in words how a run compares with the first."""
+    if run.paired is None:
+        return ""
+    better, worse, p = run.paired.better, run.paired.worse, run.paired.p
+    word = "not clearly different" if p >= _SURE else "better" if better > worse else "worse"
+    return f"{word}: better on {better} rows, worse on {worse}, p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}"
+
+
+def compare(folders: Sequence[Path]) -> Comparison:
+    """Compare result folders. Raises InputError where one cannot be read, tasks differ, or no row is shared."""
+    results = [_read(folder) for folder in folders]
+    task = results[0].task
+    for folder, result in zip(folders, results, strict=True):
+        if result.task.name != task.name or result.task.labels != task.labels:
+            raise InputError(
+                f"{folder}: its labels differ from those of {folders[0]}; expected runs of the same task and labels."
+            )
+    indices = [_first_rows(result) for result in results]
+    shared = [key for key in indices[0] if all(key in index for index in indices)]
+    if not shared:
+        raise InputError(
+            f"{folders[0]} and {folders[1]} scored no text in common; score both on one table: classify evaluate."
+        )
+    rows = np.array([[index[key] for key in shared] for index in indices])
+    targets = [result.rows.targets[places] for result, places in zip(results, rows, strict=True)]
+    same = np.ones(len(shared), dtype=bool)
+    for other in targets[1:]:
+        same &= (other == targets[0]).reshape(len(shared), -1).all(axis=1)
+    if not same.any():
+        raise InputError(f"{folders[0]} and {folders[1]} have different labels in all shared rows.")
+    runs: list[ComparedRun] = []
+    reference: npt.NDArray[np.float64] | None = None
+    for folder, result, places in zip(folders, results, rows, strict=True):
+        predicted, truth = result.predicted[places[same]], targets[0][same]
+        scores = task.row_scores(predicted, truth)
+        paired = None if reference is None else sign_test(scores, reference)
+        reference = scores if reference is None else reference
+        runs.append(ComparedRun(str(folder), task.metrics(predicted, truth), paired))
+    return Comparison(tuple(runs), int(same.sum()), int((~same).sum()))
+
+
+def _read(folder: Path) -> Result:
+    try:
+        return Result.read(folder)
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(
+            f"{folder}: expected the output folder of a finished run or evaluation ({type(error).__name__}: {error})."
+        ) from None
+
+
+def _first_rows(result: Result) -> dict[int, int]:
+    """Return the index of the first row of each text, by hash."""
+    index: dict[int, int] = {}
+    for place, key in enumerate(result.rows.hashes.tolist()):
+        index.setdefault(key, place)
+    return index
