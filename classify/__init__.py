@@ -1,23 +1,40 @@
 """Fine-tune a BERT classifier on your own table of texts and labels.
 
-Importing this package is cheap: torch and transformers load only when `train` or `predict` is called.
+    import classify
+
+    run = classify.train("my.csv", epochs=3)
+    run.predict(["a text"])
+
+Importing this package is cheap: torch and transformers load only when something is trained or predicted.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from classify.api import Run, load, train
+    from classify.estimator import TextClassifier
+    from classify.prediction.predict import load_classifier
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "load_classifier", "train"]
+__all__ = ["Run", "TextClassifier", "__version__", "load", "load_classifier", "train"]
+# The module of each name.
+_MODULES = {
+    "Run": "api",
+    "TextClassifier": "estimator",
+    "load": "api",
+    "load_classifier": "prediction.predict",
+    "train": "api",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "train":
-        from classify.training.run import train
+    if name not in _MODULES:
+        raise AttributeError(f"module 'classify' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"classify.{_MODULES[name]}"), name)
 
-        return train
-    if name == "load_classifier":
-        from classify.prediction.predict import load_classifier
 
-        return load_classifier
-    raise AttributeError(f"module 'classify' has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return sorted(__all__)

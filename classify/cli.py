@@ -35,7 +35,9 @@ def main(argv: Sequence[str] | None = None, program: str = "classify") -> int:
 def _run(arguments: list[str], program: str) -> int:
     debug = "--debug" in arguments
     try:
-        return _dispatch(arguments) if program == "classify" else load_command("train")(arguments, program)
+        if program == "classify":
+            return _dispatch(arguments)
+        return int(load_command("train").run(arguments, program))
     except (Exception, KeyboardInterrupt) as error:
         if interrupts.was_interrupted(error):
             return fail("interrupted", 128 + signal.SIGINT, debug)
@@ -52,4 +54,4 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     if name not in COMMANDS:
         raise InputError(f"unknown command {name!r}; expected one of {', '.join(COMMANDS)}. See classify --help.")
-    return load_command(name)(rest, f"classify {name}")
+    return int(load_command(name).run(rest, f"classify {name}"))

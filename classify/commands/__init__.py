@@ -1,29 +1,33 @@
-"""The commands: one file each, with `run(arguments, program) -> exit code`; heavy imports are inside it."""
+"""The commands: one module each, with `make_parser(program)` and `run(arguments, program) -> exit code`.
+
+Heavy imports are inside `run`.
+"""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from types import ModuleType
 
 # Flags of an example and what it does, by command; the module of that name holds it.
 COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("--data my.csv", "train (the same as python run_classify.py)"),
     "predict": ("--model runs/my-1 --data new.csv --out p.csv", "predict every row of a table"),
     "evaluate": ("--model runs/my-1 --data labelled.csv", "score a model on a table with labels"),
-    "compare": ("runs/my-1 runs/my-2", "compare runs on the rows that all scored"),
     "explain": ('--model runs/my-1 "a text"', "show the words that led to a prediction"),
+    "compare": ("runs/my-1 runs/my-2", "compare runs on the rows that all scored"),
     "clean": ("--apply runs/my-1/suspects.csv --out c.csv", "write a copy with corrected labels"),
     "runs": ("", "list the runs in runs/"),
     "inspect": ("--data my.csv", "inspect a table without training"),
-    "cache": ("", "show or clear the cache"),
     "devices": ("", "show the ranks and devices of this machine"),
+    "cache": ("", "show or clear the cache"),
+    "doctor": ("", "check this installation; what a bug report needs"),
+    "completion": ("bash", "print completion for bash, zsh or fish"),
 }
 
 
-def load_command(name: str) -> Callable[[Sequence[str], str], int]:
-    """Return the function of a command."""
-    command: Callable[[Sequence[str], str], int] = importlib.import_module(f"classify.commands.{name}").run
-    return command
+def load_command(name: str) -> ModuleType:
+    """Return the module of a command."""
+    return importlib.import_module(f"classify.commands.{name}")
 
 
 def usage() -> str:

@@ -12,8 +12,8 @@ from classify.config.parser import Parser
 from classify.errors import InputError, escape_controls
 
 
-def run(arguments: Sequence[str], program: str) -> int:
-    """Run the command."""
+def make_parser(program: str) -> Parser:
+    """Return the flags of the command."""
     parser = Parser(
         prog=program,
         description="Write a copy of a run's table with the suggested labels of suspects.csv, which classify train "
@@ -23,7 +23,12 @@ def run(arguments: Sequence[str], program: str) -> int:
     flags.add(parser, "--data", metavar="FILE", help="the table (default: that of the run)")
     flags.add(parser, "--out", metavar="FILE", help="the corrected copy: .csv, .tsv, .jsonl, .parquet or .xlsx")
     flags.add_debug(parser)
-    options = parser.parse(arguments, ["apply", "out"])
+    return parser
+
+
+def run(arguments: Sequence[str], program: str) -> int:
+    """Run the command."""
+    options = make_parser(program).parse(arguments, ["apply", "out"])
     from classify.data.formats.base import ReadOptions
     from classify.data.formats.registry import read_table
     from classify.data.table_writers import find_writer

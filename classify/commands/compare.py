@@ -11,8 +11,8 @@ from classify.config.parser import Parser
 from classify.errors import InputError, escape_controls
 
 
-def run(arguments: Sequence[str], program: str) -> int:
-    """Run the command."""
+def make_parser(program: str) -> Parser:
+    """Return the flags of the command."""
     parser = Parser(
         prog=program,
         usage=f"{program} FOLDER FOLDER [FOLDER ...] [flags]",
@@ -22,7 +22,12 @@ def run(arguments: Sequence[str], program: str) -> int:
     flags.add(parser, "--html", metavar="FILE", help="also write the table as a page")
     flags.add(parser, "--json", action="store_true", help="print JSON")
     flags.add_debug(parser)
-    options = parser.parse(arguments)
+    return parser
+
+
+def run(arguments: Sequence[str], program: str) -> int:
+    """Run the command."""
+    options = make_parser(program).parse(arguments)
     if len(options.folders) < 2:
         raise InputError(f"{program}: expected two folders or more. Got {len(options.folders)} instead.")
     from classify.report.comparison import compare

@@ -11,8 +11,8 @@ from classify.config.schema import TrainingConfig
 from classify.errors import InputError
 
 
-def run(arguments: Sequence[str], program: str) -> int:
-    """Run the command."""
+def make_parser(program: str) -> Parser:
+    """Return the flags of the command."""
     parser = Parser(prog=program, description="Show the device of each rank, and why; nothing is trained.")
     parser.add_argument("--nnodes", metavar="N", help="plan a cluster of N machines instead of this one")
     parser.add_argument(
@@ -28,7 +28,12 @@ def run(arguments: Sequence[str], program: str) -> int:
     parser.add_argument("--batch-size", "--batch_size", metavar="N", default=size, help="global batch size")
     parser.add_argument("--cpu", "--use-cpu", "--no-cuda", action="store_true", help="use the CPU only")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    options = parser.parse(arguments)
+    return parser
+
+
+def run(arguments: Sequence[str], program: str) -> int:
+    """Run the command."""
+    options = make_parser(program).parse(arguments)
     faults = []
     counts = (options.nproc_per_node or "1").split(",")
     for name, texts in (

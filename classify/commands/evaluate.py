@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from classify.commands import flags
 from classify.commands.failure import print_error_early
-from classify.commands.train import write_report
 from classify.config.parser import Parser
 from classify.errors import InputError, escape_controls
 from classify.launch import launcher
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
     from classify.distributed.world import World
 
 
-def run(arguments: Sequence[str], program: str) -> int:
-    """Run the command."""
+def make_parser(program: str) -> Parser:
+    """Return the flags of the command."""
     parser = Parser(prog=program, description="Score a trained classifier on a table with labels.")
     flags.add_model(parser)
     flags.add_table(parser)
@@ -31,7 +30,12 @@ def run(arguments: Sequence[str], program: str) -> int:
         help="folder for metrics.json, predictions.csv and report.html (default: evaluations/RUN-TABLE)",
     )
     flags.add(parser, "--overwrite-output-dir", action="store_true", help="replace an evaluation in that folder")
-    options = parser.parse(arguments, ["model", "data"])
+    return parser
+
+
+def run(arguments: Sequence[str], program: str) -> int:
+    """Run the command."""
+    options = make_parser(program).parse(arguments, ["model", "data"])
     from classify.data.source import Source
     from classify.prediction.labelled import read_labelled
 
@@ -56,17 +60,21 @@ def run(arguments: Sequence[str], program: str) -> int:
                 f"{folder}: the folder exists and is not empty; give another --output-dir, or --overwrite-output-dir."
             )
     from classify.evaluation import metrics
-    from classify.prediction.evaluate import evaluate
+    from classify.prediction.evaluate import count_trained, evaluate
     from classify.prediction.predict import load_classifier
+    from classify.report.after_run import write_pages
 
     with load_classifier(options.model, use_cpu=options.cpu, precision=options.precision) as predictor:
         scores = evaluate(predictor, labelled, folder)
     if predictor.world.is_main:
         print(escape_controls(metrics.table(scores)))
         print(f"evaluation: {metrics.format_metrics(scores.metrics)}")
+        trained = count_trained(options.model, labelled)
+        if trained:
+            print(f"note: the model was trained on {trained} of these texts, so the scores are too high")
         left_out = len(labelled.table) - len(labelled.rows)
         if left_out:
             print(f"note: {left_out} of {len(labelled.table)} rows have no label and are left out")
         print(escape_controls(f"result: {folder}"))
-        write_report(folder)
+        write_pages(folder)
     return 0

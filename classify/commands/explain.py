@@ -12,8 +12,8 @@ from classify.errors import InputError, escape_controls
 _SHOWN = 10
 
 
-def run(arguments: Sequence[str], program: str) -> int:
-    """Run the command."""
+def make_parser(program: str) -> Parser:
+    """Return the flags of the command."""
     parser = Parser(
         prog=program,
         usage=f'{program} --model FOLDER "a text" [flags]',
@@ -24,7 +24,12 @@ def run(arguments: Sequence[str], program: str) -> int:
     flags.add_model(parser)
     flags.add(parser, "--label", metavar="LABEL", help="explain this label instead of the predicted one")
     flags.add(parser, "--json", action="store_true", help="print JSON")
-    options = parser.parse(arguments, ["model"])
+    return parser
+
+
+def run(arguments: Sequence[str], program: str) -> int:
+    """Run the command."""
+    options = make_parser(program).parse(arguments, ["model"])
     if not options.text:
         raise InputError(f"{program}: expected a text in quotes. Got none.")
     text = " ".join(options.text)

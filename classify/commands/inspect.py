@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from classify.config.parser import parse_training, print_help
+from classify.config.parser import Parser, parse_training, print_help, training_parser
 from classify.errors import InputError, escape_controls
 from classify.launch import launcher
+
+
+def make_parser(program: str) -> Parser:
+    """Return the flags of the command."""
+    return training_parser(program)
 
 
 def run(arguments: Sequence[str], program: str) -> int:

@@ -21,19 +21,8 @@ if TYPE_CHECKING:
 _SHOWN = 10
 
 
-def run(arguments: Sequence[str], program: str) -> int:
-    """Run the command."""
-    options = _parser(program).parse(arguments, ["model"])
-    if options.data is None and options.text is None:
-        if sys.stdin is None or sys.stdin.isatty():
-            raise InputError(f"--data or --text must be given. See {program} --help.")
-        options.data = "-"
-    if options.data is not None and options.text is not None:
-        raise InputError("--data and --text both name what to predict; give one of them.")
-    return _predict_text(options) if options.text is not None else _predict_table(options)
-
-
-def _parser(program: str) -> Parser:
+def make_parser(program: str) -> Parser:
+    """Return the flags of the command."""
     parser = Parser(prog=program, description="Predict every row of a table with a trained classifier, or one text.")
     flags.add_model(parser)
     flags.add_table(parser)
@@ -62,6 +51,18 @@ def _parser(program: str) -> Parser:
         help="for Excel: a byte-order mark, four digits, and ' before cells that look like formulas (CSV injection)",
     )
     return parser
+
+
+def run(arguments: Sequence[str], program: str) -> int:
+    """Run the command."""
+    options = make_parser(program).parse(arguments, ["model"])
+    if options.data is None and options.text is None:
+        if sys.stdin is None or sys.stdin.isatty():
+            raise InputError(f"--data or --text must be given. See {program} --help.")
+        options.data = "-"
+    if options.data is not None and options.text is not None:
+        raise InputError("--data and --text both name what to predict; give one of them.")
+    return _predict_text(options) if options.text is not None else _predict_table(options)
 
 
 def _predict_text(options: argparse.Namespace) -> int:

@@ -11,13 +11,18 @@ from classify.config.parser import Parser
 from classify.errors import InputError, escape_controls
 
 
-def run(arguments: Sequence[str], program: str) -> int:
-    """Run the command."""
+def make_parser(program: str) -> Parser:
+    """Return the flags of the command."""
     parser = Parser(prog=program, usage=f"{program} [DIR] [flags]", description="List the runs in a folder.")
     parser.add_argument("folder", nargs="?", metavar="DIR", default="runs", help="the folder (default: %(default)s)")
     flags.add(parser, "--json", action="store_true", help="print JSON")
     flags.add_debug(parser)
-    options = parser.parse(arguments)
+    return parser
+
+
+def run(arguments: Sequence[str], program: str) -> int:
+    """Run the command."""
+    options = make_parser(program).parse(arguments)
     from classify.report.runs import list_runs, table
 
     if not Path(options.folder).is_dir():

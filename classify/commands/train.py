@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 from classify.commands.failure import print_error_early
-from classify.config.parser import parse_training, print_help
+from classify.config.parser import Parser, parse_training, print_help, training_parser
 from classify.errors import escape_controls
 from classify.launch import device_plan, launcher, spawn
+
+
+def make_parser(program: str) -> Parser:
+    """Return the flags of the command."""
+    return training_parser(program)
 
 
 def run(arguments: Sequence[str], program: str) -> int:
@@ -50,29 +54,7 @@ def run(arguments: Sequence[str], program: str) -> int:
 
     folder = train(config, inputs, started=psutil.Process().create_time())
     if launcher.is_main_process() or (config.training.save_on_each_node and launcher.should_print_errors()):
-        write_report(folder, use_cpu=config.training.use_cpu)
+        from classify.report.after_run import write_pages
+
+        write_pages(folder, use_cpu=config.training.use_cpu)
     return 0
-
-
-def write_report(folder: Path, *, use_cpu: bool = False) -> None:
-    """Write report.html and, of a training run, the model card, where the folder has new results.
-
-    A failure is a note: the run is done.
-    """
-    page, scores = folder / "report.html", folder / "metrics.json"
-    if page.exists() and page.stat().st_mtime >= scores.stat().st_mtime:
-        return
-    try:
-        from classify.report import page as report
-        from classify.report.card import write_card
-
-        if (folder / "classify.json").exists():  # the folder of an evaluation has no model
-            from classify.prediction.explanations import write_explanations
-
-            write_explanations(folder, use_cpu=use_cpu)
-            write_card(folder)
-        report.write_report(folder)
-    except Exception as error:
-        print(escape_controls(f"note: {page} is not written ({type(error).__name__}: {error})"))
-    else:
-        print(escape_controls(f"report: {page}"))

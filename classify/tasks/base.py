@@ -135,6 +135,10 @@ class Task(LabelEncoder):
         """Return the predictions in the form of `encode`."""
 
     @abstractmethod
+    def values(self, predicted: Array) -> list[Any]:
+        """Return predictions in the form of `encode` as labels, lists of labels, or numbers."""
+
+    @abstractmethod
     def metrics(self, predicted: Array, targets: Array) -> dict[str, float]:
         """Compute metrics of predictions in the form of `encode`, first the one for probe and baselines."""
 

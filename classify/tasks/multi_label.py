@@ -226,6 +226,10 @@ class MultiLabel(Task):
         """Return 1 for the labels whose probability reaches their threshold."""
         return (probabilities >= self.thresholds).astype(np.uint8)
 
+    def values(self, predicted: Array) -> list[list[str]]:
+        """Return a list of labels per row."""
+        return [[self.labels[number] for number in np.flatnonzero(row)] for row in predicted]
+
     def metrics(self, predicted: Array, targets: Array) -> dict[str, float]:
         """Compute micro and macro F1, Jaccard and the share of rows with exactly the right labels."""
         return multi_label_metrics.decision_metrics(predicted, targets)

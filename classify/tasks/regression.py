@@ -145,6 +145,10 @@ class Regression(Task):
         """Return the scores (rows,)."""
         return probabilities[:, 0]
 
+    def values(self, predicted: Array) -> list[float]:
+        """Return the scores."""
+        return [float(score) for score in predicted]
+
     def metrics(self, predicted: Array, targets: Array) -> dict[str, float]:
         """Compute Pearson's and Spearman's correlation, mean squared and mean absolute error."""
         return regression_metrics(predicted, targets)

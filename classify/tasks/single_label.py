@@ -143,6 +143,10 @@ class SingleLabel(Task):
         """Return the most probable class; the first one on ties."""
         return probabilities.argmax(axis=1)
 
+    def values(self, predicted: Array) -> list[str]:
+        """Return the names of the classes."""
+        return [self.labels[number] for number in predicted.tolist()]
+
     def metrics(self, predicted: Array, targets: Array) -> dict[str, float]:
         """Compute accuracy and macro F1; of ratings also the mean absolute error."""
         return classification_metrics(predicted, targets, self._ratings)

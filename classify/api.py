@@ -1,0 +1,225 @@
+"""The program from Python: `train`, `load` and `Run`; thin over `training` and `prediction`."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, overload
+
+from classify.config.parser import parse_training
+from classify.config.run_config import RunConfig
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from classify.modeling.attributions import WordAttribution
+    from classify.prediction.predict import Predictor
+
+_FRAME = "dataframe"
+
+
+class Run:
+    """A finished run: its scores, and its model, which is loaded when it first predicts.
+
+    `folder` is the output folder. A context manager, which closes the model.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, use_cpu: bool = False):
+        """Open an output folder. Raises InputError if it is not one."""
+        from classify.modeling.result_folder import read_settings
+
+        self.folder = Path(folder)
+        self._use_cpu = use_cpu
+        read_settings(str(self.folder))
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r})"
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @functools.cached_property
+    def metrics(self) -> dict[str, Any]:
+        """Return metrics.json."""
+        return dict(json.loads((self.folder / "metrics.json").read_text(encoding="utf-8")))
+
+    @property
+    def labels(self) -> list[str]:
+        """Return the labels, in the order of the columns of `predict_proba`."""
+        return self._predictor.labels
+
+    @property
+    def report(self) -> Path:
+        """Return the path of report.html."""
+        return self.folder / "report.html"
+
+    def predict(self, texts: Iterable[Any]) -> list[Any]:
+        """Return the label of each text; of several labels a list of them, of a regression a number.
+
+        `texts` are strings, or pairs of strings for a model of text pairs; a list, an array, a column of a table.
+        """
+        task = self._predictor.task
+        return task.values(task.decide(self.predict_proba(texts)))
+
+    def predict_proba(self, texts: Iterable[Any]) -> npt.NDArray[np.float64]:
+        """Return the probabilities (texts, labels), or the scores (texts, 1) of a regression."""
+        return self._predictor.probabilities(texts)
+
+    def explain(self, text: str, label: str | None = None) -> list[WordAttribution]:
+        """Return by how much each word raises the logit of a label, the predicted one by default."""
+        return self._predictor.explain(text, label)
+
+    def close(self) -> None:
+        """Free the model; it is loaded again when needed."""
+        if "_predictor" in self.__dict__:
+            self._predictor.close()
+            del self.__dict__["_predictor"]
+
+    @functools.cached_property
+    def _predictor(self) -> Predictor:
+        from classify.prediction.predict import load_classifier
+
+        return load_classifier(str(self.folder), use_cpu=self._use_cpu)
+
+
+@overload
+def train(
+    data: RunConfig, *, rank: int | None = None, world_size: int | None = None, init_method: str | None = None
+) -> Path: ...
+
+
+@overload
+def train(data: Any, labels: Sequence[Any] | None = None, **options: Any) -> Run: ...
+
+
+def train(
+    data: Any,
+    labels: Sequence[Any] | None = None,
+    *,
+    rank: int | None = None,
+    world_size: int | None = None,
+    init_method: str | None = None,
+    **options: Any,
+) -> Run | Path:
+    """Train a classifier and return its `Run`.
+
+    `data` is a path, a DataFrame (of pandas, polars, or anything with `__arrow_c_stream__`), a `datasets.Dataset`, or
+    a list of texts beside `labels`. `options` are the flags of `classify train --help-all` by name: `epochs=3`,
+    `text_column="body"`, `output_dir="runs/mine"`.
+
+    Of a `RunConfig` the output folder is returned; processes started by hand give `rank`, `world_size` and where they
+    meet (`init_method="tcp://127.0.0.1:29500"`).
+
+    Raises InputError (arguments, data), CheckpointError (nothing to resume from can be trusted) and Interrupted.
+    """
+    from classify.training.run import train as train_config
+
+    place = {"rank": rank, "world_size": world_size, "init_method": init_method}
+    if isinstance(data, RunConfig):
+        if labels is not None or options:
+            raise TypeError("train(RunConfig) takes no labels and no options; change the RunConfig.")
+        return train_config(data, **place)  # type: ignore[arg-type]
+    with tempfile.TemporaryDirectory(prefix="classify-") as temporary:
+        tables = {"data": _as_path(data, labels, Path(temporary))}
+        for name in ("eval_data", "test_data"):
+            if options.get(name) is not None:
+                tables[name] = _as_path(options.pop(name), None, Path(temporary))
+        config = parse_training(_words({**tables, **options}), "classify.train")
+        folder = train_config(config, **place)  # type: ignore[arg-type]
+    from classify.launch import launcher
+    from classify.report.after_run import write_pages
+
+    if launcher.is_main_process():
+        write_pages(folder, use_cpu=config.training.use_cpu)
+    return Run(folder, use_cpu=config.training.use_cpu)
+
+
+def load(folder: str | os.PathLike[str], *, use_cpu: bool = False) -> Run:
+    """Open the output folder of a run, trained on any device. Raises InputError if it is not one."""
+    return Run(folder, use_cpu=use_cpu)
+
+
+def _words(options: dict[str, Any]) -> list[str]:
+    """Return options as the words of a command line."""
+    words: list[str] = []
+    for name, value in options.items():
+        if value is None:
+            continue
+        cell = ",".join(map(str, value)) if isinstance(value, list | tuple) else os.fspath(value) if isinstance(
+            value, os.PathLike
+        ) else str(value)  # fmt: skip
+        words += [f"--{name.replace('_', '-')}", cell]
+    return words
+
+
+def _as_path(data: Any, labels: Sequence[Any] | None, temporary: Path) -> str:
+    """Return the path of a table; one that is in memory is written to the cache, so that a run can be resumed."""
+    if isinstance(data, str | os.PathLike):
+        if labels is not None:
+            raise TypeError("train: labels are for a list of texts; the table of a path has its own.")
+        return os.fspath(data)
+    if hasattr(data, "save_to_disk"):  # datasets.Dataset, whose classes have names
+        folder = temporary / f"dataset-{id(data)}"
+        data.save_to_disk(str(folder))
+        return str(folder)
+    import hashlib
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from classify.data.cache import cached
+
+    table = _as_arrow(data, labels)
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    content = sink.getvalue()
+    name = f"{_FRAME}.parquet"
+
+    def write(folder: Path) -> None:
+        (folder / name).write_bytes(content)
+
+    def read(folder: Path) -> Path | None:
+        path = folder / name
+        return path if path.is_file() and path.stat().st_size == content.size else None
+
+    path = cached(hashlib.sha256(content).hexdigest()[:32], write, read)
+    if path is None:  # the cache cannot be used
+        path = temporary / name
+        path.write_bytes(content)
+    return str(path)
+
+
+def _as_arrow(data: Any, labels: Sequence[Any] | None) -> Any:
+    """Return a DataFrame, or lists of texts and labels, as an Arrow table. Raises TypeError for anything else."""
+    import pyarrow as pa
+
+    if labels is not None:
+        texts, cells = list(data), list(labels)
+        if len(texts) != len(cells):
+            raise ValueError(f"train: {len(texts)} texts and {len(cells)} labels; expected as many.")
+        pairs = [text for text in texts if not isinstance(text, str)]
+        if pairs:
+            raise TypeError(f"train: texts must be strings. Got {type(pairs[0]).__name__} instead.")
+        return pa.table({"text": pa.array(texts, pa.string()), "label": pa.array(cells)})
+    if hasattr(data, "__arrow_c_stream__"):
+        return pa.table(data)
+    if hasattr(data, "iloc"):  # pandas before 2.2
+        return pa.Table.from_pandas(data, preserve_index=False)
+    raise TypeError(
+        "train: data must be a path, a DataFrame, a datasets.Dataset, or a list of texts beside a list of labels. Got "
+        f"{type(data).__name__} instead."
+    )

@@ -1,0 +1,145 @@
+"""Check the installation: versions, devices, memory, disk, models, and a training of a few rows."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from classify.commands import flags
+from classify.config.parser import Parser, parse_training
+from classify.errors import escape_controls
+
+_TEXTS = {
+    "billing": ("the invoice is wrong", "I was charged twice", "refund my payment", "the price on my bill changed"),
+    "login": ("I cannot log in", "the password reset fails", "my account is locked", "the code never arrives"),
+}
+_WORDS = ("today", "again", "please", "since monday", "on my phone")
+
+
+def make_parser(program: str) -> Parser:
+    """Return the flags of the command."""
+    parser = Parser(prog=program, description="Check this installation; a bug report needs what it prints.")
+    flags.add(parser, "--json", action="store_true", help="print JSON")
+    flags.add(parser, "--no-self-check", action="store_true", help="leave out the training of a few rows")
+    flags.add_debug(parser)
+    return parser
+
+
+def run(arguments: Sequence[str], program: str) -> int:
+    """Run the command; 1 where the self-check fails."""
+    options = make_parser(program).parse(arguments)
+    facts = describe()
+    if not options.no_self_check:
+        facts["self-check"] = _self_check()
+    if options.json:
+        print(json.dumps(facts, indent=2, ensure_ascii=False))
+    else:
+        width = max(map(len, facts))
+        for name, value in facts.items():
+            print(escape_controls(f"{name:{width}}  {value}"))
+    return int(str(facts.get("self-check", "")).startswith("failed"))
+
+
+def describe() -> dict[str, Any]:
+    """Return what a bug report needs, by name."""
+    import psutil
+    import torch
+
+    from classify.config.schema import DEFAULT_MODEL, MULTILINGUAL_MODEL, TrainingConfig
+    from classify.data import cache
+    from classify.launch import launcher
+    from classify.modeling.precision import multiplies_bf16
+    from classify.versions import versions
+
+    world = TrainingConfig().start()
+    try:
+        device = f"{world.describe()} ({world.plan.reason})"
+    finally:
+        world.close()
+    memory, disk = psutil.virtual_memory(), shutil.disk_usage(Path.cwd())
+    return {
+        "versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
+        "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
+        "processor": f"{_processor()}, {launcher.available_cores()} cores, {torch.get_num_threads()} threads",
+        "bf16": "multiplied by the processor" if multiplies_bf16() else "not multiplied by the processor",
+        "device": device,
+        "torch": f"{torch.__version__}, CUDA {torch.version.cuda or 'no'}",
+        "memory": f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GiB free",
+        "disk": f"{disk.free / 2**30:.1f} GiB free in {Path.cwd()}",
+        "cache": f"{cache.cache_folder()}{f' (not used: {reason})' if (reason := cache.why_not_trusted()) else ''}",
+        "models": ", ".join(f"{name}: {_origin(name)}" for name in (DEFAULT_MODEL, MULTILINGUAL_MODEL)),
+        "variables": ", ".join(f"{name}={os.environ[name]}" for name in _VARIABLES if name in os.environ) or "none set",
+    }
+
+
+_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "CUDA_VISIBLE_DEVICES",
+    "HF_HUB_OFFLINE",
+    "HF_HOME",
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+)
+
+
+def _origin(name: str) -> str:
+    """Return where a default model comes from."""
+    from classify.errors import ClassifyError
+    from classify.modeling.hub import resolve_model
+
+    try:
+        return str(resolve_model(name).origin)
+    except ClassifyError as error:
+        return f"not at hand ({error})"
+
+
+def _processor() -> str:
+    """Return the name of the processor, with the instructions that matter here."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return platform.processor() or platform.machine()
+    lines = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    values = {name.strip(): value.strip() for name, value in lines.items()}
+    known = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in values.get("flags", "").split()]
+    return f"{values.get('model name', platform.machine())} ({', '.join(known) or 'no AVX2'})"
+
+
+def _self_check() -> str:
+    """Train on a few rows, and predict them from the folder."""
+    from classify.prediction.predict import load_classifier
+    from classify.training.run import train
+
+    rows = [(f"{text} {word}", label) for label, texts in _TEXTS.items() for text in texts for word in _WORDS]
+    begin = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="classify-") as folder:
+        table, out = Path(folder) / "rows.csv", Path(folder) / "run"
+        table.write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows), encoding="utf-8")
+        words = ["--data", str(table), "--output-dir", str(out), "--preset", "fast", "--folds", "0"]
+        words += ["--report-to", "none", "--language", "en"]
+        try:
+            with open(os.devnull, "w") as nowhere, _silent(nowhere):
+                train(parse_training(words, "classify doctor"))
+            with load_classifier(str(out)) as classifier:
+                best = classifier.probabilities([text for text, _ in rows]).argmax(axis=1)
+                right = sum(classifier.labels[number] == label for number, (_, label) in zip(best, rows, strict=True))
+        except Exception as error:
+            return f"failed: {type(error).__name__}: {error}"
+    seconds = time.perf_counter() - begin
+    if right < 0.9 * len(rows):
+        return f"failed: {right} of {len(rows)} rows are right after training on them"
+    return f"trained on {len(rows)} rows and predicted {right} of them rightly in {seconds:.1f} s"
+
+
+def _silent(file: Any) -> Any:
+    import contextlib
+
+    return contextlib.redirect_stdout(file)

@@ -1,0 +1,135 @@
+"""A scikit-learn estimator around a training run."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted
+
+from classify.api import Run, train
+
+_SPLIT_COLUMN = "split"
+
+
+class TextClassifier(ClassifierMixin, BaseEstimator):
+    """Fine-tune a BERT classifier on texts; for pipelines, `cross_val_score` and `GridSearchCV`.
+
+    Parameters are the flags of the same name; None is the recipe's choice. `options` holds any others. `output_dir` is
+    the folder of the run (default: a temporary one, removed with the estimator). A tenth of the rows calibrates the
+    probabilities; of fewer than 300 rows cross-validation does, and all of them are trained on.
+    """
+
+    def __init__(
+        self,
+        model: str | None = None,
+        epochs: float | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        max_length: int | None = None,
+        preset: str | None = None,
+        seed: int = 42,
+        cpu: bool = False,
+        output_dir: str | None = None,
+        options: dict[str, Any] | None = None,
+    ):
+        self.model = model
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.max_length = max_length
+        self.preset = preset
+        self.seed = seed
+        self.cpu = cpu
+        self.output_dir = output_dir
+        self.options = options
+
+    def fit(self, X: Sequence[str], y: Sequence[Any]) -> Self:
+        """Train on texts X (n,) and their classes y (n,). Raises ValueError for anything else."""
+        import pyarrow as pa
+
+        from classify.config.recipe import FEW_ROWS
+
+        texts, targets = _check_texts(X), np.asarray(y)
+        if targets.ndim != 1 or len(targets) != len(texts):
+            raise ValueError(f"y must have one class per text: shape ({len(texts)},). Got {targets.shape} instead.")
+        self.classes_, numbers = np.unique(targets, return_inverse=True)
+        names = [str(one) for one in self.classes_]
+        if len(set(names)) < len(names) or not all(name.strip() for name in names):
+            names = [f"class {number}" for number in range(len(names))]
+        self._names = names
+        columns = {"text": texts, "label": [names[number] for number in numbers]}
+        if len(texts) >= FEW_ROWS:
+            columns[_SPLIT_COLUMN] = self._split(numbers)
+        folder = Path(self.output_dir or tempfile.mkdtemp(prefix="classify-"))
+        if self.output_dir is None:
+            self._finalizer = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            folder = folder / "run"
+        values = {
+            "model": self.model, "epochs": self.epochs, "batch_size": self.batch_size, "preset": self.preset,
+            "learning_rate": self.learning_rate, "max_length": self.max_length, "seed": self.seed,
+            "cpu": self.cpu, "output_dir": str(folder),
+        }  # fmt: skip
+        fixed = {"text_column": "text", "label_column": "label", "task": "single", "normalize_labels": "none"}
+        if _SPLIT_COLUMN in columns:
+            fixed[_SPLIT_COLUMN + "_column"] = _SPLIT_COLUMN
+        self.run_: Run = train(pa.table(columns), **{**fixed, **values, **(self.options or {})})
+        return self
+
+    def predict(self, X: Sequence[str]) -> npt.NDArray[Any]:
+        """Return the class (n,) of each text."""
+        check_is_fitted(self, "run_")
+        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+
+    def predict_proba(self, X: Sequence[str]) -> npt.NDArray[np.float64]:
+        """Return the calibrated probabilities (n, classes), in the order of `classes_`."""
+        check_is_fitted(self, "run_")
+        order = [self.run_.labels.index(name) for name in self._names]
+        return self.run_.predict_proba(_check_texts(X))[:, order]
+
+    def save(self, folder: str | Path) -> Path:
+        """Copy the output folder, which `classify.load` and transformers read; nothing is pickled."""
+        check_is_fitted(self, "run_")
+        return Path(shutil.copytree(self.run_.folder, folder))
+
+    def _split(self, numbers: npt.NDArray[np.int64]) -> list[str]:
+        """Return the split of each row: a tenth for validation, by class where each has two rows."""
+        from sklearn.model_selection import train_test_split
+
+        strata = numbers if np.bincount(numbers).min() > 1 and len(numbers) >= 10 * len(self.classes_) else None
+        _, held_out = train_test_split(np.arange(len(numbers)), test_size=0.1, random_state=self.seed, stratify=strata)
+        return np.where(np.isin(np.arange(len(numbers)), held_out), "validation", "train").tolist()
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string = True
+        tags.input_tags.two_d_array = False
+        tags.non_deterministic = False
+        return tags
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the parameters and the folder; a model in memory is loaded again."""
+        if hasattr(self, "run_"):
+            self.run_.close()
+        return {name: value for name, value in super().__getstate__().items() if name != "_finalizer"}
+
+
+def _check_texts(texts: Any) -> list[str]:
+    """Return texts as a list of strings. Raises ValueError for anything else."""
+    if isinstance(texts, str) or not hasattr(texts, "__len__"):
+        raise ValueError("X must be a list, an array or a column of strings.")
+    if getattr(texts, "ndim", 1) == 2 and texts.shape[1] == 1:  # a column that a pipeline selected
+        texts = np.asarray(texts)[:, 0]
+    listed = list(texts)
+    if getattr(texts, "ndim", 1) != 1 or not all(isinstance(text, str) for text in listed):
+        raise ValueError("X must be a list, an array or a column of strings.")
+    if not listed:
+        raise ValueError("X must have at least one text.")
+    return listed

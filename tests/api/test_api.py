@@ -1,0 +1,148 @@
+"""classify.train and classify.load: tables in memory are tables, keyword arguments are flags."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import pyarrow as pa
+import pytest
+
+import classify
+from classify.config.run_config import RunConfig
+from classify.errors import InputError
+from tests.support import tiny
+from tests.support.processes import ROOT
+from tests.support.runs import make_config, read_json
+from tests.support.tasks import CASES
+
+ROWS = tiny.table_rows(60)
+TEXTS = [text for text, _ in ROWS]
+LABELS = [label for _, label in ROWS]
+
+
+def options(model: Path, out: Path, **more: Any) -> dict[str, Any]:
+    fixed = {"model": model, "output_dir": out, "cpu": True, "epochs": 1, "folds": 0, "contrastive_steps": 0}
+    return {**fixed, **more}
+
+
+class Frame:
+    """What polars and others have in common."""
+
+    def __init__(self, table: pa.Table):
+        self._table = table
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+def frames() -> dict[str, tuple[Any, ...]]:
+    import datasets
+
+    table = {"text": TEXTS, "label": LABELS}
+    names = sorted(set(LABELS))
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=names)})
+    numbers = {"text": TEXTS, "label": [names.index(label) for label in LABELS]}
+    return {
+        "pandas": (pandas.DataFrame(table),),
+        "categories": (pandas.DataFrame({**table, "label": pandas.Categorical(LABELS)}),),
+        "arrow": (pa.table(table),),
+        "stream": (Frame(pa.table(table)),),
+        "dataset": (datasets.Dataset.from_dict(table),),
+        "class names": (datasets.Dataset.from_dict(numbers, features=features),),
+        "lists": (TEXTS, LABELS),
+        "arrays": (np.array(TEXTS), np.array(LABELS)),
+    }
+
+
+@pytest.fixture(scope="module")
+def from_path(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("api")
+    run = classify.train(tiny.write_table(folder / "my.csv", ROWS), **options(model_folder, folder / "out"))
+    yield run
+    run.close()
+
+
+@pytest.mark.parametrize("name", frames())
+def test_a_table_in_memory_trains_as_a_file_does(
+    name: str, from_path: classify.Run, model_folder: Path, tmp_path: Path
+) -> None:
+    run = classify.train(*frames()[name], **options(model_folder, tmp_path / "out"))
+    ours, theirs = (folder / "model.safetensors" for folder in (run.folder, from_path.folder))
+    assert ours.read_bytes() == theirs.read_bytes()
+    assert run.labels == ["app", "card", "money"]
+
+
+def test_what_a_run_offers(from_path: classify.Run) -> None:
+    probabilities = from_path.predict_proba(TEXTS[:5])
+    assert from_path.predict(TEXTS[:5]) == [from_path.labels[number] for number in probabilities.argmax(axis=1)]
+    np.testing.assert_allclose(from_path.predict_proba(pandas.Series(TEXTS[:5])), probabilities, atol=1e-6)
+    assert from_path.metrics == read_json(from_path.folder / "metrics.json")
+    assert from_path.report.exists()
+    assert [one.word for one in from_path.explain("card stolen")] == ["card", "stolen"]
+    assert Path(from_path) == from_path.folder
+    with classify.load(from_path.folder, use_cpu=True) as loaded:
+        np.testing.assert_allclose(loaded.predict_proba(TEXTS[:5]), probabilities, atol=1e-6)
+    assert loaded.predict(TEXTS[:1]) == from_path.predict(TEXTS[:1]), "it is loaded again"
+    loaded.close()
+
+
+@pytest.mark.parametrize(("name", "kind"), [("lists", list), ("scores", float)])
+def test_predictions_of_other_tasks(name: str, kind: type, model_folder: Path, tmp_path: Path) -> None:
+    case = CASES[name]
+    table = case.write(tmp_path / "my.csv")
+    with classify.train(table, **options(model_folder, tmp_path / "out", **case.options)) as run:
+        assert [type(one) for one in run.predict(["card money", "app"])] == [kind, kind]
+
+
+def test_a_run_on_a_table_in_memory_can_be_resumed(model_folder: Path, tmp_path: Path) -> None:
+    settings = options(model_folder, tmp_path / "out", save_steps=1)
+    classify.train(pandas.DataFrame({"text": TEXTS, "label": LABELS}), **settings, max_steps=2)
+    run = classify.train(pandas.DataFrame({"text": TEXTS, "label": LABELS}), **settings, max_steps=4, resume=True)
+    assert run.metrics["train"]["steps"] == 4
+
+
+def test_a_config_returns_the_folder(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    config = make_config(model_folder, table, tmp_path / "out", max_steps=1)
+    assert isinstance(config, RunConfig)
+    assert classify.train(config) == tmp_path / "out"
+    with pytest.raises(TypeError, match="takes no labels and no options"):
+        classify.train(config, epochs=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "more", "error", "part"),
+    [
+        ((3,), {}, TypeError, "data must be a path, a DataFrame"),
+        ((TEXTS,), {}, TypeError, "a list of texts beside a list of labels"),
+        ((TEXTS, LABELS[:3]), {}, ValueError, "60 texts and 3 labels"),
+        (([1, 2], ["a", "b"]), {}, TypeError, "texts must be strings"),
+        (("my.csv", LABELS), {}, TypeError, "the table of a path has its own"),
+        (("my.csv",), {"epoch": 3}, InputError, "unknown flag --epoch. Did you mean --epochs?"),
+        ((TEXTS, LABELS), {"epochs": "many"}, InputError, "--epochs"),
+        (("nowhere.csv",), {}, InputError, "nowhere.csv"),
+    ],
+)
+def test_wrong_arguments(arguments: tuple[Any, ...], more: dict[str, Any], error: type, part: str) -> None:
+    with pytest.raises(error, match=part.replace("?", r"\?")):
+        classify.train(*arguments, **more)
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no classify\.json in it"):
+        classify.load(tmp_path)
+
+
+def test_the_package_is_cheap_and_lists_what_it_has() -> None:
+    code = (
+        "import sys, classify; print(sorted(set(dir(classify)) & {'train', 'load', 'Run', 'TextClassifier'}));"
+        "print('torch' in sys.modules, 'sklearn' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True, timeout=60
+    )
+    assert done.stdout.splitlines() == ["['Run', 'TextClassifier', 'load', 'train']", "False False"]

@@ -1,0 +1,111 @@
+"""TextClassifier is an estimator of scikit-learn."""
+
+from __future__ import annotations
+
+import pickle  # noqa: TID251
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+from sklearn.base import clone
+from sklearn.compose import make_column_transformer
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import classify
+from classify import TextClassifier
+from tests.support import tiny
+
+ROWS = tiny.table_rows(60)
+TEXTS = np.array([text for text, _ in ROWS])
+LABELS = np.array([label for _, label in ROWS])
+
+
+def make(model: Path, **more: Any) -> TextClassifier:
+    fixed = {"folds": 0, "contrastive_steps": 0, "report_to": "none"}
+    return TextClassifier(model=str(model), epochs=1, cpu=True, options={**fixed, **more})
+
+
+@parametrize_with_checks([TextClassifier()])
+def test_checks_of_scikit_learn(estimator: Any, check: Any) -> None:
+    """Those for estimators that take texts."""
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def fitted(model_folder: Path) -> TextClassifier:
+    return make(model_folder).fit(TEXTS, LABELS)
+
+
+def test_predictions(fitted: TextClassifier) -> None:
+    assert fitted.classes_.tolist() == ["app", "card", "money"]
+    probabilities = fitted.predict_proba(TEXTS)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-5)
+    assert (fitted.predict(TEXTS) == fitted.classes_[probabilities.argmax(axis=1)]).all()
+    assert fitted.score(TEXTS, LABELS) == (fitted.predict(TEXTS) == LABELS).mean()
+
+
+def test_classes_keep_their_type_and_order(model_folder: Path) -> None:
+    """10 comes before 9 as text, and the model's own order is another one."""
+    numbers = np.select([LABELS == "app", LABELS == "card"], [10, 9], 2)
+    estimator = make(model_folder).fit(list(TEXTS), numbers)
+    assert estimator.classes_.tolist() == [2, 9, 10]
+    assert estimator.run_.labels == ["2", "9", "10"]
+    assert estimator.predict(TEXTS[:3]).dtype == numbers.dtype
+    truth = make(model_folder).fit(TEXTS, numbers == 9)
+    assert truth.classes_.tolist() == [False, True]
+
+
+def test_a_larger_table_keeps_a_tenth_for_validation(model_folder: Path) -> None:
+    rows = tiny.table_rows(300)
+    estimator = make(model_folder).fit([text for text, _ in rows], [label for _, label in rows])
+    metrics = estimator.run_.metrics
+    assert metrics["eval"]["rows"] == 30
+    assert metrics["test"] is None
+
+
+def test_in_a_pipeline_a_search_and_cross_validation(model_folder: Path) -> None:
+    frame = pandas.DataFrame({"text": TEXTS, "other": range(60)})
+    pipeline = make_pipeline(
+        make_column_transformer(("passthrough", ["text"])), FunctionTransformer(), make(model_folder)
+    )
+    scores = cross_val_score(pipeline, frame, LABELS, cv=2)
+    assert scores.shape == (2,)
+    assert np.isfinite(scores).all()
+    search = GridSearchCV(make(model_folder), {"learning_rate": [1e-4, 1e-2]}, cv=2).fit(TEXTS, LABELS)
+    assert search.best_params_["learning_rate"] in (1e-4, 1e-2)
+    assert len(search.predict(TEXTS[:2])) == 2
+
+
+def test_clone_pickle_and_save(fitted: TextClassifier, tmp_path: Path) -> None:
+    assert clone(fitted).get_params() == fitted.get_params()
+    expected = fitted.predict_proba(TEXTS[:3])
+    again = pickle.loads(pickle.dumps(fitted))  # noqa: S301 - of this test
+    np.testing.assert_allclose(again.predict_proba(TEXTS[:3]), expected, atol=1e-6)
+    with classify.load(fitted.save(tmp_path / "saved"), use_cpu=True) as run:
+        np.testing.assert_allclose(run.predict_proba(TEXTS[:3]), expected, atol=1e-6)
+
+
+def test_a_temporary_folder_is_removed_with_the_estimator(model_folder: Path) -> None:
+    estimator = make(model_folder).fit(TEXTS, LABELS)
+    folder = estimator.run_.folder
+    assert folder.exists()
+    estimator.run_.close()
+    del estimator
+    assert not folder.exists()
+
+
+def test_wrong_input(fitted: TextClassifier) -> None:
+    with pytest.raises(NotFittedError):
+        TextClassifier().predict(["a"])
+    with pytest.raises(ValueError, match="X must be a list"):
+        fitted.predict("a text")
+    with pytest.raises(ValueError, match="X must be a list"):
+        fitted.predict(np.zeros((3, 2)))
+    with pytest.raises(ValueError, match="one class per text"):
+        TextClassifier().fit(["a", "b"], ["x"])

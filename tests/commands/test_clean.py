@@ -1,0 +1,93 @@
+"""suspects.csv and classify clean: wrong labels are found, and corrected in a copy."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from classify.cli import main
+from classify.data.formats.registry import read_table
+from classify.evaluation.label_noise import find_suspects
+from classify.training.run import train
+from tests.support import tiny
+from tests.support.runs import make_config
+
+
+@pytest.fixture(scope="module")
+def noisy(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[int]]:
+    """A table of 300 rows with 15 wrong labels, the folder of a run in folds, and the wrong rows."""
+    folder = tmp_path_factory.mktemp("noisy")
+    draw, classes, wrong = random.Random(0), list(tiny.CLASS_WORDS), list(range(4, 300, 20))
+    rows = []
+    for number in range(300):
+        words = [*draw.choices(tiny.CLASS_WORDS[classes[number % 3]], k=6), *draw.choices(tiny.WORDS, k=3)]
+        rows.append((" ".join(words), classes[(number + (number in wrong)) % 3]))
+    table = tiny.write_table(folder / "my.csv", rows)
+    settings = {"folds": 3, "num_train_epochs": 0.0}
+    return table, train(make_config(model_folder, table, folder / "out", **settings)), wrong
+
+
+def test_most_of_the_first_suspects_are_wrong(noisy: tuple[Path, Path, list[int]]) -> None:
+    table, out, wrong = noisy
+    suspects = read_table(str(out / "suspects.csv"))
+    first = [int(row) - 1 for row in suspects.column("row")[: len(wrong)]]
+    assert len(set(first) & set(wrong)) >= 0.8 * len(wrong)
+    rows = read_table(str(table))
+    assert suspects.column("label") == [rows.column("label")[int(row) - 1] for row in suspects.column("row")]
+    assert suspects.column("text") == [rows.column("text")[int(row) - 1] for row in suspects.column("row")]
+
+
+def test_a_reviewed_file_is_applied_to_a_copy(noisy: tuple[Path, Path, list[int]], tmp_path: Path, capsys: Any) -> None:
+    table, out, _ = noisy
+    before = table.read_bytes()
+    suspects = (out / "suspects.csv").read_text().splitlines(keepends=True)
+    reviewed = out / "reviewed.csv"
+    reviewed.write_text("".join(suspects[:4]))
+    assert main(["clean", "--apply", str(reviewed), "--out", str(tmp_path / "c.csv")]) == 0
+    assert "3 labels changed in column 'label'" in capsys.readouterr().out
+    assert table.read_bytes() == before
+    old, new, applied = read_table(str(table)), read_table(str(tmp_path / "c.csv")), read_table(str(reviewed))
+    assert new.column("text") == old.column("text")
+    changed = [row for row in range(300) if new.column("label")[row] != old.column("label")[row]]
+    assert changed == sorted(int(row) - 1 for row in applied.column("row"))
+    for row, label in zip(applied.column("row"), applied.column("suggested_label"), strict=True):
+        assert new.column("label")[int(row) - 1] == label
+    # Applied to the copy again nothing is left to change.
+    words = ["clean", "--apply", str(reviewed), "--data", str(tmp_path / "c.csv"), "--out", str(tmp_path / "d.csv")]
+    assert main(words) == 0
+    assert "0 labels changed" in capsys.readouterr().out
+    reviewed.unlink()
+
+
+def test_what_does_not_fit_is_refused(noisy: tuple[Path, Path, list[int]], tmp_path: Path, capsys: Any) -> None:
+    table, out, _ = noisy
+    suspects = str(out / "suspects.csv")
+    assert main(["clean", "--apply", suspects, "--out", str(table)]) == 2
+    assert "this is the table itself" in capsys.readouterr().err
+    other = tiny.write_table(tmp_path / "other.csv", [(text, "app") for text, _ in tiny.table_rows(300)])
+    assert main(["clean", "--apply", suspects, "--data", str(other), "--out", str(tmp_path / "c.csv")]) == 2
+    assert "the table has changed since the run" in capsys.readouterr().err
+    assert not (tmp_path / "c.csv").exists()
+    assert main(["clean", "--apply", str(table), "--out", str(tmp_path / "c.csv")]) == 2
+    assert "expected the folder of a run beside suspects.csv" in capsys.readouterr().err
+
+
+def test_a_run_without_folds_has_no_suspects(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    out = train(make_config(model_folder, table, tmp_path / "out"))
+    assert not (out / "suspects.csv").exists()
+
+
+def test_confident_learning() -> None:
+    """Two of eight rows are off the diagonal; the one with the larger margin comes first."""
+    probabilities = np.array(
+        [[0.9, 0.1], [0.8, 0.2], [0.9, 0.1], [0.05, 0.95], [0.1, 0.9], [0.2, 0.8], [0.1, 0.9], [0.85, 0.15]]
+    )
+    targets = np.array([0, 0, 0, 0, 1, 1, 1, 1])
+    suspects = find_suspects(probabilities, targets)
+    assert suspects.rows.tolist() == [3, 7]
+    assert suspects.suggested.tolist() == [1, 0]
+    assert not len(find_suspects(np.eye(2)[targets], targets).rows)

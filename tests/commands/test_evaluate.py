@@ -1,0 +1,134 @@
+"""classify evaluate, compare and runs: scores of a further table, on the rows that all have scored."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from classify.cli import main
+from classify.data.formats.registry import read_table
+from classify.report.page import write_report
+from classify.training.run import train
+from tests.support import tiny
+from tests.support.runs import make_config, read_json
+from tests.support.tasks import CASES, Case
+
+
+@pytest.fixture(scope="module")
+def trained(model_folder: Path, table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(make_config(model_folder, table, tmp_path_factory.mktemp("runs") / "one"))
+
+
+@pytest.fixture(scope="module")
+def again(model_folder: Path, table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run of one step."""
+    out = tmp_path_factory.mktemp("runs") / "two"
+    return train(make_config(model_folder, table, out, max_steps=1, head="random"))
+
+
+def evaluate(model: Path, data: Path, out: Path, *more: str) -> int:
+    return main(["evaluate", "--model", str(model), "--data", str(data), "--output-dir", str(out), "--cpu", *more])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_test_rows_score_as_in_the_run(name: str, model_folder: Path, tmp_path: Path) -> None:
+    """Of each task: the rows of predictions.csv, scored again, have the run's test scores."""
+    case: Case = CASES[name]
+    out = train(make_config(model_folder, case.write(tmp_path / "my.csv"), tmp_path / "out", folds=0, **case.options))
+    predictions = read_table(str(out / "predictions.csv"))
+    with (tmp_path / "test.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(case.header)
+        writer.writerows(zip(*map(predictions.column, case.header), strict=True))
+    assert evaluate(out, tmp_path / "test.csv", tmp_path / "scores") == 0
+    expected, scores = read_json(out / "metrics.json")["test"], read_json(tmp_path / "scores" / "metrics.json")["test"]
+    for metric, value in expected.items():
+        # The loss of scores is in units of the training targets' deviation, which a result folder does not keep.
+        if isinstance(value, float) and (metric != "loss" or case.task != "regression"):
+            assert scores[metric] == pytest.approx(value, abs=1e-5), metric
+    assert (tmp_path / "scores" / "report.html").exists()
+    assert write_report(tmp_path / "scores").exists(), "a report can be made from the folder alone"
+
+
+def test_labels_are_read_as_people_write_them(trained: Path, table: Path, tmp_path: Path, capsys: Any) -> None:
+    """In another case, in a column of another name, and some missing; texts of the training are noted."""
+    rows = [(text, label.upper()) for text, label in tiny.table_rows(120)]
+    rows[3] = (rows[3][0], "")
+    path = tiny.write_table(tmp_path / "new.csv", rows, ("text", "queue"))
+    assert evaluate(trained, path, tmp_path / "a") == 2
+    error = capsys.readouterr().err
+    assert "no column 'label'; it has: 'text', 'queue'. Name it with --label-column." in error
+    assert evaluate(trained, path, tmp_path / "a", "--label-column", "queue") == 0
+    output = capsys.readouterr().out
+    assert "1 of 120 rows have no label" in output
+    assert "the model was trained on" in output
+    assert read_json(tmp_path / "a" / "metrics.json")["test"]["rows"] == 119
+    assert evaluate(trained, path, tmp_path / "a", "--label-column", "queue") == 2, "nothing is overwritten"
+    assert "--overwrite-output-dir" in capsys.readouterr().err
+    assert evaluate(trained, path, tmp_path / "a", "--label-column", "queue", "--overwrite-output-dir") == 0
+
+
+def test_a_label_that_the_model_does_not_have(trained: Path, tmp_path: Path, capsys: Any) -> None:
+    path = tiny.write_table(tmp_path / "new.csv", [*tiny.table_rows(5), ("a text", "other")])
+    assert evaluate(trained, path, tmp_path / "a") == 2
+    assert "line 7: the label 'other' is in no row of" in capsys.readouterr().err
+
+
+def test_runs_are_compared_row_by_row(trained: Path, again: Path, tmp_path: Path, capsys: Any) -> None:
+    assert main(["compare", str(trained), str(again), "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["rows"] == 12
+    first, second = content["runs"]
+    for run, folder in ((first, trained), (second, again)):
+        assert run["metrics"]["accuracy"] == pytest.approx(read_json(folder / "metrics.json")["test"]["accuracy"])
+    difference = second["paired"]["better"] - second["paired"]["worse"]
+    assert difference == round(12 * (second["metrics"]["accuracy"] - first["metrics"]["accuracy"]))
+    assert main(["compare", str(trained), str(again), "--html", str(tmp_path / "c.html")]) == 0
+    assert "rows: 12 scored by all" in capsys.readouterr().out
+    assert str(again) in (tmp_path / "c.html").read_text()
+
+
+def test_a_run_is_compared_with_an_evaluation(trained: Path, again: Path, table: Path, tmp_path: Path) -> None:
+    assert evaluate(again, table, tmp_path / "scores") == 0
+    assert main(["compare", str(trained), str(tmp_path / "scores")]) == 0
+
+
+def test_rows_whose_labels_differ_are_left_out(trained: Path, tmp_path: Path, capsys: Any) -> None:
+    predictions = read_table(str(trained / "predictions.csv"))
+    rows = list(zip(predictions.column("text"), predictions.column("label"), strict=True))
+    other = {"app": "card", "card": "money", "money": "app"}
+    changed = [(rows[0][0], other[rows[0][1]]), *rows[1:]]
+    assert evaluate(trained, tiny.write_table(tmp_path / "t.csv", changed), tmp_path / "scores") == 0
+    capsys.readouterr()
+    assert main(["compare", str(trained), str(tmp_path / "scores")]) == 0
+    assert "rows: 11 scored by all; 1 more have different labels" in capsys.readouterr().out
+
+
+def test_what_cannot_be_compared(trained: Path, table: Path, tmp_path: Path, capsys: Any) -> None:
+    assert main(["compare", str(trained)]) == 2
+    assert "expected two folders or more" in capsys.readouterr().err
+    assert main(["compare", str(trained), str(tmp_path)]) == 2
+    assert "expected the output folder of a finished run" in capsys.readouterr().err
+    new = tiny.write_table(tmp_path / "new.csv", [(f"zero {text}", label) for text, label in tiny.table_rows(9)])
+    assert evaluate(trained, new, tmp_path / "scores") == 0
+    assert main(["compare", str(trained), str(tmp_path / "scores")]) == 2
+    assert "scored no text in common" in capsys.readouterr().err
+
+
+def test_runs_are_listed(trained: Path, tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "run.json").write_text("{")
+    (tmp_path / "one").symlink_to(trained)
+    assert main(["runs", str(tmp_path)]) == 0
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert header.split()[:2] == ["run", "data"]
+    assert [line.split()[-1] for line in lines] == ["damaged", "finished"] or lines[-1].endswith("damaged")
+    assert main(["runs", str(tmp_path), "--json"]) == 0
+    listed = {Path(run["folder"]).name: run for run in json.loads(capsys.readouterr().out)}
+    assert listed["one"]["score"] == pytest.approx(read_json(trained / "metrics.json")["test"]["macro_f1"])
+    assert listed["broken"]["status"] == "damaged"
+    assert main(["runs", str(tmp_path / "nowhere")]) == 2
