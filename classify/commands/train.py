@@ -38,7 +38,7 @@ def run(arguments: Sequence[str], program: str) -> int:
             world.raise_if_any_rank_failed(None)
             memory = memory_forecast.describe_memory(inputs, world)
             if world.is_main:
-                for line in inputs.describe_all():
+                for line in inputs.describe():
                     print(escape_controls(line))
                 print()
                 training = inputs.config.training

@@ -49,6 +49,11 @@ class OutputConfig:
     save_total_limit: int = option(
         2, "number of checkpoints to keep, including the best", "--save-total-limit", check=at_least(1)
     )
+    verbose: bool = option(
+        False, "print every automatic decision, not only the important and doubtful ones", "--verbose"
+    )
+    quiet: bool = option(False, "print errors only", "--quiet")
+    json: bool = option(False, "print JSON lines: decisions, training log, result", "--json")
     logging_steps: int = option(10, "steps between lines of train_log.jsonl", "--logging-steps", check=above(0))
     report_to: str = option(
         "auto", "tensorboard, wandb, mlflow, ...; none; auto: tensorboard if installed", "--report-to"

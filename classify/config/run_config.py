@@ -176,6 +176,9 @@ class RunConfig:
         self._combine_folds(faults)
         if training.patience is not None and training.keep == "last":
             faults.append("--patience keeps the best weights, --keep last the last ones; drop one of them.")
+        printing = [f"--{name}" for name in ("verbose", "quiet", "json") if getattr(training, name)]
+        if len(printing) > 1:
+            faults.append(f"{' and '.join(printing)} say different things about what to print; give one of them.")
         if training.resume_from_checkpoint and training.overwrite_output_dir:
             faults.append("--resume needs the folder that --overwrite-output-dir empties; give one of them.")
 

@@ -15,7 +15,9 @@ FILE = "run.json"
 TABLES = ("data", "eval_data", "test_data", "labels", "eval_labels", "test_labels", "split_like")
 _PATHS = (*TABLES, "model")
 # Fields that belong to one command and are not restored.
-_OF_A_COMMAND = ("resume_from_checkpoint", "overwrite_output_dir", "output_dir", "local_rank")
+_OF_A_COMMAND = (
+    "resume_from_checkpoint", "overwrite_output_dir", "output_dir", "local_rank", "verbose", "quiet", "json",
+)  # fmt: skip
 _NEWEST = 3
 # Values that switched a removed option off, besides none and false.
 _OFF = {"average_seeds": 1}

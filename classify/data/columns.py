@@ -94,7 +94,13 @@ def find_columns(
             continue
         shown = ", ".join(result.columns)
         decisions.append(
-            Decision(f"{what} column{'s' * (len(result.columns) > 1)}", shown, result.why, f"--{what}-column")
+            Decision(
+                f"{what} column{'s' * (len(result.columns) > 1)}",
+                shown,
+                result.why,
+                f"--{what}-column",
+                not result.by_name,
+            )
         )
         if what == "text":
             (text,) = result.columns
@@ -121,6 +127,7 @@ class _Found:
 
     columns: tuple[str, ...]
     why: str
+    by_name: bool = False
 
 
 @dataclass(frozen=True)
@@ -166,7 +173,7 @@ class _Search:
             clear = bool(first) and self.stats[first[0]].is_text
             longer = [name for name in texts if name not in fitting and self.stats[name].length > _LONGER * length]
             if clear or not longer:
-                return _Found((fitting[0],), "matched by column name")
+                return _Found((fitting[0],), "matched by column name", by_name=True)
             return self._doubt("text", [*fitting, *longer], "another column holds longer texts")
         if fitting:
             return self._doubt("text", fitting, "several columns could hold the text")
@@ -195,12 +202,12 @@ class _Search:
             fitting = [name for name in named if self._is_label(name, named=True)]
             first = [name for name in fitting if _key(name) == names[0]]
             if len(first or fitting) == 1:
-                return _Found(((first or fitting)[0],), "matched by column name")
+                return _Found(((first or fitting)[0],), "matched by column name", by_name=True)
             if fitting:
                 return self._doubt("label", fitting, "several columns could hold the label")
             single = [name for name in named if self.stats[name].distinct < 2]
             if single and len(named) == 1:  # refused later, with its value
-                return _Found((single[0],), "matched by column name")
+                return _Found((single[0],), "matched by column name", by_name=True)
             if named:
                 others = [name for name in likely if name not in named]
                 why = f"the values of {named[0]!r} rarely repeat, unlike class labels"

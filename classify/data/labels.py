@@ -66,7 +66,7 @@ class ClassNames:
             return []
         shown = ", ".join(merged[:_SHOWN]) + (f" and {len(merged) - _SHOWN} more" if len(merged) > _SHOWN else "")
         why = "merged, since they differ only in case, spaces or Unicode form; row counts in parentheses"
-        return [Decision("labels", shown, why, "--normalize-labels none")]
+        return [Decision("labels", shown, why, "--normalize-labels none", True)]
 
     def notes(self) -> list[str]:
         """Note labels of another name, and those that programs write for a missing value; they may be classes."""

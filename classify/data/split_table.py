@@ -89,7 +89,7 @@ def split_table(tables: InputTables, encoder: LabelEncoder, config: DataConfig, 
     held_out = f"{fold_of.max() + 1} folds" if fold_of is not None else f"validation {len(validation)}"
     sizes = f"train {len(train)}, {held_out}, test {len(test) if test else 0}"
     flag = assigned.flag if tables.eval is None else ""
-    split = Decision("split", sizes, assigned.how, flag)
+    split = Decision("split", sizes, assigned.how, flag, True)
     return Splits(
         columns.texts,
         columns.labels or (columns.label,),

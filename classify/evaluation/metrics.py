@@ -19,6 +19,8 @@ _RESAMPLES = 1000
 # Classes above which the share of rows with the right class among the `_TOP` most probable ones is of interest.
 _MANY_CLASSES = 20
 _TOP = 5
+# Best and worst classes that a long table lists.
+_LISTED = 20
 
 
 @dataclass(frozen=True)
@@ -226,10 +228,20 @@ def macro_f1_interval(targets: Array, predicted: Array, seed: int) -> tuple[floa
 
 
 def table(scores: Scores, width: int = 28) -> str:
-    """Format the per-class table, most frequent class first, then the metrics that have an interval."""
+    """Format the per-class table, most frequent class first, then the metrics that have an interval.
+
+    Of more than 40 classes it has the 20 with the highest F1 and the 20 with the lowest.
+    """
     name_width = min(width, max([8, *(len(name) for name in scores.per_class)]))
     lines = [f"{'':{name_width}}  precision  recall      f1   rows"] if scores.per_class else []
-    for name, values in sorted(scores.per_class.items(), key=lambda item: -item[1]["support"]):
+    listed = sorted(scores.per_class.items(), key=lambda item: -item[1]["support"])
+    between = len(listed) - 2 * _LISTED
+    if between > 0:
+        listed.sort(key=lambda item: -item[1]["f1"])
+        listed = [*listed[:_LISTED], *listed[-_LISTED:]]
+    for place, (name, values) in enumerate(listed):
+        if between > 0 and place == _LISTED:
+            lines.append(f"... {between} classes between (metrics.json has all)")
         shown = name if len(name) <= name_width else name[: name_width - 1] + "…"
         lines.append(
             f"{shown:{name_width}}  {values['precision']:9.3f} {values['recall']:7.3f} "

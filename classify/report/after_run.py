@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from classify.errors import escape_controls
+from classify.training.terminal import log
 
 
 def write_pages(folder: Path, *, use_cpu: bool = False) -> None:
@@ -26,6 +26,6 @@ def write_pages(folder: Path, *, use_cpu: bool = False) -> None:
             write_card(folder)
         report.write_report(folder)
     except Exception as error:
-        print(escape_controls(f"note: {page} is not written ({type(error).__name__}: {error})"))
+        log(f"note: {page} is not written ({type(error).__name__}: {error})")
     else:
-        print(escape_controls(f"report: {page}"))
+        log(f"report: {page}")

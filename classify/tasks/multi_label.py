@@ -155,7 +155,7 @@ class MultiLabel(Task):
         """Name the number of labels, and labels that are one."""
         shown = {COLUMN_SEPARATOR: "one column of 0 and 1 per label", "[]": "cells hold lists"}
         why = shown.get(self._separator or "", f"labels of a row are separated by {self._separator!r}")
-        task = Decision("task", f"any of {len(self.labels)} labels", why, "--task single, --label-column")
+        task = Decision("task", f"any of {len(self.labels)} labels", why, "--task single, --label-column", True)
         return [task, *self._classes.decisions()]
 
     def notes(self) -> list[str]:

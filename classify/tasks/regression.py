@@ -89,7 +89,7 @@ class Regression(Task):
     def decisions(self) -> list[Decision]:
         """Name mean and standard deviation."""
         why = f"numbers with mean {self.center:.4g} and standard deviation {self.scale:.4g}"
-        return [Decision("task", "a score for each row", why, "--task single, --label-column")]
+        return [Decision("task", "a score for each row", why, "--task single, --label-column", True)]
 
     def notes(self) -> list[str]:
         """Return nothing."""

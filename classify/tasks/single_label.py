@@ -92,7 +92,7 @@ class SingleLabel(Task):
         if self._ratings is not None:
             why = f"labels are whole numbers, {self.labels[0]} to {self.labels[-1]}; a score is possible, too"
             flag = "--task regression"
-        return [Decision("task", f"one of {len(self.labels)} classes", why, flag), *self._classes.decisions()]
+        return [Decision("task", f"one of {len(self.labels)} classes", why, flag, True), *self._classes.decisions()]
 
     def notes(self) -> list[str]:
         """Return what is odd in the labels."""

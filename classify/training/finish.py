@@ -36,6 +36,7 @@ from classify.training.progress import Progress
 from classify.training.resume import load_weights_of
 from classify.training.run_record import RunRecord
 from classify.training.setup import TrainingContext
+from classify.training.terminal import log_event
 from classify.training.train_log import Log
 from classify.training.trainer import Trainer
 
@@ -376,6 +377,9 @@ def _print_summary(results: Results) -> None:
         output.log(f"note: {note}")
     output.log("")
     output.log(f"result: {output.folder}")
+    if output.world.is_main:
+        scores = {"test" if results.splits.test is not None else "eval": results.scores.as_json()}
+        log_event("result", {"folder": str(output.folder), **scores})
     words = ["predict", "--model", str(output.folder), "--data", "new.csv", "--out", "predictions.csv"]
     output.log(f"next:   {shlex.join([*_program(), *words])}")
 

@@ -55,12 +55,9 @@ class RunInputs:
     new_labels: tuple[str, ...] = ()  # those that a kept head gets in addition
 
     def describe(self) -> list[str]:
-        """Return the lines on the table and the decisions so far."""
-        return [*(decision.line() for decision in self.decisions), *inspect_splits(self.splits).brief()]
-
-    def describe_all(self) -> list[str]:
-        """Return the same lines, and the notes."""
-        return [*self.describe(), *(f"note: {text}" for text in (*self.splits.warnings, *self.notes))]
+        """Return all decisions so far, the lines on the table, and the notes."""
+        lines = [*(decision.line() for decision in self.decisions), *inspect_splits(self.splits).brief()]
+        return [*lines, *(f"note: {text}" for text in (*self.splits.warnings, *self.notes))]
 
 
 def check(config: RunConfig) -> RunInputs:
@@ -198,9 +195,9 @@ def _choose_head(config: RunConfig, task: Task) -> tuple[RunConfig, tuple[str, .
     if dropped:
         why += f"; dropped, without a row here: {_listed(dropped)}"
     if config.model.head != "keep":
-        return config, (), (Decision("head", f"replaced by a new {task.probe}", why, "--head"),)
+        return config, (), (Decision("head", f"replaced by a new {task.probe}", why, "--head", True),)
     value = f"kept, with a new {task.probe} for {_listed(new)}" if new else "kept"
-    return config, tuple(new), (Decision("head", value, why, "--head"),)
+    return config, tuple(new), (Decision("head", value, why, "--head", True),)
 
 
 def _missing(labels: Sequence[str], others: Sequence[str]) -> list[str]:
@@ -264,14 +261,16 @@ def _decide(config: RunConfig, splits: Splits, model: ModelFolder, languages: La
     table, values = splits.tables[0], config.flat()
     return (
         *(
-            Decision(name.replace("_", " "), str(values[name]), f"from {source.name}", shown_name(FIELDS[name][1]))
+            Decision(
+                name.replace("_", " "), str(values[name]), f"from {source.name}", shown_name(FIELDS[name][1]), True
+            )
             for name, source in config.sources.items()
             if source.kind in ("container", "earlier run")
         ),
-        Decision("table", f"{table.path}, {len(table):,} rows", table.form, table.flag),
+        Decision("table", f"{table.path}, {len(table):,} rows", table.form, table.flag, True),
         *splits.decisions,
         _language(config.data.language, languages),
-        Decision("model", config.model.name, model.origin, "--model"),
+        Decision("model", config.model.name, model.origin, "--model", True),
         _pooling(config.model.pooling, model),
     )
 
@@ -280,9 +279,9 @@ def _language(language: str | None, languages: Languages) -> Decision:
     if language is not None:
         return Decision("language", language, "as requested", "--language")
     if not languages.is_clear:
-        return Decision("language", "unclear, treated as English", languages.describe(), "--language")
+        return Decision("language", "unclear, treated as English", languages.describe(), "--language", True)
     value = "English" if languages.is_english else "not English"
-    return Decision("language", value, languages.describe(), "--language")
+    return Decision("language", value, languages.describe(), "--language", not languages.is_english)
 
 
 def _pooling(requested: str, model: ModelFolder) -> Decision:
@@ -306,4 +305,4 @@ def _recipe(config: RunConfig, splits: Splits, width: int) -> tuple[Decision, ..
     }
     why = f"{len(splits.train):,} training rows, hidden size {width}"
     flags = ", ".join(shown_name(FIELDS[name][1]) for name in chosen)
-    return (Decision("recipe", ", ".join(words[name] for name in chosen), why, flags),)
+    return (Decision("recipe", ", ".join(words[name] for name in chosen), why, flags, True),)

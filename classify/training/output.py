@@ -15,10 +15,12 @@ from tqdm import tqdm
 
 from classify.config.stored_run import CHECKPOINTS
 from classify.data.files import TEMPORARY
+from classify.decision import Decision
 from classify.distributed.world import World
-from classify.errors import DiskError, InputError, disk_refusal, escape_controls
+from classify.errors import DiskError, InputError, disk_refusal
 from classify.training import checkpoint
 from classify.training.output_dir import OutputDirPlan, acquire_folder
+from classify.training.terminal import log, log_decision, show_bar
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,14 @@ class Output:
         if self.world.is_main:
             log(text)
 
+    def log_decision(self, decision: Decision) -> None:
+        """Print a decision on the main process."""
+        if self.world.is_main:
+            log_decision(decision)
+
     def progress_bar(self, step: int, total: int) -> tqdm:
         """Make a bar of optimizer steps on the main process's terminal; invisible elsewhere."""
-        quiet = not self.world.is_main or not sys.stderr.isatty()
+        quiet = not self.world.is_main or not sys.stderr.isatty() or not show_bar()
         return tqdm(total=total, initial=step, disable=quiet, leave=False, unit="step", dynamic_ncols=True)
 
     @contextlib.contextmanager
@@ -67,15 +74,6 @@ class Output:
                 f"{self.folder}: {what} could not be written: {reason}. Kept: {', '.join(kept) or 'nothing yet'}. Fix "
                 f"that (free some space, for example) and continue with --resume {shlex.quote(str(self.folder))}."
             ) from error
-
-
-def log(text: str) -> None:
-    """Print a line where a progress bar may be shown."""
-    try:
-        tqdm.write(escape_controls(text), file=sys.stdout)
-        sys.stdout.flush()
-    except BrokenPipeError:  # whoever read our output has left; that must not end a training
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - stays open to the end
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from classify.config.run_config import RunConfig
 from classify.config.stored_run import earlier_commands
+from classify.data.inspect import inspect_splits
 from classify.data.sampler import BatchSampler, balance_by_cost, end_in_time, token_cost
 from classify.data.tokenize import TrainingSet
 from classify.decision import Decision
@@ -30,10 +31,10 @@ from classify.training.contrastive import ContrastiveResult, ContrastiveStep, co
 from classify.training.finish import finish
 from classify.training.folds import cross_validate, make_trainer
 from classify.training.inputs import RunInputs, check
-from classify.training.output import log
 from classify.training.progress import Progress, end_of_training
 from classify.training.run_record import RunRecord
 from classify.training.setup import TrainingContext, prepare, tokenize_tables
+from classify.training.terminal import configure, log_decision, log_detail
 from classify.training.train_log import Log, Terminal, log_micro_batches
 from classify.training.trainer import Callback, Trainer
 
@@ -87,11 +88,14 @@ def train(
 def _train(config: RunConfig, inputs: RunInputs | None, started: float) -> Path:
     """Check, tokenise, form the process group, run."""
     quiet_libraries()
+    configure(config.training)
     with launcher.forward_errors(config.training.start):
         inputs = inputs or check(config)
         if launcher.is_main_process():  # at once: a long table takes its time to tokenise
-            for line in inputs.describe():
-                log(line)
+            for decision in inputs.decisions:
+                log_decision(decision)
+            for line in inspect_splits(inputs.splits).brief():
+                log_detail(line)
         data = tokenize_tables(inputs)
     with inputs.config.training.start() as world:
         world.raise_if_any_rank_failed(None)
@@ -283,6 +287,6 @@ def _dry_run(context: TrainingContext, trainer: Trainer, record: RunRecord) -> N
         progress.set_end(end_in_time(batches, end, world.broadcast(rows), validated, tested, start), training)
         why = f"{training.max_minutes:g} minutes at the measured {rate:.0f} rows/s"
     assert progress.end is not None
-    decision = Decision("epochs", f"{progress.end / batches.rows:.3g}", why, "--max-minutes")
+    decision = Decision("epochs", f"{progress.end / batches.rows:.3g}", why, "--max-minutes", True)
     record.add(decision)
-    context.output.log(decision.line())
+    context.output.log_decision(decision)

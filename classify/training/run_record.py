@@ -72,7 +72,7 @@ class RunRecord:
                 "cwd": os.getcwd(),
                 "config": self.config.to_dict(),
                 "sources": {name: str(source) for name, source in self.config.sources.items()},
-                "guesses": [vars(decision) for decision in self.decisions],
+                "guesses": [decision.as_json() for decision in self.decisions],
                 "versions": versions(),
                 "data": {
                     "path": table.path,

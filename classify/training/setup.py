@@ -46,8 +46,9 @@ from classify.modeling.verify_packing import verify_packing
 from classify.training import resume
 from classify.training.checkpoint import Checkpoint
 from classify.training.inputs import RunInputs
-from classify.training.output import Output, acquire_output_dir, log
+from classify.training.output import Output, acquire_output_dir
 from classify.training.strategies.base import Strategy, make_strategy
+from classify.training.terminal import log, log_detail
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,13 @@ def tokenize_tables(inputs: RunInputs) -> TokenizedData:
     max_length, policy = requested or default_max_length(lengths, cap), POLICIES[inputs.config.data.long_texts]
     tokens = {path: one.cut(max_length, policy) for path, one in full.items()}
     why = max_length_reason(tokens[train.table.path], train.rows, cap, given=requested is not None)
-    decision = Decision("max length", f"{max_length} tokens", why, "--max-length, --long-texts")
+    decision = Decision(
+        "max length",
+        f"{max_length} tokens",
+        why,
+        "--max-length, --long-texts",
+        requested is None and max_length < lengths.max(),
+    )
     names = tokenize(tokenizer, inputs.label_texts, max_length) if inputs.label_texts else None
     return TokenizedData(tokenizer, tokens, max_length, decision, names)
 
@@ -215,8 +222,12 @@ def _describe(context: TrainingContext, decisions: list[Decision], unused: list[
     """Print every decision, where each rank is, and the notes."""
     output, world = context.output, context.world
     for decision in decisions:
-        output.log(decision.line())
-    output.log(f"ranks: {describe.line(world.topology, os.environ)}")
+        output.log_decision(decision)
+    ranks = f"ranks: {describe.line(world.topology, os.environ)}"
+    if world.world_size > 1:
+        output.log(ranks)
+    elif world.is_main:
+        log_detail(ranks)
     notes = [*context.splits.warnings, *context.inputs.notes]
     if launcher.restart_count() and not output.resumes:
         notes.append(
@@ -318,7 +329,9 @@ def _decide(classifier: Classifier, packing: str, world: World, batch_size: int)
     way = "on" if classifier.packed else "off; padded" if classifier.static_shapes else "off; padded by length"
     decisions = [
         Decision("packing", way, packing, "--packing"),
-        Decision("device", world.describe(), f"{world.plan.reason}; {batch_size} rows per step", "--cpu, --nproc"),
+        Decision(
+            "device", world.describe(), f"{world.plan.reason}; {batch_size} rows per step", "--cpu, --nproc", True
+        ),
         Decision("precision", precision.name, precision.why, "--precision"),
     ]
     if classifier.has_adapters:

@@ -16,6 +16,7 @@ from classify.evaluation.metrics import Scores
 from classify.training.contrastive import ContrastiveStep
 from classify.training.output import Output
 from classify.training.setup import TrainingContext
+from classify.training.terminal import log_event
 from classify.training.tracking import Tracker
 from classify.training.trainer import Callback, StepEnd, Trainer
 
@@ -99,6 +100,8 @@ class Log(Callback):
     def _write(self, values: dict[str, Any]) -> None:
         """Append one line and hand it to the operating system."""
         if self._file is not None:
+            if self.output.world.is_main:
+                log_event("log", values)
             self._file.write(json.dumps(values) + "\n")
             self._file.flush()
 

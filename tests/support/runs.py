@@ -56,7 +56,7 @@ def make_config(model: Path, table: Path, out: Path, **changes: Any) -> RunConfi
     """A run of two epochs in batches of 32 on the tiny model, without steps on pairs, changed as asked."""
     data = {key: changes.pop(key) for key in list(changes) if key in DataConfig.__dataclass_fields__}
     start = {key: changes.pop(key) for key in list(changes) if key in ModelConfig.__dataclass_fields__}
-    training = {"num_train_epochs": 2.0, "learning_rate": 1e-3, "use_cpu": True, "logging_steps": 5}
+    training = {"num_train_epochs": 2.0, "learning_rate": 1e-3, "use_cpu": True, "logging_steps": 5, "verbose": True}
     training |= {"contrastive_steps": 0, **changes}
     if "per_device_train_batch_size" not in changes:
         training.setdefault("batch_size", 32)

@@ -42,7 +42,7 @@ class DeviceMapStrategy(Strategy):
         """Move the layers to their places; weights that find no room elsewhere lie in a file of `folder`."""
         self._placement = Placement(self.classifier.model, self._places, folder)
         why = "the devices take turns" if len(self.world.devices) > 1 else "as many layers as fit in its memory"
-        return Decision("layers", self._placement.words(), why, "--device-memory")
+        return Decision("layers", self._placement.words(), why, "--device-memory", True)
 
     def stock_weights(self, *, keep: bool) -> Tensors:
         """Return the weights to save; the model is in main memory then."""

@@ -1,0 +1,64 @@
+"""What a run prints: decisions, results and notes; as JSON lines with --json, errors alone with --quiet."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from tqdm import tqdm
+
+from classify.config.output import OutputConfig
+from classify.decision import Decision
+from classify.errors import escape_controls
+
+# The settings of the run in this process; there is one at a time.
+_settings = OutputConfig()
+
+
+def configure(settings: OutputConfig) -> None:
+    """Print as these settings say from here on."""
+    global _settings
+    _settings = settings
+
+
+def log(text: str) -> None:
+    """Print a line where a progress bar may be shown."""
+    if _settings.json:
+        log_event("message", {"text": text} if text else {})
+    elif not _settings.quiet:
+        _print(escape_controls(text))
+
+
+def log_decision(decision: Decision) -> None:
+    """Print a decision, where it is an important or a doubtful one or --verbose asks for all."""
+    if _settings.json:
+        log_event("decision", decision.as_json())
+    elif decision.printed or _settings.verbose:
+        log(decision.line())
+
+
+def log_detail(text: str) -> None:
+    """Print a line that --verbose asks for."""
+    if _settings.verbose or _settings.json:
+        log(text)
+
+
+def log_event(name: str, values: dict[str, Any]) -> None:
+    """Print a line of JSON under --json; nothing otherwise, and for empty values."""
+    if _settings.json and values:
+        _print(json.dumps({"event": name, **values}, ensure_ascii=False))
+
+
+def show_bar() -> bool:
+    """Return whether a progress bar may be shown."""
+    return not _settings.quiet and not _settings.json
+
+
+def _print(line: str) -> None:
+    try:
+        tqdm.write(line, file=sys.stdout)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read our output has left; that must not end a training
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - stays open to the end
