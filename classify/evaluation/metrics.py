@@ -235,13 +235,13 @@ def table(scores: Scores, width: int = 28) -> str:
     name_width = min(width, max([8, *(len(name) for name in scores.per_class)]))
     lines = [f"{'':{name_width}}  precision  recall      f1   rows"] if scores.per_class else []
     listed = sorted(scores.per_class.items(), key=lambda item: -item[1]["support"])
-    between = len(listed) - 2 * _LISTED
-    if between > 0:
+    omitted = len(listed) - 2 * _LISTED
+    if omitted > 0:
         listed.sort(key=lambda item: -item[1]["f1"])
         listed = [*listed[:_LISTED], *listed[-_LISTED:]]
     for place, (name, values) in enumerate(listed):
-        if between > 0 and place == _LISTED:
-            lines.append(f"... {between} classes between (metrics.json has all)")
+        if omitted > 0 and place == _LISTED:
+            lines.append(f"... {omitted} classes between (metrics.json has all)")
         shown = name if len(name) <= name_width else name[: name_width - 1] + "…"
         lines.append(
             f"{shown:{name_width}}  {values['precision']:9.3f} {values['recall']:7.3f} "

@@ -25,7 +25,17 @@ def train(
     (tmp_path / "settings.yaml").write_text(SETTINGS)
 
     def run(name: str, *flags: str, code: int = 0, **environment: str) -> tuple[Path, str]:
-        words = ["--config", "settings.yaml", "--data", str(table), "--model", str(model_folder), "--epochs", "2"]
+        words = [
+            "--config",
+            "settings.yaml",
+            "--data",
+            str(table),
+            "--model",
+            str(model_folder),
+            "--epochs",
+            "2",
+            "--verbose",
+        ]
         done = python(
             SCRIPT, *words, "--output-dir", name, *flags, timeout=220,
             **{"PJRT_DEVICE": "CPU", **environment},

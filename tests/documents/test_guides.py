@@ -1,0 +1,87 @@
+"""docs/quickstart.md and docs/python.md: what they show to type runs, in the order of the page."""
+
+from __future__ import annotations
+
+import random
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import tiny
+from tests.support.documents import commands
+from tests.support.processes import ROOT, Process, run, unlaunched
+
+QUICKSTART, PYTHON = ROOT / "docs" / "quickstart.md", ROOT / "docs" / "python.md"
+
+
+def noisy_rows(count: int, seed: int) -> list[tuple[str, str]]:
+    """Rows that are easy to classify, of which every tenth has the label of another class."""
+    draw, classes = random.Random(seed), list(tiny.CLASS_WORDS)
+    rows = []
+    for number in range(count):
+        words = [*draw.choices(tiny.CLASS_WORDS[classes[number % 3]], k=6), *draw.choices(tiny.WORDS, k=3)]
+        rows.append((" ".join(words), classes[(number + (number % 10 == 4)) % 3]))
+    return rows
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("guide")
+    tiny.write_table(folder / "my.csv", noisy_rows(90, seed=0))
+    for name, seed in (("new.csv", 1), ("labelled.csv", 2)):
+        tiny.write_table(folder / name, noisy_rows(12, seed))
+    return folder
+
+
+def test_the_quickstart(place: Path, model_folder: Path) -> None:
+    """Each command, one after the other; training is short, and on a tiny model."""
+    typed = commands(QUICKSTART)
+    assert len(typed) > 10
+    for line in typed:
+        words = shlex.split(line)
+        if words[1] == "inspect":
+            words += ["--model", str(model_folder)]
+        if words[1] == "train":
+            steps = ["--epochs", "0"] if "--folds" in words else ["--max-steps", "2"]
+            words += ["--model", str(model_folder), "--cpu", "--contrastive-steps", "0", *steps]
+        done = run(place, *words)
+        assert done.returncode == 0, f"{line}: {done.stderr}"
+    for name in ("predictions.csv", "predictions.parquet", "checked.xlsx", "corrected.csv"):
+        assert (place / name).exists()
+
+
+def run_snippets(snippets: list[str], model: str) -> None:
+    """All snippets in one namespace; the trainings are short, and on a tiny model."""
+    quick = f'model="{model}", cpu=True, contrastive_steps=0, folds=0, '
+    options = f'model="{model}", cpu=True, options={{"contrastive_steps": 0, "folds": 0}}, '
+    config = f'DataConfig(data="my.csv", folds=0), ModelConfig(model="{model}"), training=TrainingConfig(use_cpu=True, '
+    names: dict[str, Any] = {}
+    for snippet in snippets:
+        code = re.sub(r"classify\.train\(((?!RunConfig)[^\n]*)(epochs=)", rf"classify.train(\1{quick}\2", snippet)
+        code = code.replace("TextClassifier(epochs", f"TextClassifier({options}epochs")
+        code = code.replace('DataConfig(data="my.csv"), training=TrainingConfig(', config)
+        code = code.replace("import DataConfig,", "import DataConfig, ModelConfig,")
+        exec(code, names)
+
+
+def test_python(place: Path, model_folder: Path) -> None:
+    snippets = re.findall(r"^```python\n(.*?)^```$", PYTHON.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert len(snippets) >= 5
+    done = Process(run_snippets, (snippets, str(model_folder)), place, unlaunched()).finish()
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")):
+        if target.startswith("http"):
+            continue
+        path = (page.parent / target) if target else page
+        assert path.exists(), f"{page.name}: {target}"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+            anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+            assert anchor in anchors, f"{page.name}: {target}#{anchor}"
