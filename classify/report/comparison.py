@@ -69,8 +69,12 @@ def verdict(run: ComparedRun) -> str:
 
 def compare(folders: Sequence[Path]) -> Comparison:
     """Compare result folders. Raises InputError where one cannot be read, tasks differ, or no row is shared."""
-    results = [_read(folder) for folder in folders]
-    task = results[0].task
+    return compare_results([_read(folder) for folder in folders])
+
+
+def compare_results(results: Sequence[Result]) -> Comparison:
+    """Compare results. Raises InputError where tasks differ, or no row is shared."""
+    folders, task = [result.folder for result in results], results[0].task
     for folder, result in zip(folders, results, strict=True):
         if result.task.name != task.name or result.task.labels != task.labels:
             raise InputError(

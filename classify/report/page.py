@@ -89,7 +89,7 @@ def _render(template: str, **values: Any) -> str:
     )
 
 
-_SOURCES = ("style.css", "sort.js")
+_SOURCES = ("style.css", "page.js")
 
 
 def _policy_hash(text: str) -> str:

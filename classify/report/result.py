@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 from collections.abc import Mapping
@@ -13,10 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.data.formats.registry import read_table
+from classify.errors import InputError
 from classify.evaluation.scored_rows import ScoredRows
 from classify.modeling.result_folder import labels_of, read_settings, trained_texts
 from classify.tasks.base import Task
 from classify.tasks.registry import trained_task
+
+# Folders beside a run that are searched for the run before it.
+_PREVIOUS = 20
 
 
 @dataclass(frozen=True)
@@ -101,3 +106,21 @@ def _read_log(path: Path) -> tuple[Mapping[str, Any], ...]:
         except ValueError:
             continue
     return tuple(entries)
+
+
+def find_previous(result: Result) -> Result | None:
+    """Return the newest finished run beside a training run that was trained on the same path before it."""
+    if not result.is_training:
+        return None
+    own, candidates = (result.folder / "metrics.json").stat().st_mtime, []
+    for file in result.folder.absolute().parent.glob("*/metrics.json"):
+        if file.stat().st_mtime < own and file.parent != result.folder.absolute():
+            candidates.append((file.stat().st_mtime, file.parent))
+    for _, folder in sorted(candidates, reverse=True)[:_PREVIOUS]:
+        with contextlib.suppress(OSError, ValueError, KeyError, InputError):
+            run = _read_json(folder / "run.json")
+            if run["data"]["path"] == result.run["data"]["path"] and run["cwd"] == result.run["cwd"]:
+                previous = Result.read(folder)
+                if previous.is_training and previous.task.name == result.task.name:
+                    return previous
+    return None

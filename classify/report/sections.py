@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import shlex
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
 
+from classify.errors import InputError
 from classify.evaluation import suspects_file
 from classify.evaluation.automation import find_threshold
 from classify.evaluation.calibration import BINS, calibration_error, equal_mass_bins
@@ -16,7 +19,8 @@ from classify.evaluation.scored_rows import confident_errors
 from classify.evaluation.suspects_file import read_suspects
 from classify.prediction.explanations import TEXTS, read_explanations
 from classify.report import charts
-from classify.report.result import Result
+from classify.report.comparison import compare_results, verdict
+from classify.report.result import Result, find_previous
 
 # Classes up to which a confusion matrix is a table, and is drawn at all.
 _TABLE, _DRAWN = 12, 150
@@ -48,6 +52,10 @@ class Scores:
         """Return a row per metric; printed metrics first."""
         scores, baseline, majority = result.scores, result.metrics["baseline"] or {}, result.metrics["majority"]
         names = [name for name in (*majority, *scores) if isinstance(scores.get(name), float)]
+        previous, compared = find_previous(result), None
+        if previous is not None:
+            with contextlib.suppress(InputError):  # no row that both scored
+                compared = verdict(compare_results([previous, result]).runs[1])
         rows = [
             {
                 "name": display_name(name),
@@ -55,10 +63,17 @@ class Scores:
                 "interval": scores.get(f"{name}_interval"),
                 "baseline": baseline.get(name),
                 "majority": majority.get(name),
+                "previous": previous and previous.scores.get(name),
             }
             for name in dict.fromkeys(names)
         ]
-        return {"rows": rows, "majority": majority["label"], "has_baseline": bool(baseline)}
+        return {
+            "rows": rows,
+            "majority": majority["label"],
+            "has_baseline": bool(baseline),
+            "previous": previous and previous.folder.name,
+            "compared": compared,
+        }
 
 
 class Decisions:
@@ -114,7 +129,13 @@ class Confusion:
                 for name, row in zip(names, zip(counts, shares, strict=True), strict=True)
             ]
             return {"pairs": pairs, "table": table, "names": names, "image": None}
-        return {"pairs": pairs, "table": None, "names": names, "image": charts.matrix(shares)}
+        return {
+            "pairs": pairs,
+            "table": None,
+            "names": names,
+            "image": charts.matrix(shares),
+            "data": json.dumps(names),
+        }
 
 
 class Reliability:
@@ -199,6 +220,38 @@ class Scatter:
         return {"chart": charts.scatter(targets, result.predicted, x="score", y="predicted score")}
 
 
+class Data:
+    """Show what is in the table: rows, duplicates, leaks, lengths, unknown tokens."""
+
+    name, title = "data", "Data"
+
+    def context(self, result: Result) -> Mapping[str, Any] | None:
+        """Return the facts, and texts that have several labels."""
+        data = result.run.get("inspection")
+        if not data:
+            return None
+        tokens, characters = data["tokens"], data["characters"]
+        facts = {
+            "rows": f"{data['rows']:,}",
+            "rows that could not be read": data["skipped"],
+            "rows without a label": data["unlabelled"],
+            "rows without text": data["empty_texts"],
+            "labels": data["labels"],
+            "rows that repeat the text of another": data["copies"],
+            "texts with several labels": data["conflicting_texts"],
+            **{f"{split} texts that are also trained on": count for split, count in data["leaks"].items()},
+            "characters per text": _describe_spread(characters),
+        }
+        if tokens:
+            facts["tokens per text"] = _describe_spread(tokens)
+            facts[f"cut by --max-length {tokens['max_length']:.0f}"] = (
+                f"{100 * tokens['rows_cut']:.1f} % of the texts, {100 * tokens['tokens_cut']:.1f} % of the tokens"
+            )
+            facts["tokens that the model does not know"] = f"{100 * tokens['unknown']:.1f} %"
+        conflicts = [{**one, "text": _shorten(one["text"])} for one in data["conflicts"]]
+        return {"facts": {name: value for name, value in facts.items() if value}, "conflicts": conflicts}
+
+
 class Lengths:
     """Show the scores of short and long texts."""
 
@@ -272,19 +325,11 @@ class Usage:
 
 
 _CLASSES = (
-    Scores(),
-    PerClass(),
-    Confusion(),
-    Reliability(),
-    SuspectLabels(),
-    Errors(),
-    Lengths(),
-    Course(),
-    Usage(),
+    Scores(), PerClass(), Confusion(), Reliability(), SuspectLabels(), Errors(), Lengths(), Data(), Course(), Usage(),
     Decisions(),
-)
-_LABELS = (Scores(), PerClass(), WorstRows(), Lengths(), Course(), Usage(), Decisions())
-_NUMBERS = (Scores(), Scatter(), WorstRows(), Course(), Usage(), Decisions())
+)  # fmt: skip
+_LABELS = (Scores(), PerClass(), WorstRows(), Lengths(), Data(), Course(), Usage(), Decisions())
+_NUMBERS = (Scores(), Scatter(), WorstRows(), Data(), Course(), Usage(), Decisions())
 SECTIONS: dict[str, tuple[Section, ...]] = {
     "single_label": _CLASSES,
     "multi_label": _LABELS,
@@ -316,6 +361,10 @@ def _describe_row(result: Result, row: int) -> dict[str, Any]:
     """Return a row's text, target and prediction in words."""
     text, words = result.texts[row], result.task.target_words
     return {"text": _shorten(text), "label": words(result.rows.targets[row]), "predicted": words(result.predicted[row])}
+
+
+def _describe_spread(spread: Mapping[str, float]) -> str:
+    return f"median {spread['median']:.0f}, 95th percentile {spread['p95']:.0f}, longest {spread['longest']:.0f}"
 
 
 def _shorten(text: str) -> str:

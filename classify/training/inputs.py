@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import math
 import os
@@ -14,7 +15,7 @@ from classify.config.fields import shown_name
 from classify.config.recipe import FEW_ROWS, FEWER_FOLDS, takes_fewer_folds
 from classify.config.run_config import FIELDS, RunConfig
 from classify.config.schema import MULTILINGUAL_MODEL, TrainingConfig
-from classify.data.inspect import inspect_splits
+from classify.data.inspect import Report, inspect_splits
 from classify.data.languages import ENGLISH, Languages, detect_languages, sample_rows
 from classify.data.long_texts import TRUNCATE
 from classify.data.reading import read_tables
@@ -54,9 +55,14 @@ class RunInputs:
     label_texts: tuple[str, ...] = ()
     new_labels: tuple[str, ...] = ()  # those that a kept head gets in addition
 
+    @functools.cached_property
+    def inspection(self) -> Report:
+        """Return what is in the tables."""
+        return inspect_splits(self.splits)
+
     def describe(self) -> list[str]:
         """Return all decisions so far, the lines on the table, and the notes."""
-        lines = [*(decision.line() for decision in self.decisions), *inspect_splits(self.splits).brief()]
+        lines = [*(decision.line() for decision in self.decisions), *self.inspection.brief()]
         return [*lines, *(f"note: {text}" for text in (*self.splits.warnings, *self.notes))]
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from classify.config.run_config import RunConfig
 from classify.config.stored_run import earlier_commands
-from classify.data.inspect import inspect_splits
+from classify.data.inspect import count_tokens
 from classify.data.sampler import BatchSampler, balance_by_cost, end_in_time, token_cost
 from classify.data.tokenize import TrainingSet
 from classify.decision import Decision
@@ -94,7 +94,7 @@ def _train(config: RunConfig, inputs: RunInputs | None, started: float) -> Path:
         if launcher.is_main_process():  # at once: a long table takes its time to tokenise
             for decision in inputs.decisions:
                 log_decision(decision)
-            for line in inspect_splits(inputs.splits).brief():
+            for line in inputs.inspection.brief():
                 log_detail(line)
         data = tokenize_tables(inputs)
     with inputs.config.training.start() as world:
@@ -172,8 +172,12 @@ def _planned_end(context: TrainingContext, batches: BatchSampler) -> int:
 
 def _record(context: TrainingContext, batches: BatchSampler) -> RunRecord:
     """Make the record of this run for run.json."""
-    world = context.world
+    world, inspection = context.world, context.inputs.inspection
     rows = _rows_per_step(context, batches)
+    if context.output.is_writer:
+        tokenizer, tokens = context.data.tokenizer, context.data.of(context.splits.train)
+        cap = context.inputs.model.max_length
+        count_tokens(inspection, context.splits, tokens, context.data.max_length, cap, tokenizer.unk_token_id)
     return RunRecord(
         context.output.folder,
         context.config,
@@ -189,6 +193,7 @@ def _record(context: TrainingContext, batches: BatchSampler) -> RunRecord:
             "kernels": [kernel.name for kernel in context.classifier.kernels],
             "max_length": context.data.max_length,
             "batch_size": batches.batch_size,
+            "inspection": inspection.as_json(),
         },
         earlier=earlier_commands(context.output.folder),
         from_step=context.checkpoint.step if context.checkpoint is not None else 0,

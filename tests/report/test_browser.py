@@ -1,0 +1,134 @@
+"""The report in a browser: no error, no request, hostile texts inert, sorting and the matrix at work."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from classify.cli import main
+from classify.evaluation.scored_rows import ScoredRows
+from classify.report.page import render
+from classify.report.result import Result
+from classify.tasks.single_label import SingleLabel
+from tests.support import tiny
+
+HOSTILE = '<script>document.title = "owned"</script><img src=x onerror="document.title = \'owned\'">'
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("CI needs chromium and chromedriver")
+        pytest.skip("chromium and chromedriver are not installed (Debian: apt install chromium chromium-driver)")
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    session = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    session.set_page_load_timeout(60)
+    yield session
+    session.quit()
+
+
+@pytest.fixture(scope="module")
+def folder(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on hostile texts and labels, with two epochs and its page."""
+    place = tmp_path_factory.mktemp("browser")
+    rows = [(f"{HOSTILE} {text}", f"<b>{label}</b>") for text, label in tiny.table_rows(200)]
+    table = tiny.write_table(place / "my.csv", rows)
+    words = f"train --data {table} --model {model_folder} --cpu --output-dir {place / 'out'} --epochs 2 --folds 0"
+    assert main([*words.split(), "--contrastive-steps", "2", "--logging-steps", "1"]) == 0
+    return place / "out"
+
+
+def open_page(browser: Any, path: Path) -> None:
+    """Open a page, and check what every page has to be."""
+    import json
+
+    browser.get_log("performance")
+    browser.get_log("browser")
+    browser.get(path.as_uri())
+    errors = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+    assert errors == []
+    requests = [
+        message["params"]["request"]["url"]
+        for message in (json.loads(entry["message"])["message"] for entry in browser.get_log("performance"))
+        if message["method"] == "Network.requestWillBeSent"
+    ]
+    assert [url for url in requests if not url.startswith("data:")] == [path.as_uri()]
+
+
+def test_hostile_texts_are_inert(browser: Any, folder: Path) -> None:
+    open_page(browser, folder / "report.html")
+    assert browser.title == "out: report"
+    body = browser.find_element("tag name", "body").text
+    assert "<b>card</b>" in body
+    assert HOSTILE[:30] in body
+
+
+def test_a_click_sorts_the_classes(browser: Any, folder: Path) -> None:
+    open_page(browser, folder / "report.html")
+    section = browser.find_element("id", "per_class")
+
+    def column() -> list[float]:
+        return [float(cell.text) for cell in section.find_elements("css selector", "tbody td:nth-child(4)")]
+
+    button = section.find_elements("css selector", "th button")[3]
+    before = column()
+    button.click()
+    assert column() == sorted(before, reverse=True)
+    button.click()
+    assert column() == sorted(before)
+    assert button.find_element("xpath", "..").get_attribute("aria-sort") == "ascending"
+
+
+def test_it_fits_a_phone(browser: Any, folder: Path) -> None:
+    """Wide tables scroll by themselves; the page does not."""
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
+    )
+    open_page(browser, folder / "report.html")
+    width = browser.execute_script("return document.documentElement.scrollWidth")
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert width <= 390
+
+
+def test_the_matrix_of_many_classes_names_its_cells(browser: Any, folder: Path, tmp_path: Path) -> None:
+    import dataclasses
+
+    from selenium.webdriver import ActionChains
+
+    draw = np.random.default_rng(0)
+    targets = draw.integers(150, size=3_000)
+    logits = draw.normal(size=(3_000, 150)).astype(np.float32)
+    logits[np.arange(3_000), targets] += 2.5
+    names = [f'class "{number}" <i>' for number in range(150)]
+    task = SingleLabel(names)
+    scores = task.score(logits, targets, seed=0).as_json()
+    result = Result.read(folder)
+    result = dataclasses.replace(
+        result,
+        task=task,
+        rows=ScoredRows(np.arange(3_000, dtype=np.uint64), targets, logits, None),
+        texts=("a text",) * 3_000,
+        metrics={**result.metrics, "test": scores},
+    )
+    (tmp_path / "report.html").write_text(render(result))
+    open_page(browser, tmp_path / "report.html")
+    image = browser.find_element("css selector", "img.matrix")
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", image)
+    ActionChains(browser).move_to_element(image).perform()
+    shown = browser.find_element("css selector", "#confusion .cell").text
+    assert any(name in shown for name in names)
+    assert "predicted" in shown
