@@ -6,6 +6,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
+# A wheel in dist/; its name on an index is classify-text.
+.PHONY: wheel
+wheel: $(VENV)/installed
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+
 .PHONY: run test test-vendors test-xla test-slow test-all lint check bench bench-quality bench-gpu clean
 .DEFAULT_GOAL := run
 
@@ -44,7 +49,7 @@ test: $(VENV)/standins
 test-vendors: $(VENV)/installed-test
 	$(PYTEST) -m vendors
 
-# A table of a million rows, and the memory it takes.
+# A table of a million rows, and the memory it takes; the wheel outside the checkout.
 test-slow: $(VENV)/installed-test
 	$(PYTEST) -m slow
 
@@ -114,4 +119,4 @@ bench-gpu: $(VENV)/installed
 check: lint test
 
 clean:
-	rm -rf $(VENV) $(XLA) $(SETFIT) runs
+	rm -rf $(VENV) $(XLA) $(SETFIT) runs dist build

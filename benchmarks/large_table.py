@@ -1,6 +1,7 @@
 """A table of a million rows, read, tokenised and trained for 200 steps: peak memory, and the tokenising rate by rows.
 
     python benchmarks/large_table.py [--rows 1000000]
+    python benchmarks/large_table.py --predict runs/tickets-1    # memory and rate of classify predict instead
 
 The texts are 2 to 20 words drawn by chance from the default model's vocabulary.
 """
@@ -52,10 +53,19 @@ def train(table: Path, held_out: Path, folder: Path) -> tuple[float, float]:
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024, time.perf_counter() - begin
 
 
+def predict(table: Path, model: str, out: Path) -> tuple[float, float]:
+    """Predict in a process of its own: (its peak memory in MiB, its seconds)."""
+    begin = time.perf_counter()
+    words = [sys.executable, "-m", "classify", "predict", "--model", model, "--data", str(table), "--out", str(out)]
+    subprocess.run([*words, "--cpu", "--quiet"], env={**os.environ, "HF_HUB_OFFLINE": "1"}, check=True, cwd=ROOT)
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024, time.perf_counter() - begin
+
+
 def main() -> None:
     """Tokenise 10,000 rows (after a first pass), 100,000 and all; then train on 2,000 and on all."""
     parser = argparse.ArgumentParser(description="A large table: memory and tokenising rate.")
     parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--predict", metavar="FOLDER", help="the output folder of a run")
     options = parser.parse_args()
     from classify.config.schema import DEFAULT_MODEL
     from classify.data.formats.registry import read_table
@@ -65,6 +75,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         os.environ["XDG_CACHE_HOME"] = temporary
+        for rows in (10_000, options.rows) if options.predict else ():
+            path = folder / f"{rows}.csv"
+            write_texts(path, rows, model, lambda draw: draw.randint(2, 20), seed=0)
+            memory, seconds = predict(path, str(Path(options.predict).resolve()), folder / "p.csv")
+            print(f"predicting {rows} rows: peak memory {memory:.0f} MiB, {seconds:.0f} s, {rows / seconds:.0f} rows/s")
+        if options.predict:
+            return
         small, large, held_out = folder / "small.csv", folder / "large.csv", folder / "held-out.csv"
         for seed, (path, rows) in enumerate({small: 2_000, large: options.rows, held_out: 500}.items()):
             write_texts(path, rows, model, lambda draw: draw.randint(2, 20), seed)

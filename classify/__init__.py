@@ -13,12 +13,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from classify.versions import __version__
+
 if TYPE_CHECKING:
     from classify.api import Run, load, train
     from classify.estimator import TextClassifier
     from classify.prediction.predict import load_classifier
 
-__version__ = "0.1.0"
 __all__ = ["Run", "TextClassifier", "__version__", "load", "load_classifier", "train"]
 # The module of each name.
 _MODULES = {

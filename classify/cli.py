@@ -8,11 +8,11 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from classify import __version__
 from classify.commands import COMMANDS, load_command, usage
 from classify.commands.failure import fail, print_error
 from classify.errors import InputError
 from classify.launch import interrupts, process_settings
+from classify.versions import __version__
 
 
 def main(argv: Sequence[str] | None = None, program: str = "classify") -> int:

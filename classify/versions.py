@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import platform
+__version__ = "0.1.0"
 
-_LIBRARIES = ("classify", "torch", "transformers", "datasets", "scikit-learn", "accelerate", "safetensors", "numpy")
+_LIBRARIES = ("torch", "transformers", "datasets", "scikit-learn", "accelerate", "safetensors", "numpy")
 
 
 def versions() -> dict[str, str]:
     """Return the versions of Python, this program and the libraries that decide its numbers."""
-    installed = {"python": platform.python_version()}
+    import importlib.metadata
+    import platform
+
+    installed = {"python": platform.python_version(), "classify": __version__}
     for name in _LIBRARIES:
         try:
             installed[name] = importlib.metadata.version(name)

@@ -50,6 +50,19 @@ def compute_logits(
     return _gather(local_places, outputs, len(rows), width, world)
 
 
+@torch.no_grad()
+def compute_local_logits(classifier: Classifier, tokens: Tokens, world: World) -> torch.Tensor:
+    """Return logits (len(tokens), outputs) of all rows, computed by this rank alone; not for a sharded model."""
+    assert not classifier.training
+    lengths = tokens.lengths
+    batches = sampler.batch_by_tokens(lengths, world.accelerator.eval_tokens, padded=not classifier.packed)
+    result = torch.empty((len(tokens), classifier.output_layer.out_features))
+    for batch in batches:
+        for places, output in _compute_in_memory(classifier, tokens, np.arange(len(tokens)), batch, world, False):
+            result[torch.from_numpy(places)] = output[: len(places)].float().cpu()
+    return result
+
+
 def _compute_in_memory(
     classifier: Classifier, tokens: Tokens, rows: Rows, places: Rows, world: World, features: bool
 ) -> Iterator[tuple[Rows, torch.Tensor]]:

@@ -18,7 +18,7 @@ from classify.data.tokenize import Tokens, load_tokenizer, padding_id, tokenize
 from classify.distributed.process_group import start
 from classify.distributed.world import World
 from classify.errors import InputError
-from classify.evaluation.inference import compute_logits
+from classify.evaluation.inference import compute_local_logits, compute_logits
 from classify.launch import launcher
 from classify.launch.device_plan import plan_here
 from classify.modeling.attributions import WordAttribution, explain
@@ -70,9 +70,7 @@ class Predictor:
         first, second = _as_pairs(texts) if self.texts.pair is not None else (_as_texts(texts), None)
         if not first:
             return np.zeros((0, len(self.labels)))
-        max_length, policy = self.settings["max_length"], long_text_policy(self.settings)
-        tokens = tokenize(self.tokenizer, first, max_length, second=second, long_texts=policy)
-        return self.probabilities_of(self.compute_logits(tokens))
+        return self.probabilities_of(self.compute_logits(self._tokenize(first, second)))
 
     @property
     def texts(self) -> TextColumns:
@@ -89,14 +87,39 @@ class Predictor:
 
         Raises InputError if the tokenizer does not match the model.
         """
+        self._prepare(tokens)
+        return compute_logits(self.classifier, tokens, np.arange(len(tokens)), self.world)
+
+    def compute_divided(self, first: Sequence[str], second: Sequence[str] | None) -> npt.NDArray[np.float32]:
+        """Return the logits (len(first), outputs) of texts, or pairs; each rank tokenises and computes its share.
+
+        A collective, with the same texts on every rank, at least one per rank.
+        """
+        rank, count = self.world.rank, self.world.world_size
+        tokens = self._tokenize(first[rank::count], None if second is None else second[rank::count])
+        self._prepare(tokens)
+        local = compute_local_logits(self.classifier, tokens, self.world)
+        gathered = self.world.gather(local.to(self.world.device)).cpu().numpy()
+        result = np.empty_like(gathered)
+        result[np.concatenate([np.arange(one, len(first), count) for one in range(count)])] = gathered
+        return result
+
+    def compute_all(self, first: Sequence[str], second: Sequence[str] | None) -> npt.NDArray[np.float32]:
+        """Return the same for fewer texts than ranks; each rank tokenises all of them."""
+        return self.compute_logits(self._tokenize(first, second))
+
+    def _tokenize(self, first: Sequence[str], second: Sequence[str] | None) -> Tokens:
+        max_length, policy = self.settings["max_length"], long_text_policy(self.settings)
+        return tokenize(self.tokenizer, first, max_length, second=second, long_texts=policy)
+
+    def _prepare(self, tokens: Tokens) -> None:
+        """Check the ids; before the first texts also move the model to its device and verify packing."""
         check_ids(tokens, self.tokenizer, self.classifier.model.get_input_embeddings(), self.folder)
-        rows = np.arange(len(tokens))
         with self._preparing:  # threads share the classifier; the first call prepares it
             if not self._is_ready:
                 self.classifier.to(self.world.device)
-                verify_packing(self.classifier, tokens, rows, self.world, training=False)
+                verify_packing(self.classifier, tokens, np.arange(len(tokens)), self.world, training=False)
                 self._is_ready = True
-        return compute_logits(self.classifier, tokens, rows, self.world)
 
     def explain(self, text: str, label: str | None = None) -> list[WordAttribution]:
         """Return by how much each word raises the logit of a label, the predicted one by default.

@@ -25,7 +25,7 @@ from classify.data.tokenize import tokenize
 from classify.errors import Interrupted
 from classify.evaluation.predictions_file import FOR_EXCEL, number_columns, write_rows
 from classify.launch.interrupts import stop_signals
-from classify.modeling.result_folder import fingerprint, long_text_policy
+from classify.modeling.result_folder import fingerprint
 from classify.prediction.columns import PredictionColumns
 from classify.prediction.predict import Predictor
 
@@ -142,7 +142,7 @@ def logit_blocks(
 
     Progress is shown on the main process: a bar on a terminal, else a line every ten seconds at most. A collective.
     """
-    policy, quiet = long_text_policy(predictor.settings), quiet or not predictor.world.is_main
+    quiet = quiet or not predictor.world.is_main
     begin = reported = time.monotonic()
     with tqdm(
         total=len(rows), initial=done, disable=quiet or not sys.stderr.isatty(), leave=False, unit="row",
@@ -151,14 +151,9 @@ def logit_blocks(
         for start in range(done, len(rows), _BLOCK):
             block = rows[start : start + _BLOCK]
             first, *others = (table.take(name, block) for name in texts.inputs)
-            tokens = tokenize(
-                predictor.tokenizer,
-                first,
-                predictor.settings["max_length"],
-                second=others[0] if others else None,
-                long_texts=policy,
-            )
-            yield start + len(block), predictor.compute_logits(tokens)
+            # A rank without a row could not verify packing; a few rows are not worth dividing.
+            compute = predictor.compute_divided if len(block) >= predictor.world.world_size else predictor.compute_all
+            yield start + len(block), compute(first, others[0] if others else None)
             bar.update(len(block))
             if bar.disable and not quiet and time.monotonic() - reported > _REPORT_SECONDS:
                 reported, end = time.monotonic(), start + len(block)

@@ -73,15 +73,15 @@ def test_blocks_resume_where_they_were(
 
     monkeypatch.setattr(stream, "_BLOCK", 8)
     computed: list[int] = []
-    compute = Predictor.compute_logits
+    compute = Predictor.compute_divided
 
-    def compute_and_stop(predictor: Predictor, tokens: Any) -> Any:
-        computed.append(len(tokens))
+    def compute_and_stop(predictor: Predictor, first: Any, second: Any) -> Any:
+        computed.append(len(first))
         if len(computed) == 3:
             signal.raise_signal(signal.SIGINT)
-        return compute(predictor, tokens)
+        return compute(predictor, first, second)
 
-    monkeypatch.setattr(Predictor, "compute_logits", compute_and_stop)
+    monkeypatch.setattr(Predictor, "compute_divided", compute_and_stop)
     out = tmp_path / "p.csv"
     assert predict(trained, new, out) == 128 + signal.SIGINT
     assert "24 of 50 rows are kept in" in capsys.readouterr().err
