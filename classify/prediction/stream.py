@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import signal
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -173,9 +175,14 @@ def _compute(
     done: int,
     quiet: bool,
 ) -> None:
-    """Compute the logits of the rows from `done` on, into `partial`, or `kept` where there is none."""
+    """Compute the logits of the rows from `done` on, into `partial`, or `kept` where there is none.
+
+    A signal stops it after the block, where that is kept; otherwise at once.
+    """
     world = predictor.world
-    with stop_signals() as received:
+    keeps = out != STANDARD_OUTPUT and len(table) > _BLOCK
+    signals: AbstractContextManager[list[int]] = stop_signals() if keeps else contextlib.nullcontext([])
+    with signals as received:
         for end, logits in logit_blocks(predictor, table, texts, np.arange(len(table)), done=done, quiet=quiet):
             if partial is not None:
                 partial.append(logits)
@@ -183,10 +190,9 @@ def _compute(
                 kept.append(logits)
             if world.all_reduce_any(bool(received)):
                 number = int(world.broadcast(received[0] if received else int(signal.SIGTERM)))
-                saved = f"{end:,} of {len(table):,} rows are kept in {partial_path(Path(out))}; continue with --resume"
                 raise Interrupted(
-                    f"stopped by {signal.Signals(number).name}; "
-                    + (saved if out != STANDARD_OUTPUT and len(table) > _BLOCK else "nothing is written"),
+                    f"stopped by {signal.Signals(number).name}; {end:,} of {len(table):,} rows are kept in "
+                    f"{partial_path(Path(out))}; continue with --resume",
                     number,
                 )
 

@@ -36,7 +36,7 @@ def test_an_error_of_the_operating_system(
     def fail(*_: object) -> int:
         raise OSError(number, os.strerror(number), name)
 
-    monkeypatch.setattr(cli, "_train", fail)
+    monkeypatch.setattr("classify.commands.train.run", fail)
     assert cli.main(["--data", "my.csv"], "run_classify.py") == code
     where = f"{name}: " if name else ""
     assert capsys.readouterr().err == f"error: {where}{os.strerror(number)}\n"

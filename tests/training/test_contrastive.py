@@ -147,7 +147,7 @@ def test_zero_epochs_keep_the_start(model_folder: Path, tmp_path: Path, capsys: 
     found = read_json(out / "metrics.json")
     assert (found["train"]["steps"], found["train"]["epochs"], found["best_epoch"]) == (0, 0, 0)
     assert found["eval"]["method"] == "5-fold cross-validation"
-    assert {path.name for path in out.iterdir()} == FILES
+    assert {path.name for path in out.iterdir()} == FILES | {"suspects.csv"}
     log = [json.loads(line) for line in (out / "train_log.jsonl").read_text().splitlines()]
     assert [line["contrastive_step"] for line in log] == list(range(5, 101, 5)), "contrastive steps are training, too"
     assert set(found["pairs"]) == {"steps", "rows", "seconds", "loss"}
