@@ -16,8 +16,8 @@ from torch import nn
 from classify.data.tokenize import Tokens
 from classify.modeling.classifier import Classifier
 
-# Points between the baseline and the text.
-STEPS = 32
+# Points between the baseline and the text; fewer where many texts are explained.
+STEPS, FEW_STEPS = 32, 16
 # Scripts without spaces between words; their tokens are shown one by one.
 _WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff]")
 
@@ -31,27 +31,33 @@ class WordAttribution:
 
 
 def integrated_gradients(
-    classifier: Classifier, tokens: Tokens, row: int, output: int, pad_token_id: int, device: torch.device
+    classifier: Classifier,
+    tokens: Tokens,
+    row: int,
+    output: int,
+    pad_token_id: int,
+    device: torch.device,
+    steps: int = STEPS,
 ) -> torch.Tensor:
     """Return the attribution (tokens,) of each token of a row to a logit, special tokens included; they have 0.
 
     The sum is the difference to the logit of padding tokens in their place. Sundararajan et al., 2017, "Axiomatic
-    Attribution for Deep Networks", equation 3, by the midpoint rule with `STEPS` points.
+    Attribution for Deep Networks", equation 3, by the midpoint rule with `steps` points.
     """
-    batch = classifier.batch(tokens, np.full(STEPS, row)).to(device)
+    batch = classifier.batch(tokens, np.full(steps, row)).to(device)
     count = int(tokens.truncated().lengths_of(np.array([row]))[0])
     prefix, suffix = len(tokens.template.prefix), len(tokens.template.suffix)
     fixed = torch.zeros(count, 1, device=device)
     fixed[:prefix] = 1.0
     fixed[count - suffix :] = 1.0
-    alphas = (torch.arange(STEPS, device=device) + 0.5) / STEPS
+    alphas = (torch.arange(steps, device=device) + 0.5) / steps
     table: Any = classifier.model.get_input_embeddings()
     baseline = table.weight[pad_token_id].detach().float()
     points: list[torch.Tensor] = []
     difference: list[torch.Tensor] = []
 
     def interpolate(_: nn.Module, __: Any, embedded: torch.Tensor) -> torch.Tensor:
-        texts = _rows(embedded, count).detach()  # (steps, tokens, width)
+        texts = _rows(embedded, steps, count).detach()  # (steps, tokens, width)
         path = (1 - fixed) * (texts - baseline)
         difference.append(path[0])
         point = (texts - (1 - alphas[:, None, None]) * path).requires_grad_()
@@ -59,17 +65,23 @@ def integrated_gradients(
         return _like(embedded, point, count)
 
     with _hook(classifier.model.get_input_embeddings(), interpolate), torch.enable_grad():
-        logits = classifier(batch)[:STEPS, output].float().sum()
+        logits = classifier(batch)[:steps, output].float().sum()
         (gradient,) = torch.autograd.grad(logits, points[0])
     return (gradient.mean(0) * difference[0]).sum(-1).cpu()
 
 
 def explain(
-    classifier: Classifier, tokenizer: Any, text: str, tokens: Tokens, output: int, device: torch.device
+    classifier: Classifier,
+    tokenizer: Any,
+    text: str,
+    tokens: Tokens,
+    output: int,
+    device: torch.device,
+    steps: int = STEPS,
 ) -> list[WordAttribution]:
     """Return the attribution of each word to a logit, in order; `text` is the only row of `tokens`."""
     tokens = tokens.truncated()
-    scores = integrated_gradients(classifier, tokens, 0, output, int(tokenizer.pad_token_id or 0), device)
+    scores = integrated_gradients(classifier, tokens, 0, output, int(tokenizer.pad_token_id or 0), device, steps)
     prefix = len(tokens.template.prefix)
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     spans = encoded["offset_mapping"][: len(scores) - prefix - len(tokens.template.suffix)]
@@ -96,20 +108,20 @@ def _word_numbers(text: str, spans: list[tuple[int, int]]) -> list[int]:
     return numbers
 
 
-def _rows(embedded: torch.Tensor, count: int) -> torch.Tensor:
-    """Return embeddings, packed (1, T, H) or padded (N, L, H), as (STEPS, count, H)."""
+def _rows(embedded: torch.Tensor, steps: int, count: int) -> torch.Tensor:
+    """Return embeddings, packed (1, T, H) or padded (N, L, H), as (steps, count, H)."""
     if embedded.shape[0] == 1:
-        return embedded[0, : STEPS * count].float().reshape(STEPS, count, -1)
-    return embedded[:STEPS, :count].float()
+        return embedded[0, : steps * count].float().reshape(steps, count, -1)
+    return embedded[:steps, :count].float()
 
 
 def _like(embedded: torch.Tensor, rows: torch.Tensor, count: int) -> torch.Tensor:
     """Return the embeddings with those of the texts replaced."""
-    rows = rows.to(embedded.dtype)
+    steps, rows = len(rows), rows.to(embedded.dtype)
     if embedded.shape[0] == 1:
-        return torch.cat([rows.reshape(1, STEPS * count, -1), embedded[:, STEPS * count :]], dim=1)
-    inner = torch.cat([rows, embedded[:STEPS, count:]], dim=1)
-    return torch.cat([inner, embedded[STEPS:]])
+        return torch.cat([rows.reshape(1, steps * count, -1), embedded[:, steps * count :]], dim=1)
+    inner = torch.cat([rows, embedded[:steps, count:]], dim=1)
+    return torch.cat([inner, embedded[steps:]])
 
 
 @contextlib.contextmanager

@@ -12,6 +12,8 @@ from classify.data.files import write_json
 from classify.data.formats.registry import read_table
 from classify.evaluation.scored_rows import ScoredRows, confident_errors
 from classify.launch import launcher
+from classify.modeling.attributions import FEW_STEPS
+from classify.modeling.precision import multiplies_bf16
 from classify.modeling.result_folder import trained_texts
 from classify.prediction.predict import load_classifier
 
@@ -28,18 +30,23 @@ def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
     (folder / FILE).unlink(missing_ok=True)  # of an earlier run in this folder
     if launcher.is_launched():
         return
-    with load_classifier(str(folder), use_cpu=use_cpu) as predictor:
+    # Words are ranked alike in half precision, in half the time.
+    precision = "bf16" if multiplies_bf16() else "auto"
+    with load_classifier(str(folder), use_cpu=use_cpu, precision=precision) as predictor:
         texts = trained_texts(predictor.settings)
         if not predictor.task.has_confidence or texts.pair is not None:
             return
         rows = ScoredRows.read(folder)
-        errors = confident_errors(predictor.task.probabilities(rows.logits), rows.targets, TEXTS)
+        probabilities = predictor.task.probabilities(rows.logits)
+        errors = confident_errors(probabilities, rows.targets, TEXTS)
         table = texts.derive(read_table(str(folder / "predictions.csv"), "--model"))
         order = np.sort(errors)
         written = table.take(texts.whole, order)
         words: dict[str, list[Any]] = {}
         for row, text in zip(order.tolist(), written, strict=True):
-            ranked = sorted(predictor.explain(text), key=lambda one: -abs(one.score))[:_WORDS]
+            label = predictor.labels[int(probabilities[row].argmax())]
+            explained = predictor.explain(text, label, FEW_STEPS)
+            ranked = sorted(explained, key=lambda one: -abs(one.score))[:_WORDS]
             words[str(row)] = [[one.word, round(one.score, 3)] for one in ranked]
     write_json(folder / FILE, words)
 

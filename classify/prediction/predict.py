@@ -21,7 +21,7 @@ from classify.errors import InputError
 from classify.evaluation.inference import compute_local_logits, compute_logits
 from classify.launch import launcher
 from classify.launch.device_plan import plan_here
-from classify.modeling.attributions import WordAttribution, explain
+from classify.modeling.attributions import STEPS, WordAttribution, explain
 from classify.modeling.classifier import Classifier
 from classify.modeling.loading import load_trained, quiet_libraries
 from classify.modeling.precision import for_prediction
@@ -121,10 +121,11 @@ class Predictor:
                 verify_packing(self.classifier, tokens, np.arange(len(tokens)), self.world, training=False)
                 self._is_ready = True
 
-    def explain(self, text: str, label: str | None = None) -> list[WordAttribution]:
+    def explain(self, text: str, label: str | None = None, steps: int = STEPS) -> list[WordAttribution]:
         """Return by how much each word raises the logit of a label, the predicted one by default.
 
-        Of a model that predicts scores it is the score. Integrated gradients; for models of one text per row.
+        Of a model that predicts scores it is the score. Integrated gradients with `steps` points; for models
+        of one text per row.
 
         Raises InputError for text pairs and unknown labels.
         """
@@ -132,10 +133,10 @@ class Predictor:
             raise InputError(f"{self.folder}: the model was trained on text pairs, whose words cannot be attributed.")
         if label is not None and label not in self.labels:
             raise InputError(f"{self.folder}: no label {label!r}; it has: {', '.join(map(repr, self.labels[:10]))}.")
-        probabilities = self.probabilities([text])
-        output = int(probabilities[0].argmax()) if label is None else self.labels.index(label)
+        output = int(self.probabilities([text])[0].argmax()) if label is None else self.labels.index(label)
         tokens = tokenize(self.tokenizer, [text], self.settings["max_length"])
-        return explain(self.classifier, self.tokenizer, text, tokens, output, self.world.device)
+        self._prepare(tokens)
+        return explain(self.classifier, self.tokenizer, text, tokens, output, self.world.device, steps)
 
     def probabilities_of(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """Return the probabilities (rows, outputs) of logits."""
