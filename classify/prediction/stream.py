@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
 
 from classify.data.columns import empty_texts
 from classify.data.coverage import note_unknown
@@ -30,6 +29,7 @@ from classify.launch.interrupts import stop_signals
 from classify.modeling.result_folder import fingerprint
 from classify.prediction.columns import PredictionColumns
 from classify.prediction.predict import Predictor
+from classify.progress import progress_bar
 
 STANDARD_OUTPUT = "-"
 _BLOCK = 8192
@@ -146,10 +146,7 @@ def logit_blocks(
     """
     quiet = quiet or not predictor.world.is_main
     begin = reported = time.monotonic()
-    with tqdm(
-        total=len(rows), initial=done, disable=quiet or not sys.stderr.isatty(), leave=False, unit="row",
-        unit_scale=True, dynamic_ncols=True,
-    ) as bar:  # fmt: skip
+    with progress_bar(len(rows), done, "row", enabled=not quiet) as bar:
         for start in range(done, len(rows), _BLOCK):
             block = rows[start : start + _BLOCK]
             first, *others = (table.take(name, block) for name in texts.inputs)

@@ -116,6 +116,7 @@ def finish(
     scores = validation_scores if splits.test is None else task.score(logits, splits.scored.targets, seed)
     unlabelled = {file: context.compute_logits(split) for file, split in splits.unlabelled.items()}
     weights = strategy.stock_weights(keep=output.is_writer)
+    log.write_final(trainer, task, logits, splits.scored.targets)
     log.close_trackers()
     if context.config.training.save_on_each_node:
         context.world.close()  # while there is a group transformers saves on rank 0 alone

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import sys
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from classify.data.files import TEMPORARY
 from classify.decision import Decision
 from classify.distributed.world import World
 from classify.errors import DiskError, InputError, disk_refusal
+from classify.progress import progress_bar
 from classify.training import checkpoint
 from classify.training.output_dir import OutputDirPlan, acquire_folder
 from classify.training.terminal import log, log_decision, show_bar
@@ -56,9 +56,8 @@ class Output:
             log_decision(decision)
 
     def progress_bar(self, step: int, total: int) -> tqdm:
-        """Make a bar of optimizer steps on the main process's terminal; invisible elsewhere."""
-        quiet = not self.world.is_main or not sys.stderr.isatty() or not show_bar()
-        return tqdm(total=total, initial=step, disable=quiet, leave=False, unit="step", dynamic_ncols=True)
+        """Make a bar of optimizer steps on the main process; invisible elsewhere."""
+        return progress_bar(total, step, "step", enabled=self.world.is_main and show_bar())
 
     @contextlib.contextmanager
     def writing(self, what: str) -> Iterator[None]:

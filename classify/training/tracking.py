@@ -13,6 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from classify.errors import InputError
 
 # Names of --report-to, as Accelerate and transformers have them; each needs the package of that name.
@@ -66,13 +69,8 @@ class Tracker:
         With `other_axis` steps are counted anew; trackers with a single axis, such as wandb, do not get them.
         """
         if self._boards is not None:
-            if part not in self._boards:
-                from torch.utils.tensorboard import SummaryWriter
-
-                board = SummaryWriter(str(self._folder / "tensorboard" / part), purge_step=self._purge_step)
-                self._boards[part] = board
             for name, value in values.items():
-                self._boards[part].add_scalar(name, value, step)
+                self._board(part).add_scalar(name, value, step)
         for tracker in [] if other_axis else list(self._others):
             try:
                 tracker.log({f"{part}/{name}": value for name, value in values.items()}, step=step)
@@ -80,6 +78,32 @@ class Tracker:
                 self._others.remove(tracker)
                 line = f"note: {tracker.name} failed and is no longer written to ({_words(error)})"
                 print(line, file=sys.stderr, flush=True)
+
+    def log_text(self, name: str, text: str) -> None:
+        """Write Markdown to TensorBoard."""
+        if self._boards is not None:
+            self._board("run").add_text(name, text)
+
+    def log_image(self, name: str, pixels: npt.NDArray[np.uint8], step: int) -> None:
+        """Write an image (height, width, 3) to TensorBoard."""
+        if self._boards is not None:
+            self._board("eval").add_image(name, pixels, step, dataformats="HWC")
+
+    def log_precision_recall(
+        self, name: str, targets: npt.NDArray[np.bool_], probabilities: npt.NDArray[np.float64], step: int
+    ) -> None:
+        """Write the precision-recall curve of a label, from whether each row (rows,) has it, to TensorBoard."""
+        if self._boards is not None:
+            self._board("eval").add_pr_curve(name, targets, probabilities, step)
+
+    def _board(self, part: str) -> Any:
+        assert self._boards is not None
+        if part not in self._boards:
+            from torch.utils.tensorboard import SummaryWriter
+
+            board = SummaryWriter(str(self._folder / "tensorboard" / part), purge_step=self._purge_step)
+            self._boards[part] = board
+        return self._boards[part]
 
     def close(self) -> None:
         """Flush and close; safe to call twice."""

@@ -9,16 +9,22 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, Self
 
+import numpy as np
+import numpy.typing as npt
 from tqdm import tqdm
 
 from classify.data.files import atomic_write
 from classify.evaluation.metrics import Scores
+from classify.tasks.base import Task
 from classify.training.contrastive import ContrastiveStep
 from classify.training.output import Output
 from classify.training.setup import TrainingContext
 from classify.training.terminal import log_event
 from classify.training.tracking import Tracker
 from classify.training.trainer import Callback, StepEnd, Trainer
+
+# Labels whose precision-recall curves TensorBoard gets.
+_PICTURED = 30
 
 
 class Log(Callback):
@@ -38,6 +44,8 @@ class Log(Callback):
                 if not output.world.is_main:  # files lie on each machine, a server hears of one run
                     trackers = tuple(name for name in trackers if name == "tensorboard")
                 self._tracker = Tracker(trackers, output.folder, context.config.flat(), after_step)
+                lines = (f"- {decision.line()}" for decision in context.decisions)
+                self._tracker.log_text("decisions", "\n".join(lines))
 
     def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
         """Write the step's loss where it is due."""
@@ -69,6 +77,21 @@ class Log(Callback):
         with self.output.writing("the training log"):
             self._write({"step": trainer.progress.step, "epoch": trainer.epoch, "eval": score.values})
             self._tracker.log("eval", trainer.progress.step, score.values)
+
+    def write_final(self, trainer: Trainer, task: Task, logits: npt.NDArray[np.float32], targets: Any) -> None:
+        """Write the final scored rows as pictures: precision and recall of each label, the confusion matrix."""
+        if self._file is None or not task.has_labels:
+            return
+        step, probabilities = trainer.progress.step, task.probabilities(logits)
+        with self.output.writing("tensorboard"):
+            for number, name in enumerate(task.labels[:_PICTURED]):
+                has_label = task.has_label(targets, number)
+                self._tracker.log_precision_recall(f"final/{name}", has_label, probabilities[:, number], step)
+            if task.has_confidence:
+                counts = np.zeros((len(task.labels), len(task.labels)))
+                np.add.at(counts, (targets, task.decide(probabilities)), 1)
+                shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+                self._tracker.log_image("final/confusion", _draw_matrix(shares), step)
 
     def close_trackers(self) -> None:
         """Flush the trackers, so that their files are whole when the run says so. A collective."""
@@ -127,6 +150,13 @@ def log_micro_batches(output: Output, step: int, count: int) -> None:
         f"note: step {step}: out of memory; continuing with {count} micro-batches per step (same gradient, different "
         "dropout masks)"
     )
+
+
+def _draw_matrix(shares: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
+    """Draw shares (labels, labels) from 0 to 1 as an image, dark for 1: rows are labels, columns predictions."""
+    scale = max(2, 480 // len(shares))
+    gray = np.kron(255 * (1 - shares), np.ones((scale, scale))).astype(np.uint8)
+    return np.repeat(gray[..., None], 3, axis=2)
 
 
 def _reopen(path: Path, after_step: int) -> IO[str]:

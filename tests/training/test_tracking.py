@@ -84,7 +84,7 @@ def test_both_losses_stand_in_one_chart(table: Path, model_folder: Path, tmp_pat
     """TensorBoard puts scalars of one name from several runs into one chart."""
     run_ranks(2, *words(table, model_folder, "--report-to", "tensorboard"), folder=tmp_path)
     board = tmp_path / "out" / "tensorboard"
-    assert sorted(path.name for path in board.iterdir()) == ["eval", "train"]
+    assert sorted(path.name for path in board.iterdir()) == ["eval", "run", "train"]
     assert all(len(list(part.iterdir())) == 1 for part in board.iterdir()), "one process writes"
     train, evaluation = scalars(board / "train"), scalars(board / "eval")
     assert set(train) == {"loss", "learning_rate", "grad_norm", "rows_per_second"}
@@ -95,6 +95,25 @@ def test_both_losses_stand_in_one_chart(table: Path, model_folder: Path, tmp_pat
     ):
         assert [step for step, _ in got] == [step for step, _ in wanted]
         assert [value for _, value in got] == pytest.approx([value for _, value in wanted])
+
+
+def test_the_end_is_pictured(table: Path, model_folder: Path, tmp_path: Path) -> None:
+    """The decisions as text, the confusion matrix as an image, a precision-recall curve of each class."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    done = run(tmp_path, *words(table, model_folder, "--report-to", "tensorboard"))
+    assert done.returncode == 0, done.stderr
+    events = {}
+    for part in ("eval", "run"):
+        events[part] = EventAccumulator(str(tmp_path / "out" / "tensorboard" / part), size_guidance={"tensors": 0})
+        events[part].Reload()
+    assert events["eval"].Tags()["images"] == ["final/confusion"]
+    (image,) = events["eval"].Images("final/confusion")
+    assert (image.width, image.height) == (480, 480)
+    curves = [tag for tag in events["eval"].Tags()["tensors"] if tag.startswith("final/")]
+    assert sorted(curves) == ["final/app", "final/card", "final/money"]
+    (text,) = events["run"].Tensors("decisions/text_summary")
+    assert b"- task: one of 3 classes" in text.tensor_proto.string_val[0]
 
 
 def test_a_resumed_run_draws_over_what_it_had_written_beyond_its_checkpoint(tmp_path: Path) -> None:

@@ -1,0 +1,23 @@
+"""Progress bars for terminals and notebooks."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+from tqdm import TqdmWarning, tqdm
+
+
+def progress_bar(total: int, done: int, unit: str, *, enabled: bool) -> tqdm:
+    """Make a bar on the standard error stream; invisible unless `enabled`, and in a terminal or a notebook."""
+    notebook = "ipykernel" in sys.modules
+    shown = enabled and (notebook or sys.stderr.isatty())
+    kind = tqdm
+    if shown and notebook:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TqdmWarning)  # without ipywidgets it is a bar of characters
+            from tqdm.auto import tqdm as kind
+    scale = total >= 10_000  # 12.3k
+    return kind(
+        total=total, initial=done, disable=not shown, leave=False, unit=unit, unit_scale=scale, dynamic_ncols=True
+    )
