@@ -11,8 +11,12 @@ from classify.errors import InputError
 
 
 def add(parser: Parser, flag: str, **arguments: Any) -> None:
-    """Add a flag, spelled with - and with _."""
-    parser.add_argument(*spellings(flag), **arguments)
+    """Add a flag, spelled with - and, not shown in the help, with _."""
+    shown, *others = spellings(flag)
+    action = parser.add_argument(shown, **arguments)
+    if others:
+        hidden = {**arguments, "help": argparse.SUPPRESS, "default": argparse.SUPPRESS, "dest": action.dest}
+        parser.add_argument(*others, **hidden)
 
 
 def add_model(parser: Parser) -> None:
@@ -22,8 +26,9 @@ def add_model(parser: Parser) -> None:
         parser,
         "--precision",
         choices=["auto", "fp32", "tf32", "bf16", "fp16"],
+        metavar="NAME",
         default="auto",
-        help="precision of the predictions; auto: fp32 (default: %(default)s)",
+        help="fp32, tf32, bf16 or fp16 (default: fp32)",
     )
     parser.add_argument("--cpu", "--use-cpu", "--no-cuda", action="store_true", help="use the CPU only")
     add_debug(parser)
@@ -37,8 +42,8 @@ def add_debug(parser: Parser) -> None:
 def add_table(parser: Parser) -> None:
     """Add the flags of a table and its text columns."""
     add(parser, "--data", metavar="FILE", help="the table, in any format that training reads; - is standard input")
-    add(parser, "--encoding", metavar="X", help="its encoding (default: auto-detected)")
-    add(parser, "--sheet", metavar="X", help="sheet of an Excel workbook (default: the first)")
+    add(parser, "--encoding", metavar="NAME", help="its encoding (default: auto-detected)")
+    add(parser, "--sheet", metavar="NAME", help="sheet of an Excel workbook (default: the first)")
     add(parser, "--no-header", action="store_true", help="no header row; columns are column_1, ...")
     add(parser, "--text-column", metavar="COLUMN", help="text column (default: as in training)")
     add(

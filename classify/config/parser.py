@@ -38,7 +38,7 @@ GROUPS = {
 COMMON = (
     "data", "eval_data", "test_data", "text_column", "label_column", "max_length", "max_train_samples", "model",
     "preset", "num_train_epochs", "batch_size", "learning_rate", "max_minutes", "seed", "precision", "use_cpu",
-    "nproc", "strategy", "output_dir", "overwrite_output_dir", "resume_from_checkpoint",
+    "nproc", "strategy", "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "verbose",
 )  # fmt: skip
 # difflib similarity above which a flag is suggested.
 _ALIKE = 0.74
