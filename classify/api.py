@@ -126,24 +126,34 @@ def train(
 
     Raises InputError (arguments, data), CheckpointError (nothing to resume from can be trusted) and Interrupted.
     """
-    from classify.training.run import train as train_config
-
-    place = {"rank": rank, "world_size": world_size, "init_method": init_method}
+    place: dict[str, Any] = {"rank": rank, "world_size": world_size, "init_method": init_method}
     if isinstance(data, RunConfig):
         if labels is not None or options:
             raise TypeError("train(RunConfig) takes no labels and no options; change the RunConfig.")
-        return train_config(data, **place)  # type: ignore[arg-type]
+        from classify.training.run import train as train_config
+
+        return train_config(data, **place)
+    return _train(data, labels, place, options, pages=True)
+
+
+def _train(data: Any, labels: Any, place: dict[str, Any], options: dict[str, Any], *, pages: bool) -> Run:
+    """Train on a table of any kind; `pages` writes the report and the model card."""
+    from classify.training.run import train as train_config
+
     with tempfile.TemporaryDirectory(prefix="classify-") as temporary:
+        if isinstance(data, str | os.PathLike) and isinstance(labels, str | os.PathLike):
+            options, labels = {**options, "labels": labels}, None  # files with a text, and a label, per line
         tables = {"data": _as_path(data, labels, Path(temporary))}
         for name in ("eval_data", "test_data"):
             if options.get(name) is not None:
-                tables[name] = _as_path(options.pop(name), None, Path(temporary))
-        config = parse_training(_words({**tables, **options}), "classify.train")
-        folder = train_config(config, **place)  # type: ignore[arg-type]
+                tables[name] = _as_path(options[name], None, Path(temporary))
+        config = parse_training(_words({**options, **tables}), "classify.train")
+        folder = train_config(config, **place)
     from classify.launch import launcher
-    from classify.report.after_run import write_pages
 
-    if launcher.is_main_process():
+    if pages and launcher.is_main_process():
+        from classify.report.after_run import write_pages
+
         write_pages(folder, use_cpu=config.training.use_cpu)
     return Run(folder, use_cpu=config.training.use_cpu)
 
@@ -157,12 +167,10 @@ def _words(options: dict[str, Any]) -> list[str]:
     """Return options as the words of a command line."""
     words: list[str] = []
     for name, value in options.items():
-        if value is None:
-            continue
-        cell = ",".join(map(str, value)) if isinstance(value, list | tuple) else os.fspath(value) if isinstance(
-            value, os.PathLike
-        ) else str(value)  # fmt: skip
-        words += [f"--{name.replace('_', '-')}", cell]
+        if isinstance(value, list | tuple):
+            value = ",".join(map(str, value))
+        if value is not None:
+            words.append(f"--{name.replace('_', '-')}={os.fspath(value) if isinstance(value, os.PathLike) else value}")
     return words
 
 
@@ -172,10 +180,6 @@ def _as_path(data: Any, labels: Sequence[Any] | None, temporary: Path) -> str:
         if labels is not None:
             raise TypeError("train: labels are for a list of texts; the table of a path has its own.")
         return os.fspath(data)
-    if hasattr(data, "save_to_disk"):  # datasets.Dataset, whose classes have names
-        folder = temporary / f"dataset-{id(data)}"
-        data.save_to_disk(str(folder))
-        return str(folder)
     import hashlib
 
     import pyarrow as pa
@@ -215,6 +219,8 @@ def _as_arrow(data: Any, labels: Sequence[Any] | None) -> Any:
         if pairs:
             raise TypeError(f"train: texts must be strings. Got {type(pairs[0]).__name__} instead.")
         return pa.table({"text": pa.array(texts, pa.string()), "label": pa.array(cells)})
+    if hasattr(data, "with_format") and hasattr(data, "features"):
+        return _from_dataset(data)
     if hasattr(data, "__arrow_c_stream__"):
         return pa.table(data)
     if hasattr(data, "iloc"):  # pandas before 2.2
@@ -223,3 +229,16 @@ def _as_arrow(data: Any, labels: Sequence[Any] | None) -> Any:
         "train: data must be a path, a DataFrame, a datasets.Dataset, or a list of texts beside a list of labels. Got "
         f"{type(data).__name__} instead."
     )
+
+
+def _from_dataset(data: Any) -> Any:
+    """Return a `datasets.Dataset` as an Arrow table, with the names of its classes for their numbers."""
+    import pyarrow as pa
+
+    table = data.with_format("arrow")[:]
+    for place, (column, feature) in enumerate(data.features.items()):
+        names = getattr(feature, "names", None)
+        if names is not None:  # -1 stands for no label
+            cells = [names[code] if code is not None and code >= 0 else None for code in table[column].to_pylist()]
+            table = table.set_column(place, column, pa.array(cells, pa.string()))
+    return table.replace_schema_metadata(None)

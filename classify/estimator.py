@@ -14,7 +14,7 @@ import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from classify.api import Run, train
+from classify.api import Run, _train
 
 _SPLIT_COLUMN = "split"
 
@@ -23,7 +23,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
     """Fine-tune a BERT classifier on texts; for pipelines, `cross_val_score` and `GridSearchCV`.
 
     Parameters are the flags of the same name; None is the recipe's choice. `options` holds any others. `output_dir` is
-    the folder of the run (default: a temporary one, removed with the estimator). A tenth of the rows calibrates the
+    the folder of the run (default: a temporary one, removed with the
+    estimator unless it was copied or pickled); a further fit replaces it. A tenth of the rows calibrates the
     probabilities; of fewer than 300 rows cross-validation does, and all of them are trained on.
     """
 
@@ -80,7 +81,10 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
         fixed = {"text_column": "text", "label_column": "label", "task": "single", "normalize_labels": "none"}
         if _SPLIT_COLUMN in columns:
             fixed[_SPLIT_COLUMN + "_column"] = _SPLIT_COLUMN
-        self.run_: Run = train(pa.table(columns), **{**fixed, **values, **(self.options or {})})
+        if (folder / "run.json").exists():  # of an earlier fit
+            fixed["overwrite_output_dir"] = "true"
+        options = {**fixed, **values, **(self.options or {})}
+        self.run_: Run = _train(pa.table(columns), None, {}, options, pages=self.output_dir is not None)
         return self
 
     def predict(self, X: Sequence[str]) -> npt.NDArray[Any]:
@@ -115,9 +119,11 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
         return tags
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the parameters and the folder; a model in memory is loaded again."""
+        """Return the parameters and the folder, which is not removed any more: a copy may outlive this estimator."""
         if hasattr(self, "run_"):
             self.run_.close()
+        if hasattr(self, "_finalizer"):
+            self._finalizer.detach()
         return {name: value for name, value in super().__getstate__().items() if name != "_finalizer"}
 
 

@@ -33,15 +33,20 @@ def run(arguments: Sequence[str], program: str) -> int:
     from classify.data.formats.registry import read_table
     from classify.data.table_writers import find_writer
     from classify.evaluation.suspects_file import apply_suspects
+    from classify.prediction.inputs import check_out
 
     suspects = Path(options.apply)
     path, sha256, label_column, stored = _describe_run(suspects.absolute().parent)
     data = options.data or path
-    writer_of = find_writer(options.out, "--out")
-    if Path(options.out).exists() and Path(data).exists() and Path(options.out).samefile(data):
-        raise InputError(f"--out {options.out}: this is the table itself; give another file name.")
-    reading = ReadOptions(stored.get("encoding"), stored.get("sheet"), no_header=bool(stored.get("no_header")))
+    reading = ReadOptions(
+        stored.get("encoding"),
+        stored.get("sheet"),
+        stored.get("on_bad_rows") == "skip",
+        labels=stored.get("labels"),
+        no_header=bool(stored.get("no_header")),
+    )
     table = read_table(data, options=reading)
+    check_out(options.out, [data, options.apply], len(table))
     if options.data is None and table.sha256 != sha256:
         raise InputError(f"{data}: the table has changed since the run; train again, or name the table with --data.")
     if label_column not in table.columns:
@@ -50,7 +55,10 @@ def run(arguments: Sequence[str], program: str) -> int:
     columns = [labels if name == label_column else table.column(name) for name in table.columns]
     from classify.data.files import atomic_path
 
-    with atomic_path(Path(options.out)) as temporary, writer_of(table.columns).open(temporary) as writer:
+    with (
+        atomic_path(Path(options.out)) as temporary,
+        find_writer(options.out, "--out")(table.columns).open(temporary) as writer,
+    ):
         writer.write([list(cells) for cells in zip(*columns, strict=True)])
     print(
         escape_controls(

@@ -26,14 +26,9 @@ def run(arguments: Sequence[str], program: str) -> int:
     shell = make_parser(program).parse(arguments).shell
     if shell not in _SCRIPTS:
         raise InputError(f"{program}: expected bash, zsh or fish. Got {shell or 'nothing'} instead.")
-    flags = {name: _shown_flags(load_command(name).make_parser(f"classify {name}")) for name in COMMANDS}
+    flags = {name: sorted({*known_flags(load_command(name).make_parser(name))}) for name in COMMANDS}
     print(_SCRIPTS[shell](flags))
     return 0
-
-
-def _shown_flags(parser: Parser) -> list[str]:
-    """Return the flags in the spelling with -."""
-    return sorted({flag for flag in known_flags(parser) if "_" not in flag})
 
 
 def _bash(flags: dict[str, list[str]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from classify.commands import flags
 from classify.commands.failure import print_error_early
 from classify.config.parser import Parser
+from classify.data.files import why_not_writable
 from classify.errors import InputError, escape_controls
 from classify.launch import launcher
 
@@ -37,6 +39,7 @@ def run(arguments: Sequence[str], program: str) -> int:
     """Run the command."""
     options = make_parser(program).parse(arguments, ["model", "data"])
     from classify.data.source import Source
+    from classify.evaluation.predictions_file import check_columns_free
     from classify.prediction.labelled import read_labelled
 
     def start_world() -> World:
@@ -45,6 +48,7 @@ def run(arguments: Sequence[str], program: str) -> int:
         return start_world(options.cpu)
 
     with launcher.forward_errors(start_world, print_error_early):
+        flags.check_standard_input(options.data)
         labelled = read_labelled(
             options.model,
             options.data,
@@ -55,10 +59,9 @@ def run(arguments: Sequence[str], program: str) -> int:
         )
         name = f"{Path(os.path.abspath(options.model)).name}-{Source(options.data, '--data').stem}"
         folder = Path(options.output_dir or Path("evaluations") / name)
-        if folder.is_dir() and any(folder.iterdir()) and not options.overwrite_output_dir:
-            raise InputError(
-                f"{folder}: the folder exists and is not empty; give another --output-dir, or --overwrite-output-dir."
-            )
+        check_columns_free(labelled.table, labelled.task.prediction_columns())
+        if launcher.checks_folders():
+            _check_folder(folder, overwrite=options.overwrite_output_dir)
     from classify.evaluation import metrics
     from classify.prediction.evaluate import count_trained, evaluate
     from classify.prediction.predict import load_classifier
@@ -78,3 +81,27 @@ def run(arguments: Sequence[str], program: str) -> int:
         print(escape_controls(f"result: {folder}"))
         write_pages(folder)
     return 0
+
+
+def _check_folder(folder: Path, *, overwrite: bool) -> None:
+    """Raise InputError unless an evaluation can be written to the folder; only another evaluation is overwritten."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--output-dir {folder}: expected a folder. Got a file instead.")
+    above = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
+    reason = why_not_writable(above)
+    if reason is not None:
+        raise InputError(f"--output-dir {folder}: {above} is not writable ({reason}); give another folder.")
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    if not overwrite:
+        raise InputError(
+            f"--output-dir {folder}: the folder exists and is not empty; give another, or --overwrite-output-dir."
+        )
+    try:
+        is_evaluation = "model" in json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        is_evaluation = False
+    if not is_evaluation or (folder / "classify.json").exists():
+        raise InputError(
+            f"--overwrite-output-dir: {folder} is not the folder of an earlier evaluation; give another --output-dir."
+        )

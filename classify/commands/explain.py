@@ -45,15 +45,24 @@ def run(arguments: Sequence[str], program: str) -> int:
     if options.json:
         content = {
             "label": label,
-            "probabilities": dict(zip(task.labels, probabilities.tolist(), strict=True)),
+            "probabilities" if task.has_labels else "scores": dict(
+                zip(task.labels, probabilities.tolist(), strict=True)
+            ),
             "words": [{"word": one.word, "score": one.score} for one in words],
         }
         print(json.dumps(content, indent=2, ensure_ascii=False))
         return 0
-    ranked = sorted(zip(probabilities.tolist(), task.labels, strict=True), reverse=True)[:_SHOWN]
+    if not task.has_labels:
+        print(f"{probabilities[0]:.3f}")
+    ranked = (
+        []
+        if not task.has_labels
+        else sorted(zip(probabilities.tolist(), task.labels, strict=True), reverse=True)[:_SHOWN]
+    )
     for probability, name in ranked:
         print(escape_controls(f"{probability:.3f}  {name}"))
-    print(escape_controls(f"\nwords that raise (+) or lower (-) the logit of {label!r}:"))
+    what = f"logit of {label!r}" if task.has_labels else "score"
+    print(escape_controls(f"\nwords that raise (+) or lower (-) the {what}:"))
     for one in sorted(words, key=lambda one: -abs(one.score))[:_SHOWN]:
         print(escape_controls(f"{one.score:+7.3f}  {one.word}"))
     return 0

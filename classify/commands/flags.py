@@ -7,7 +7,9 @@ from typing import Any
 
 from classify.config.parser import Parser, spellings
 from classify.data.formats.base import ReadOptions
+from classify.data.source import STANDARD_INPUT
 from classify.errors import InputError
+from classify.launch import launcher
 
 
 def add(parser: Parser, flag: str, **arguments: Any) -> None:
@@ -75,3 +77,9 @@ def whole_number(text: str, flag: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise InputError(f"{flag} must be a whole number above 0. Got {text!r} instead.")
     return int(text)
+
+
+def check_standard_input(data: str) -> None:
+    """Raise InputError where several processes would read standard input."""
+    if data == STANDARD_INPUT and launcher.is_launched():
+        raise InputError("--data -: standard input reaches one of several processes only; give a file.")

@@ -98,6 +98,7 @@ def _predict_table(options: argparse.Namespace) -> int:
         return start_world(options.cpu)
 
     with launcher.forward_errors(start_world, print_error_early):
+        flags.check_standard_input(options.data)
         columns, note = _columns(options)
         table, texts = check_prediction(
             options.model,

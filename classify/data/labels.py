@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -34,12 +35,44 @@ _SHOWN, _LISTED = 5, 10
 class ClassNames:
     """Class names: `names` maps labels of the table to their class where its name differs.
 
-    `unlabelled` are labels that, like an empty cell, mean none; `rows` counts the rows of each label.
+    `unlabelled` are labels that, like an empty cell, mean none; `rows` counts the rows of each label. `normalized`:
+    labels that differ in case, spaces or Unicode form alone are one class.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
     unlabelled: frozenset[str] = frozenset()
     rows: Mapping[str, int] = field(default_factory=dict)
+    normalized: bool = True
+
+    @classmethod
+    def trained(cls, settings: Mapping[str, Any]) -> Self:
+        """Return the class names of a trained model, from its classify.json."""
+        stored = settings.get("label_spelling", {})
+        return cls(stored.get("names", {}), frozenset(stored.get("unlabelled", ())), {}, stored.get("normalized", True))
+
+    def as_settings(self) -> dict[str, Any]:
+        """Return the entry of classify.json."""
+        names = {label: name for label, name in self.names.items() if label != name}
+        stored = {"names": names, "unlabelled": sorted(self.unlabelled), "normalized": self.normalized}
+        return {"label_spelling": stored}
+
+    def spelled(self, written: Iterable[str], classes: Sequence[str]) -> Self:
+        """Return the names with further labels `written`, where each differs in spelling alone from one of `classes`.
+
+        The classes themselves keep their names.
+        """
+        own, alike = set(classes), dict[str, set[str]]()
+        for label in (*classes, *self.names):
+            for key in _spelling_keys(label, normalized=self.normalized):
+                alike.setdefault(key, set()).add(label if label in own else self.names[label])
+        names = {label: name for label, name in self.names.items() if label not in own}
+        for label in written:
+            if label not in own and label not in names:
+                keys = _spelling_keys(label, normalized=self.normalized)
+                matches = set().union(*(alike.get(key, set()) for key in keys))
+                if len(matches) == 1:
+                    names[label] = matches.pop()
+        return dataclasses.replace(self, names=names)
 
     def of(self, label: str) -> str | None:
         """Return the class of a label as in the table; None where it means none."""
@@ -81,6 +114,13 @@ class ClassNames:
 
     def _most_rows_first(self, label: str) -> tuple[int, str]:
         return (-self.rows.get(label, 0), label)
+
+
+def _spelling_keys(label: str, *, normalized: bool) -> list[str]:
+    """Return what equal labels have in common: 1 and 1.0 are equal, and with `normalized` Card and card."""
+    plain = normalize_text(label) if normalized else label
+    whole = re.fullmatch(r"([+-]?\d+)(\.0+)?", plain)
+    return [whole[1] if whole else plain]
 
 
 def find_class_names(tables: InputTables, count: Callable[[Table, str], Mapping[str, int]]) -> ClassNames:
@@ -158,7 +198,8 @@ def name_classes(
                 f"--label-names gives {name!r} to {old!r}, which is one class with a label of another name; give both "
                 "one name, or add --normalize-labels none."
             )
-    return ClassNames({label: new.get(name, name) for label, name in class_of.items()}, unlabelled, dict(counts))
+    names = {label: new.get(name, name) for label, name in class_of.items()}
+    return ClassNames(names, unlabelled, dict(counts), normalize)
 
 
 def _renamed(given: str) -> dict[str, str]:

@@ -26,6 +26,7 @@ class TableWriter(ABC):
     """
 
     suffixes: ClassVar[tuple[str, ...]]
+    most_rows: ClassVar[int | None] = None  # with the header
 
     def __init__(self, columns: Sequence[str], numbers: Collection[str] = (), *, for_excel: bool = False):
         self.columns, self.for_excel = list(columns), for_excel
@@ -46,8 +47,21 @@ class TableWriter(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.close() if kind is None else self.discard()
+
+    def discard(self) -> None:
+        """End a file that will not be used."""
         self.close()
+
+    @classmethod
+    def check_rows(cls, rows: int, name: str) -> None:
+        """Raise InputError where the format cannot hold that many."""
+        if cls.most_rows is not None and rows >= cls.most_rows:
+            raise InputError(
+                f"--out {name}: a sheet of Excel holds {cls.most_rows - 1:,} rows. Got {rows:,}; give a name that ends "
+                "in .csv or .parquet."
+            )
 
     def typed(self, row: Sequence[str]) -> list[Any]:
         """Return the cells of a row, those of number columns as numbers; an empty one is None."""
@@ -149,6 +163,7 @@ class ExcelWriter(TableWriter):
     """One sheet; no cell is a formula. Excel's limits hold: a longer cell is cut, control characters are left out."""
 
     suffixes = (".xlsx",)
+    most_rows = _SHEET_ROWS
 
     def open(self, path: Path) -> Self:
         """Begin the workbook."""
@@ -161,15 +176,13 @@ class ExcelWriter(TableWriter):
         return self
 
     def write(self, rows: Sequence[Sequence[str]]) -> None:
-        """Append rows of cells. Raises InputError beyond the rows of a sheet."""
+        """Append rows of cells."""
         from openpyxl.cell import WriteOnlyCell
         from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
 
         for row in rows:
             header = not self._rows
             self._rows += 1
-            if self._rows > _SHEET_ROWS:
-                raise InputError(f"--out: a sheet of Excel holds {_SHEET_ROWS:,} rows; give a name that ends in .csv.")
             cells = []
             for value in row if header else self.typed(row):
                 text = isinstance(value, str)
@@ -182,6 +195,9 @@ class ExcelWriter(TableWriter):
     def close(self) -> None:
         """Write the file."""
         self._book.save(self._path)
+
+    def discard(self) -> None:
+        """Write nothing: saving takes as long as all rows."""
 
 
 WRITERS: tuple[type[TableWriter], ...] = (CSVWriter, TSVWriter, JSONLinesWriter, ParquetWriter, ExcelWriter)
@@ -197,6 +213,11 @@ def find_writer(name: str, flag: str) -> type[TableWriter]:
         return CSVWriter
     endings = ", ".join(writer.suffixes[0] for writer in WRITERS)
     raise InputError(f"{flag} {name}: expected a name that ends in {endings}. Got {suffix} instead.")
+
+
+def unescape_formula(text: str) -> str:
+    """Return a cell without the ' that `for_excel` puts before a formula."""
+    return text[1:] if text[:1] == "'" and _is_formula(text[1:]) else text
 
 
 def _is_formula(text: str) -> bool:

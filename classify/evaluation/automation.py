@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+# Rows on which a precision rests; of fewer it is chance.
+FEWEST = 10
+
 
 @dataclass(frozen=True)
 class Threshold:
@@ -19,16 +22,18 @@ class Threshold:
     rows: int
 
 
-def find_threshold(confidence: npt.NDArray[Any], right: npt.NDArray[Any], precision: float) -> Threshold | None:
+def find_threshold(
+    confidence: npt.NDArray[Any], right: npt.NDArray[Any], precision: float, fewest: int = FEWEST
+) -> Threshold | None:
     """Return the lowest confidence (of (rows,)) at which the share of `right` predictions is at least `precision`.
 
-    None where no confidence suffices.
+    None where no confidence suffices that at least `fewest` rows have.
     """
     order = np.argsort(-confidence, kind="stable")
     reached = np.cumsum(right[order]) / np.arange(1, len(order) + 1)
     # A row of equal confidence is accepted, too.
     last_of_equals = np.append(np.diff(confidence[order]) < 0, True)
-    enough = np.flatnonzero((reached >= precision) & last_of_equals)
+    enough = np.flatnonzero((reached >= precision) & last_of_equals & (np.arange(len(order)) >= fewest - 1))
     if not len(enough):
         return None
     last = int(enough[-1])

@@ -21,7 +21,8 @@ def find_suspects(probabilities: npt.NDArray[np.float64], targets: npt.NDArray[n
 
     `probabilities` (rows, classes) are of models that were not trained on the row, `targets` (rows,) the given classes.
     A row is counted for the most probable of the classes whose probability is at least the mean over the rows with that
-    label (Northcutt et al., 2021, "Confident Learning", sections 3.1 and 3.2).
+    label (Northcutt et al., 2021, "Confident Learning", sections 3.1 and 3.2). Rows whose label is the most probable
+    class are no suspects.
     """
     own = probabilities[np.arange(len(targets)), targets]
     counts = np.bincount(targets, minlength=probabilities.shape[1])
@@ -29,7 +30,8 @@ def find_suspects(probabilities: npt.NDArray[np.float64], targets: npt.NDArray[n
     thresholds[counts == 0] = np.inf
     confident = np.where(probabilities >= thresholds, probabilities, -1.0)
     suggested = confident.argmax(axis=1)
-    rows = np.flatnonzero((confident.max(axis=1) >= 0) & (suggested != targets))
+    agrees = probabilities.argmax(axis=1) == targets  # of rare classes the mean can be low
+    rows = np.flatnonzero((confident.max(axis=1) >= 0) & (suggested != targets) & ~agrees)
     margin = own[rows] - probabilities[rows, suggested[rows]]
     rows = rows[np.argsort(margin, kind="stable")]
     return Suspects(rows, suggested[rows])

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from classify.data.files import atomic_path
 from classify.data.formats.registry import read_table
 from classify.data.table import Table
-from classify.data.table_writers import CSVWriter
+from classify.data.table_writers import CSVWriter, unescape_formula
 from classify.errors import InputError
 from classify.evaluation.label_noise import Suspects
 
@@ -28,6 +28,8 @@ def write_suspects(
     columns: tuple[str, str],
     targets: npt.NDArray[np.int64],
     probabilities: npt.NDArray[np.float64],
+    *,
+    for_excel: bool = False,
 ) -> None:
     """Write the suspects among `rows` (n,) of a table, by the number of the row in it, from 1.
 
@@ -39,7 +41,7 @@ def write_suspects(
     for target, cell in zip(targets.tolist(), cells, strict=True):
         ways.setdefault(target, Counter())[cell] += 1
     texts = dict(zip((order := np.sort(suspects.rows)).tolist(), table.take(columns[0], rows[order]), strict=True))
-    with atomic_path(path) as temporary, CSVWriter(_COLUMNS).open(temporary) as writer:
+    with atomic_path(path) as temporary, CSVWriter(_COLUMNS, for_excel=for_excel).open(temporary) as writer:
         for row, suggested in zip(suspects.rows.tolist(), suspects.suggested.tolist(), strict=True):
             label = ways[suggested].most_common(1)[0][0]
             numbers = (probabilities[row, targets[row]], probabilities[row, suggested])
@@ -56,7 +58,8 @@ def apply_suspects(path: Path, table: Table, label_column: str) -> tuple[list[st
     if missing:
         raise InputError(f"{path}: no column {missing[0]!r}; expected {FILE} of a run with --folds.")
     labels, changed = table.column(label_column), 0
-    for number, (row, before, after) in enumerate(zip(*map(suspects.column, _COLUMNS[:3]), strict=True)):
+    for number, cells in enumerate(zip(*map(suspects.column, _COLUMNS[:3]), strict=True)):
+        row, before, after = map(unescape_formula, cells)
         place = int(row) - 1 if row.isdecimal() else -1
         if not 0 <= place < len(labels):
             raise InputError(

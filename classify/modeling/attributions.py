@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +15,13 @@ import torch
 from torch import nn
 
 from classify.data.tokenize import Tokens
+from classify.errors import InputError
 from classify.modeling.classifier import Classifier
 
 # Points between the baseline and the text; fewer where many texts are explained.
 STEPS, FEW_STEPS = 32, 16
+# Tokens whose activations are in memory at once.
+_TOKENS = 2048
 # Scripts without spaces between words; their tokens are shown one by one.
 _WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff]")
 
@@ -44,30 +48,48 @@ def integrated_gradients(
     The sum is the difference to the logit of padding tokens in their place. Sundararajan et al., 2017, "Axiomatic
     Attribution for Deep Networks", equation 3, by the midpoint rule with `steps` points.
     """
-    batch = classifier.batch(tokens, np.full(steps, row)).to(device)
     count = int(tokens.truncated().lengths_of(np.array([row]))[0])
     prefix, suffix = len(tokens.template.prefix), len(tokens.template.suffix)
     fixed = torch.zeros(count, 1, device=device)
     fixed[:prefix] = 1.0
     fixed[count - suffix :] = 1.0
-    alphas = (torch.arange(steps, device=device) + 0.5) / steps
     table: Any = classifier.model.get_input_embeddings()
     baseline = table.weight[pad_token_id].detach().float()
+    every = (torch.arange(steps, device=device) + 0.5) / steps
+    total = torch.zeros(count, device=device)
+    for alphas in every.split(max(1, _TOKENS // count)):
+        total += _gradients(classifier, tokens, row, output, device, alphas, fixed, baseline)
+    return (total / steps).cpu()
+
+
+def _gradients(
+    classifier: Classifier,
+    tokens: Tokens,
+    row: int,
+    output: int,
+    device: torch.device,
+    alphas: torch.Tensor,
+    fixed: torch.Tensor,
+    baseline: torch.Tensor,
+) -> torch.Tensor:
+    """Return (tokens,) the sum over points on the path of gradient times the path's direction.
+
+    `alphas` (points,) are the shares of the text; tokens that are `fixed` (tokens, 1) do not move.
+    """
     points: list[torch.Tensor] = []
-    difference: list[torch.Tensor] = []
+    directions: list[torch.Tensor] = []
 
-    def interpolate(_: nn.Module, __: Any, embedded: torch.Tensor) -> torch.Tensor:
-        texts = _rows(embedded, steps, count).detach()  # (steps, tokens, width)
-        path = (1 - fixed) * (texts - baseline)
-        difference.append(path[0])
-        point = (texts - (1 - alphas[:, None, None]) * path).requires_grad_()
-        points.append(point)
-        return _like(embedded, point, count)
+    def interpolate(embedded: torch.Tensor) -> torch.Tensor:
+        texts = _rows(embedded, len(alphas), len(fixed)).detach()  # (points, tokens, width)
+        directions.append((1 - fixed) * (texts[0] - baseline))
+        points.append((texts - (1 - alphas[:, None, None]) * directions[0]).requires_grad_())
+        return _like(embedded, points[0], len(fixed))
 
+    batch = classifier.batch(tokens, np.full(len(alphas), row)).to(device)
     with _hook(classifier.model.get_input_embeddings(), interpolate), torch.enable_grad():
-        logits = classifier(batch)[:steps, output].float().sum()
+        logits = classifier(batch)[: len(alphas), output].float().sum()
         (gradient,) = torch.autograd.grad(logits, points[0])
-    return (gradient.mean(0) * difference[0]).sum(-1).cpu()
+    return (gradient * directions[0]).sum(-1).sum(0)
 
 
 def explain(
@@ -79,7 +101,14 @@ def explain(
     device: torch.device,
     steps: int = STEPS,
 ) -> list[WordAttribution]:
-    """Return the attribution of each word to a logit, in order; `text` is the only row of `tokens`."""
+    """Return the attribution of each word to a logit, in order; `text` is the only row of `tokens`.
+
+    Raises InputError where the tokenizer does not tell which characters a token is.
+    """
+    if not tokenizer.is_fast:
+        raise InputError(
+            f"the words behind a prediction need a fast tokenizer. Got {type(tokenizer).__name__} instead."
+        )
     tokens = tokens.truncated()
     scores = integrated_gradients(classifier, tokens, 0, output, int(tokenizer.pad_token_id or 0), device, steps)
     prefix = len(tokens.template.prefix)
@@ -125,7 +154,13 @@ def _like(embedded: torch.Tensor, rows: torch.Tensor, count: int) -> torch.Tenso
 
 
 @contextlib.contextmanager
-def _hook(module: nn.Module, hook: Any) -> Iterator[None]:
+def _hook(module: nn.Module, change: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
+    """Change the output of a module in this thread; others may compute with the same model."""
+    owner = threading.get_ident()
+
+    def hook(_: nn.Module, __: Any, output: torch.Tensor) -> torch.Tensor | None:
+        return change(output) if threading.get_ident() == owner else None
+
     handle = module.register_forward_hook(hook)
     try:
         yield

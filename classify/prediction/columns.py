@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.errors import InputError
-from classify.evaluation.predictions_file import EXACT
+from classify.evaluation.predictions_file import EXACT, FOR_EXCEL
 from classify.tasks.base import Task
 
 ACCEPTED = "accepted"
@@ -38,6 +38,11 @@ class PredictionColumns:
             raise InputError(f"--top-k must be at most {len(self.task.labels)}, the labels. Got {self.top_k} instead.")
         if self.min_confidence is not None and not self.task.has_confidence:
             raise InputError("--min-confidence: predictions of this model have no single confidence; leave it out.")
+
+    @property
+    def for_excel(self) -> bool:
+        """Return whether numbers are for readers of a spreadsheet."""
+        return self.digits == FOR_EXCEL
 
     @property
     def names(self) -> list[str]:

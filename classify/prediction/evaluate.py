@@ -24,7 +24,7 @@ from classify.versions import versions
 _SEED = 42
 
 
-def evaluate(predictor: Predictor, labelled: LabelledTable, folder: Path, *, quiet: bool = False) -> Scores:
+def evaluate(predictor: Predictor, labelled: LabelledTable, folder: Path) -> Scores:
     """Score the rows that have a label and write metrics.json, predictions.csv, evaluation.parquet and run.json.
 
     Their form is that of a training run; metrics.json has `model`, the folder of that run. A collective; the main
@@ -32,7 +32,7 @@ def evaluate(predictor: Predictor, labelled: LabelledTable, folder: Path, *, qui
     """
     table, task, targets = labelled.table, labelled.task, labelled.targets
     predictor.world.check_same({"data": " ".join(map(table.digest, labelled.texts.inputs))})
-    blocks = [logits for _, logits in logit_blocks(predictor, table, labelled.texts, labelled.rows, quiet=quiet)]
+    blocks = [logits for _, logits in logit_blocks(predictor, table, labelled.texts, labelled.rows)]
     logits: npt.NDArray[np.float32] = np.concatenate(blocks) / np.float32(predictor.settings["temperature"])
     scores = task.score(logits, targets, _SEED)
     if predictor.world.is_main:
@@ -63,6 +63,7 @@ def _write(
     metrics: dict[str, Any] = {
         "task": task.name,
         "model": os.path.abspath(predictor.folder),
+        "texts": labelled.texts.as_settings(),
         "eval": None,
         "test": scores.as_json(),
         "probabilities": task.probability_scores(logits, targets, _SEED),

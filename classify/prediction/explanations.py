@@ -14,8 +14,9 @@ from classify.evaluation.scored_rows import ScoredRows, confident_errors
 from classify.launch import launcher
 from classify.modeling.attributions import FEW_STEPS
 from classify.modeling.precision import multiplies_bf16
-from classify.modeling.result_folder import trained_texts
+from classify.modeling.result_folder import labels_of, read_settings, trained_texts
 from classify.prediction.predict import load_classifier
+from classify.tasks.registry import trained_task
 
 FILE = "explanations.json"
 # Texts that are explained, and the words of each that are kept.
@@ -28,16 +29,17 @@ def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
     Only in a process without a launcher: the others have ended.
     """
     (folder / FILE).unlink(missing_ok=True)  # of an earlier run in this folder
-    if launcher.is_launched():
+    settings = read_settings(str(folder))
+    texts, task = trained_texts(settings), trained_task(settings, labels_of(str(folder)))
+    if launcher.is_launched() or not task.has_confidence or texts.pair is not None:
         return
     # Words are ranked alike in half precision, in half the time.
     precision = "bf16" if multiplies_bf16() else "auto"
     with load_classifier(str(folder), use_cpu=use_cpu, precision=precision) as predictor:
-        texts = trained_texts(predictor.settings)
-        if not predictor.task.has_confidence or texts.pair is not None:
+        if not predictor.tokenizer.is_fast:
             return
         rows = ScoredRows.read(folder)
-        probabilities = predictor.task.probabilities(rows.logits)
+        probabilities = task.probabilities(rows.logits)
         errors = confident_errors(probabilities, rows.targets, TEXTS)
         table = texts.derive(read_table(str(folder / "predictions.csv"), "--model"))
         order = np.sort(errors)

@@ -40,18 +40,21 @@ def check_prediction(
     texts.require_both(table)
     check_columns_free(table, added)
     if out != "-" and launcher.checks_folders():  # other machines may lack the folder; they do not write
-        _check_out(Path(out), out, data)
+        check_out(out, [data], len(table))
     return table, texts
 
 
-def _check_out(path: Path, out: str, data: str) -> None:
-    find_writer(out, "--out")
+def check_out(out: str, inputs: Sequence[str], rows: int) -> None:
+    """Raise InputError where a table of that many rows cannot be written to `out`, or it is one of the inputs."""
+    path = Path(out)
+    find_writer(out, "--out").check_rows(rows, out)
     if path.is_dir():
         raise InputError(f"--out {out}: expected a file name. Got a folder instead.")
     if path.exists() and not path.is_file():
         raise InputError(f"--out {out}: expected a file name. Got a device or a pipe instead.")
-    if path.exists() and Path(data).exists() and path.samefile(data):
-        raise InputError(f"--out {out}: this is the table itself; give another file name.")
+    for data in inputs:
+        if path.exists() and Path(data).exists() and path.samefile(data):
+            raise InputError(f"--out {out}: this is {data}, an input; give another file name.")
     if not path.absolute().parent.is_dir():
         raise InputError(f"--out {out}: the folder {path.parent} does not exist; create it first.")
     reason = why_not_writable(path.absolute().parent)

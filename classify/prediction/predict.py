@@ -87,6 +87,7 @@ class Predictor:
 
         Raises InputError if the tokenizer does not match the model.
         """
+        self._check_ids(tokens)
         self._prepare(tokens)
         return compute_logits(self.classifier, tokens, np.arange(len(tokens)), self.world)
 
@@ -96,7 +97,9 @@ class Predictor:
         A collective, with the same texts on every rank, at least one per rank.
         """
         rank, count = self.world.rank, self.world.world_size
-        tokens = self._tokenize(first[rank::count], None if second is None else second[rank::count])
+        with self.world.sync_errors():  # each rank has other texts
+            tokens = self._tokenize(first[rank::count], None if second is None else second[rank::count])
+            self._check_ids(tokens)
         self._prepare(tokens)
         local = compute_local_logits(self.classifier, tokens, self.world)
         gathered = self.world.gather(local.to(self.world.device)).cpu().numpy()
@@ -112,9 +115,11 @@ class Predictor:
         max_length, policy = self.settings["max_length"], long_text_policy(self.settings)
         return tokenize(self.tokenizer, first, max_length, second=second, long_texts=policy)
 
-    def _prepare(self, tokens: Tokens) -> None:
-        """Check the ids; before the first texts also move the model to its device and verify packing."""
+    def _check_ids(self, tokens: Tokens) -> None:
         check_ids(tokens, self.tokenizer, self.classifier.model.get_input_embeddings(), self.folder)
+
+    def _prepare(self, tokens: Tokens) -> None:
+        """Move the model to its device and verify packing, before the first texts."""
         with self._preparing:  # threads share the classifier; the first call prepares it
             if not self._is_ready:
                 self.classifier.to(self.world.device)
@@ -135,6 +140,7 @@ class Predictor:
             raise InputError(f"{self.folder}: no label {label!r}; it has: {', '.join(map(repr, self.labels[:10]))}.")
         output = int(self.probabilities([text])[0].argmax()) if label is None else self.labels.index(label)
         tokens = tokenize(self.tokenizer, [text], self.settings["max_length"])
+        self._check_ids(tokens)
         self._prepare(tokens)
         return explain(self.classifier, self.tokenizer, text, tokens, output, self.world.device, steps)
 

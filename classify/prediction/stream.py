@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import signal
 import sys
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +25,8 @@ from classify.data.languages import note_new_languages, sample_rows
 from classify.data.table import Table
 from classify.data.table_writers import CSVWriter, find_writer
 from classify.data.tokenize import tokenize
-from classify.errors import Interrupted
-from classify.evaluation.predictions_file import FOR_EXCEL, number_columns, write_rows
+from classify.errors import InputError, Interrupted
+from classify.evaluation.predictions_file import number_columns, write_rows
 from classify.launch.interrupts import stop_signals
 from classify.modeling.result_folder import fingerprint
 from classify.prediction.columns import PredictionColumns
@@ -32,33 +34,50 @@ from classify.prediction.predict import Predictor
 from classify.progress import progress_bar
 
 STANDARD_OUTPUT = "-"
-_BLOCK = 8192
+_BLOCK = 2048
 _REPORT_SECONDS = 10.0
+
+Logits = npt.NDArray[np.float32]
+
+
+class Sink(Protocol):
+    """What becomes of the logits (n, outputs) of each block, in order, on the main process."""
+
+    def append(self, logits: Logits) -> None:
+        """Take the next rows."""
+        ...
+
+    def finish(self) -> None:
+        """Write what is still to be written."""
+        ...
 
 
 class PartialLogits:
     """The logits so far, in a file beside the output: a line of JSON with `key`, then float32 rows.
 
-    Only the main process has one. A file of another key, i.e. of other rows or another model, is not resumed.
+    Raises InputError for a file of an earlier prediction without `resume`, and for one of another `key`: other rows,
+    another model or precision.
     """
 
     def __init__(self, path: Path, key: str, outputs: int, *, resume: bool):
         self.path, self.outputs = path, outputs
         self._header = json.dumps({"key": key, "outputs": outputs}).encode() + b"\n"
-        if not resume or not self._fits():
+        if path.exists():
+            self._check(resume)
+        else:
             path.write_bytes(self._header)
-        self.rows = self._complete_rows()
+        self.rows = (path.stat().st_size - len(self._header)) // (4 * outputs)
         self._file = path.open("r+b")
         self._file.truncate(len(self._header) + 4 * outputs * self.rows)
         self._file.seek(0, 2)
 
-    def append(self, logits: npt.NDArray[np.float32]) -> None:
+    def append(self, logits: Logits) -> None:
         """Append rows (n, outputs)."""
         self._file.write(np.ascontiguousarray(logits).tobytes())
         self._file.flush()
         self.rows += len(logits)
 
-    def blocks(self) -> Iterator[npt.NDArray[np.float32]]:
+    def blocks(self) -> Iterator[Logits]:
         """Yield all rows, a block at a time."""
         with self.path.open("rb") as file:
             file.seek(len(self._header))
@@ -71,15 +90,65 @@ class PartialLogits:
         if remove:
             self.path.unlink(missing_ok=True)
 
-    def _fits(self) -> bool:
-        try:
-            with self.path.open("rb") as file:
-                return file.read(len(self._header)) == self._header
-        except FileNotFoundError:
-            return False
+    def _check(self, resume: bool) -> None:
+        with self.path.open("rb") as file:
+            fits = file.read(len(self._header)) == self._header
+        if not fits:
+            raise InputError(
+                f"{self.path}: it is of an interrupted prediction of other rows, or by another model or precision; "
+                "delete it, or give another --out."
+            )
+        if not resume:
+            raise InputError(
+                f"{self.path}: an interrupted prediction of this table; continue it with --resume, or delete the file."
+            )
 
-    def _complete_rows(self) -> int:
-        return (self.path.stat().st_size - len(self._header)) // (4 * self.outputs)
+
+class _File:
+    """Writes the file at the end; until then the logits are in `partial`, or in memory where there is none."""
+
+    def __init__(
+        self, predictor: Predictor, table: Table, path: Path, columns: PredictionColumns, partial: PartialLogits | None
+    ):
+        self._predictor, self._table, self._path, self._columns = predictor, table, path, columns
+        self._partial = partial
+        self._kept: list[Logits] = []
+
+    def append(self, logits: Logits) -> None:
+        if self._partial is None:
+            self._kept.append(logits)
+        else:
+            self._partial.append(logits)
+
+    def finish(self) -> None:
+        blocks = iter(self._kept) if self._partial is None else self._partial.blocks()
+        fields = (row for block in blocks for row in self._columns.fields(self._predictor.probabilities_of(block)))
+        names = [*self._table.columns, *self._columns.names]
+        writer_of = find_writer(self._path.name, "--out")
+        writer = writer_of(names, number_columns(self._columns.names), for_excel=self._columns.for_excel)
+        with atomic_path(self._path) as temporary, writer.open(temporary):
+            write_rows(writer, self._table, np.arange(len(self._table)), fields)
+
+
+class _StandardOutput:
+    """Writes CSV in UTF-8 to standard output, block by block."""
+
+    def __init__(self, predictor: Predictor, table: Table, columns: PredictionColumns):
+        self._predictor, self._table, self._columns, self._row = predictor, table, columns, 0
+        sys.stdout.flush()
+        self._file = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="", write_through=True)
+        names = [*table.columns, *columns.names]
+        writer = CSVWriter(names, number_columns(columns.names), for_excel=columns.for_excel)
+        self._writer = writer.write_to(self._file)
+
+    def append(self, logits: Logits) -> None:
+        rows = np.arange(self._row, self._row + len(logits))
+        fields = self._columns.fields(self._predictor.probabilities_of(logits))
+        write_rows(self._writer, self._table, rows, fields)
+        self._row += len(logits)
+
+    def finish(self) -> None:
+        self._file.detach()  # the stream stays open
 
 
 def predict_table(
@@ -97,33 +166,41 @@ def predict_table(
     `out` is a file name, whose ending selects the format, or - for standard output. With `resume` the rows that an
     interrupted call has predicted are not computed again. A collective; the main process writes.
 
-    Raises InputError if the processes read different tables, and Interrupted where any received a signal.
+    Raises InputError if the processes read different tables, or an interrupted prediction is in the way, and
+    Interrupted where any process received a signal.
     """
     world = predictor.world
     digests = " ".join(map(table.digest, texts.inputs))
     world.check_same({"data": digests})
-    partial, done = None, 0
+    partial: PartialLogits | None = None
+    sink: Sink | None = None
     path = Path(out).resolve()  # what a link points to
-    if world.is_main and out != STANDARD_OUTPUT and len(table) > _BLOCK:
-        identity = f"{fingerprint(predictor.folder)} {predictor.classifier.precision.name} {digests}"
-        key = hashlib.sha256(identity.encode()).hexdigest()
-        partial = PartialLogits(partial_path(path), key, predictor.num_outputs, resume=resume)
-        done = partial.rows
-    done = int(world.broadcast(done))
-    kept: list[npt.NDArray[np.float32]] = []
+    keeps = out != STANDARD_OUTPUT and len(table) > _BLOCK
+    with world.sync_errors():
+        if world.is_main and keeps:
+            identity = f"{fingerprint(predictor.folder)} {predictor.classifier.precision.name} {digests}"
+            key = hashlib.sha256(identity.encode()).hexdigest()
+            partial = PartialLogits(partial_path(path), key, predictor.num_outputs, resume=resume)
+        if world.is_main and out == STANDARD_OUTPUT:
+            sink = _StandardOutput(predictor, table, columns)
+        elif world.is_main:
+            sink = _File(predictor, table, path, columns, partial)
+    done = int(world.broadcast(0 if partial is None else partial.rows))
     try:
-        _compute(predictor, table, texts, kept, partial, out, done=done, quiet=quiet)
-        if world.is_main:
-            blocks = iter(kept) if partial is None else partial.blocks()
-            _write(out, path, table, columns, (predictor.probabilities_of(block) for block in blocks))
+        _compute(predictor, table, texts, sink, partial_path(Path(out)) if keeps else None, done=done, quiet=quiet)
+        with world.sync_errors():
+            if sink is not None:
+                sink.finish()
     except BaseException:
         if partial is not None:
             partial.close(remove=partial.rows == 0)
         raise
     if partial is not None:
         partial.close(remove=True)
-    world.barrier()
-    return [*([f"{done:,} rows were predicted before"] if done else []), *_notes(predictor, table, texts)]
+    notes = [f"{done:,} rows were predicted before"] if done else []
+    if resume and not done:
+        notes.append("there was no interrupted prediction to resume")
+    return [*notes, *_notes(predictor, table, texts)]
 
 
 def partial_path(out: Path) -> Path:
@@ -139,7 +216,7 @@ def logit_blocks(
     *,
     done: int = 0,
     quiet: bool = False,
-) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+) -> Iterator[tuple[int, Logits]]:
     """Yield the logits of `rows` (ascending) from index `done` on, block by block, with the index that ends each.
 
     Progress is shown on the main process: a bar on a terminal, else a line every ten seconds at most. A collective.
@@ -165,49 +242,29 @@ def _compute(
     predictor: Predictor,
     table: Table,
     texts: TextColumns,
-    kept: list[npt.NDArray[np.float32]],
-    partial: PartialLogits | None,
-    out: str,
+    sink: Sink | None,
+    kept_in: Path | None,
     *,
     done: int,
     quiet: bool,
 ) -> None:
-    """Compute the logits of the rows from `done` on, into `partial`, or `kept` where there is none.
+    """Compute the logits of the rows from `done` on, into the main process's `sink`.
 
-    A signal stops it after the block, where that is kept; otherwise at once.
+    A signal stops it after the block where the rows are `kept_in` a file; otherwise at once.
     """
     world = predictor.world
-    keeps = out != STANDARD_OUTPUT and len(table) > _BLOCK
-    signals: AbstractContextManager[list[int]] = stop_signals() if keeps else contextlib.nullcontext([])
+    signals: AbstractContextManager[list[int]] = stop_signals() if kept_in else contextlib.nullcontext([])
     with signals as received:
         for end, logits in logit_blocks(predictor, table, texts, np.arange(len(table)), done=done, quiet=quiet):
-            if partial is not None:
-                partial.append(logits)
-            elif world.is_main:
-                kept.append(logits)
+            if sink is not None:
+                sink.append(logits)
             if world.all_reduce_any(bool(received)):
                 number = int(world.broadcast(received[0] if received else int(signal.SIGTERM)))
                 raise Interrupted(
-                    f"stopped by {signal.Signals(number).name}; {end:,} of {len(table):,} rows are kept in "
-                    f"{partial_path(Path(out))}; continue with --resume",
+                    f"stopped by {signal.Signals(number).name}; {end:,} of {len(table):,} rows are kept in {kept_in}; "
+                    "continue with --resume",
                     number,
                 )
-
-
-def _write(
-    out: str, path: Path, table: Table, columns: PredictionColumns, blocks: Iterator[npt.NDArray[np.float64]]
-) -> None:
-    """Write the table and its predictions."""
-    for_excel = columns.digits == FOR_EXCEL
-    names, numbers = [*table.columns, *columns.names], number_columns(columns.names)
-    fields = (row for probabilities in blocks for row in columns.fields(probabilities))
-    if out == STANDARD_OUTPUT:
-        write_rows(CSVWriter(names, numbers).write_to(sys.stdout), table, np.arange(len(table)), fields)
-        sys.stdout.flush()
-        return
-    writer = find_writer(path.name, "--out")(names, numbers, for_excel=for_excel)
-    with atomic_path(path) as temporary, writer.open(temporary):
-        write_rows(writer, table, np.arange(len(table)), fields)
 
 
 def _notes(predictor: Predictor, table: Table, texts: TextColumns) -> list[str]:

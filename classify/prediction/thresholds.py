@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from classify.errors import InputError
-from classify.evaluation.automation import Threshold, find_threshold
+from classify.evaluation.automation import FEWEST, Threshold, find_threshold
 from classify.evaluation.scored_rows import FILE, ScoredRows
 from classify.tasks.base import Task
 
@@ -33,7 +33,7 @@ def confidence_for(folder: str, task: Task, precision: float) -> Threshold:
             "none" if best is None else f"{best.precision:g} for {100 * best.accepted / best.rows:.0f} % of the rows"
         )
         raise InputError(
-            f"--min-precision {precision:g}: no confidence reaches it on the {len(confidence)} held-out rows of "
-            f"{folder}. The highest is {reached}; give that, or --min-confidence."
+            f"--min-precision {precision:g}: no confidence that {FEWEST} rows have reaches it on the {len(confidence)} "
+            f"held-out rows of {folder}. The highest is {reached}; give that, or --min-confidence."
         )
     return threshold

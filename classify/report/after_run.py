@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from classify.training.terminal import log
+
+EXPLANATIONS = "explanations.json"
 
 
 def write_pages(folder: Path, *, use_cpu: bool = False) -> None:
@@ -15,17 +19,26 @@ def write_pages(folder: Path, *, use_cpu: bool = False) -> None:
     page, scores = folder / "report.html", folder / "metrics.json"
     if page.exists() and page.stat().st_mtime >= scores.stat().st_mtime:
         return
-    try:
-        from classify.report import page as report
-        from classify.report.card import write_card
-
-        if (folder / "classify.json").exists():  # the folder of an evaluation has no model
+    if (folder / "classify.json").exists():  # the folder of an evaluation has no model
+        with _noting(folder / EXPLANATIONS):
             from classify.prediction.explanations import write_explanations
 
             write_explanations(folder, use_cpu=use_cpu)
+        with _noting(folder / "README.md"):
+            from classify.report.card import write_card
+
             write_card(folder)
+    with _noting(page):
+        from classify.report import page as report
+
         report.write_report(folder)
-    except Exception as error:
-        log(f"note: {page} is not written ({type(error).__name__}: {error})")
-    else:
         log(f"report: {page}")
+
+
+@contextlib.contextmanager
+def _noting(path: Path) -> Iterator[None]:
+    """Print a note where a file cannot be written."""
+    try:
+        yield
+    except Exception as error:
+        log(f"note: {path} is not written ({type(error).__name__}: {error})")

@@ -12,6 +12,7 @@ from classify.evaluation.metrics import display_name
 from classify.modeling.result_folder import read_settings
 from classify.report.page import templates
 from classify.report.result import Result
+from classify.report.verdict import WEAK
 
 FILE = "README.md"
 # Share of the training texts from which a language is named.
@@ -56,7 +57,8 @@ def render(result: Result) -> str:
             rows=rows,
             languages=languages,
             max_length=settings["max_length"],
-            weak=[name for name, one in scores["per_class"].items() if one["f1"] < 0.6],
+            weak_below=WEAK,
+            weak=[name for name, one in scores["per_class"].items() if one["support"] and one["f1"] < WEAK],
             shell=shlex.quote(result.folder.name),
             version=run["versions"]["classify"],
         )

@@ -84,7 +84,7 @@ def compare_results(results: Sequence[Result]) -> Comparison:
     shared = [key for key in indices[0] if all(key in index for index in indices)]
     if not shared:
         raise InputError(
-            f"{folders[0]} and {folders[1]} scored no text in common; score both on one table: classify evaluate."
+            f"{', '.join(map(str, folders))} scored no text in common; score all on one table: classify evaluate."
         )
     rows = np.array([[index[key] for key in shared] for index in indices])
     targets = [result.rows.targets[places] for result, places in zip(results, rows, strict=True)]
@@ -92,7 +92,7 @@ def compare_results(results: Sequence[Result]) -> Comparison:
     for other in targets[1:]:
         same &= (other == targets[0]).reshape(len(shared), -1).all(axis=1)
     if not same.any():
-        raise InputError(f"{folders[0]} and {folders[1]} have different labels in all shared rows.")
+        raise InputError(f"{', '.join(map(str, folders))} have different labels in all shared rows.")
     runs: list[ComparedRun] = []
     reference: npt.NDArray[np.float64] | None = None
     for folder, result, places in zip(folders, results, rows, strict=True):

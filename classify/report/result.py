@@ -44,7 +44,7 @@ class Result:
         model = Path(metrics.get("model", folder))
         settings = read_settings(str(model))
         table = read_table(str(folder / "predictions.csv"), "--model")
-        columns = [table.column(name) for name in trained_texts(settings).named]
+        columns = [table.column(name) for name in trained_texts(metrics.get("texts", settings)).named]
         return cls(
             folder,
             model,
@@ -114,10 +114,11 @@ def find_previous(result: Result) -> Result | None:
         return None
     own, candidates = (result.folder / "metrics.json").stat().st_mtime, []
     for file in result.folder.absolute().parent.glob("*/metrics.json"):
-        if file.stat().st_mtime < own and file.parent != result.folder.absolute():
-            candidates.append((file.stat().st_mtime, file.parent))
+        with contextlib.suppress(OSError):  # removed meanwhile
+            if file.stat().st_mtime < own and file.parent != result.folder.absolute():
+                candidates.append((file.stat().st_mtime, file.parent))
     for _, folder in sorted(candidates, reverse=True)[:_PREVIOUS]:
-        with contextlib.suppress(OSError, ValueError, KeyError, InputError):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, InputError):
             run = _read_json(folder / "run.json")
             if run["data"]["path"] == result.run["data"]["path"] and run["cwd"] == result.run["cwd"]:
                 previous = Result.read(folder)

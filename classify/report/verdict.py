@@ -9,7 +9,7 @@ from classify.report.result import Result
 _CERTAIN, _SURE = 0.001, 0.05
 _FEW = 200
 # F1 below which a class is named, and how many are named.
-_WEAK, _NAMED = 0.6, 3
+WEAK, _NAMED = 0.6, 3
 
 
 def sentences(result: Result) -> list[str]:
@@ -51,7 +51,7 @@ def _advice(result: Result) -> str:
     if result.scores["rows"] < _FEW:
         parts.append(f"score it on more rows ({result.scores['rows']} leave a wide interval; --test-data)")
     per_class = result.scores["per_class"]
-    weak = sorted((one["f1"], name) for name, one in per_class.items() if one["support"] and one["f1"] < _WEAK)
+    weak = sorted((one["f1"], name) for name, one in per_class.items() if one["support"] and one["f1"] < WEAK)
     if weak:
         named = ", ".join(f"{name} (F1 {f1:.2f})" for f1, name in weak[:_NAMED])
         parts.append(f"add rows of the weakest classes: {named}")

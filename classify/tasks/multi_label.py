@@ -126,11 +126,16 @@ class MultiLabel(Task):
                 f"classify.json: expected thresholds of the model's labels. Got one of {unknown[0]!r} instead; restore "
                 "the file of the training run."
             )
-        return cls(labels, thresholds=np.array([chosen.get(label, multi_label_metrics.THRESHOLD) for label in labels]))
+        thresholds = np.array([chosen.get(label, multi_label_metrics.THRESHOLD) for label in labels])
+        empty_is_labelled = settings.get("empty_is_labelled", True)
+        return cls(labels, ClassNames.trained(settings), thresholds=thresholds, empty_is_labelled=empty_is_labelled)
 
     def settings(self) -> dict[str, Any]:
-        """Return the threshold of each label."""
-        return {"thresholds": dict(zip(self.labels, self.thresholds.tolist(), strict=True))}
+        """Return the threshold of each label, the spelling of labels, and what an empty cell means."""
+        thresholds = dict(zip(self.labels, self.thresholds.tolist(), strict=True))
+        return {
+            "thresholds": thresholds, "empty_is_labelled": self._empty_is_labelled, **self._classes.as_settings(),
+        }  # fmt: skip
 
     def finished(self, logits: Array, targets: Array) -> Self:
         """Choose each label's threshold by F1 on validation rows."""
@@ -149,7 +154,9 @@ class MultiLabel(Task):
         separator = COLUMN_SEPARATOR
         if column not in table.derived:
             separator = find_separator(column_stats(table, column).values) or _JOIN
-        return type(self)(self.labels, self._classes, separator, self.thresholds)
+        counts = _count_labels(table, column, separator)
+        classes, empty = self._classes.spelled(counts, self.labels), self._empty_is_labelled
+        return type(self)(self.labels, classes, separator, self.thresholds, empty_is_labelled=empty)
 
     def decisions(self) -> list[Decision]:
         """Name the number of labels, and labels that are one."""

@@ -6,7 +6,7 @@ import functools
 import math
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,7 +23,6 @@ from classify.data.labels import (
     has_label,
     label_ids,
     list_counts,
-    name_classes,
     value_counts,
 )
 from classify.data.reading import InputTables
@@ -80,11 +79,18 @@ class SingleLabel(Task):
         classes = find_class_names(tables, value_counts)
         return cls(find_labels(tables.train, tables.columns.label, tables.eval, classes), classes)
 
+    @classmethod
+    def trained(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
+        """Return the task of a trained model, with the spelling of its labels."""
+        return cls(labels, ClassNames.trained(settings))
+
+    def settings(self) -> dict[str, Any]:
+        """Return the spelling of the labels."""
+        return self._classes.as_settings()
+
     def for_table(self, table: Table, column: str) -> Self:
         """Return the task with labels that differ from a class in case, spaces or Unicode form alone."""
-        counts = value_counts(table, column)
-        # The names of the model's classes win.
-        return type(self)(self.labels, name_classes({**counts, **dict.fromkeys(self.labels, len(table) + 1)}))
+        return type(self)(self.labels, self._classes.spelled(value_counts(table, column), self.labels))
 
     def decisions(self) -> list[Decision]:
         """Name the number of classes, and labels that are one class."""

@@ -304,7 +304,10 @@ def _write_suspects(results: Results) -> None:
     suspects = results.task.suspects(probabilities, split.targets)
     if suspects is not None and len(suspects.rows):
         columns = (splits.text_column, splits.label_columns[0])
-        write_suspects(path, suspects, split.table, split.rows, columns, split.targets, probabilities)
+        for_excel = results.context.config.training.excel_safe
+        write_suspects(
+            path, suspects, split.table, split.rows, columns, split.targets, probabilities, for_excel=for_excel
+        )
 
 
 def _write_split(results: Results) -> None:

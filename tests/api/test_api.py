@@ -106,6 +106,18 @@ def test_a_run_on_a_table_in_memory_can_be_resumed(model_folder: Path, tmp_path:
     assert run.metrics["train"]["steps"] == 4
 
 
+def test_every_flag_is_a_keyword(model_folder: Path, tmp_path: Path) -> None:
+    """Also values that begin with a hyphen, and labels in a file of their own."""
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    codes = {"card": "-1", "money": "0", "app": "1"}
+    (tmp_path / "labels.txt").write_text("\n".join(codes[label] for label in LABELS))
+    run = classify.train(
+        tmp_path / "texts.txt", tmp_path / "labels.txt", **options(model_folder, tmp_path / "out"),
+        label_names="-1=card,0=money,1=app",
+    )  # fmt: skip
+    assert run.labels == ["app", "card", "money"]
+
+
 def test_a_config_returns_the_folder(model_folder: Path, table: Path, tmp_path: Path) -> None:
     config = make_config(model_folder, table, tmp_path / "out", max_steps=1)
     assert isinstance(config, RunConfig)

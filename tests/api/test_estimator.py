@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle  # noqa: TID251
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,22 @@ def test_a_temporary_folder_is_removed_with_the_estimator(model_folder: Path) ->
     estimator.run_.close()
     del estimator
     assert not folder.exists()
+
+
+def test_a_copy_outlives_the_original(model_folder: Path) -> None:
+    estimator = make(model_folder).fit(TEXTS, LABELS)
+    expected = estimator.predict_proba(TEXTS[:3])
+    again = copy.deepcopy(estimator)
+    del estimator
+    np.testing.assert_allclose(again.predict_proba(TEXTS[:3]), expected, atol=1e-6)
+
+
+def test_a_further_fit_replaces_the_run(model_folder: Path, tmp_path: Path) -> None:
+    estimator = make(model_folder).set_params(output_dir=str(tmp_path / "out"))
+    first = estimator.fit(TEXTS, LABELS).predict_proba(TEXTS[:3])
+    second = estimator.fit(TEXTS[::-1], LABELS[::-1]).predict_proba(TEXTS[:3])
+    assert (tmp_path / "out" / "report.html").exists()
+    assert np.abs(first - second).max() > 0
 
 
 def test_wrong_input(fitted: TextClassifier) -> None:

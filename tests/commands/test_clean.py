@@ -11,7 +11,8 @@ import pytest
 
 from classify.cli import main
 from classify.data.formats.registry import read_table
-from classify.evaluation.label_noise import find_suspects
+from classify.evaluation.label_noise import Suspects, find_suspects
+from classify.evaluation.suspects_file import apply_suspects, write_suspects
 from classify.training.run import train
 from tests.support import tiny
 from tests.support.runs import make_config
@@ -67,7 +68,7 @@ def test_what_does_not_fit_is_refused(noisy: tuple[Path, Path, list[int]], tmp_p
     table, out, _ = noisy
     suspects = str(out / "suspects.csv")
     assert main(["clean", "--apply", suspects, "--out", str(table)]) == 2
-    assert "this is the table itself" in capsys.readouterr().err
+    assert "an input; give another file name" in capsys.readouterr().err
     other = tiny.write_table(tmp_path / "other.csv", [(text, "app") for text, _ in tiny.table_rows(300)])
     assert main(["clean", "--apply", suspects, "--data", str(other), "--out", str(tmp_path / "c.csv")]) == 2
     assert "the table has changed since the run" in capsys.readouterr().err
@@ -79,6 +80,28 @@ def test_what_does_not_fit_is_refused(noisy: tuple[Path, Path, list[int]], tmp_p
 def test_a_run_without_folds_has_no_suspects(model_folder: Path, table: Path, tmp_path: Path) -> None:
     out = train(make_config(model_folder, table, tmp_path / "out"))
     assert not (out / "suspects.csv").exists()
+
+
+def test_a_rare_class_that_the_model_agrees_with_is_no_suspect() -> None:
+    """Of 95 rows to 5 the mean of the rare class is low; what is probably right is not called wrong."""
+    own = np.full(100, 0.9)
+    own[[7, 8]] = 0.86
+    probabilities = np.stack([own, 1 - own], axis=1)
+    targets = np.zeros(100, dtype=np.int64)
+    targets[95:] = 1
+    assert set(find_suspects(probabilities, targets).rows.tolist()) <= set(range(95, 100))
+
+
+def test_a_file_for_excel_is_applied(noisy: tuple[Path, Path, list[int]], tmp_path: Path, capsys: Any) -> None:
+    """Labels that look like formulas have a ' before them there, and none in the copy."""
+    table = read_table(str(tiny.write_table(tmp_path / "t.csv", [("a", "=x"), ("b", "+y"), ("c", "=x"), ("d", "+y")])))
+    suspects = Suspects(np.array([1]), np.array([0]))
+    probabilities = np.array([[0.9, 0.1], [0.8, 0.2], [0.9, 0.1], [0.1, 0.9]])
+    path, targets = tmp_path / "suspects.csv", np.array([0, 1, 0, 1])
+    columns = ("text", "label")
+    write_suspects(path, suspects, table, np.arange(4), columns, targets, probabilities, for_excel=True)
+    assert "'+y,'=x" in path.read_text()
+    assert apply_suspects(path, table, "label") == (["=x", "=x", "=x", "+y"], 1)
 
 
 def test_confident_learning() -> None:

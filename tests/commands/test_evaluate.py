@@ -11,6 +11,7 @@ import pytest
 
 from classify.cli import main
 from classify.data.formats.registry import read_table
+from classify.data.labels import ClassNames
 from classify.report.page import write_report
 from classify.training.run import train
 from tests.support import tiny
@@ -70,6 +71,65 @@ def test_labels_are_read_as_people_write_them(trained: Path, table: Path, tmp_pa
     assert evaluate(trained, path, tmp_path / "a", "--label-column", "queue") == 2, "nothing is overwritten"
     assert "--overwrite-output-dir" in capsys.readouterr().err
     assert evaluate(trained, path, tmp_path / "a", "--label-column", "queue", "--overwrite-output-dir") == 0
+
+
+def test_classes_that_differ_in_case_alone_stay_apart(model_folder: Path, tmp_path: Path) -> None:
+    """Where the run kept them apart: its own classes are never merged."""
+    rows = [(text, label.title() if n % 2 else label) for n, (text, label) in enumerate(tiny.table_rows(120))]
+    table = tiny.write_table(tmp_path / "my.csv", rows)
+    out = train(make_config(model_folder, table, tmp_path / "out", normalize_labels="none"))
+    assert evaluate(out, table, tmp_path / "scores") == 0
+    support = read_json(tmp_path / "scores" / "metrics.json")["test"]["per_class"]
+    assert {name: one["support"] for name, one in support.items()} == dict.fromkeys(
+        ["App", "Card", "Money", "app", "card", "money"], 20
+    )
+
+
+def test_labels_are_renamed_as_in_the_run(model_folder: Path, tmp_path: Path) -> None:
+    rows = [(text, str(n % 3)) for n, (text, _) in enumerate(tiny.table_rows(60))]
+    rows[4] = (rows[4][0], "?")
+    table = tiny.write_table(tmp_path / "my.csv", rows)
+    names = {"label_names": "0=card,1=money,2=app", "unlabelled_value": "?"}
+    out = train(make_config(model_folder, table, tmp_path / "out", folds=0, **names))
+    assert evaluate(out, table, tmp_path / "scores") == 0
+    assert read_json(tmp_path / "scores" / "metrics.json")["test"]["rows"] == 59
+
+
+@pytest.mark.parametrize(
+    ("written", "classes", "found"),
+    [
+        (["Card"], ["card", "app"], {"Card": "card"}),
+        (["1", "2"], ["1.0", "2.0"], {"1": "1.0", "2": "2.0"}),
+        (["bug", "BUG"], ["Bug", "bug"], {}),
+        (["new"], ["card"], {}),
+    ],
+)
+def test_spelling(written: list[str], classes: list[str], found: dict[str, str]) -> None:
+    assert dict(ClassNames().spelled(written, classes).names) == found
+
+
+def test_texts_of_a_column_of_another_name(trained: Path, tmp_path: Path) -> None:
+    """The report, and a comparison, are made from that column."""
+    path = tiny.write_table(tmp_path / "new.csv", tiny.table_rows(12), ("body", "label"))
+    assert evaluate(trained, path, tmp_path / "scores", "--text-column", "body") == 0
+    assert (tmp_path / "scores" / "report.html").exists()
+
+
+def test_only_an_evaluation_is_overwritten(trained: Path, table: Path, tmp_path: Path, capsys: Any) -> None:
+    before = (trained / "metrics.json").read_bytes()
+    assert evaluate(trained, table, trained, "--overwrite-output-dir") == 2
+    assert "is not the folder of an earlier evaluation" in capsys.readouterr().err
+    assert (trained / "metrics.json").read_bytes() == before
+    (tmp_path / "file").write_text("")
+    assert evaluate(trained, table, tmp_path / "file") == 2
+    assert "expected a folder. Got a file instead." in capsys.readouterr().err
+
+
+def test_predictions_in_the_table_are_in_the_way(trained: Path, tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "new.csv"
+    path.write_text("text,label,confidence\na card,card,1\n")
+    assert evaluate(trained, path, tmp_path / "scores") == 2
+    assert "already has the column 'confidence'" in capsys.readouterr().err
 
 
 def test_a_label_that_the_model_does_not_have(trained: Path, tmp_path: Path, capsys: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,33 @@ def test_packed_and_padded_batches_agree(predictor: Predictor) -> None:
         )
     predictor.classifier.use_packing(True)
     np.testing.assert_allclose(ways[0], ways[1], atol=1e-5)
+
+
+def test_a_long_text_is_computed_in_parts(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few points are in memory at once; the sum is the same."""
+    tokens = tokenize(predictor.tokenizer, [TEXT], 64)
+    whole = attributions.integrated_gradients(predictor.classifier, tokens, 0, 1, 0, torch.device("cpu"))
+    monkeypatch.setattr(attributions, "_TOKENS", 30)
+    parts = attributions.integrated_gradients(predictor.classifier, tokens, 0, 1, 0, torch.device("cpu"))
+    np.testing.assert_allclose(whole, parts, atol=1e-5)
+
+
+def test_other_threads_predict_meanwhile(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one thread changes in the embeddings does not reach another's texts."""
+    expected = predictor.probabilities([TEXT, "a"])
+    seen: list[np.ndarray] = []
+    original = attributions._rows
+
+    def predict_meanwhile(*arguments: Any) -> Any:
+        thread = threading.Thread(target=lambda: seen.append(predictor.probabilities([TEXT, "a"])))
+        thread.start()
+        thread.join(60)
+        return original(*arguments)
+
+    monkeypatch.setattr(attributions, "_rows", predict_meanwhile)
+    predictor.explain(TEXT)
+    assert seen
+    np.testing.assert_allclose(seen[0], expected, atol=1e-6)
 
 
 def test_words_are_those_of_the_text(predictor: Predictor) -> None:

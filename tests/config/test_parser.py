@@ -22,7 +22,7 @@ CONTRACT = """--data --eval-data --test-data --text-column --label-column --mode
 --resume-from-checkpoint --local-rank --plan --ddp-backend --save-on-each-node
 --gradient-accumulation-steps --gradient-checkpointing --lr-scheduler-type --layerwise-lr-decay
 --label-smoothing-factor --class-weights --loss --sampler --label-texts --folds --calibrate --long-texts --language
---save-dtype
+--save-dtype --verbose --quiet --json
 --freeze-embeddings --freeze-layers --lora --max-minutes
 --opt-level --sync-batch-norm --device-memory --sync-bn --fp16-opt-level --keep
 --contrastive-steps --patience --preset --metric-for-best-model --encoding --sheet
@@ -120,7 +120,7 @@ TYPOS = {
     "--per-device-batch-size": "--per-device-train-batch-size", "--model-name": "--model-name-or-path",
 }  # fmt: skip
 # Of other programs, and not near any flag.
-UNKNOWN = "--early-stopping-patience --vocab-size --workers --gpus --verbose --quiet".split()  # noqa: SIM905
+UNKNOWN = "--early-stopping-patience --vocab-size --workers --gpus".split()  # noqa: SIM905
 
 
 @pytest.mark.parametrize("flag", TYPOS)

@@ -17,6 +17,7 @@ import pytest
 from classify import load_classifier
 from classify.cli import main
 from classify.data.formats.registry import read_table
+from classify.data.table_writers import ExcelWriter
 from classify.errors import InputError
 from classify.evaluation.automation import find_threshold
 from classify.evaluation.scored_rows import ScoredRows
@@ -26,7 +27,7 @@ from classify.prediction.thresholds import confidence_for
 from classify.tasks.single_label import SingleLabel
 from classify.training.run import train
 from tests.support import tiny
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, rank_environments
 from tests.support.runs import make_config
 from tests.support.tasks import CASES
 
@@ -87,6 +88,8 @@ def test_blocks_resume_where_they_were(
     assert "24 of 50 rows are kept in" in capsys.readouterr().err
     assert not out.exists()
     assert stream.partial_path(out).exists()
+    assert predict(trained, new, out) == 2, "nothing is thrown away"
+    assert "continue it with --resume, or delete the file" in capsys.readouterr().err
     computed[:] = [0] * 3
     assert predict(trained, new, out, "--resume") == 0
     assert computed[3:] == [8, 8, 8, 2]
@@ -96,16 +99,19 @@ def test_blocks_resume_where_they_were(
     np.testing.assert_allclose([float(p) for p in table.column("prob_card")], probabilities[:, 1], atol=1e-6)
 
 
-def test_other_rows_are_not_resumed(trained: Path, new: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_rows_are_not_resumed(
+    trained: Path, new: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     monkeypatch.setattr(stream, "_BLOCK", 8)
     out = tmp_path / "p.csv"
     partial = stream.PartialLogits(stream.partial_path(out), "another table", 3, resume=False)
     partial.append(np.full((8, 3), 9, dtype=np.float32))
     partial.close(remove=False)
+    assert predict(trained, new, out, "--resume") == 2
+    assert "delete it, or give another --out" in capsys.readouterr().err
+    stream.partial_path(out).unlink()
     assert predict(trained, new, out, "--resume") == 0
-    alone = tmp_path / "alone.csv"
-    assert predict(trained, new, alone) == 0
-    assert out.read_bytes() == alone.read_bytes()
+    assert "there was no interrupted prediction to resume" in capsys.readouterr().out
 
 
 def test_a_partial_file_that_ends_in_a_row_loses_that_row(tmp_path: Path) -> None:
@@ -138,6 +144,35 @@ def _environment() -> dict[str, str]:
     import os
 
     return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def test_a_pipe_is_safe_for_excel_and_utf8(trained: Path, tmp_path: Path) -> None:
+    """Whatever the locale; a formula stays text."""
+    words = [sys.executable, "-m", "classify", "predict", "--model", str(trained), "--out", "-", "--cpu"]
+    done = subprocess.run(
+        [*words, "--excel-safe"], input="text\n=1+2 🚀\n".encode(), capture_output=True, cwd=tmp_path, timeout=120,
+        check=True, env={**_environment(), "PYTHONIOENCODING": "latin-1"},
+    )  # fmt: skip
+    lines = done.stdout.decode("utf-8").splitlines()
+    assert lines[0].startswith("\ufefftext,")
+    assert lines[1].startswith("'=1+2 🚀,")
+
+
+def test_too_many_rows_for_a_sheet(
+    trained: Path, new: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(ExcelWriter, "most_rows", 50)
+    monkeypatch.setattr(Predictor, "compute_divided", lambda *_: pytest.fail("it predicts"))
+    assert predict(trained, new, tmp_path / "p.xlsx") == 2
+    assert "a sheet of Excel holds 49 rows. Got 50" in capsys.readouterr().err
+
+
+def test_a_launcher_cannot_share_a_pipe(trained: Path, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "classify", "predict", "--model", str(trained), "--data", "-", "--cpu"]
+    environment = {**_environment(), **rank_environments(2)[0]}
+    done = subprocess.run(words, input="a", capture_output=True, text=True, cwd=tmp_path, timeout=60, env=environment)
+    assert done.returncode == 2
+    assert "standard input reaches one of several processes only" in done.stderr
 
 
 def test_one_text(trained: Path, capsys: Any, probabilities: Any) -> None:
@@ -175,7 +210,9 @@ def test_a_precision_that_no_row_reaches(trained: Path, tmp_path: Path) -> None:
     best = rows.logits.argmax(axis=1)
     wrong = replace(rows, targets=(best + 1) % 3)
     wrong.write(tmp_path)
-    with pytest.raises(InputError, match=r"no confidence reaches it on the 12 held-out rows .* highest is none"):
+    with pytest.raises(
+        InputError, match=r"no confidence that 10 rows have reaches it on the 12 held-out rows .* highest is none"
+    ):
         confidence_for(str(tmp_path), task, 0.9)
     half = np.where(np.arange(12) % 2, best, (best + 1) % 3)
     replace(rows, targets=half, logits=np.eye(3, dtype=np.float32)[best]).write(tmp_path)
@@ -186,13 +223,14 @@ def test_a_precision_that_no_row_reaches(trained: Path, tmp_path: Path) -> None:
 def test_find_threshold() -> None:
     confidence = np.array([0.9, 0.8, 0.8, 0.5])
     right = np.array([1.0, 1.0, 0.0, 1.0])
-    best = find_threshold(confidence, right, 0.9)
+    assert find_threshold(confidence, right, 0.9) is None, "that is chance"
+    best = find_threshold(confidence, right, 0.9, fewest=1)
     assert best is not None
     assert (best.confidence, best.accepted, best.rows) == (0.9, 1, 4)
-    third = find_threshold(confidence, right, 0.75)
+    third = find_threshold(confidence, right, 0.75, fewest=1)
     assert third is not None
     assert (third.confidence, third.accepted) == (0.5, 4)
-    assert find_threshold(confidence, np.zeros(4), 0.5) is None
+    assert find_threshold(confidence, np.zeros(4), 0.5, fewest=1) is None
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,19 @@ def test_a_failure_is_a_note(
     assert "report.html is not written (ValueError: no pixels left)" in capsys.readouterr().out
 
 
+def test_words_that_cannot_be_found_cost_no_report(
+    model_folder: Path, table: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr("classify.prediction.explanations.load_classifier", fail)
+    assert main(train_words(table, model_folder, tmp_path / "out")) == 0
+    assert "explanations.json is not written (MemoryError: no room)" in capsys.readouterr().out
+    assert (tmp_path / "out" / "report.html").exists()
+    assert (tmp_path / "out" / "README.md").exists()
+
+
 def test_many_classes_and_rows_stay_small(run: Path, tmp_path: Path) -> None:
     """20,000 rows of 150 classes: below 1 MB."""
     if Result.read(run).task.name != "single_label":
