@@ -6,17 +6,13 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from classify.commands import flags
-from classify.commands.failure import print_error_early
+from classify.commands.failure import forward_prediction_errors
 from classify.config.parser import Parser
 from classify.data.files import why_not_writable
 from classify.errors import InputError, escape_controls
 from classify.launch import launcher
-
-if TYPE_CHECKING:
-    from classify.distributed.world import World
 
 
 def make_parser(program: str) -> Parser:
@@ -42,12 +38,7 @@ def run(arguments: Sequence[str], program: str) -> int:
     from classify.evaluation.predictions_file import check_columns_free
     from classify.prediction.labelled import read_labelled
 
-    def start_world() -> World:
-        from classify.prediction.predict import start_world
-
-        return start_world(options.cpu)
-
-    with launcher.forward_errors(start_world, print_error_early):
+    with forward_prediction_errors(use_cpu=options.cpu):
         flags.check_standard_input(options.data)
         labelled = read_labelled(
             options.model,

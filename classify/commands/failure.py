@@ -6,9 +6,14 @@ import os
 import sys
 import time
 import traceback
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 from classify.errors import ClassifyError, InputError, disk_refusal, escape_controls, is_lost_peer
 from classify.launch import interrupts, launcher, spawn
+
+if TYPE_CHECKING:
+    from classify.distributed.world import World
 
 
 def print_error(error: BaseException, debug: bool) -> int:
@@ -68,3 +73,14 @@ def _wait_for_peer_error(error: BaseException) -> None:
     if launcher.is_launched() and is_lost_peer(error):
         interrupts.end_if_terminated()
         time.sleep(3.0 + (spawn.PRINTING_SECONDS if launcher.is_nproc_worker() else 0.0))
+
+
+def forward_prediction_errors(*, use_cpu: bool) -> AbstractContextManager[None]:
+    """Forward an error of this block to the processes of other machines, as they would start for a prediction."""
+
+    def start() -> World:
+        from classify.prediction.predict import start_world
+
+        return start_world(use_cpu)
+
+    return launcher.forward_errors(start, print_error_early)

@@ -9,13 +9,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from classify.commands import flags
-from classify.commands.failure import print_error_early
+from classify.commands.failure import forward_prediction_errors
 from classify.config.parser import Parser
 from classify.errors import InputError, escape_controls
-from classify.launch import launcher
 
 if TYPE_CHECKING:
-    from classify.distributed.world import World
     from classify.prediction.columns import PredictionColumns
 
 _SHOWN = 10
@@ -92,12 +90,7 @@ def _predict_text(options: argparse.Namespace) -> int:
 def _predict_table(options: argparse.Namespace) -> int:
     from classify.prediction.inputs import check_prediction
 
-    def start_world() -> World:
-        from classify.prediction.predict import start_world
-
-        return start_world(options.cpu)
-
-    with launcher.forward_errors(start_world, print_error_early):
+    with forward_prediction_errors(use_cpu=options.cpu):
         flags.check_standard_input(options.data)
         columns, note = _columns(options)
         table, texts = check_prediction(
