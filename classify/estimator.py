@@ -22,9 +22,9 @@ _SPLIT_COLUMN = "split"
 class TextClassifier(ClassifierMixin, BaseEstimator):
     """Fine-tune a BERT classifier on texts; for pipelines, `cross_val_score` and `GridSearchCV`.
 
-    Parameters are the flags of the same name; None is the recipe's choice. `options` holds any others. `output_dir` is
-    the folder of the run (default: a temporary one, removed with the
-    estimator unless it was copied or pickled); a further fit replaces it. A tenth of the rows calibrates the
+    Parameters are the flags of the same name; None is the recipe's choice. `verbose` prints what a run prints,
+    `options` holds any other flags. `output_dir` is the folder of the run, which a further fit replaces (default: a
+    temporary one, removed with the estimator unless that was copied or pickled). A tenth of the rows calibrates the
     probabilities; of fewer than 300 rows cross-validation does, and all of them are trained on.
     """
 
@@ -39,6 +39,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
         seed: int = 42,
         cpu: bool = False,
         output_dir: str | None = None,
+        verbose: bool = False,
         options: dict[str, Any] | None = None,
     ):
         self.model = model
@@ -50,6 +51,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
         self.seed = seed
         self.cpu = cpu
         self.output_dir = output_dir
+        self.verbose = verbose
         self.options = options
 
     def fit(self, X: Sequence[str], y: Sequence[Any]) -> Self:
@@ -76,7 +78,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
         values = {
             "model": self.model, "epochs": self.epochs, "batch_size": self.batch_size, "preset": self.preset,
             "learning_rate": self.learning_rate, "max_length": self.max_length, "seed": self.seed,
-            "cpu": self.cpu, "output_dir": str(folder),
+            "cpu": self.cpu, "output_dir": str(folder), "quiet": not self.verbose,
         }  # fmt: skip
         fixed = {"text_column": "text", "label_column": "label", "task": "single", "normalize_labels": "none"}
         if _SPLIT_COLUMN in columns:

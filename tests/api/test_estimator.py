@@ -43,6 +43,13 @@ def fitted(model_folder: Path) -> TextClassifier:
     return make(model_folder).fit(TEXTS, LABELS)
 
 
+def test_fitting_is_silent_without_verbose(model_folder: Path, capsys: Any) -> None:
+    make(model_folder).fit(TEXTS, LABELS)
+    assert capsys.readouterr().out == ""
+    make(model_folder).set_params(verbose=True).fit(TEXTS, LABELS)
+    assert "split: train 48" in capsys.readouterr().out
+
+
 def test_predictions(fitted: TextClassifier) -> None:
     assert fitted.classes_.tolist() == ["app", "card", "money"]
     probabilities = fitted.predict_proba(TEXTS)
