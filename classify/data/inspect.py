@@ -65,7 +65,7 @@ class Report:
         ]
 
     def brief(self) -> list[str]:
-        """Return the lines about the table that a run prints at its start."""
+        """Return the lines about labels, lengths and duplicates."""
         lines = [self.labels, _spread_words("characters", self.characters)]
         if self.tokens:
             best = self.tokens["recommended_max_length"]
@@ -76,6 +76,11 @@ class Report:
                 f"tokens; {100 * self.tokens['unknown']:.1f} % of the tokens are unknown to the "
                 f"model; {self.tokens['tokens_per_character']:.2f} tokens per character{recommended}"
             )
+        return [*lines, *self.duplicates()]
+
+    def duplicates(self) -> list[str]:
+        """Return the lines on repeated texts, and on those with several labels."""
+        lines = []
         if self.copies:
             lines.append(f"duplicates: {self.copies} rows repeat the text of another row, ignoring case and spaces")
         lines += [

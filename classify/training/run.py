@@ -34,7 +34,7 @@ from classify.training.inputs import RunInputs, check
 from classify.training.progress import Progress, end_of_training
 from classify.training.run_record import RunRecord
 from classify.training.setup import TrainingContext, prepare, tokenize_tables
-from classify.training.terminal import configure, log_decision, log_detail
+from classify.training.terminal import configure, log, log_decision, log_detail
 from classify.training.train_log import Log, Terminal, log_micro_batches
 from classify.training.trainer import Callback, Trainer
 
@@ -94,8 +94,9 @@ def _train(config: RunConfig, inputs: RunInputs | None, started: float) -> Path:
         if launcher.is_main_process():  # at once: a long table takes its time to tokenise
             for decision in inputs.decisions:
                 log_decision(decision)
+            duplicates = inputs.inspection.duplicates()
             for line in inputs.inspection.brief():
-                log_detail(line)
+                (log if line in duplicates else log_detail)(line)
         data = tokenize_tables(inputs)
     with inputs.config.training.start() as world:
         world.raise_if_any_rank_failed(None)

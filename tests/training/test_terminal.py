@@ -39,12 +39,13 @@ def test_six_lines_of_decisions(model_folder: Path, table: Path, tmp_path: Path,
 
 
 def test_doubtful_decisions_are_printed(model_folder: Path, tmp_path: Path, capsys: Any) -> None:
-    """A column that no name matched, texts that are cut, labels that are merged, a language that is not English."""
+    """A column that no name matched, texts that are cut, labels that are merged, texts with several labels."""
     rows = [(f"{text} " * 12, "Card " if n % 9 == 0 else label) for n, (text, label) in enumerate(tiny.table_rows(60))]
+    rows += [(rows[0][0], "money"), (rows[1][0], rows[1][1])]
     data = tiny.write_table(tmp_path / "my.csv", rows, ("what was written", "label"))
     assert train(data, model_folder, tmp_path / "a", "--folds", "0") == 0
     printed = [line.split(":")[0] for line in decisions(capsys.readouterr().out)]
-    assert {"text column", "labels", "max length"} <= set(printed)
+    assert {"text column", "labels", "max length", "duplicates"} <= set(printed)
     assert "label column" not in printed
 
 
