@@ -56,7 +56,8 @@ class Report:
         return [
             f"table: {self.path}, {self.rows:,} rows ({self.form})",
             "columns: " + ", ".join(f"{name!r} ({role})" for name, role in self.columns.items()),
-            *self.brief(),
+            *self.summary(),
+            *self.duplicates(),
             *self._sampled(),
             *(f"leak: {count} {split} texts are also in the training split" for split, count in self.leaks.items()),
             *([f"empty: {self.empty_texts} rows have no text"] if self.empty_texts else []),
@@ -64,8 +65,8 @@ class Report:
             *(f"note: {note}" for note in self.notes),
         ]
 
-    def brief(self) -> list[str]:
-        """Return the lines about labels, lengths and duplicates."""
+    def summary(self) -> list[str]:
+        """Return the lines about labels and lengths."""
         lines = [self.labels, _spread_words("characters", self.characters)]
         if self.tokens:
             best = self.tokens["recommended_max_length"]
@@ -76,7 +77,7 @@ class Report:
                 f"tokens; {100 * self.tokens['unknown']:.1f} % of the tokens are unknown to the "
                 f"model; {self.tokens['tokens_per_character']:.2f} tokens per character{recommended}"
             )
-        return [*lines, *self.duplicates()]
+        return lines
 
     def duplicates(self) -> list[str]:
         """Return the lines on repeated texts, and on those with several labels."""

@@ -62,8 +62,12 @@ class RunInputs:
 
     def describe(self) -> list[str]:
         """Return all decisions so far, the lines on the table, and the notes."""
-        lines = [*(decision.line() for decision in self.decisions), *self.inspection.brief()]
-        return [*lines, *(f"note: {text}" for text in (*self.splits.warnings, *self.notes))]
+        lines = [*(decision.line() for decision in self.decisions), *self.inspection.summary()]
+        return [
+            *lines,
+            *self.inspection.duplicates(),
+            *(f"note: {text}" for text in (*self.splits.warnings, *self.notes)),
+        ]
 
 
 def check(config: RunConfig) -> RunInputs:

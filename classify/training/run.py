@@ -94,9 +94,10 @@ def _train(config: RunConfig, inputs: RunInputs | None, started: float) -> Path:
         if launcher.is_main_process():  # at once: a long table takes its time to tokenise
             for decision in inputs.decisions:
                 log_decision(decision)
-            duplicates = inputs.inspection.duplicates()
-            for line in inputs.inspection.brief():
-                (log if line in duplicates else log_detail)(line)
+            for line in inputs.inspection.summary():
+                log_detail(line)
+            for line in inputs.inspection.duplicates():
+                log(line)
         data = tokenize_tables(inputs)
     with inputs.config.training.start() as world:
         world.raise_if_any_rank_failed(None)
