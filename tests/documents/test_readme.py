@@ -128,7 +128,7 @@ def structure(printed: str) -> list[str]:
             line = f"{name}: {re.findall(r'; (--[^()]*)[)]$', rest)}"
         line = re.sub(r"\S+ -m classify", "classify", line).removesuffix(" - best so far")
         lines.append(re.sub(r"\d+([.,]\d+)*", "#", " ".join(line.split())))
-    return [line for line, _ in itertools.groupby(lines) if not line.startswith(("note: ", "keep: "))]
+    return [line for line, _ in itertools.groupby(lines) if not line.startswith(("note: ", "keep: ", "max length: "))]
 
 
 def test_the_sample_output_is_what_a_run_prints(model_folder: Path, tmp_path: Path) -> None:
