@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import io
 import json
@@ -68,6 +69,10 @@ class PartialLogits:
             path.write_bytes(self._header)
         self.rows = (path.stat().st_size - len(self._header)) // (4 * outputs)
         self._file = path.open("r+b")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(f"{path}: another prediction is writing it; give another --out, or wait.") from None
         self._file.truncate(len(self._header) + 4 * outputs * self.rows)
         self._file.seek(0, 2)
 
@@ -86,9 +91,9 @@ class PartialLogits:
 
     def close(self, *, remove: bool) -> None:
         """Close the file, and remove it where it is no longer needed."""
-        self._file.close()
         if remove:
             self.path.unlink(missing_ok=True)
+        self._file.close()
 
     def _check(self, resume: bool) -> None:
         with self.path.open("rb") as file:

@@ -128,6 +128,14 @@ def test_a_partial_file_that_ends_in_a_row_loses_that_row(tmp_path: Path) -> Non
     assert not (tmp_path / "p").exists()
 
 
+def test_two_predictions_of_one_file(tmp_path: Path) -> None:
+    first = stream.PartialLogits(tmp_path / "p", "k", 2, resume=False)
+    with pytest.raises(InputError, match="another prediction is writing it"):
+        stream.PartialLogits(tmp_path / "p", "k", 2, resume=True)
+    first.close(remove=False)
+    stream.PartialLogits(tmp_path / "p", "k", 2, resume=True).close(remove=True)
+
+
 def test_pipes(trained: Path, new: Path, tmp_path: Path, probabilities: Any) -> None:
     """`cat new.csv | classify predict --model RUN --out -` writes CSV, and nothing else, to standard output."""
     words = [sys.executable, "-m", "classify", "predict", "--model", str(trained), "--out", "-", "--cpu"]
