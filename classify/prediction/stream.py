@@ -71,8 +71,10 @@ class PartialLogits:
         self._file = path.open("r+b")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise InputError(f"{path}: another prediction is writing it; give another --out, or wait.") from None
+        except OSError:  # a disk without locks
+            pass
         self._file.truncate(len(self._header) + 4 * outputs * self.rows)
         self._file.seek(0, 2)
 
