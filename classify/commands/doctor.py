@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import shutil
 import tempfile
@@ -55,6 +54,7 @@ def describe() -> dict[str, Any]:
     from classify.config.schema import DEFAULT_MODEL, MULTILINGUAL_MODEL, TrainingConfig
     from classify.data import cache
     from classify.launch import launcher
+    from classify.launch.environment import set_variables
     from classify.modeling.precision import multiplies_bf16
     from classify.versions import versions
 
@@ -75,19 +75,8 @@ def describe() -> dict[str, Any]:
         "disk": f"{disk.free / 2**30:.1f} GiB free in {Path.cwd()}",
         "cache": f"{cache.cache_folder()}{f' (not used: {reason})' if (reason := cache.why_not_trusted()) else ''}",
         "models": ", ".join(f"{name}: {_origin(name)}" for name in (DEFAULT_MODEL, MULTILINGUAL_MODEL)),
-        "variables": ", ".join(f"{name}={os.environ[name]}" for name in _VARIABLES if name in os.environ) or "none set",
+        "variables": ", ".join(f"{name}={value}" for name, value in set_variables().items()) or "none set",
     }
-
-
-_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "CUDA_VISIBLE_DEVICES",
-    "HF_HUB_OFFLINE",
-    "HF_HOME",
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-)
 
 
 def _origin(name: str) -> str:
