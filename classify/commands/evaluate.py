@@ -13,6 +13,7 @@ from classify.config.parser import Parser
 from classify.data.files import why_not_writable
 from classify.errors import InputError, escape_controls
 from classify.launch import launcher
+from classify.training.output_dir import nearest_existing
 
 
 def make_parser(program: str) -> Parser:
@@ -78,7 +79,7 @@ def _check_folder(folder: Path, *, overwrite: bool) -> None:
     """Raise InputError unless an evaluation can be written to the folder; only another evaluation is overwritten."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--output-dir {folder}: expected a folder. Got a file instead.")
-    above = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
+    above = nearest_existing(folder)
     reason = why_not_writable(above)
     if reason is not None:
         raise InputError(f"--output-dir {folder}: {above} is not writable ({reason}); give another folder.")

@@ -19,7 +19,7 @@ _PROBABILITY = "prob_"
 
 @dataclass(frozen=True)
 class PredictionColumns:
-    """What to write of each row's probabilities.
+    """Format the probabilities of a row as cells.
 
     `top_k`: the labels with the highest probabilities in place of one column per label. `min_confidence`: add a column
     that says whether the confidence reaches it. `digits` is the format of numbers.

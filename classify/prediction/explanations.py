@@ -12,10 +12,7 @@ from classify.data.files import write_json
 from classify.data.formats.registry import read_table
 from classify.evaluation.scored_rows import ScoredRows, confident_errors
 from classify.launch import launcher
-from classify.modeling.attributions import FEW_STEPS
-from classify.modeling.precision import multiplies_bf16
 from classify.modeling.result_folder import labels_of, read_settings, trained_texts
-from classify.prediction.predict import load_classifier
 from classify.tasks.registry import trained_task
 
 FILE = "explanations.json"
@@ -33,6 +30,10 @@ def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
     texts, task = trained_texts(settings), trained_task(settings, labels_of(str(folder)))
     if launcher.is_launched() or not task.has_confidence or texts.pair is not None:
         return
+    from classify.modeling.attributions import FEW_STEPS
+    from classify.modeling.precision import multiplies_bf16
+    from classify.prediction.predict import load_classifier
+
     # Words are ranked alike in half precision, in half the time.
     precision = "bf16" if multiplies_bf16() else "auto"
     with load_classifier(str(folder), use_cpu=use_cpu, precision=precision) as predictor:

@@ -94,9 +94,11 @@ class Predictor:
     def compute_divided(self, first: Sequence[str], second: Sequence[str] | None) -> npt.NDArray[np.float32]:
         """Return the logits (len(first), outputs) of texts, or pairs; each rank tokenises and computes its share.
 
-        A collective, with the same texts on every rank, at least one per rank.
+        A collective, with the same texts on every rank, at least one.
         """
         rank, count = self.world.rank, self.world.world_size
+        if len(first) < count:  # a rank without a text could not verify packing
+            return self.compute_logits(self._tokenize(first, second))
         with self.world.sync_errors():  # each rank has other texts
             tokens = self._tokenize(first[rank::count], None if second is None else second[rank::count])
             self._check_ids(tokens)
@@ -106,10 +108,6 @@ class Predictor:
         result = np.empty_like(gathered)
         result[np.concatenate([np.arange(one, len(first), count) for one in range(count)])] = gathered
         return result
-
-    def compute_all(self, first: Sequence[str], second: Sequence[str] | None) -> npt.NDArray[np.float32]:
-        """Return the same for fewer texts than ranks; each rank tokenises all of them."""
-        return self.compute_logits(self._tokenize(first, second))
 
     def _tokenize(self, first: Sequence[str], second: Sequence[str] | None) -> Tokens:
         max_length, policy = self.settings["max_length"], long_text_policy(self.settings)
@@ -139,7 +137,7 @@ class Predictor:
         if label is not None and label not in self.labels:
             raise InputError(f"{self.folder}: no label {label!r}; it has: {', '.join(map(repr, self.labels[:10]))}.")
         output = int(self.probabilities([text])[0].argmax()) if label is None else self.labels.index(label)
-        tokens = tokenize(self.tokenizer, [text], self.settings["max_length"])
+        tokens = self._tokenize([text], None)
         self._check_ids(tokens)
         self._prepare(tokens)
         return explain(self.classifier, self.tokenizer, text, tokens, output, self.world.device, steps)

@@ -21,13 +21,12 @@ import numpy.typing as npt
 from classify.data.columns import empty_texts
 from classify.data.coverage import note_unknown
 from classify.data.derived import TextColumns
-from classify.data.files import atomic_path
 from classify.data.languages import note_new_languages, sample_rows
 from classify.data.table import Table
-from classify.data.table_writers import CSVWriter, find_writer
+from classify.data.table_writers import CSVWriter
 from classify.data.tokenize import tokenize
 from classify.errors import InputError, Interrupted
-from classify.evaluation.predictions_file import number_columns, write_rows
+from classify.evaluation.predictions_file import number_columns, write_predictions, write_rows
 from classify.launch.interrupts import stop_signals
 from classify.modeling.result_folder import fingerprint
 from classify.prediction.columns import PredictionColumns
@@ -42,7 +41,7 @@ Logits = npt.NDArray[np.float32]
 
 
 class Sink(Protocol):
-    """What becomes of the logits (n, outputs) of each block, in order, on the main process."""
+    """Consume the logits (n, outputs) of each block, in order, on the main process."""
 
     def append(self, logits: Logits) -> None:
         """Take the next rows."""
@@ -130,11 +129,8 @@ class _File:
     def finish(self) -> None:
         blocks = iter(self._kept) if self._partial is None else self._partial.blocks()
         fields = (row for block in blocks for row in self._columns.fields(self._predictor.probabilities_of(block)))
-        names = [*self._table.columns, *self._columns.names]
-        writer_of = find_writer(self._path.name, "--out")
-        writer = writer_of(names, number_columns(self._columns.names), for_excel=self._columns.for_excel)
-        with atomic_path(self._path) as temporary, writer.open(temporary):
-            write_rows(writer, self._table, np.arange(len(self._table)), fields)
+        rows, columns = np.arange(len(self._table)), self._columns
+        write_predictions(self._path, self._table, rows, columns.names, fields, for_excel=columns.for_excel)
 
 
 class _StandardOutput:
@@ -234,9 +230,7 @@ def logit_blocks(
         for start in range(done, len(rows), _BLOCK):
             block = rows[start : start + _BLOCK]
             first, *others = (table.take(name, block) for name in texts.inputs)
-            # A rank without a row could not verify packing; a few rows are not worth dividing.
-            compute = predictor.compute_divided if len(block) >= predictor.world.world_size else predictor.compute_all
-            yield start + len(block), compute(first, others[0] if others else None)
+            yield start + len(block), predictor.compute_divided(first, others[0] if others else None)
             bar.update(len(block))
             if bar.disable and not quiet and time.monotonic() - reported > _REPORT_SECONDS:
                 reported, end = time.monotonic(), start + len(block)

@@ -6,9 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from classify.prediction import explanations
 from classify.training.terminal import log
-
-EXPLANATIONS = "explanations.json"
 
 
 def write_pages(folder: Path, *, use_cpu: bool = False) -> None:
@@ -20,10 +19,8 @@ def write_pages(folder: Path, *, use_cpu: bool = False) -> None:
     if page.exists() and page.stat().st_mtime >= scores.stat().st_mtime:
         return
     if (folder / "classify.json").exists():  # the folder of an evaluation has no model
-        with _noting(folder / EXPLANATIONS):
-            from classify.prediction.explanations import write_explanations
-
-            write_explanations(folder, use_cpu=use_cpu)
+        with _noting(folder / explanations.FILE):
+            explanations.write_explanations(folder, use_cpu=use_cpu)
         with _noting(folder / "README.md"):
             from classify.report.card import write_card
 

@@ -1,4 +1,4 @@
-"""What a run prints: decisions, results and notes; as JSON lines with --json, errors alone with --quiet."""
+"""Print decisions, results and notes of a run: as JSON lines with --json, errors only with --quiet."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def log(text: str) -> None:
 
 
 def log_decision(decision: Decision) -> None:
-    """Print a decision, where it is an important or a doubtful one or --verbose asks for all."""
+    """Print an important or doubtful decision; with --verbose any."""
     if _settings.json:
         log_event("decision", decision.as_json())
     elif decision.printed or _settings.verbose:
@@ -40,7 +40,7 @@ def log_decision(decision: Decision) -> None:
 
 
 def log_detail(text: str) -> None:
-    """Print a line that --verbose asks for."""
+    """Print a line only with --verbose."""
     if _settings.verbose or _settings.json:
         log(text)
 
