@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from classify.console import align_columns
 from classify.errors import InputError
 from classify.launch import accelerators
 from classify.launch.accelerators import ACCELERATORS
@@ -100,10 +101,7 @@ def table(
                 "yes" if _writes(entry, each_node) else "no",
             )
         )
-    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
-    return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
+    return "\n".join(align_columns(lines))
 
 
 def line(topology: Sequence[Entry], environment: Mapping[str, str]) -> str:

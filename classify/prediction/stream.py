@@ -18,6 +18,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from classify.console import progress_bar
 from classify.data.columns import empty_texts
 from classify.data.coverage import note_unknown
 from classify.data.derived import TextColumns
@@ -31,7 +32,6 @@ from classify.launch.interrupts import stop_signals
 from classify.modeling.result_folder import fingerprint
 from classify.prediction.columns import PredictionColumns
 from classify.prediction.predict import Predictor
-from classify.progress import progress_bar
 
 STANDARD_OUTPUT = "-"
 _BLOCK = 2048

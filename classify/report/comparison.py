@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from classify.console import align_columns
 from classify.errors import InputError
 from classify.evaluation.metrics import display_name
 from classify.evaluation.paired import SignTest, sign_test
@@ -52,10 +53,8 @@ class Comparison:
         """Return the comparison as a table for a terminal."""
         rows = [["run", *map(display_name, self.metrics), f"against {self.runs[0].folder}"]]
         rows += [[run.folder, *(f"{value:.3f}" for value in run.metrics.values()), verdict(run)] for run in self.runs]
-        widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-        lines = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         relabelled = f"; {self.relabelled} more have different labels and are left out" if self.relabelled else ""
-        return [*lines, f"rows: {self.rows} scored by all{relabelled} (exact sign test, row by row)"]
+        return [*align_columns(rows), f"rows: {self.rows} scored by all{relabelled} (exact sign test, row by row)"]
 
 
 def verdict(run: ComparedRun) -> str:

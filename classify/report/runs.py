@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from classify.console import align_columns
 from classify.evaluation.metrics import display_name
 from classify.tasks.registry import primary_metric
 
@@ -47,9 +48,7 @@ def list_runs(folder: Path) -> list[RunSummary]:
 
 def table(runs: list[RunSummary]) -> list[str]:
     """Return the runs as lines of equal columns."""
-    rows = [_HEADER, *(run.cells() for run in runs)]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(_HEADER))]
-    return ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return align_columns([_HEADER, *(run.cells() for run in runs)])
 
 
 def _summarize(folder: Path) -> RunSummary:

@@ -1,9 +1,10 @@
-"""Progress bars for terminals and notebooks."""
+"""Aligned columns, and progress bars, for terminals and notebooks."""
 
 from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Sequence
 
 from tqdm import TqdmWarning, tqdm
 
@@ -21,3 +22,9 @@ def progress_bar(total: int, done: int, unit: str, *, enabled: bool) -> tqdm:
     return kind(
         total=total, initial=done, disable=not shown, leave=False, unit=unit, unit_scale=scale, dynamic_ncols=True
     )
+
+
+def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows of cells, all as many, as lines whose columns are aligned."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

@@ -1,4 +1,4 @@
-"""Bars are for terminals and notebooks."""
+"""Bars are for terminals and notebooks; columns are aligned."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from classify.progress import progress_bar
+from classify.console import align_columns, progress_bar
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,11 @@ def test_where_a_bar_is_shown(
         bar.update(3)
         bar.refresh()
     assert ("4/4" in capsys.readouterr().err) is shown
+
+
+def test_columns_are_aligned() -> None:
+    assert align_columns([("run", "score"), ("a longer name", "1"), ("b", "")]) == [
+        "run            score",
+        "a longer name  1",
+        "b",
+    ]
