@@ -1,5 +1,5 @@
-"""constraints.txt names the version of everything that gets installed: its lines alone, without pip looking for what they
-depend on, are a whole environment, as the one for XLA is made."""
+"""constraints.txt names the version of everything that gets installed: its lines alone, without pip looking for what
+they depend on, are a whole environment, as the one for XLA is made."""
 
 from __future__ import annotations
 
