@@ -74,7 +74,7 @@ def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> torch.distribu
     _import_backend(plan)
     with _note_if_slow(f"rank {launch.rank} of {launch.world_size} waits for the others at {address}:{port}"):
         store = _open_store(launch, timeout)
-        if plan.n_gpu and plan.backend != "gloo":  # with which ranks may share a device
+        if plan.n_gpu and not plan.backend_spec.in_main_memory:  # else ranks may share a device
             check_own_device(plan, _exchange(store, launch, _identity(plan)))
         torch.distributed.init_process_group(
             plan.backend, store=store, rank=launch.rank, world_size=launch.world_size, timeout=timeout
@@ -86,18 +86,16 @@ def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> torch.distribu
 def _import_backend(plan: DevicePlan) -> None:
     """Import the package that registers a backend with torch, if torch does not load it itself.
 
-    https://docs.aws.amazon.com/sagemaker/latest/dg/data-parallel-modify-sdp-pt.html
     https://docs.habana.ai/en/latest/PyTorch/PyTorch_Scaling_Guide/DDP_Based_Scaling.html
     """
-    module = accelerators.of(torch.device(plan.device).type).backend_module
-    if plan.backend == "smddp":
-        module = "smdistributed.dataparallel.torch.torch_smddp"
+    backend = plan.backend_spec
+    module = backend.module or accelerators.of(torch.device(plan.device).type).backend_module
     try:
         if module is not None:
             importlib.import_module(module)
     except ImportError as error:
-        hint = "use an image that has it, or give --ddp-backend nccl" if plan.backend == "smddp" else "install it"
-        raise DeviceError(f"backend {plan.backend}: {module} cannot be imported ({error}); {hint}.") from None
+        message = f"backend {backend.name}: {module} cannot be imported ({error}); {backend.without_module}."
+        raise DeviceError(message) from None
 
 
 @contextlib.contextmanager

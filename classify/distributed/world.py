@@ -79,6 +79,11 @@ class World:
         """Return whether there is a process group."""
         return self.plan.parallel_mode is ParallelMode.DISTRIBUTED
 
+    @property
+    def _exchange_device(self) -> torch.device:
+        """Return where the tensors of collectives have to be."""
+        return torch.device("cpu") if self.plan.backend_spec.in_main_memory else self.device
+
     def barrier(self) -> None:
         """Wait for all ranks."""
         self.all_reduce_any(False)
@@ -88,10 +93,10 @@ class World:
         if not self.distributed:
             return values
         total = torch.tensor(values, dtype=torch.float64)
-        if self.plan.backend not in ("gloo", "nccl"):  # others cannot add doubles, but can gather bytes
+        if not self.plan.backend_spec.adds_doubles:  # it can gather bytes
             parts = self.gather(total.view(torch.uint8)[None].to(self.device))
             return parts.cpu().view(torch.float64).sum(0).tolist()
-        total = total.to(self.device if self.plan.backend == "nccl" else "cpu")
+        total = total.to(self._exchange_device)
         torch.distributed.all_reduce(total)
         return total.tolist()
 
@@ -104,8 +109,7 @@ class World:
         if not self.distributed:
             return tensor
         place = tensor.device
-        if self.plan.backend == "gloo":
-            tensor = tensor.cpu()
+        tensor = tensor.to(self._exchange_device)
         counts = [torch.zeros(1, dtype=torch.int64, device=tensor.device) for _ in range(self.world_size)]
         torch.distributed.all_gather(counts, torch.tensor([tensor.shape[0]], device=tensor.device))
         longest = max(int(count) for count in counts)
@@ -121,7 +125,7 @@ class World:
         """Return the main process's JSON value on every rank. A collective."""
         if not self.distributed:
             return value
-        kind = self.device if self.plan.backend != "gloo" else torch.device("cpu")
+        kind = self._exchange_device
         # JSON, not pickle: data from the network is never executed.
         payload = torch.tensor(list(json.dumps(value).encode()) if self.is_main else [], dtype=torch.uint8, device=kind)
         size = torch.tensor([payload.numel()], dtype=torch.int64, device=kind)
@@ -181,7 +185,7 @@ class World:
         assert listed is not None
         if not self.distributed:
             return tensors or {}
-        place = torch.device("cpu") if self.plan.backend == "gloo" else self.device
+        place = self._exchange_device
         received: dict[str, torch.Tensor] = {}
         for name, kind, shape in listed:
             empty = torch.empty(shape, dtype=getattr(torch, kind), device=place)
@@ -238,7 +242,7 @@ class World:
         if up and error is not None:
             self._report_lost_peer(error)
         alone = error is not None and not (isinstance(error, ClassifyError) and error.everywhere)
-        abort = up and alone and self.plan.backend != "gloo"
+        abort = up and alone and not self.plan.backend_spec.detects_lost_peers
         if abort:
             # Aborts all groups, including FSDP's; torch 2.13 has no public function. Vendors' backends may not support
             # it.
@@ -248,7 +252,7 @@ class World:
             release()
         self._before_close.clear()
         if up and not abort:
-            if self.plan.backend == "gloo":
+            if self.plan.backend_spec.releases_late:
                 # Its threads take the GIL to release the last tensors. A thread that has not when the interpreter ends
                 # aborts the process ("terminate called without an active exception").
                 time.sleep(_GLOO_SECONDS)

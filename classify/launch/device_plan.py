@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from classify.errors import DeviceError, InputError
-from classify.launch import accelerators, sagemaker
+from classify.launch import accelerators, backends, sagemaker
 from classify.launch.accelerator import Accelerator
+from classify.launch.backends import Backend
 from classify.launch.launcher import Launch, read_launch
 from classify.launch.strategies import STRATEGIES, StrategySpec, default_strategy
 
@@ -56,6 +57,11 @@ class DevicePlan:
     def spec(self) -> StrategySpec:
         """Return the strategy's properties."""
         return STRATEGIES[self.strategy]
+
+    @property
+    def backend_spec(self) -> Backend:
+        """Return the backend's properties."""
+        return backends.of(self.backend or "")
 
     @property
     def replicas(self) -> int:
@@ -98,7 +104,7 @@ def plan_devices(
     if launch.local_rank < 0:
         return _plan_alone(launch, kind, count, strategy, "--cpu" if use_cpu else "no accelerator found")
     if sagemaker.is_data_parallel(environment) and not use_cpu:
-        backend = backend or "smddp"
+        backend = backend or sagemaker.BACKEND
     return _plan_launched(launch, kind, count, strategy, backend)
 
 
@@ -154,7 +160,7 @@ def check_strategy(launch: Launch, strategy: str, backend: str | None, on_cpu: b
                 f"--strategy {strategy} works in one process, but {_started(launch)}; drop the flag, or start with "
                 "python alone."
             )
-        if on_cpu and backend not in (None, "gloo", "smddp"):
+        if on_cpu and backend is not None and not backends.of(backend).allowed_on_cpu:
             raise InputError(
                 f"--ddp-backend {backend} works on accelerators only, but this is a CPU run; drop it, or give gloo."
             )
@@ -193,25 +199,25 @@ def _plan_launched(launch: Launch, kind: str, count: int, requested: str, backen
     place = f"launched as rank {launch.rank} of {launch.world_size}"
     if count == 0:
         reason = f"{place}; all ranks share the CPU"
-        # SageMaker's library is for GPUs; an explicit request on a CPU is honored.
-        backend = backend if backend == "smddp" else "gloo"
+        backend = backend or accelerators.of("cpu").backend
         return DevicePlan("cpu", ParallelMode.DISTRIBUTED, strategy, 0, backend, launch, reason)
     backend = backend or accelerator.backend
-    if backend == "gloo" and not accelerator.shared:
+    in_main_memory = backends.of(backend).in_main_memory
+    if in_main_memory and not accelerator.shared:
         raise DeviceError(
-            f"gloo supports CPUs and CUDA devices, not {kind}; drop --ddp-backend gloo if given, start one process, "
-            "or give --cpu."
+            f"{backend} supports CPUs and CUDA devices, not {kind}; drop --ddp-backend {backend} if given, start one "
+            "process, or give --cpu."
         )
-    if backend == "gloo" and STRATEGIES[strategy].needs_own_backend:
+    if in_main_memory and STRATEGIES[strategy].needs_own_backend:
         raise DeviceError(
-            f"--strategy {strategy} on {kind} devices needs {accelerator.backend}: gloo cannot "
-            "exchange shards; drop --ddp-backend gloo, or give --strategy ddp."
+            f"--strategy {strategy} on {kind} devices needs {accelerator.backend}: {backend} cannot "
+            f"exchange shards; drop --ddp-backend {backend}, or give --strategy ddp."
         )
     index, reason = launch.local_rank, f"{place}; local rank {launch.local_rank} chooses the device"
     if count == 1 and index > 0 and not accelerator.single_device_per_process:
         # A scheduler may show each task one device. `check_own_device` rejects two ranks on the same one.
         index, reason = 0, f"{place}; it is the one {kind} device that this process sees"
-    elif index >= count and backend == "gloo":
+    elif index >= count and in_main_memory:
         index %= count
         reason = f"{place}; more processes than the {count} {kind} here, so local rank {launch.local_rank} shares one"
     if index >= count:

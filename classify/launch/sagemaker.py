@@ -9,6 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+# Backend of process groups where a job was started with the library.
+BACKEND = "smddp"
+
 
 def is_data_parallel(environment: Mapping[str, str]) -> bool:
     """Return whether the job was started with SageMaker's data parallel library."""

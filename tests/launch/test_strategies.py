@@ -1,4 +1,4 @@
-"""The registry of strategies: the flag offers what stands there, and each entry's file is there."""
+"""The registries of strategies and backends: the flags offer what stands there, and each strategy's file is there."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import typing
 
 from classify.config.fields import choices
 from classify.config.schema import TrainingConfig
+from classify.launch.backends import BACKENDS
 from classify.launch.strategies import STRATEGIES
 
+HINTS = typing.get_type_hints(TrainingConfig, localns={"torch": None, "World": None, "ParallelMode": None})
 
-def test_the_flag_offers_the_registry() -> None:
-    hint = typing.get_type_hints(TrainingConfig, localns={"torch": None, "World": None, "ParallelMode": None})
-    assert choices(hint["strategy"]) == ("auto", *STRATEGIES)
+
+def test_the_flags_offer_the_registries() -> None:
+    assert choices(HINTS["strategy"]) == ("auto", *STRATEGIES)
+    assert set(choices(HINTS["ddp_backend"])) == set(BACKENDS)
 
 
 def test_each_entry_names_a_file() -> None:
