@@ -64,19 +64,17 @@ def run(arguments: Sequence[str], program: str) -> int:
 
 
 def _predict_text(options: argparse.Namespace) -> int:
-    from classify.modeling.result_folder import labels_of, read_settings, trained_texts
-    from classify.tasks.registry import trained_task
+    from classify.modeling.result_folder import read_settings, trained_texts
 
-    settings = read_settings(options.model)
-    if trained_texts(settings).pair is not None:
+    if trained_texts(read_settings(options.model)).pair is not None:
         raise InputError("--text: the model was trained on text pairs; give a table with --data.")
-    task = trained_task(settings, labels_of(options.model))
     from classify.prediction.predict import load_classifier
 
     with load_classifier(options.model, use_cpu=options.cpu, precision=options.precision) as predictor:
         probabilities = predictor.probabilities([options.text])
         if not predictor.world.is_main:
             return 0
+    task = predictor.task
     names, cells = task.prediction_columns(), next(task.prediction_fields(probabilities, ".3f"))
     print(escape_controls(cells[0]))
     if task.has_labels:
@@ -123,12 +121,11 @@ def _predict_table(options: argparse.Namespace) -> int:
 def _columns(options: argparse.Namespace) -> tuple[PredictionColumns, str | None]:
     """Return what to write of each row, and a note on the confidence that is required."""
     from classify.evaluation.predictions_file import EXACT, FOR_EXCEL
-    from classify.modeling.result_folder import labels_of, read_settings
     from classify.prediction.columns import PredictionColumns
     from classify.prediction.thresholds import confidence_for
     from classify.tasks.registry import trained_task
 
-    task = trained_task(read_settings(options.model), labels_of(options.model))
+    task = trained_task(options.model)
     if options.min_confidence is not None and options.min_precision is not None:
         raise InputError("--min-confidence and --min-precision both set the confidence; give one of them.")
     confidence, note = None, None

@@ -12,7 +12,7 @@ from classify.data.files import write_json
 from classify.data.formats.registry import read_table
 from classify.evaluation.scored_rows import ScoredRows, confident_errors
 from classify.launch import launcher
-from classify.modeling.result_folder import labels_of, read_settings, trained_texts
+from classify.modeling.result_folder import read_settings, trained_texts
 from classify.tasks.registry import trained_task
 
 FILE = "explanations.json"
@@ -26,8 +26,7 @@ def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
     Only in a process without a launcher: the others have ended.
     """
     (folder / FILE).unlink(missing_ok=True)  # of an earlier run in this folder
-    settings = read_settings(str(folder))
-    texts, task = trained_texts(settings), trained_task(settings, labels_of(str(folder)))
+    texts, task = trained_texts(read_settings(str(folder))), trained_task(str(folder))
     if launcher.is_launched() or not task.has_confidence or texts.pair is not None:
         return
     from classify.modeling.attributions import FEW_STEPS

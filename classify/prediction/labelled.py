@@ -16,7 +16,7 @@ from classify.data.formats.registry import read_table
 from classify.data.label_lists import COLUMN_SEPARATOR
 from classify.data.table import Table
 from classify.errors import InputError
-from classify.modeling.result_folder import labels_of, read_settings, trained_texts
+from classify.modeling.result_folder import read_settings, trained_texts
 from classify.tasks.base import Task
 from classify.tasks.registry import trained_task
 
@@ -50,7 +50,7 @@ def read_labelled(
     table = texts.derive(table)
     texts.require_both(table)
     table, column = _find_label_column(table, settings.get("label_columns", []), label_column)
-    task = trained_task(settings, labels_of(model)).for_table(table, column)
+    task = trained_task(model).for_table(table, column)
     rows = np.flatnonzero(task.labelled(table, column))
     if not len(rows):
         raise InputError(f"{table.path}: expected rows with a label in column {column!r}. Got none.")

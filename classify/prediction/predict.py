@@ -25,7 +25,7 @@ from classify.modeling.attributions import STEPS, WordAttribution, explain
 from classify.modeling.classifier import Classifier
 from classify.modeling.loading import load_trained, quiet_libraries
 from classify.modeling.precision import for_prediction
-from classify.modeling.result_folder import fingerprint, labels_of, long_text_policy, read_settings, trained_texts
+from classify.modeling.result_folder import fingerprint, long_text_policy, read_settings, trained_texts
 from classify.modeling.verify_packing import verify_packing
 from classify.tasks.base import Task
 from classify.tasks.registry import trained_task
@@ -186,7 +186,7 @@ def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "aut
     quiet_libraries()
     with launcher.forward_errors(lambda: start_world(use_cpu)):
         settings = read_settings(folder)
-        task = trained_task(settings, labels_of(folder))
+        task = trained_task(folder)
         tokenizer = load_tokenizer(folder)
         classifier = load_trained(Path(folder), pad_token_id=padding_id(tokenizer))
     world = start_world(use_cpu)

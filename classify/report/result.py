@@ -16,7 +16,7 @@ import numpy.typing as npt
 from classify.data.formats.registry import read_table
 from classify.errors import InputError
 from classify.evaluation.scored_rows import ScoredRows
-from classify.modeling.result_folder import labels_of, read_settings, trained_texts
+from classify.modeling.result_folder import read_settings, trained_texts
 from classify.tasks.base import Task
 from classify.tasks.registry import trained_task
 
@@ -53,7 +53,7 @@ class Result:
             _read_log(folder / "train_log.jsonl"),
             ScoredRows.read(folder),
             tuple(" · ".join(cells) for cells in zip(*columns, strict=True)),
-            trained_task(settings, labels_of(str(model))),
+            trained_task(str(model)),
         )
 
     @property

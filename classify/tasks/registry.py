@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 from classify.data.content import column_stats
 from classify.data.reading import InputTables
 from classify.errors import InputError
+from classify.modeling.result_folder import labels_of, read_settings
 from classify.tasks.base import Task
 from classify.tasks.multi_label import MultiLabel
 from classify.tasks.regression import Regression
@@ -35,18 +33,19 @@ def recognize(tables: InputTables) -> Task:
     return Regression.of(tables) if stats.is_score else SingleLabel.of(tables)
 
 
-def trained_task(settings: Mapping[str, Any], labels: Sequence[str]) -> Task:
-    """Return the task of a result folder, from its classify.json; the default is one label per row.
+def trained_task(folder: str) -> Task:
+    """Return the task of a result folder; the default is one label per row.
 
-    Raises InputError for unknown tasks.
+    Raises InputError if it is not a result folder, or for unknown tasks.
     """
+    settings = read_settings(folder)
     name = settings.get("task")
     if name is not None and name not in _BY_NAME:
         raise InputError(
             f"classify.json: expected the task {', '.join(_BY_NAME)}. Got {name!r} instead; predict with the "
             "version that trained the model (see run.json)."
         )
-    return _BY_NAME[name or SingleLabel.name].trained(labels, settings)
+    return _BY_NAME[name or SingleLabel.name].trained(labels_of(folder), settings)
 
 
 def primary_metric(name: str) -> str | None:
