@@ -48,6 +48,7 @@ def make_parser(program: str) -> Parser:
         action="store_true",
         help="for Excel: a byte-order mark, four digits, and ' before cells that look like formulas (CSV injection)",
     )
+    flags.add(parser, "--exact", action="store_true", help="with --excel-safe: all digits of the probabilities")
     return parser
 
 
@@ -143,7 +144,8 @@ def _columns(options: argparse.Namespace) -> tuple[PredictionColumns, str | None
         task,
         None if options.top_k is None else flags.whole_number(options.top_k, "--top-k"),
         confidence,
-        FOR_EXCEL if options.excel_safe else EXACT,
+        FOR_EXCEL if options.excel_safe and not options.exact else EXACT,
+        options.excel_safe,
     )
     columns.check()
     return columns, note

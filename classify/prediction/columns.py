@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.errors import InputError
-from classify.evaluation.predictions_file import EXACT, FOR_EXCEL
+from classify.evaluation.predictions_file import EXACT
 from classify.tasks.base import Task
 
 ACCEPTED = "accepted"
@@ -22,13 +22,14 @@ class PredictionColumns:
     """Format the probabilities of a row as cells.
 
     `top_k`: the labels with the highest probabilities in place of one column per label. `min_confidence`: add a column
-    that says whether the confidence reaches it. `digits` is the format of numbers.
+    that says whether the confidence reaches it. `digits` is the format of numbers; `for_excel`: see `TableWriter`.
     """
 
     task: Task
     top_k: int | None = None
     min_confidence: float | None = None
     digits: str = EXACT
+    for_excel: bool = False
 
     def check(self) -> None:
         """Raise InputError where the task has no labels to rank, or no confidence."""
@@ -38,11 +39,6 @@ class PredictionColumns:
             raise InputError(f"--top-k must be at most {len(self.task.labels)}, the labels. Got {self.top_k} instead.")
         if self.min_confidence is not None and not self.task.has_confidence:
             raise InputError("--min-confidence: predictions of this model have no single confidence; leave it out.")
-
-    @property
-    def for_excel(self) -> bool:
-        """Return whether numbers are for readers of a spreadsheet."""
-        return self.digits == FOR_EXCEL
 
     @property
     def names(self) -> list[str]:

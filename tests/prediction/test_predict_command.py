@@ -166,6 +166,16 @@ def test_a_pipe_is_safe_for_excel_and_utf8(trained: Path, tmp_path: Path) -> Non
     assert lines[1].startswith("'=1+2 🚀,")
 
 
+def test_digits_for_excel(trained: Path, new: Path, tmp_path: Path) -> None:
+    """Four of them, unless all are requested."""
+    for flags, most in (["--excel-safe"], 4), (["--excel-safe", "--exact"], 9):
+        assert predict(trained, new, tmp_path / "p.csv", *flags) == 0
+        with (tmp_path / "p.csv").open(encoding="utf-8-sig") as file:
+            digits = [len(row["prob_app"].partition(".")[2]) for row in csv.DictReader(file)]
+        assert max(digits) <= most
+        assert (max(digits) > 4) == (most > 4)
+
+
 def test_too_many_rows_for_a_sheet(
     trained: Path, new: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
