@@ -99,6 +99,7 @@ def test_predictions_of_other_tasks(name: str, kind: type, model_folder: Path, t
         assert [type(one) for one in run.predict(["card money", "app"])] == [kind, kind]
 
 
+@pytest.mark.slow
 def test_a_run_on_a_table_in_memory_can_be_resumed(model_folder: Path, tmp_path: Path) -> None:
     settings = options(model_folder, tmp_path / "out", save_steps=1)
     classify.train(pandas.DataFrame({"text": TEXTS, "label": LABELS}), **settings, max_steps=2)

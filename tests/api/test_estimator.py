@@ -77,6 +77,7 @@ def test_a_larger_table_keeps_a_tenth_for_validation(model_folder: Path) -> None
     assert metrics["test"] is None
 
 
+@pytest.mark.slow
 def test_in_a_pipeline_a_search_and_cross_validation(model_folder: Path) -> None:
     frame = pandas.DataFrame({"text": TEXTS, "other": range(60)})
     pipeline = make_pipeline(
@@ -116,6 +117,7 @@ def test_a_copy_outlives_the_original(model_folder: Path) -> None:
     np.testing.assert_allclose(again.predict_proba(TEXTS[:3]), expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_further_fit_replaces_the_run(model_folder: Path, tmp_path: Path) -> None:
     estimator = make(model_folder).set_params(output_dir=str(tmp_path / "out"))
     first = estimator.fit(TEXTS, LABELS).predict_proba(TEXTS[:3])

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.processes import ROOT, rank_environments
 
 
@@ -23,6 +25,7 @@ def pipe_in(folder: Path, table: Path, *words: str, **environment: str) -> subpr
         )
 
 
+@pytest.mark.slow
 def test_a_table_on_standard_input(model_folder: Path, table: Path, tmp_path: Path) -> None:
     words = ["--data", "-", "--model", str(model_folder), "--cpu", "--max-steps", "1", "--contrastive-steps", "0"]
     done = pipe_in(tmp_path, table, *words)

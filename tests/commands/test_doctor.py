@@ -14,6 +14,7 @@ from classify.commands import COMMANDS, doctor, load_command
 from classify.config.parser import known_flags
 
 
+@pytest.mark.slow
 @pytest.mark.embedded
 def test_doctor_trains_and_predicts(capsys: Any) -> None:
     assert main(["doctor", "--json"]) == 0

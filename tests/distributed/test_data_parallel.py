@@ -83,6 +83,7 @@ def test_logits_come_back_in_the_order_of_the_batches(two_devices: World, model_
     assert (got - want).abs().max() < 1e-6
 
 
+@pytest.mark.slow
 def test_a_whole_run_says_that_ddp_is_faster(
     two_devices: World,
     table: Path,

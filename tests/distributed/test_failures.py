@@ -168,6 +168,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, table: Path, model_fol
     return folder / "out"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("meeting", ["static", "standalone"])
 def test_a_restarted_job_resumes(
     undisturbed: Path, table: Path, model_folder: Path, tmp_path: Path, meeting: str
@@ -290,6 +291,7 @@ def test_the_process_with_the_store_leaves_last() -> None:
     run_distributed_test(exchange_and_leave, 2)
 
 
+@pytest.mark.slow
 def test_nccl_is_refused_where_no_accelerator_is_found(
     command: Callable[..., Any], table: Path, model_folder: Path
 ) -> None:

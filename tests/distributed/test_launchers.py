@@ -88,6 +88,7 @@ def test_the_documented_commands(model_folder: Path, tmp_path: Path, command_lin
     assert done.stdout.count("ranks: rank 0 = machine 0") == (len(expected) > 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command_line", READ)
 def test_the_documented_launchers_are_read(tmp_path: Path, command_line: str) -> None:
     """Typed as they stand; each process finds its place, and the others, in what the launcher set."""
@@ -100,6 +101,7 @@ def test_the_documented_launchers_are_read(tmp_path: Path, command_line: str) ->
         assert (one["launcher"], one["world_size"], one["local_world_size"]) == ("torchrun", 2, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command_line", EXPLAINING)
 def test_the_documented_explanations(model_folder: Path, tmp_path: Path, command_line: str) -> None:
     """They print their plan and train nothing."""
@@ -126,6 +128,7 @@ def run_each(folder: Path, words_and_places: list[tuple[list[str], dict[str, str
     assert [one.returncode for one in done] == [0] * len(done), done
 
 
+@pytest.mark.slow
 def test_the_flag_of_old_launchers_alone(table: Path, model_folder: Path, tmp_path: Path) -> None:
     """RANK and WORLD_SIZE in the environment, the local rank as a flag only, with a space or an equals sign.
 
@@ -138,6 +141,7 @@ def test_the_flag_of_old_launchers_alone(table: Path, model_folder: Path, tmp_pa
     assert places(tmp_path / "out") == [(0, 0, 0), (0, 1, 1)]
 
 
+@pytest.mark.slow
 def test_a_script_that_trains_twice(
     python: Callable[..., Any], table: Path, model_folder: Path, tmp_path: Path
 ) -> None:
@@ -196,12 +200,14 @@ def train_twice(folder: Path, table: Path, model: Path) -> None:
     classify.train(config.replace(overwrite_output_dir=True))
 
 
+@pytest.mark.slow
 def test_a_device_asked_for_before_training(table: Path, model_folder: Path, tmp_path: Path) -> None:
     """The group that this makes gives its port back to the next, also where rank 0 itself listens there."""
     run_distributed_test(train_twice, 2, tmp_path, table, model_folder)
     assert places(tmp_path / "out") == [(0, 0, 0), (0, 1, 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["srun", "mpirun"])
 def test_the_variables_of_srun_and_open_mpi(table: Path, model_folder: Path, tmp_path: Path, launcher: str) -> None:
     """Two processes get the variables that the launcher would set; test_schedulers.py has the launchers themselves."""
@@ -222,6 +228,7 @@ def test_the_variables_of_srun_and_open_mpi(table: Path, model_folder: Path, tmp
     assert json.loads((tmp_path / "out" / "run.json").read_text())["launcher"] == launcher
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("several", [False, True], ids=["one process", "several by the variables"])
 def test_accelerate_launch(tmp_path: Path, several: bool) -> None:
     """On CPUs it starts one process, whatever --num_processes says; variables make it one of several."""

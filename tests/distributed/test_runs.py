@@ -300,6 +300,7 @@ def test_a_signal_saves_and_leaves_no_process(
     assert not any(worker.is_running() for worker in workers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("long_nproc", ["real"], indirect=True)
 def test_nproc_listens_on_loopback_alone_and_its_workers_end_with_it(long_nproc: subprocess.Popen[str]) -> None:
     launcher = psutil.Process(long_nproc.pid)
@@ -337,6 +338,7 @@ def test_a_signal_to_one_of_two_processes_ends_both_behind_the_same_step(
     assert read_json(tmp_path / "out" / "checkpoints" / f"step-{int(step):08d}" / "state.json")["step"] == int(step)
 
 
+@pytest.mark.slow
 def test_tables_are_tokenised_before_the_processes_meet_and_once_for_all(
     tmp_path: Path, uneven: dict[str, Path], model_folder: Path
 ) -> None:

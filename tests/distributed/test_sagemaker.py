@@ -12,7 +12,7 @@ import pytest
 from tests.support.processes import ROOT, run, run_python_ranks
 from tests.support.runs import read_json
 
-pytestmark = [pytest.mark.distributed, pytest.mark.vendors]
+pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
 STANDIN = ROOT / "tests" / "standins" / "sagemaker"
 

@@ -18,7 +18,7 @@ import pytest
 from tests.support.documents import DISTRIBUTED, commands, make_place, type_in
 from tests.support.processes import ROOT, SCRIPT, forked_python, free_port, not_here
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
 SLURM = """
 ClusterName=here

@@ -37,7 +37,7 @@ from tests.support.processes import (
     unlaunched,
 )
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
 NAMES = (f"classify-a-{os.getpid()}", f"classify-b-{os.getpid()}")
 ADDRESSES = ("10.0.0.1", "10.0.0.2")  # as in docs/distributed.md; nothing outside the namespaces sees them
@@ -315,7 +315,6 @@ def named_hosts(machines: tuple[str, str]) -> Iterator[list[str]]:
         folders[0].parent.rmdir()
 
 
-@pytest.mark.vendors
 def test_the_hosts_of_a_sagemaker_job(
     machines: tuple[str, str], named_hosts: list[str], model_folder: Path, tmp_path: Path
 ) -> None:

@@ -22,8 +22,7 @@ from tests.support.processes import SCRIPT, run, run_python, run_python_ranks
 from tests.support.runs import read_json
 from tests.support.standins import needs_compiler, standin_environment, standin_python
 
-pytestmark = [pytest.mark.distributed, needs_compiler]
-vendors = pytest.mark.vendors
+pytestmark = [pytest.mark.distributed, needs_compiler, pytest.mark.slow]
 
 
 Trained = tuple[Path, str, list[dict[str, Any]]]
@@ -123,9 +122,9 @@ def test_two_machines_with_two_npus_each(train: Callable[..., Any], on_cpu: Path
 @pytest.mark.parametrize(
     ("kind", "backend", "devices"),
     [
-        pytest.param("mlu", "cncl", ["mlu:0", "mlu:1"], marks=vendors),
-        pytest.param("hpu", "hccl", ["hpu:0", "hpu:0"], marks=vendors),
-        pytest.param("xpu", "xccl", ["xpu:0", "xpu:1"], marks=vendors),
+        pytest.param("mlu", "cncl", ["mlu:0", "mlu:1"]),
+        pytest.param("hpu", "hccl", ["hpu:0", "hpu:0"]),
+        pytest.param("xpu", "xccl", ["xpu:0", "xpu:1"]),
         ("cuda", "nccl", ["cuda:0", "cuda:1"]),
     ],
 )
@@ -192,7 +191,6 @@ def test_tf32_on_one_cuda_device(train: Callable[..., Any], on_cpu: Path) -> Non
     assert difference(folder, on_cpu) < 1e-5
 
 
-@vendors
 def test_apples_gpu(train: Callable[..., Any], on_cpu: Path) -> None:
     """One process, no float64 on the device."""
     # A real interpreter: a process forked from the server does not find this device.

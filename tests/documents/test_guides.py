@@ -6,12 +6,11 @@ import random
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support import tiny
-from tests.support.documents import commands
+from tests.support.documents import commands, run_snippets
 from tests.support.processes import ROOT, Process, run, unlaunched
 
 QUICKSTART, PYTHON = ROOT / "docs" / "quickstart.md", ROOT / "docs" / "python.md"
@@ -36,6 +35,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_quickstart(place: Path, model_folder: Path) -> None:
     """Each command, one after the other; training is short, and on a tiny model."""
     typed = commands(QUICKSTART)
@@ -53,20 +53,7 @@ def test_the_quickstart(place: Path, model_folder: Path) -> None:
         assert (place / name).exists()
 
 
-def run_snippets(snippets: list[str], model: str) -> None:
-    """All snippets in one namespace; the trainings are short, and on a tiny model."""
-    quick = f'model="{model}", cpu=True, contrastive_steps=0, folds=0, '
-    options = f'model="{model}", cpu=True, options={{"contrastive_steps": 0, "folds": 0}}, '
-    config = f'DataConfig(data="my.csv", folds=0), ModelConfig(model="{model}"), training=TrainingConfig(use_cpu=True, '
-    names: dict[str, Any] = {}
-    for snippet in snippets:
-        code = re.sub(r"classify\.train\(((?!RunConfig)[^\n]*)(epochs=)", rf"classify.train(\1{quick}\2", snippet)
-        code = code.replace("TextClassifier(epochs", f"TextClassifier({options}epochs")
-        code = code.replace('DataConfig(data="my.csv"), training=TrainingConfig(', config)
-        code = code.replace("import DataConfig,", "import DataConfig, ModelConfig,")
-        exec(code, names)
-
-
+@pytest.mark.slow
 def test_python(place: Path, model_folder: Path) -> None:
     snippets = re.findall(r"^```python\n(.*?)^```$", PYTHON.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     assert len(snippets) >= 5

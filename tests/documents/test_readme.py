@@ -13,7 +13,7 @@ import pytest
 
 from classify.data.formats.registry import read_table
 from tests.support import tiny
-from tests.support.documents import DISTRIBUTED, commands
+from tests.support.documents import DISTRIBUTED, commands, run_snippets
 from tests.support.processes import ROOT, Process, run, unlaunched
 from tests.support.runs import COMMAND_FILES, read_json
 
@@ -107,15 +107,9 @@ def test_what_it_prints(place: Path, line: str, output: str) -> None:
     assert done.returncode == (2 if output.startswith("error: ") else 0)
 
 
-def run_code(code: str) -> None:
-    """A snippet, in the folder where it would be typed."""
-    exec(code, {})
-
-
-@pytest.mark.embedded
 @pytest.mark.parametrize("snippet", SNIPPETS, ids=["pipeline", "classify"])
-def test_the_snippets(place: Path, snippet: str) -> None:
-    done = Process(run_code, (snippet,), place, unlaunched()).finish()
+def test_the_snippets(place: Path, model_folder: Path, snippet: str) -> None:
+    done = Process(run_snippets, ([snippet], str(model_folder)), place, unlaunched()).finish()
     assert done.returncode == 0, done.stderr
 
 

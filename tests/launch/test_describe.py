@@ -115,6 +115,7 @@ def test_this_machine_is_explained(person: Person) -> None:
     assert Path(person.folder, "runs").exists() is False
 
 
+@pytest.mark.slow
 def test_plan_shows_and_stops(person: Person) -> None:
     before = sorted(person.folder.rglob("*"))
     done = person.types("--data", "my.csv", "--cpu", "--plan")

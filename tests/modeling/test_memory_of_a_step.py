@@ -15,6 +15,8 @@ from classify.modeling.precision import choose_precision
 from tests.support import tiny
 from tests.support.runs import ROWS, data_and_model, make_trainer
 
+pytestmark = pytest.mark.slow
+
 SIZE = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024}
 
 

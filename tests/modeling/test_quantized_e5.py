@@ -40,6 +40,7 @@ def file() -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.embedded
 def test_embeddings_are_those_of_the_packages_own_program(file: Path, tmp_path: Path) -> None:
     """Its C code, compiled here, computes 4-bit products with 8-bit activations: cosine 0.98 at least."""
@@ -68,6 +69,7 @@ def test_embeddings_are_those_of_the_packages_own_program(file: Path, tmp_path: 
         assert mean @ expected / np.linalg.norm(mean) > 0.98, text
 
 
+@pytest.mark.slow
 @pytest.mark.embedded
 def test_the_tokenizer_is_xlm_rs(file: Path, tmp_path: Path) -> None:
     """Special tokens and pairs as published; saved and loaded, it is the same."""
@@ -84,6 +86,7 @@ def test_the_tokenizer_is_xlm_rs(file: Path, tmp_path: Path) -> None:
         assert again(text)["input_ids"] == tokenizer(text)["input_ids"]
 
 
+@pytest.mark.slow
 @pytest.mark.embedded
 def test_the_name_finds_the_installed_file(file: Path) -> None:
     found = resolve_model(MULTILINGUAL_MODEL)

@@ -68,6 +68,7 @@ def test_logits_do_not_change(tmp_path: Path, kind: str) -> None:
         torch.testing.assert_close(got, want, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bert", "roberta", "deberta"])
 def test_the_saved_model_is_that_of_a_run_without(table: Path, tmp_path: Path, kind: str) -> None:
     folder = tiny.make_model(tmp_path / kind, kind)
@@ -93,6 +94,7 @@ def test_the_saved_model_is_that_of_a_run_without(table: Path, tmp_path: Path, k
     assert int(unmoved.sum()) <= 1, "all but the padding, which is zero"
 
 
+@pytest.mark.slow
 def test_checkpoints_hold_the_small_table_and_resume_from_it(table: Path, model_folder: Path, tmp_path: Path) -> None:
     whole = run(table, model_folder, tmp_path / "whole", True, save_steps=3, save_total_limit=9)
     part = tmp_path / "part"

@@ -154,6 +154,7 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
+@pytest.mark.slow
 def test_a_pipe_is_safe_for_excel_and_utf8(trained: Path, tmp_path: Path) -> None:
     """Whatever the locale; a formula stays text."""
     words = [sys.executable, "-m", "classify", "predict", "--model", str(trained), "--out", "-", "--cpu"]

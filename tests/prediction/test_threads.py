@@ -16,6 +16,7 @@ from tests.support.runs import at_step, make_config
 THREADS = 4
 
 
+@pytest.mark.slow
 def test_threads_get_the_probabilities_of_their_own_texts(model_folder: Path, table: Path, tmp_path: Path) -> None:
     out = train(make_config(model_folder, table, tmp_path / "out", max_steps=1))
     texts = [text for text, _ in tiny.table_rows(40, seed=7)]

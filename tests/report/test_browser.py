@@ -18,6 +18,8 @@ from classify.report.result import Result
 from classify.tasks.single_label import SingleLabel
 from tests.support import tiny
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = '<script>document.title = "owned"</script><img src=x onerror="document.title = \'owned\'">'
 
 

@@ -121,6 +121,7 @@ def test_a_failure_is_a_note(
     assert "report.html is not written (ValueError: no pixels left)" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_words_that_cannot_be_found_cost_no_report(
     model_folder: Path, table: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

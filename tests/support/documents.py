@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from tests.support import tiny
 from tests.support.processes import ROOT, unlaunched
@@ -41,6 +42,20 @@ def commands(document: Path) -> list[str]:
     """Every line of the document's sh blocks."""
     blocks = re.findall(r"^```sh\n(.*?)^```$", document.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     return [line for block in blocks for line in block.splitlines() if line.strip()]
+
+
+def run_snippets(snippets: list[str], model: str) -> None:
+    """All snippets in one namespace; the trainings are short, and on a tiny model."""
+    quick = f'model="{model}", cpu=True, contrastive_steps=0, folds=0, '
+    options = f'model="{model}", cpu=True, options={{"contrastive_steps": 0, "folds": 0}}, '
+    config = f'DataConfig(data="my.csv", folds=0), ModelConfig(model="{model}"), training=TrainingConfig(use_cpu=True, '
+    names: dict[str, Any] = {}
+    for snippet in snippets:
+        code = re.sub(r"classify\.train\(((?!RunConfig)[^\n]*)(epochs=)", rf"classify.train(\1{quick}\2", snippet)
+        code = code.replace("TextClassifier(epochs", f"TextClassifier({options}epochs")
+        code = code.replace('DataConfig(data="my.csv"), training=TrainingConfig(', config)
+        code = code.replace("import DataConfig,", "import DataConfig, ModelConfig,")
+        exec(code, names)
 
 
 def type_in(

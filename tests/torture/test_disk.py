@@ -31,6 +31,8 @@ from tests.support import tiny
 from tests.support.processes import ROOT, Process, finish, not_here, rank_environments, unlaunched
 from tests.support.runs import FILES, make_config, read_json
 
+pytestmark = pytest.mark.slow
+
 
 def small() -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)

@@ -21,6 +21,8 @@ from classify.data.files import TEMPORARY
 from tests.support.processes import ROOT, SCRIPT, Process, free_port, rank_environments, run, start, unlaunched
 from tests.support.runs import COMMAND_FILES, FILES, read_json
 
+pytestmark = pytest.mark.slow
+
 LINE = "error: interrupted\n"
 
 

@@ -18,6 +18,8 @@ from tests.support import tiny
 from tests.support.processes import Process, unlaunched
 from tests.support.runs import COMMAND_FILES, read_json
 
+pytestmark = pytest.mark.slow
+
 # The file operations to be killed at, in their order: so many spread over those before the model is written, and the
 # last of each of the final ones. Before the first of them there is no run.json yet.
 SPREAD = 5

@@ -18,6 +18,8 @@ from tests.support import tiny
 from tests.support.processes import Process, unlaunched
 from tests.support.runs import read_json
 
+pytestmark = pytest.mark.slow
+
 ROWS, STEPS, BATCH = 100_000, 5, 32
 # Of a core: many times what it takes, so that only what grows faster than the rows is refused.
 SECONDS, MIB = 90, 600

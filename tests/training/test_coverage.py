@@ -34,7 +34,7 @@ def thai(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def config(table: Path, out: Path, model: str | None, **training: Any) -> RunConfig:
     return RunConfig(
-        DataConfig(data=str(table), language="en"),
+        DataConfig(data=str(table), language="en", folds=0),
         ModelConfig(model=model),
         TrainingConfig(output_dir=str(out), use_cpu=True, max_steps=1, report_to="none", **training),
     )
@@ -57,7 +57,7 @@ def test_the_default_model_is_refused_for_texts_it_cannot_read(thai: Path, tmp_p
 def test_the_default_model_is_taken_where_it_is_named(
     thai: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train(config(thai, tmp_path / "out", DEFAULT_MODEL))
+    train(config(thai, tmp_path / "out", DEFAULT_MODEL, contrastive_steps=0, num_train_epochs=1.0))
     assert f"are unknown to {DEFAULT_MODEL} (most letters are Thai); if the scores are poor" in capsys.readouterr().out
 
 

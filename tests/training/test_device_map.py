@@ -30,6 +30,7 @@ def weights(folder: Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_pairs_are_trained_on_wherever_the_layers_lie(deep: Path, table: Path, tmp_path: Path) -> None:
     changes = {"freeze_layers": 5, "batch_size": 8, "contrastive_steps": 4, "num_train_epochs": 0.0}
     folders = [
@@ -41,6 +42,7 @@ def test_pairs_are_trained_on_wherever_the_layers_lie(deep: Path, table: Path, t
     assert weights(folders[0]) != weights(untrained)
 
 
+@pytest.mark.slow
 def test_frozen_layers_on_disk_change_no_bit(
     deep: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

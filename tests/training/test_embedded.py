@@ -12,6 +12,8 @@ from tests.support import tiny
 from tests.support.processes import ROOT
 from tests.support.runs import read_json
 
+pytestmark = pytest.mark.slow
+
 FLOOR = 0.60
 CLEAR = [
     ("I was charged twice on this month's invoice, please refund the double payment", "billing"),

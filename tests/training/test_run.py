@@ -177,6 +177,7 @@ def test_an_unwritable_folder_is_told_before_the_work(
         plan_output_dir(make_config(finished, table, tmp_path / "out"))
 
 
+@pytest.mark.slow
 def test_prediction_does_not_import_training(tmp_path: Path) -> None:
     code = "import classify.prediction.predict, sys; print('classify.training.trainer' in sys.modules)"
     assert run_python(tmp_path, "-c", code).stdout == "False\n"
@@ -496,6 +497,7 @@ def test_precisions_a_cpu_does_not_have(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_does_not_end_the_training(model_folder: Path, table: Path, tmp_path: Path) -> None:
     """As with `| head`: nobody reads on, the result must be there all the same."""
     words = [

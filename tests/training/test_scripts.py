@@ -85,6 +85,7 @@ def test_from_a_table_to_predictions_and_a_stock_pipeline(
     assert read_json(out / "run.json")["config"]["data"]["text_column"] == TEXT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", [None, "ascii"])
 def test_a_terminal_that_knows_ascii_only(
     place: Path, python: Callable[..., Any], tmp_path: Path, encoding: str | None

@@ -389,6 +389,7 @@ def test_a_head_that_cannot_be_kept(model_folder: Path, tmp_path: Path) -> None:
         train(make_config(first, others, tmp_path / "out", head="keep"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_a_head_grows_by_rows_for_new_labels(model_folder: Path, tmp_path: Path, strategy: str) -> None:
     """The others stay as they were, so a model learns new classes without another order or scale of the old ones."""

@@ -132,6 +132,7 @@ def test_a_resumed_run_draws_over_what_it_had_written_beyond_its_checkpoint(tmp_
     ]
 
 
+@pytest.mark.slow
 def test_another_tracker_through_accelerate(table: Path, model_folder: Path, tmp_path: Path) -> None:
     packages = install(tmp_path, DVCLIVE)
     run_ranks(2, *words(table, model_folder, "--report-to", "dvclive"), folder=tmp_path, PYTHONPATH=packages)

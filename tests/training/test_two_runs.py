@@ -165,6 +165,7 @@ def test_a_failed_run_gives_its_folder_back(model_folder: Path, table: Path, tmp
     lock.release()
 
 
+@pytest.mark.slow
 def test_two_commands_at_once(model_folder: Path, table: Path, tmp_path: Path) -> None:
     """One of them trains to the end, the other leaves with one line."""
     words = [
