@@ -19,9 +19,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from classify.console import progress_bar
 from classify.data.cache import cached
 from classify.data.long_texts import TRUNCATE, LongTexts
 from classify.data.table import Table
+from classify.launch import launcher
 
 Ids = npt.NDArray[np.int64]
 Arrays = tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]
@@ -300,8 +302,9 @@ def max_length_reason(tokens: Tokens, rows: Ids, cap: int, *, given: bool) -> st
 def _encode(tokenizer: Any, texts: Sequence[str]) -> Iterator[tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]]:
     """Yield the flat ids of a block of texts, and how many each has; the next block is tokenised meanwhile."""
     encode = _block_encoder(tokenizer)
+    bar = progress_bar(len(texts), 0, "text", enabled=launcher.is_main_process(), delayed=True)
     # The tokenizers library works without the GIL.
-    with ThreadPoolExecutor(1) as ahead:
+    with bar, ThreadPoolExecutor(1) as ahead:
         starts = range(0, len(texts), _BATCH)
         tasks = (ahead.submit(encode, texts, start) for start in starts)
         waiting = next(tasks, None)
@@ -310,6 +313,7 @@ def _encode(tokenizer: Any, texts: Sequence[str]) -> Iterator[tuple[npt.NDArray[
             waiting = next(tasks, None)
             sizes = np.fromiter(map(len, ids), np.int64, len(ids))
             yield np.fromiter(itertools.chain.from_iterable(ids), np.int32, int(sizes.sum())), sizes
+            bar.update(len(ids))
 
 
 def _in_memory(tokenizer: Any, texts: Sequence[str]) -> Arrays:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from classify.console import progress_bar
 from classify.data import sampler
 from classify.data.tokenize import Tokens
 from classify.distributed import sharding
@@ -35,6 +36,7 @@ def compute_logits(
     outputs: list[torch.Tensor] = []
     training = classifier.training
     classifier.eval()
+    bar = progress_bar(len(rows), 0, "row", enabled=world.is_main, delayed=True)
     try:
         local_batches = sampler.shard_batches(batches, costs, world.rank, world.world_size)
         idle = world.all_reduce_max(len(local_batches)) - len(local_batches) if sharding.is_sharded(classifier) else 0
@@ -43,9 +45,11 @@ def compute_logits(
                 local_places.append(places)
                 # A lazily executing device would compile all batches into one graph.
                 outputs.append((output.cpu() if world.accelerator.lazy_execution else output)[: len(places)].float())
+                bar.update(len(places) * world.world_size)
         for _ in range(idle):  # FSDP: other ranks still compute; the result is dropped
             classifier(classifier.batch(tokens, rows[:1]).to(world.device), features=features)
     finally:
+        bar.close()
         classifier.train(training)
     return _gather(local_places, outputs, len(rows), width, world)
 

@@ -20,7 +20,7 @@ from classify.distributed.world import World
 from classify.errors import DiskError, InputError, disk_refusal
 from classify.training import checkpoint
 from classify.training.output_dir import OutputDirPlan, acquire_folder
-from classify.training.terminal import log, log_decision, show_bar
+from classify.training.terminal import log, log_decision
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Output:
 
     def progress_bar(self, step: int, total: int) -> tqdm:
         """Make a bar of optimizer steps on the main process; invisible elsewhere."""
-        return progress_bar(total, step, "step", enabled=self.world.is_main and show_bar())
+        return progress_bar(total, step, "step", enabled=self.world.is_main)
 
     @contextlib.contextmanager
     def writing(self, what: str) -> Iterator[None]:

@@ -10,6 +10,7 @@ from typing import Any
 from tqdm import tqdm
 
 from classify.config.output import OutputConfig
+from classify.console import allow_progress
 from classify.decision import Decision
 from classify.errors import escape_controls
 
@@ -21,6 +22,7 @@ def configure(settings: OutputConfig) -> None:
     """Print as these settings say from here on."""
     global _settings
     _settings = settings
+    allow_progress(not settings.quiet and not settings.json)
 
 
 def log(text: str) -> None:
@@ -49,11 +51,6 @@ def log_event(name: str, values: dict[str, Any]) -> None:
     """Print a line of JSON under --json; nothing otherwise, and for empty values."""
     if _settings.json and values:
         _print(json.dumps({"event": name, **values}, ensure_ascii=False))
-
-
-def show_bar() -> bool:
-    """Return whether a progress bar may be shown."""
-    return not _settings.quiet and not _settings.json
 
 
 def _print(line: str) -> None:
