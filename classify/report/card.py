@@ -34,15 +34,6 @@ def render(result: Result) -> str:
     settings, run = read_settings(str(result.folder)), result.run
     shares = (settings.get("languages") or {}).items()
     languages = [code for code, share in shares if share >= _NAMED and code != UNKNOWN]
-    rows = [
-        {
-            "name": display_name(name),
-            "value": scores[name],
-            "interval": scores.get(f"{name}_interval"),
-            "baseline": (result.metrics["baseline"] or {}).get(name),
-        }
-        for name in names
-    ]
     body = (
         templates()
         .get_template("card.md")
@@ -54,7 +45,7 @@ def render(result: Result) -> str:
             data=Path(run["data"]["path"]).name,
             data_rows=run["data"]["rows"],
             scored=f"{scores['rows']:,} {result.scored_split}",
-            rows=rows,
+            rows=[result.score_row(name) for name in names],
             languages=languages,
             max_length=settings["max_length"],
             weak_below=WEAK,

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from classify.data.formats.registry import read_table
 from classify.errors import InputError
+from classify.evaluation.metrics import display_name
 from classify.evaluation.scored_rows import ScoredRows
 from classify.modeling.result_folder import read_settings, trained_texts
 from classify.tasks.base import Task
@@ -81,6 +82,16 @@ class Result:
         if not self.is_training:
             return "rows"
         return "test rows" if self.metrics["test"] else "validation rows"
+
+    def score_row(self, name: str) -> dict[str, Any]:
+        """Return a metric with its interval, beside the baseline's and that of the most frequent label."""
+        return {
+            "name": display_name(name),
+            "value": self.scores[name],
+            "interval": self.scores.get(f"{name}_interval"),
+            "baseline": (self.metrics["baseline"] or {}).get(name),
+            "majority": self.metrics["majority"].get(name),
+        }
 
     @functools.cached_property
     def probabilities(self) -> npt.NDArray[np.float64]:

@@ -50,27 +50,20 @@ class Scores:
 
     def context(self, result: Result) -> Mapping[str, Any]:
         """Return a row per metric; printed metrics first."""
-        scores, baseline, majority = result.scores, result.metrics["baseline"] or {}, result.metrics["majority"]
+        scores, majority = result.scores, result.metrics["majority"]
         names = [name for name in (*majority, *scores) if isinstance(scores.get(name), float)]
         previous, compared = find_previous(result), None
         if previous is not None:
             with contextlib.suppress(InputError):  # no row that both scored
                 compared = verdict(compare_results([previous, result]).runs[1])
         rows = [
-            {
-                "name": display_name(name),
-                "value": scores[name],
-                "interval": scores.get(f"{name}_interval"),
-                "baseline": baseline.get(name),
-                "majority": majority.get(name),
-                "previous": previous and previous.scores.get(name),
-            }
+            {**result.score_row(name), "previous": previous and previous.scores.get(name)}
             for name in dict.fromkeys(names)
         ]
         return {
             "rows": rows,
             "majority": majority["label"],
-            "has_baseline": bool(baseline),
+            "has_baseline": bool(result.metrics["baseline"]),
             "previous": previous and previous.folder.name,
             "compared": compared,
         }
