@@ -110,6 +110,7 @@ def ours(folder: Path, flags: str, seed: int, curve: bool) -> dict[str, Any]:
         "train_seconds": metrics["train"]["seconds"],
         "log_loss": metrics["calibration"]["after"]["log_loss"],
         "ece": metrics["calibration"]["after"]["ece"],
+        "ece_by_chance": metrics["calibration"]["after"]["ece_by_chance"],
     }
     if curve:
         rows = read(folder / "train.csv")

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from classify.evaluation.metrics import Array, binary_cross_entropy, cross_entropy, sigmoid, softmax
 
 BINS = 15
-_RESAMPLES = 1000
+_RESAMPLES, _CHANCES = 1000, 200
 # Standard deviation of the temperature's logarithm before any row is seen: few rows, all right, would make it 0.
 _SPREAD = 1.0
 # Bounds of the search for its logarithm.
@@ -112,8 +112,7 @@ def binary_scores(logits: Array, targets: Array, seed: int) -> dict[str, Any]:
     return {
         "log_loss": binary_cross_entropy(logits, targets),
         "brier": float(np.mean((probabilities - targets) ** 2)),
-        "ece": calibration_error(probabilities, targets.astype(np.float64)),
-        "ece_interval": list(_interval(probabilities, targets.astype(np.float64), seed)),
+        **_error_scores(probabilities, targets.astype(np.float64), seed),
     }
 
 
@@ -131,8 +130,16 @@ def probability_scores(logits: Array, targets: Array, seed: int) -> dict[str, An
     return {
         "log_loss": cross_entropy(logits, targets),
         "brier": float((errors**2).sum(axis=1).mean()),
-        "ece": calibration_error(confidence, right),
-        "ece_interval": list(_interval(confidence, right, seed)),
+        **_error_scores(confidence, right, seed),
+    }
+
+
+def _error_scores(confidence: Array, right: Array, seed: int) -> dict[str, Any]:
+    error = calibration_error(confidence, right)
+    return {
+        "ece": error,
+        "ece_interval": list(_interval(confidence, right, error, seed)),
+        "ece_by_chance": error_by_chance(confidence, seed),
     }
 
 
@@ -152,10 +159,31 @@ def equal_mass_bins(confidence: Array, bins: int = BINS) -> list[npt.NDArray[np.
     return np.array_split(order, min(bins, len(order)))
 
 
-def _interval(confidence: Array, right: Array, seed: int) -> tuple[float, float]:
-    """Return the 95 % percentile interval over resampled rows."""
+def error_by_chance(confidence: Array, seed: int) -> float:
+    """Return the mean calibration error that confidences (rows,) would have if they were calibrated exactly.
+
+    It is not 0: a bin's share of right rows is that of few rows.
+    """
     generator = np.random.default_rng(seed)
-    draws = generator.integers(len(right), size=(min(_RESAMPLES, max(100, 10**7 // len(right))), len(right)))
-    errors = [calibration_error(confidence[rows], right[rows]) for rows in draws]
-    low, high = np.percentile(errors, [2.5, 97.5])
-    return float(low), float(high)
+    confidence = np.sort(confidence)
+    errors = [
+        calibration_error(confidence, (generator.random(len(confidence)) < confidence).astype(np.float64))
+        for _ in range(_draws(confidence, _CHANCES))
+    ]
+    return float(np.mean(errors))
+
+
+def _interval(confidence: Array, right: Array, error: float, seed: int) -> tuple[float, float]:
+    """Return the 95 % interval of a calibration error, from its standard deviation over resampled rows.
+
+    Percentiles would be too high: bins of resampled rows have more chance gaps than those of the rows themselves.
+    """
+    generator = np.random.default_rng(seed)
+    draws = generator.integers(len(right), size=(_draws(right, _RESAMPLES), len(right)))
+    deviation = float(np.std([calibration_error(confidence[rows], right[rows]) for rows in draws]))
+    return max(0.0, error - 1.96 * deviation), min(1.0, error + 1.96 * deviation)
+
+
+def _draws(rows: Array, most: int) -> int:
+    """Return the number of times that the rows are drawn: `most`, fewer of many rows."""
+    return min(most, max(100, 10**7 // len(rows)))

@@ -13,7 +13,7 @@ import numpy as np
 from classify.errors import InputError
 from classify.evaluation import suspects_file
 from classify.evaluation.automation import find_threshold
-from classify.evaluation.calibration import BINS, calibration_error, equal_mass_bins
+from classify.evaluation.calibration import BINS, calibration_error, equal_mass_bins, error_by_chance
 from classify.evaluation.metrics import display_name, softmax
 from classify.evaluation.scored_rows import confident_errors
 from classify.evaluation.suspects_file import read_suspects
@@ -149,6 +149,7 @@ class Reliability:
         return {
             "chart": charts.reliability(before, _bins(confidence, right)),
             "error": calibration_error(confidence, right),
+            "by_chance": error_by_chance(confidence, seed=0),
             "mean_confidence": float(confidence.mean()),
             "accuracy": float(right.mean()),
             "temperature": None if calibration is None else calibration["temperature"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from classify.evaluation.calibration import calibration_error, fit_temperature, probability_scores
+from classify.evaluation.calibration import calibration_error, error_by_chance, fit_temperature, probability_scores
 from classify.evaluation.metrics import softmax
 
 
@@ -43,8 +43,17 @@ def test_calibrated_probabilities_have_a_small_error_and_sharp_ones_a_large_one(
     assert good["brier"] < sharp["brier"]
     for scores in (good, sharp):
         low, high = scores["ece_interval"]
-        assert low < high
-        assert 0 <= low <= 1
+        assert 0 <= low < scores["ece"] < high <= 1
+    assert good["ece"] == pytest.approx(good["ece_by_chance"], abs=0.01)
+    assert sharp["ece"] > 10 * sharp["ece_by_chance"]
+
+
+def test_the_error_by_chance_shrinks_with_the_rows() -> None:
+    """With the inverse root of the rows per bin: half of it with four times the rows."""
+    generator = np.random.default_rng(0)
+    few, many = (error_by_chance(generator.beta(4, 1, count), seed=0) for count in (400, 1_600))
+    assert many == pytest.approx(few / 2, rel=0.15)
+    assert error_by_chance(np.ones(10), seed=0) == 0
 
 
 def test_the_brier_score_by_hand() -> None:
