@@ -16,7 +16,7 @@ import numpy.typing as npt
 from classify.evaluation.metrics import Array, binary_cross_entropy, cross_entropy, sigmoid, softmax
 
 BINS = 15
-_RESAMPLES, _CHANCES = 1000, 200
+_DRAWS = 200
 # Standard deviation of the temperature's logarithm before any row is seen: few rows, all right, would make it 0.
 _SPREAD = 1.0
 # Bounds of the search for its logarithm.
@@ -168,7 +168,7 @@ def error_by_chance(confidence: Array, seed: int) -> float:
     confidence = np.sort(confidence)
     errors = [
         calibration_error(confidence, (generator.random(len(confidence)) < confidence).astype(np.float64))
-        for _ in range(_draws(confidence, _CHANCES))
+        for _ in range(_draws(len(confidence)))
     ]
     return float(np.mean(errors))
 
@@ -179,11 +179,11 @@ def _interval(confidence: Array, right: Array, error: float, seed: int) -> tuple
     Percentiles would be too high: bins of resampled rows have more chance gaps than those of the rows themselves.
     """
     generator = np.random.default_rng(seed)
-    draws = generator.integers(len(right), size=(_draws(right, _RESAMPLES), len(right)))
+    draws = generator.integers(len(right), size=(_draws(len(right)), len(right)))
     deviation = float(np.std([calibration_error(confidence[rows], right[rows]) for rows in draws]))
     return max(0.0, error - 1.96 * deviation), min(1.0, error + 1.96 * deviation)
 
 
-def _draws(rows: Array, most: int) -> int:
-    """Return the number of times that the rows are drawn: `most`, fewer of many rows."""
-    return min(most, max(100, 10**7 // len(rows)))
+def _draws(rows: int) -> int:
+    """Return the number of draws of that many rows."""
+    return min(_DRAWS, max(50, 10**7 // rows))

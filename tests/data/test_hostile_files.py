@@ -143,6 +143,7 @@ FILES: dict[str, tuple[str, Callable[[Path], None], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_little_memory_is_taken(tmp_path: Path, name: str) -> None:
     file, write, outcome = FILES[name]

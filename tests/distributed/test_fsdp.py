@@ -72,6 +72,7 @@ def test_the_same_folder_as_ddp(runs: Path) -> None:
     AutoModelForSequenceClassification.from_pretrained(runs / "fsdp")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [("fsdp", "ddp"), ("ddp", "fsdp")])
 def test_a_run_goes_on_in_the_other_strategy(
     runs: Path, table: Path, model_folder: Path, before: str, after: str

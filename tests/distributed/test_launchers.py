@@ -71,7 +71,9 @@ EXPLAINING = {
 }
 
 
-@pytest.mark.parametrize("command_line", TRAINED)
+@pytest.mark.parametrize(
+    "command_line", [line if "torchrun" in line else pytest.param(line, marks=pytest.mark.slow) for line in TRAINED]
+)
 def test_the_documented_commands(model_folder: Path, tmp_path: Path, command_line: str) -> None:
     """Typed as they stand: one folder, written once, and the places that were given."""
     assert command_line in commands(DISTRIBUTED)
@@ -180,6 +182,7 @@ def train_in_a_spawned_process(rank: int, port: int, table: Path, model: Path) -
     assert (training.process_index, training.world_size) == (rank, 2)
 
 
+@pytest.mark.slow
 def test_spawned_processes_through_the_api(table: Path, model_folder: Path, tmp_path: Path) -> None:
     port = free_port()
     processes = [

@@ -281,7 +281,11 @@ def long_nproc(
 
 @pytest.mark.parametrize(
     ("number", "to_all", "code"),
-    [(signal.SIGINT, True, 130), (signal.SIGINT, False, 130), (signal.SIGTERM, False, 143)],
+    [
+        (signal.SIGINT, True, 130),
+        pytest.param(signal.SIGINT, False, 130, marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, False, 143, marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("long_nproc", ["forked"], indirect=True)
 def test_a_signal_saves_and_leaves_no_process(

@@ -136,6 +136,7 @@ def test_two_predictions_of_one_file(tmp_path: Path) -> None:
     stream.PartialLogits(tmp_path / "p", "k", 2, resume=True).close(remove=True)
 
 
+@pytest.mark.slow
 def test_pipes(trained: Path, new: Path, tmp_path: Path, probabilities: Any) -> None:
     """`cat new.csv | classify predict --model RUN --out -` writes CSV, and nothing else, to standard output."""
     words = [sys.executable, "-m", "classify", "predict", "--model", str(trained), "--out", "-", "--cpu"]

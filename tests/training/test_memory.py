@@ -97,6 +97,7 @@ def unlimited(wide_model: Path) -> list[float]:
     return losses
 
 
+@pytest.mark.slow
 def test_the_step_that_did_not_fit_is_done_in_smaller_micro_batches(wide_model: Path, unlimited: list[float]) -> None:
     run_distributed_test(cut_a_step, 1, wide_model, unlimited)
 
