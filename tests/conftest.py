@@ -55,9 +55,9 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def person(tmp_path: Path) -> Person:
     folder = tmp_path / "home"
     folder.mkdir()
-    someone = Person(folder)
+    user = Person(folder)
     tiny.write_table(folder / "my.csv", tiny.table_rows(30))
-    return someone
+    return user
 
 
 @pytest.fixture

@@ -30,28 +30,28 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_a_table_holds(folder: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "--data", "my.csv", "--test-data", "test.csv", "--model", str(model_folder)]) == 0
     printed = capsys.readouterr().out
-    found = read_json(folder / "inspect.json")
-    assert found["rows"] == len(ROWS)
-    assert found["columns"] == {
+    result = read_json(folder / "inspect.json")
+    assert result["rows"] == len(ROWS)
+    assert result["columns"] == {
         "id": "not used",
         "text": "text: matched by column name",
         "label": "label: matched by column name",
     }
-    assert found["classes"] == {"x": 22, "y": 22}
-    assert (found["empty_texts"], found["copies"], found["leaks"]) == (1, 2, {"test": 1})
-    (conflict,) = found["conflicts"]
+    assert result["classes"] == {"x": 22, "y": 22}
+    assert (result["empty_texts"], result["copies"], result["leaks"]) == (1, 2, {"test": 1})
+    (conflict,) = result["conflicts"]
     assert conflict == {"text": "The same  text", "labels": ["x", "y"], "where": "my.csv lines 42, 43"}
     assert "'The same  text' has the labels 'x', 'y' (my.csv lines 42, 43)" in printed
     assert "leak: 1 test texts are also in the training split" in printed
-    assert found["tokens"]["rows_cut"] == 0.0
-    assert set(found["tokens_by_class"]) == {"x", "y"}
-    assert found["near_duplicates"]["sampled"] == 42
-    assert found["speed"]["seconds_per_epoch"] * found["speed"]["rows_per_second"] == pytest.approx(44, abs=3)
-    assert found["speed"]["memory_bytes"] > 0
-    parts = found["speed"]["seconds_by_part"]
+    assert result["tokens"]["rows_cut"] == 0.0
+    assert set(result["tokens_by_class"]) == {"x", "y"}
+    assert result["near_duplicates"]["sampled"] == 42
+    assert result["speed"]["seconds_per_epoch"] * result["speed"]["rows_per_second"] == pytest.approx(44, abs=3)
+    assert result["speed"]["memory_bytes"] > 0
+    parts = result["speed"]["seconds_by_part"]
     assert all(parts[name] > 0.0 for name in ("pairs", "head", "scores", "baseline"))
-    assert parts["epochs"] == found["speed"]["epochs"] == 0, "so few rows take steps on pairs alone"
-    assert found["speed"]["seconds"] == pytest.approx(sum(parts.values()))
+    assert parts["epochs"] == result["speed"]["epochs"] == 0, "so few rows take steps on pairs alone"
+    assert result["speed"]["seconds"] == pytest.approx(sum(parts.values()))
     assert "time: about " in printed
     assert "contrastive steps " in printed
     assert "(in place of" not in printed
@@ -60,13 +60,13 @@ def test_what_a_table_holds(folder: Path, model_folder: Path, capsys: pytest.Cap
 
 def test_what_a_length_cuts(folder: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "--data", "my.csv", "--model", str(model_folder), "--max-length", "4"]) == 0
-    found = read_json(folder / "inspect.json")["tokens"]
-    assert found["max_length"] == 4.0
-    assert 0.5 < found["rows_cut"] <= 1.0
-    assert found["recommended_max_length"] == 64.0
-    assert 0.0 < found["tokens_per_character"] < 1.0
+    result = read_json(folder / "inspect.json")["tokens"]
+    assert result["max_length"] == 4.0
+    assert 0.5 < result["rows_cut"] <= 1.0
+    assert result["recommended_max_length"] == 64.0
+    assert 0.0 < result["tokens_per_character"] < 1.0
     assert "--max-length 64 is recommended" in capsys.readouterr().out
-    assert 0.0 < found["tokens_cut"] < 1.0
+    assert 0.0 < result["tokens_cut"] < 1.0
 
 
 def test_faults_are_those_of_a_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,9 +88,9 @@ def test_languages_and_texts_that_are_nearly_the_same(
     rows = [f'"{(german if i % 2 else english).format(i)}",{"xy"[i % 2]}' for i in range(40)]
     (folder / "two.csv").write_text("\n".join(["text,label", *rows]) + "\n")
     assert main(["inspect", "--data", "two.csv", "--model", str(model_folder)]) == 0
-    found = read_json(folder / "inspect.json")
-    assert found["languages"] == {"en": 0.5, "de": 0.5} or found["languages"] == {"de": 0.5, "en": 0.5}
-    assert found["near_duplicates"] == {"sampled": 40, "texts": 38}
+    result = read_json(folder / "inspect.json")
+    assert result["languages"] == {"en": 0.5, "de": 0.5} or result["languages"] == {"de": 0.5, "en": 0.5}
+    assert result["near_duplicates"] == {"sampled": 40, "texts": 38}
     assert "languages: " in capsys.readouterr().out
 
 
@@ -104,9 +104,9 @@ def test_a_model_that_cannot_read_the_texts_is_said_and_the_report_written(
     (note,) = [line for line in capsys.readouterr().out.splitlines() if "are unknown to" in line and "note" in line]
     assert "most letters are Chinese" in note
     assert "Give --model" in note
-    found = read_json(folder / "inspect.json")
-    assert found["languages"] == {"zh": 1.0}
-    assert found["speed"] == {}
+    result = read_json(folder / "inspect.json")
+    assert result["languages"] == {"zh": 1.0}
+    assert result["speed"] == {}
 
 
 def test_a_terminal_obeys_no_text_of_the_table(

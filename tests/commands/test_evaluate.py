@@ -96,7 +96,7 @@ def test_labels_are_renamed_as_in_the_run(model_folder: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("written", "classes", "found"),
+    ("written", "classes", "result"),
     [
         (["Card"], ["card", "app"], {"Card": "card"}),
         (["1", "2"], ["1.0", "2.0"], {"1": "1.0", "2": "2.0"}),
@@ -104,8 +104,8 @@ def test_labels_are_renamed_as_in_the_run(model_folder: Path, tmp_path: Path) ->
         (["new"], ["card"], {}),
     ],
 )
-def test_spelling(written: list[str], classes: list[str], found: dict[str, str]) -> None:
-    assert dict(ClassNames().spelled(written, classes).names) == found
+def test_spelling(written: list[str], classes: list[str], result: dict[str, str]) -> None:
+    assert dict(ClassNames().spelled(written, classes).names) == result
 
 
 def test_texts_of_a_column_of_another_name(trained: Path, tmp_path: Path) -> None:

@@ -46,13 +46,13 @@ def faults(*words: str) -> tuple[str, ...]:
 
 
 def test_the_flags_are_the_contracts_and_no_more() -> None:
-    found = {
+    result = {
         flag
         for action in training_parser("x")._actions
         for flag in action.option_strings
         if flag.startswith("--") and "_" not in flag and not action.dest.startswith("foreign:")
     }
-    assert found - {"--help"} == set(CONTRACT)
+    assert result - {"--help"} == set(CONTRACT)
 
 
 def test_hyphens_and_underscores_are_the_same() -> None:

@@ -99,10 +99,10 @@ def test_ranks_of_the_data_parallel_library() -> None:
     assert (launch.address, launch.machine) == ("algo-1", None)
     plan = plan_devices(use_cpu=False, local_rank=-1, environment=variables(3, 1), hardware=Hardware("cuda", 2))
     assert (plan.device, plan.backend, plan.strategy) == ("cuda:1", "smddp", "ddp")
-    asked = plan_devices(
+    requested = plan_devices(
         use_cpu=False, local_rank=-1, environment=variables(3, 1), hardware=Hardware("cuda", 2), backend="nccl"
     )
-    assert asked.backend == "nccl"
+    assert requested.backend == "nccl"
     assert plan_devices(
         use_cpu=True, local_rank=-1, environment=variables(3, 1), hardware=Hardware("cuda", 2)
     ).backend == "gloo"  # fmt: skip

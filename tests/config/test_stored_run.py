@@ -58,16 +58,16 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
     ],
 )
 def test_all_settings_are_the_runs(run: RunConfig, words: tuple[str, ...]) -> None:
-    found = parse(*words)
-    assert found.training.resume_from_checkpoint
-    assert found.training.overwrite_output_dir is False
-    assert found.training.output_dir == (FOLDER if "--output-dir" in words else None)
-    expected, got = run.flat(), found.flat()
+    result = parse(*words)
+    assert result.training.resume_from_checkpoint
+    assert result.training.overwrite_output_dir is False
+    assert result.training.output_dir == (FOLDER if "--output-dir" in words else None)
+    expected, got = run.flat(), result.flat()
     for name in ("resume_from_checkpoint", "overwrite_output_dir", "output_dir"):
         expected.pop(name)
         got.pop(name)
     assert got == expected
-    stored = {name: source for name, source in found.sources.items() if source.kind == "earlier run"}
+    stored = {name: source for name, source in result.sources.items() if source.kind == "earlier run"}
     assert {source.name for source in stored.values()} == {f"{FOLDER}/run.json"}
     assert "num_train_epochs" in stored
     assert "learning_rate" not in stored
@@ -75,15 +75,15 @@ def test_all_settings_are_the_runs(run: RunConfig, words: tuple[str, ...]) -> No
 
 def test_what_is_given_beside_it_wins(run: RunConfig, tmp_path: Path) -> None:
     (tmp_path / "more.yaml").write_text("save_total_limit: 1\nepochs: 9\n")
-    found = parse(
+    result = parse(
         "--resume", FOLDER, "--epochs", "7", "--config", "more.yaml", "--per-device-train-batch-size", "4", "--bf16"
     )  # fmt: skip
-    training = found.training
+    training = result.training
     assert (training.num_train_epochs, training.save_total_limit) == (7, 1)
     assert (training.batch_size, training.per_device_train_batch_size) == (None, 4)
     assert (training.precision, training.bf16) == ("bf16", True)
-    assert found.data.data == "my.csv"
-    assert found.sources["num_train_epochs"].kind == "flag"
+    assert result.data.data == "my.csv"
+    assert result.sources["num_train_epochs"].kind == "flag"
 
 
 def test_a_run_of_a_version_without_recipe_goes_on_as_it_began(run: RunConfig) -> None:
@@ -92,8 +92,8 @@ def test_a_run_of_a_version_without_recipe_goes_on_as_it_began(run: RunConfig) -
     content["config"]["training"]["batch_size"] = None
     del content["config"]["model"]["pooling"]
     store(content)
-    found = parse("--resume", FOLDER)
-    assert (found.training.batch_size, found.model.pooling) == (32, "first")
+    result = parse("--resume", FOLDER)
+    assert (result.training.batch_size, result.model.pooling) == (32, "first")
 
 
 @pytest.mark.parametrize(("stored", "value"), [(None, "none"), (False, "none"), (True, "auto"), ("none", "none")])
@@ -110,9 +110,9 @@ def test_a_run_of_a_version_that_kept_labels_apart_keeps_its_classes(
 
 
 def test_a_command_that_names_a_table_is_whole(run: RunConfig) -> None:
-    found = parse("--resume", FOLDER, "--data", "my.csv")
-    assert found.training.num_train_epochs is None
-    assert found.data.test_data is None
+    result = parse("--resume", FOLDER, "--data", "my.csv")
+    assert result.training.num_train_epochs is None
+    assert result.data.test_data is None
 
 
 def test_processes_of_a_launcher_start_no_more(run: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,10 +127,10 @@ def test_paths_are_relative_to_where_the_run_was_started(run: RunConfig, tmp_pat
     (tmp_path / "my.csv").write_text("text,label\n")
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")
-    found = parse("--resume", f"../{FOLDER}")
-    assert found.data.data == str(tmp_path / "my.csv")
-    assert found.data.test_data == str(tmp_path / "test.csv"), "where it was, for the message"
-    assert found.model.model == ModelConfig().name
+    result = parse("--resume", f"../{FOLDER}")
+    assert result.data.data == str(tmp_path / "my.csv")
+    assert result.data.test_data == str(tmp_path / "test.csv"), "where it was, for the message"
+    assert result.model.model == ModelConfig().name
     (tmp_path / "other" / "test.csv").write_text("text,label\n")
     assert parse("--resume", f"../{FOLDER}").data.test_data == "test.csv", "the whole project was moved"
 
@@ -207,6 +207,6 @@ def test_a_containers_tables_are_the_ones(run: RunConfig, tmp_path: Path, monkey
     (tmp_path / "train" / "t.csv").write_text("text,label\n")
     monkeypatch.setenv("SM_MODEL_DIR", str(tmp_path / "model"))
     monkeypatch.setenv("SM_CHANNEL_TRAIN", str(tmp_path / "train"))
-    found = parse("--resume", FOLDER)
-    assert found.data.data == str(tmp_path / "train" / "t.csv")
-    assert found.training.num_train_epochs is None
+    result = parse("--resume", FOLDER)
+    assert result.data.data == str(tmp_path / "train" / "t.csv")
+    assert result.training.num_train_epochs is None

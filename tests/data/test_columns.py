@@ -26,7 +26,7 @@ def table(tmp_path: Path, text: str, name: str = "a.csv") -> Table:
 
 
 @pytest.mark.parametrize(
-    ("header", "found"),
+    ("header", "result"),
     [
         ("text,label", ("text", "label")),
         ("category,Sentence", ("Sentence", "category")),
@@ -34,10 +34,10 @@ def table(tmp_path: Path, text: str, name: str = "a.csv") -> Table:
         ("id,message,intent", ("message", "intent")),
     ],
 )
-def test_columns_by_name(tmp_path: Path, header: str, found: tuple[str, str]) -> None:
+def test_columns_by_name(tmp_path: Path, header: str, result: tuple[str, str]) -> None:
     rows = "\n".join(",".join(["good", "bad", "fine"][i % 3] for _ in header.split(",")) for i in range(4))
     columns = find_columns(table(tmp_path, f"{header}\n{rows}\n"), None, None)
-    assert (columns.text, columns.label) == found
+    assert (columns.text, columns.label) == result
     assert {guess.flag for guess in columns.decisions} == {"--text-column", "--label-column"}
 
 
@@ -200,8 +200,8 @@ def test_what_classes_are_called(
     assert splits.labels == classes
     assert sum(len(part) for part in (splits.train, splits.validation, splits.test or [])) == 47 + ("pos" in labels)
     merged = len(labels) > len(classes)
-    said = [*splits.warnings, *(decision.why for decision in splits.decisions)]
-    assert any("are one class" in line or "merged, since they differ only in" in line for line in said) == merged
+    printed = [*splits.warnings, *(decision.why for decision in splits.decisions)]
+    assert any("are one class" in line or "merged, since they differ only in" in line for line in printed) == merged
 
 
 def test_a_name_for_no_label_is_refused(tmp_path: Path) -> None:

@@ -185,13 +185,13 @@ def detect(path: Path, data: bytes) -> Encoding:
 @pytest.mark.parametrize(("language", "encoding"), CASES)
 def test_languages_are_read_right(tmp_path: Path, language: str, encoding: str) -> None:
     text = make_table(LANGUAGES[language][0])
-    found = detect(tmp_path / "a.csv", text.encode(encoding))
-    assert text.encode(encoding).decode(found.name) == text
-    excerpt = found.sample.strip("“”.")
+    result = detect(tmp_path / "a.csv", text.encode(encoding))
+    assert text.encode(encoding).decode(result.name) == text
+    excerpt = result.sample.strip("“”.")
     assert excerpt
     assert excerpt in text
     assert not excerpt.isascii()
-    assert found.sample in read_table(str(tmp_path / "a.csv")).form
+    assert result.sample in read_table(str(tmp_path / "a.csv")).form
 
 
 @pytest.mark.parametrize("text", ["a table of 20 °C", "it costs £5 or 5 €", "the “quoted” word", "my café"])
@@ -238,20 +238,20 @@ def test_one_foreign_word_among_english_ones_is_not_misread(tmp_path: Path, word
     table = f"text,label\n{word} is late,a\n" + "the order is late and nobody answers the phone,b\n" * 20
     data = table.encode(encoding)
     try:
-        found = detect(tmp_path / "a.csv", data).name
+        result = detect(tmp_path / "a.csv", data).name
     except InputError as refused:
         assert "several encodings fit" in str(refused)  # noqa: PT017
     else:
-        assert data.decode(found) == table
+        assert data.decode(result) == table
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "mac_roman"])
 def test_a_sample_is_shown_wherever_the_file_is_not_utf_8(tmp_path: Path, encoding: str) -> None:
     text = make_table(LANGUAGES["French"][0])
     (tmp_path / "a.csv").write_bytes(text.encode(encoding))
-    asked = encoding if encoding == "mac_roman" else None
-    found = detect_encoding(Source(str(tmp_path / "a.csv"), "--data"), asked)
-    assert "retardée" in found.words
+    requested = encoding if encoding == "mac_roman" else None
+    result = detect_encoding(Source(str(tmp_path / "a.csv"), "--data"), requested)
+    assert "retardée" in result.words
 
 
 def test_japanese_of_seven_bits_far_into_a_file(tmp_path: Path) -> None:

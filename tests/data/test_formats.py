@@ -328,7 +328,7 @@ def test_rows_that_span_lines_in_a_csv_that_was_saved_as_one_of_semicolons(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "printed"),
     [
         ("a.csv", "text,label\na,x\nb\nc,y\nd,e,f\n", "2 rows with a different number of fields skipped (lines 3, 5)"),
         (
@@ -339,14 +339,14 @@ def test_rows_that_span_lines_in_a_csv_that_was_saved_as_one_of_semicolons(tmp_p
     ],
 )
 def test_rows_that_cannot_be_read_are_skipped_where_that_is_asked_for(
-    tmp_path: Path, name: str, content: str, said: str
+    tmp_path: Path, name: str, content: str, printed: str
 ) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(InputError):
         read_table(str(tmp_path / name))
     table = read_table(str(tmp_path / name), options=ReadOptions(skips_bad_rows=True))
     assert pairs(table) == [("a", "x"), ("c", "y")]
-    assert said in table.form
+    assert printed in table.form
     assert table.skipped == 2
 
 
@@ -375,16 +375,16 @@ def test_the_task_is_recognised(tmp_path: Path, content: str, task: str, labels:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "printed"),
     [
         (written("one,two,score", lambda i: f"another text here {i},{i % 5}"), "for pairs of texts give --text-pair-"),
         (written("text,a,b,score", lambda i: f"{i % 3},{i % 4},{i / 8}"), "score holds numbers on a scale"),
     ],
     ids=["pair", "scores among classes"],
 )
-def test_what_is_unclear_is_asked(tmp_path: Path, content: str, said: str) -> None:
+def test_what_is_unclear_is_asked(tmp_path: Path, content: str, printed: str) -> None:
     (tmp_path / "a.csv").write_text(content)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=printed):
         read_tables(DataConfig(data=str(tmp_path / "a.csv")))
 
 

@@ -151,8 +151,8 @@ def test_little_memory_is_taken(tmp_path: Path, name: str) -> None:
     write(path)
     assert path.stat().st_size < 2 << 20
     result = run_python(tmp_path, "-c", READ, str(path))
-    said, most = result.stdout.splitlines()
-    assert outcome in said
-    assert str(path) in said or outcome.endswith("rows")
+    printed, most = result.stdout.splitlines()
+    assert outcome in printed
+    assert str(path) in printed or outcome.endswith("rows")
     assert int(most) < MOST_MIB
     assert result.stderr == ""

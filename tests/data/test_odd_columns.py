@@ -152,8 +152,8 @@ def find(folder: Path, columns: dict[str, Make], rows: int = ROWS) -> Columns:
 def test_columns_are_right_or_asked_for(tmp_path: Path, name: str) -> None:
     columns, expected = TABLES[name]
     if isinstance(expected, tuple):
-        found = find(tmp_path, columns)
-        assert (found.text, found.label) == expected
+        result = find(tmp_path, columns)
+        assert (result.text, result.label) == expected
         return
     with pytest.raises(InputError) as caught:
         find(tmp_path, columns)
@@ -165,13 +165,13 @@ def test_columns_are_right_or_asked_for(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("rows", [10, 20, 40])
 def test_few_rows(tmp_path: Path, rows: int) -> None:
-    found = find(tmp_path, {"text": TEXT, "label": choose("a", "b", "c", "d")}, rows)
-    assert (found.text, found.label) == ("text", "label")
+    result = find(tmp_path, {"text": TEXT, "label": choose("a", "b", "c", "d")}, rows)
+    assert (result.text, result.label) == ("text", "label")
 
 
 def test_a_name_that_is_passed_over_is_explained(tmp_path: Path) -> None:
-    found = find(tmp_path, {"text": ID, "what": TEXT, "label": CLASS})
-    assert found.decisions[0].why == "the only column of texts; 'text' holds numbers, e.g. '0'"
+    result = find(tmp_path, {"text": ID, "what": TEXT, "label": CLASS})
+    assert result.decisions[0].why == "the only column of texts; 'text' holds numbers, e.g. '0'"
 
 
 def test_long_examples_are_shortened(tmp_path: Path) -> None:

@@ -162,9 +162,9 @@ def test_rows_of_an_owner_stay_in_one_part() -> None:
     )
     assert parts.eval is not None
     assert parts.test is not None
-    found = [{owners[row] for row in rows} for rows in (parts.train, parts.eval, parts.test)]
-    assert sum(map(len, found)) == len(set.union(*found)) == 100
-    (together,) = [one for one in found if owners[100] in one]
+    result = [{owners[row] for row in rows} for rows in (parts.train, parts.eval, parts.test)]
+    assert sum(map(len, result)) == len(set.union(*result)) == 100
+    (together,) = [one for one in result if owners[100] in one]
     assert owners[200] in together
     assert [len(rows) for rows in (parts.train, parts.eval, parts.test)] == pytest.approx([240, 30, 30], abs=6)
 

@@ -171,15 +171,15 @@ def test_hours_and_minutes_of_a_day_are_an_order(tmp_path: Path, form: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("dates", "said"),
+    ("dates", "printed"),
     [
         (["03/04/2024", "05/04/2024", "04/05/2024"], "may begin with the day or the month"),
         (["2024-01-01", "2024-01-02", "soon"], r"a\.csv lines 4, 7, 10 and 7 more: expected a time .* Got 'soon'"),
     ],
 )
-def test_times_that_cannot_be_read(tmp_path: Path, dates: list[str], said: str) -> None:
+def test_times_that_cannot_be_read(tmp_path: Path, dates: list[str], printed: str) -> None:
     rows = [(f"text {i}", "ab"[i % 2], dates[i % 3]) for i in range(30)]
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=printed):
         load(write(tmp_path / "a.csv", rows, "text,label,day"), split_by_time="day")
 
 
@@ -581,7 +581,7 @@ def test_a_test_table_with_few_labels_is_said_with_what_to_do(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("rows", "options", "said"),
+    ("rows", "options", "printed"),
     [
         ([(f"text {i}", "ab"[i % 2], "2024-01-01") for i in range(30)], {"split_by_time": "day"}, "several times"),
         ([(f"text {i}", "ab"[i % 2], ("nan", "7")[i % 2]) for i in range(30)], {"split_by_time": "day"}, "'nan'"),
@@ -589,8 +589,8 @@ def test_a_test_table_with_few_labels_is_said_with_what_to_do(tmp_path: Path) ->
         ([(f"text {i}", "ab"[i % 2], 0) for i in range(30)], {"eval_labels": "l.txt"}, "--eval-labels: there are no"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_said(tmp_path: Path, rows: list[Any], options: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_what_cannot_be_is_said(tmp_path: Path, rows: list[Any], options: dict[str, Any], printed: str) -> None:
+    with pytest.raises(InputError, match=printed):
         load(write(tmp_path / "a.csv", rows, "text,label,day"), **options)
 
 

@@ -48,7 +48,7 @@ def train(model_folder: Path, world: World, packed: bool, micro: int) -> tuple[S
 @pytest.mark.parametrize("micro", [1, 2])
 def test_the_same_weights_as_one_device(two_devices: World, model_folder: Path, packed: bool, micro: int) -> None:
     """The loss is weighted by rows: a mean of the replicas' means would differ where they hold unequal numbers."""
-    strategy, data, told = train(model_folder, two_devices, packed, micro)
+    strategy, data, events = train(model_folder, two_devices, packed, micro)
     other, _, alone = train(model_folder, TrainingConfig(use_cpu=True).start(), packed, micro)
     two, one = strategy.classifier, other.classifier
     a, b = (
@@ -56,7 +56,7 @@ def test_the_same_weights_as_one_device(two_devices: World, model_folder: Path, 
         for model in (two, one)
     )
     assert float((a - b).norm() / b.norm()) <= 1e-5
-    np.testing.assert_allclose([e.loss for e in told], [e.loss for e in alone], rtol=2e-5, atol=2e-6)
+    np.testing.assert_allclose([e.loss for e in events], [e.loss for e in alone], rtol=2e-5, atol=2e-6)
     sizes: Any = strategy.module.sizes
     rows = BatchSampler(ROWS, BATCH, SEED)
     assert sum(map(sum, sizes)) == sum(len(step.rows) for step in rows.steps(0, rows.end_of(99, STEPS)))
@@ -96,9 +96,9 @@ def test_a_whole_run_says_that_ddp_is_faster(
     training = TrainingConfig(output_dir=str(tmp_path / "out"), max_steps=3, batch_size=32, report_to="none")
     monkeypatch.setattr(TrainingConfig, "start", lambda _: two_devices)
     folder = classify.train(RunConfig(DataConfig(data=str(table)), ModelConfig(model=str(model_folder)), training))
-    said = capsys.readouterr().out
-    assert said.count("--nproc 2 (or torchrun) is faster") == 1
-    assert "2 devices with DataParallel" in said
+    printed = capsys.readouterr().out
+    assert printed.count("--nproc 2 (or torchrun) is faster") == 1
+    assert "2 devices with DataParallel" in printed
     run = json.loads((folder / "run.json").read_text())
     assert (run["strategy"], run["status"]) == ("dp", "finished")
     assert [entry["rows_per_step"] for entry in run["topology"]] == [32]

@@ -104,8 +104,8 @@ def train_every_case(model_folder: Path, results: Path, strategy: Any = "auto") 
                     **weights,
                 )
     if world.world_size == 2 and strategy == "auto":
-        found = {micro: count_exchanges(model_folder, world, micro) for micro in (1, 4)}
-        (results / f"exchanges-{where}{world.rank}.json").write_text(json.dumps(found))
+        actual = {micro: count_exchanges(model_folder, world, micro) for micro in (1, 4)}
+        (results / f"exchanges-{where}{world.rank}.json").write_text(json.dumps(actual))
     world.close()
 
 
@@ -118,11 +118,11 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
         run_distributed_test(train_every_case, world, model, folder)
     run_distributed_test(train_every_case, 2, model, folder, machines=2)
     run_distributed_test(train_every_case, 2, model, folder, "fsdp")
-    found = {path.stem: dict(np.load(path)) for path in folder.glob("*.npz")}
-    found["plain"] = plain_run(model)
-    found["exchanges"] = {path.stem: json.loads(path.read_text()) for path in folder.glob("exchanges-*.json")}
-    found["places"] = {path.stem: path.read_text() for path in folder.glob("place-*.txt")}
-    return found
+    actual = {path.stem: dict(np.load(path)) for path in folder.glob("*.npz")}
+    actual["plain"] = plain_run(model)
+    actual["exchanges"] = {path.stem: json.loads(path.read_text()) for path in folder.glob("exchanges-*.json")}
+    actual["places"] = {path.stem: path.read_text() for path in folder.glob("place-*.txt")}
+    return actual
 
 
 def plain_run(folder: Path) -> dict[str, Any]:
@@ -215,8 +215,8 @@ def test_the_runs_went_somewhere(results: dict[str, dict[str, Any]]) -> None:
 def test_gradients_are_exchanged_once_a_step_and_not_for_unused_parameters(results: dict[str, dict[str, Any]]) -> None:
     """Four micro-batches cost as many exchanges as one; DistributedDataParallel would fail on the unused layer."""
     assert set(results["exchanges"]) == {"exchanges-0", "exchanges-1", "exchanges-apart-0", "exchanges-apart-1"}
-    for found in results["exchanges"].values():
-        (one, unused), (four, _) = found["1"], found["4"]
+    for actual in results["exchanges"].values():
+        (one, unused), (four, _) = actual["1"], actual["4"]
         assert one == four
         assert one >= 3, "three steps"
         assert unused == ["spare.weight", "spare.bias"]

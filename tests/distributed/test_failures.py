@@ -126,9 +126,9 @@ def test_ranks_that_nobody_ends_meet_the_same_fault(table: Path, model_folder: P
     """As srun starts them, which lets the others run when one has left: none may wait for rank 0."""
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("mine")
-    told = run_ranks(2, "run_classify.py", *words(table, model_folder), folder=tmp_path, timeout=60, code=2)
-    assert "the folder exists and is not empty" in told[0]
-    assert told[1] == ""
+    message = run_ranks(2, "run_classify.py", *words(table, model_folder), folder=tmp_path, timeout=60, code=2)
+    assert "the folder exists and is not empty" in message[0]
+    assert message[1] == ""
 
 
 def test_a_checkpoint_that_cannot_be_trusted_ends_all(table: Path, model_folder: Path, tmp_path: Path) -> None:
@@ -137,21 +137,21 @@ def test_a_checkpoint_that_cannot_be_trusted_ends_all(table: Path, model_folder:
     run_ranks(2, *command, folder=tmp_path)
     for weights in (tmp_path / "out" / "checkpoints").glob("*/model.safetensors"):
         weights.write_bytes(weights.read_bytes()[:-1])
-    told = run_ranks(2, *command, "--resume", folder=tmp_path, timeout=60, code=3)
-    assert told[0].splitlines()[-1].startswith("error: ")
-    assert told[1] == ""
+    message = run_ranks(2, *command, "--resume", folder=tmp_path, timeout=60, code=3)
+    assert message[0].splitlines()[-1].startswith("error: ")
+    assert message[1] == ""
 
 
 def descendants(process: subprocess.Popen[str], rank: str) -> list[psutil.Process]:
     """Processes below this one that are the given rank."""
-    found = []
+    result = []
     for child in psutil.Process(process.pid).children(recursive=True):
         try:
             if child.environ().get("RANK") == rank:
-                found.append(child)
+                result.append(child)
         except psutil.Error:
             continue
-    return found
+    return result
 
 
 RESTARTED = ("--epochs", "8", "--learning-rate", "1e-3", "--batch-size", "4")

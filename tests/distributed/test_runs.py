@@ -70,7 +70,7 @@ def run_all(tmp_path_factory: pytest.TempPathFactory, uneven: dict[str, Path], m
     """The same run on 1, 2 and 3 processes, dropout off so that the weights agree too."""
     tmp_path = tmp_path_factory.mktemp("all")
     (tmp_path / "c.yaml").write_text("dropout: 0.0\nhead: random\n")
-    found = {}
+    result = {}
     for count in (1, 2, 3):
         words = flags(uneven, model_folder, "--config", "c.yaml", "--epochs", "1", "--output-dir", f"out-{count}")
         if count == 1:
@@ -78,8 +78,8 @@ def run_all(tmp_path_factory: pytest.TempPathFactory, uneven: dict[str, Path], m
             assert done.returncode == 0, done.stderr
         else:
             run_ranks(count, "run_classify.py", *words, folder=tmp_path)
-        found[count] = tmp_path / f"out-{count}"
-    return found
+        result[count] = tmp_path / f"out-{count}"
+    return result
 
 
 def test_folds_on_two_processes_are_those_of_one(tmp_path: Path, model_folder: Path) -> None:
@@ -351,8 +351,8 @@ def test_tables_are_tokenised_before_the_processes_meet_and_once_for_all(
     places = [{**place, "XDG_CACHE_HOME": str(tmp_path)} for place in rank_environments(2)]
 
     def entries() -> dict[str, tuple[int, int]]:
-        found = {path: path.stat() for path in (tmp_path / "classify" / "tables").glob("[!.]*/*")}
-        return {str(path): (about.st_ino, about.st_mtime_ns) for path, about in found.items()}
+        result = {path: path.stat() for path in (tmp_path / "classify" / "tables").glob("[!.]*/*")}
+        return {str(path): (about.st_ino, about.st_mtime_ns) for path, about in result.items()}
 
     ranks = [start(tmp_path, "run_classify.py", *words, **places[0])]
     try:

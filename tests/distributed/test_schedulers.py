@@ -55,7 +55,7 @@ def words(table: Path, model: Path, out: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def told(folder: Path) -> tuple[str, list[tuple[int, int, int]]]:
+def ranks_of(folder: Path) -> tuple[str, list[tuple[int, int, int]]]:
     """Launcher, and (machine, rank, local rank) of each process."""
     run = json.loads((folder / "run.json").read_text())
     assert run["status"] == "finished"
@@ -139,10 +139,10 @@ def test_the_documented_batch_script(slurm: dict[str, str], model_folder: Path, 
     assert command_line in commands(DISTRIBUTED)
     environment = environment_of(slurm, make_place(tmp_path, model_folder, forked_python()))
     fewer = ["--nodes=2", "--ntasks-per-node=2", "--gpus-per-node=0", "--cpus-per-task=1", "--export=ALL"]
-    said = submit(environment, tmp_path / "log", *fewer, *shlex.split(command_line)[1:], folder=tmp_path)
+    printed = submit(environment, tmp_path / "log", *fewer, *shlex.split(command_line)[1:], folder=tmp_path)
     (folder,) = tmp_path.glob("runs/slurm-*")
-    assert told(folder) == ("srun", FOUR), said
-    assert said.count("result: ") == 1
+    assert ranks_of(folder) == ("srun", FOUR), printed
+    assert printed.count("result: ") == 1
 
 
 def test_the_documented_tasks_of_srun(slurm: dict[str, str], tmp_path: Path) -> None:
@@ -162,11 +162,11 @@ def test_a_batch_job_without_srun_is_one_process(
     """Though the job has four tasks: only srun would start them, and waiting for them would be a hang."""
     script = tmp_path / "job.sh"
     script.write_text('#!/bin/sh\nexec "$@"\n')
-    said = submit(
+    printed = submit(
         slurm, tmp_path / "log", "--nodes=2", "--ntasks-per-node=2", "--export=ALL", str(script), sys.executable,
         SCRIPT, *words(table, model_folder, tmp_path / "out"),
     )  # fmt: skip
-    assert told(tmp_path / "out") == ("none", [(0, 0, -1)]), said
+    assert ranks_of(tmp_path / "out") == ("none", [(0, 0, -1)]), printed
 
 
 def test_mpirun(model_folder: Path, tmp_path: Path) -> None:
@@ -178,5 +178,5 @@ def test_mpirun(model_folder: Path, tmp_path: Path) -> None:
     environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"  # a container's only user
     done = type_in(tmp_path, command_line, environment)
     assert done.returncode == 0, done.stderr
-    assert told(tmp_path / "runs" / "my-1") == ("mpirun", [(0, 0, 0), (0, 1, 1)])
+    assert ranks_of(tmp_path / "runs" / "my-1") == ("mpirun", [(0, 0, 0), (0, 1, 1)])
     assert done.stdout.count("result: ") == 1

@@ -104,9 +104,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def weights(file: Path) -> Any:
     """All weights but key biases, on which attention does not depend."""
-    found = load_file(file)
-    names = sorted(name for name in found if name.startswith("w/") and not name.endswith("key.bias"))
-    return np.concatenate([found[name].ravel().astype(np.float64) for name in names]), found["logits"]
+    result = load_file(file)
+    names = sorted(name for name in result if name.startswith("w/") and not name.endswith("key.bias"))
+    return np.concatenate([result[name].ravel().astype(np.float64) for name in names]), result["logits"]
 
 
 NAMES = ["pairs", "labels", "balanced labels", "focal", "chunks", "scores"]

@@ -108,8 +108,8 @@ def test_a_run_that_fails_says_so_to_the_process_group(
     model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed = []
-    honest = World.close
-    monkeypatch.setattr(World, "close", lambda self, error=None: closed.append(error) or honest(self, error))
+    original = World.close
+    monkeypatch.setattr(World, "close", lambda self, error=None: closed.append(error) or original(self, error))
     fault = ValueError("broken")
     for name in ("classify.training.setup.load_classifier", "classify.training.trainer.Trainer.train_step"):
         with monkeypatch.context() as patch:

@@ -28,15 +28,15 @@ FIELDS = {
 
 
 def job() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((CLUSTER / "pytorchjob.yaml").read_text())
-    return found
+    result: dict[str, Any] = yaml.safe_load((CLUSTER / "pytorchjob.yaml").read_text())
+    return result
 
 
 def test_the_kubernetes_job_has_the_operators_fields() -> None:
-    found = job()
-    spec = found["spec"]
-    assert (found["apiVersion"], found["kind"]) == ("kubeflow.org/v1", "PyTorchJob")
-    assert set(found) <= FIELDS[""]
+    result = job()
+    spec = result["spec"]
+    assert (result["apiVersion"], result["kind"]) == ("kubeflow.org/v1", "PyTorchJob")
+    assert set(result) <= FIELDS[""]
     assert set(spec) <= FIELDS["spec"]
     assert {"pytorchReplicaSpecs", "runPolicy"} <= set(spec), "both are required"
     assert isinstance(spec["nprocPerNode"], str)

@@ -43,9 +43,9 @@ def test_glue_scores_of_numbers() -> None:
     draw = np.random.default_rng(0)
     targets = draw.integers(6, size=100).astype(np.float32)
     predicted = targets + draw.normal(size=100)
-    found = regression_metrics(predicted, targets)
-    assert found["pearson"] == pytest.approx(pearsonr(predicted, targets)[0])
-    assert found["spearman"] == pytest.approx(spearmanr(predicted, targets)[0])
+    result = regression_metrics(predicted, targets)
+    assert result["pearson"] == pytest.approx(pearsonr(predicted, targets)[0])
+    assert result["spearman"] == pytest.approx(spearmanr(predicted, targets)[0])
 
 
 def test_many_classes() -> None:

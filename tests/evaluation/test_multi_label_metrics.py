@@ -25,32 +25,34 @@ def drawn(rows: int = 300, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 def test_they_are_scikit_learns() -> None:
     targets, logits = drawn()
     predicted, probabilities = (logits > 0).astype(np.uint8), sigmoid(logits)
-    found = score(predicted, probabilities, targets, LABELS, loss=0.5, seed=0).metrics
-    assert found["micro_f1"] == pytest.approx(f1_score(targets, predicted, average="micro"))
-    assert found["macro_f1"] == pytest.approx(f1_score(targets, predicted, average="macro", zero_division=0.0))
-    assert found["average_precision"] == pytest.approx(average_precision_score(targets, probabilities, average="macro"))
-    assert found["subset_accuracy"] == pytest.approx((targets == predicted).all(axis=1).mean())
+    result = score(predicted, probabilities, targets, LABELS, loss=0.5, seed=0).metrics
+    assert result["micro_f1"] == pytest.approx(f1_score(targets, predicted, average="micro"))
+    assert result["macro_f1"] == pytest.approx(f1_score(targets, predicted, average="macro", zero_division=0.0))
+    assert result["average_precision"] == pytest.approx(
+        average_precision_score(targets, probabilities, average="macro")
+    )
+    assert result["subset_accuracy"] == pytest.approx((targets == predicted).all(axis=1).mean())
     some = targets.any(axis=1) | predicted.any(axis=1)
     rows = jaccard_score(targets[some], predicted[some], average="samples")
-    assert found["jaccard"] == pytest.approx(rows * some.mean() + 1 - some.mean()), "two rows without labels agree"
+    assert result["jaccard"] == pytest.approx(rows * some.mean() + 1 - some.mean()), "two rows without labels agree"
 
 
 def test_a_label_without_rows_does_not_count() -> None:
     targets, logits = drawn()
     targets[:, 3] = 0
-    found = score((logits > 0).astype(np.uint8), sigmoid(logits), targets, LABELS, loss=0.5, seed=0)
+    result = score((logits > 0).astype(np.uint8), sigmoid(logits), targets, LABELS, loss=0.5, seed=0)
     kept = average_precision_score(targets[:, :3], sigmoid(logits)[:, :3], average="macro")
-    assert found["average_precision"] == pytest.approx(kept)
+    assert result["average_precision"] == pytest.approx(kept)
     assert decision_metrics(targets, targets)["macro_f1"] == 1.0
 
 
 def test_intervals_hold_the_score() -> None:
     targets, logits = drawn()
-    found = score((logits > 0).astype(np.uint8), sigmoid(logits), targets, LABELS, loss=0.5, seed=0)
+    result = score((logits > 0).astype(np.uint8), sigmoid(logits), targets, LABELS, loss=0.5, seed=0)
     for name in ("micro_f1", "macro_f1"):
-        interval = found.intervals[name]
+        interval = result.intervals[name]
         assert interval is not None
-        assert interval[0] < found[name] < interval[1]
+        assert interval[0] < result[name] < interval[1]
 
 
 def test_thresholds_have_the_highest_f1() -> None:
@@ -140,11 +142,11 @@ def test_scores_are_scipys() -> None:
     draw = np.random.default_rng(0)
     targets = draw.normal(size=100)
     predicted = targets + draw.normal(size=100)
-    found = regression_metrics(predicted, targets)
+    result = regression_metrics(predicted, targets)
     expected = pearsonr(predicted, targets)
-    assert found["pearson"] == pytest.approx(expected.statistic)
-    assert found["spearman"] == pytest.approx(spearmanr(predicted, targets).statistic)
-    assert found["mse"] == pytest.approx(((predicted - targets) ** 2).mean())
+    assert result["pearson"] == pytest.approx(expected.statistic)
+    assert result["spearman"] == pytest.approx(spearmanr(predicted, targets).statistic)
+    assert result["mse"] == pytest.approx(((predicted - targets) ** 2).mean())
     interval = expected.confidence_interval()
-    assert correlation_interval(found["pearson"], 100) == pytest.approx((interval.low, interval.high))
+    assert correlation_interval(result["pearson"], 100) == pytest.approx((interval.low, interval.high))
     assert regression_metrics(np.ones(5), np.arange(5.0))["pearson"] == 0.0, "a constant has no correlation"

@@ -26,9 +26,9 @@ def test_two_machines_with_two_npus_each() -> None:
     assert [head.strip() for head in text.splitlines()[0].split("  ") if head.strip()] == heads
     assert [line.split()[-1] for line in text.splitlines()[1:]] == ["yes", "no", "no", "no"]
     assert text.count("about 16") == 4
-    said = words(topology, plan)
+    printed = words(topology, plan)
     for part in ("4 processes on 2 machines", "DistributedDataParallel over hccl", "global rank 0 alone"):
-        assert part in said
+        assert part in printed
 
 
 def test_unequal_machines() -> None:

@@ -21,8 +21,8 @@ def test_the_flags_offer_the_registries() -> None:
 def test_each_entry_names_a_file() -> None:
     for spec in STRATEGIES.values():
         module, _, name = spec.implementation.partition(":")
-        found = importlib.util.find_spec(f"classify.training.strategies.{module}")
-        assert found is not None
-        assert found.origin is not None
-        with open(found.origin, encoding="utf-8") as file:
+        result = importlib.util.find_spec(f"classify.training.strategies.{module}")
+        assert result is not None
+        assert result.origin is not None
+        with open(result.origin, encoding="utf-8") as file:
             assert f"class {name}" in file.read()

@@ -71,8 +71,8 @@ def test_the_last_feed_forward_part_sees_one_token_a_text(folders: dict[str, Pat
     layers = repeated_layers(model.model)
     sizes = []
     for layer in layers:
-        found = [m for m in layer.modules() if isinstance(m, torch.nn.Linear) and m.out_features == 64]
-        found[-1].register_forward_pre_hook(lambda _, args: sizes.append(args[0].shape[:-1].numel()))
+        result = [m for m in layer.modules() if isinstance(m, torch.nn.Linear) and m.out_features == 64]
+        result[-1].register_forward_pre_hook(lambda _, args: sizes.append(args[0].shape[:-1].numel()))
     rows = np.arange(6)
     model.use_packing(True)
     checkpoint_activations(model.model)
@@ -94,11 +94,11 @@ def test_the_last_layer_attends_from_one_token_a_text(
     import classify.modeling.kernels.attention as module
 
     calls: list[bool] = []
-    honest = module.attend
+    original = module.attend
 
     def counted(*tensors: Any, cls_only: bool, **settings: Any) -> torch.Tensor:
         calls.append(cls_only)
-        return honest(*tensors, cls_only=cls_only, **settings)
+        return original(*tensors, cls_only=cls_only, **settings)
 
     monkeypatch.setattr(module, "attend", counted)
     model, tokens = load(folders[kind])
@@ -110,7 +110,7 @@ def test_the_last_layer_attends_from_one_token_a_text(
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_are_those_of_the_stock_model(folders: dict[str, Path], kind: str) -> None:
     rows = np.arange(12)
-    found: list[dict[str, Any]] = []
+    result: list[dict[str, Any]] = []
     for wish in ("auto", "padded"):
         model, tokens = load(folders[kind])
         decide(model, tokens, rows, wish)
@@ -118,8 +118,8 @@ def test_gradients_are_those_of_the_stock_model(folders: dict[str, Path], kind: 
         model.train()
         logits = model(model.batch(tokens, rows))
         torch.nn.functional.cross_entropy(logits, torch.tensor([0, 1, 2] * 4)).backward()
-        found.append({name: p.grad.clone() for name, p in model.model.named_parameters() if p.grad is not None})
-    packed, padded = found
+        result.append({name: p.grad.clone() for name, p in model.model.named_parameters() if p.grad is not None})
+    packed, padded = result
     assert packed.keys() == padded.keys()
     scale = max(float(grad.norm()) for grad in padded.values())
     for name, grad in padded.items():
@@ -153,10 +153,10 @@ def test_wrong_boundaries_are_noticed(
     """The start-up check must be able to fail: attention across texts is found, and padding taken instead."""
     import classify.modeling.classifier as module
 
-    honest = module.pack
+    original = module.pack
 
     def leaky(collated: Collated, first_position: int) -> Any:
-        batch = honest(collated, first_position)
+        batch = original(collated, first_position)
         groups = list(batch.boundaries.groups)
         if len(groups) > 1:  # the last text's first token becomes the one before's last
             (before, count, length), (start, one, last) = groups[-2:]
@@ -186,12 +186,12 @@ def test_a_wrong_kernel_of_training_is_noticed(
     """The one that computes with gradients, which scores do not use; also where its forward pass is right."""
     import classify.modeling.kernels.attention as module
 
-    honest = module.attend
+    original = module.attend
 
     def wrong(q: torch.Tensor, *others: Any, **settings: Any) -> torch.Tensor:
         if fault == "gradient":
-            return honest(2 * q - q.detach(), *others, **settings)
-        return honest(q, *others, **settings).roll(1, 0)
+            return original(2 * q - q.detach(), *others, **settings)
+        return original(q, *others, **settings).roll(1, 0)
 
     monkeypatch.setattr(module, "attend", wrong)
     model, tokens = load(folders["bert"])
@@ -209,8 +209,8 @@ def test_the_kernel_of_scores_is_checked_for_training_too(
 ) -> None:
     import classify.modeling.packing as module
 
-    honest = module._attend_by_length
-    monkeypatch.setattr(module, "_attend_by_length", lambda *given: honest(*given).roll(1, 0))
+    original = module._attend_by_length
+    monkeypatch.setattr(module, "_attend_by_length", lambda *given: original(*given).roll(1, 0))
     model, tokens = load(folders["bert"])
     assert "packed and padded scored logits differ" in decide(model, tokens, np.arange(len(tokens)))
     assert not model.packed

@@ -122,14 +122,14 @@ def test_first_tokens_alone_get_the_same_attention_and_gradients(name: str, wind
     lengths = LENGTHS[name]
     starts = torch.tensor([0, *itertools.accumulate(lengths[:-1])])
     weight = torch.randn(len(lengths), 2, 4, generator=torch.Generator().manual_seed(2))
-    found = []
+    result = []
     for cls_only in (False, True):
         own = inputs(sum(lengths), 2, 4, torch.float32)
         layout = make_layout(runs_of(lengths), 2)
         got = attend(*own, layout, scale=0.5, dropout=0.0, window=window, cls_only=cls_only)
         (got[starts] * weight).sum().backward()
-        found.append([got[starts], *(tensor.grad for tensor in own)])
-    for whole, first in zip(*found, strict=True):
+        result.append([got[starts], *(tensor.grad for tensor in own)])
+    for whole, first in zip(*result, strict=True):
         torch.testing.assert_close(first, whole)
     others = torch.ones(sum(lengths), dtype=torch.bool).index_fill(0, starts, False)
     assert not got[others].any()
@@ -138,15 +138,15 @@ def test_first_tokens_alone_get_the_same_attention_and_gradients(name: str, wind
 @pytest.mark.parametrize(("lengths", "exact"), [([12, 7, 7], True), ([90, 5, 5], False)], ids=["short", "one long"])
 def test_half_precision_computes_short_texts_in_full(lengths: list[int], exact: bool) -> None:
     """What goes in and out is rounded, and nothing between, where texts are short; long ones multiply in half."""
-    found = []
+    result = []
     for dtype in (torch.bfloat16, torch.float32):
         drawn = inputs(sum(lengths), 2, 8, torch.float32)
         own = [tensor.detach().bfloat16().to(dtype).requires_grad_() for tensor in drawn]
         got = attend(*own, make_layout(runs_of(lengths), 2), scale=0.4, dropout=0.0, window=-1)
         got.sum().backward()
-        found.append([one.bfloat16() for one in (got.detach(), *(tensor.grad for tensor in own))])
-    assert all(torch.equal(half, full) for half, full in zip(*found, strict=True)) == exact
-    for half, full in zip(*found, strict=True):
+        result.append([one.bfloat16() for one in (got.detach(), *(tensor.grad for tensor in own))])
+    assert all(torch.equal(half, full) for half, full in zip(*result, strict=True)) == exact
+    for half, full in zip(*result, strict=True):
         torch.testing.assert_close(half, full, rtol=0.05, atol=0.05)
 
 

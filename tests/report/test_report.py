@@ -164,9 +164,9 @@ def test_many_classes_and_rows_stay_small(run: Path, tmp_path: Path) -> None:
 def test_the_sign_test_is_the_exact_one() -> None:
     draw = np.random.default_rng(0)
     first, second = draw.random(200) < 0.8, draw.random(200) < 0.7
-    found = sign_test(first, second)
+    actual = sign_test(first, second)
     better, worse = int((first & ~second).sum()), int((second & ~first).sum())
-    assert (found.better, found.worse) == (better, worse)
-    assert found.p == pytest.approx(binomtest(better, better + worse).pvalue)
+    assert (actual.better, actual.worse) == (better, worse)
+    assert actual.p == pytest.approx(binomtest(better, better + worse).pvalue)
     assert sign_test(first, first).p == 1.0
-    assert json.dumps(found.as_json())
+    assert json.dumps(actual.as_json())

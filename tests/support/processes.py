@@ -370,7 +370,7 @@ def finish(ranks: Sequence[Process], timeout: float, codes: Sequence[int]) -> li
     try:
         while any(rank.process.is_alive() for rank in ranks) and time.monotonic() < deadline:
             ended = [(rank.process.exitcode, code) for rank, code in zip(ranks, codes, strict=True)]
-            if any(found not in (None, code) for found, code in ended):
+            if any(result not in (None, code) for result, code in ended):
                 deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
             multiprocessing.connection.wait([rank.process.sentinel for rank in ranks if rank.process.is_alive()], 0.2)
     finally:

@@ -53,12 +53,12 @@ def save(folder: Path, step: int, keep: int = 1) -> Path:
 def test_a_checkpoint_restores_model_and_optimizer(tmp_path: Path) -> None:
     model, optimizer = small()
     save(tmp_path, 1)
-    found, _ = checkpoint.find_newest(tmp_path)
-    assert found is not None
+    result, _ = checkpoint.find_newest(tmp_path)
+    assert result is not None
     fresh = nn.Linear(4, 3)
     again = torch.optim.AdamW(fresh.parameters())
-    base.load_weights(fresh, found.model_tensors())
-    base.load_optimizer_state(fresh, again, {}, found.optimizer_tensors())
+    base.load_weights(fresh, result.model_tensors())
+    base.load_optimizer_state(fresh, again, {}, result.optimizer_tensors())
     assert torch.equal(fresh.weight, model.weight)
     for mine, other in zip(again.state.values(), optimizer.state.values(), strict=True):
         assert mine.keys() == other.keys()
@@ -98,9 +98,9 @@ def test_a_failed_write_leaves_the_older_checkpoint(
     with pytest.raises(OSError, match="No space left"):
         save(tmp_path, 2)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
-    found, problems = checkpoint.find_newest(tmp_path)
-    assert found is not None
-    assert (found.step, problems) == (1, [])
+    result, problems = checkpoint.find_newest(tmp_path)
+    assert result is not None
+    assert (result.step, problems) == (1, [])
 
 
 def test_a_checkpoint_is_on_the_disk_before_its_rename_and_that_before_an_older_one_goes(
@@ -150,8 +150,8 @@ def test_a_checkpoint_of_the_same_step_stays_until_the_new_one_is_on_the_disk(
     with pytest.raises(OSError, match="quota"):
         save(tmp_path, 1)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
-    found, _ = checkpoint.find_newest(tmp_path)
-    assert found is not None
+    result, _ = checkpoint.find_newest(tmp_path)
+    assert result is not None
 
 
 FILE_EVENTS = ("open", "os.rename", "os.mkdir", "os.rmdir", "os.remove")
@@ -184,11 +184,11 @@ def test_killed_at_any_write_a_whole_checkpoint_remains(tmp_path: Path) -> None:
     assert codes.index(0) >= 12, "a save has that many file operations at least"
     for at, code in enumerate(codes, start=1):
         folder = tmp_path / str(at)
-        found, _ = checkpoint.find_newest(folder)
-        assert found is not None
-        assert found.step in (1, 2)
+        result, _ = checkpoint.find_newest(folder)
+        assert result is not None
+        assert result.step in (1, 2)
         if code == 0:
-            assert found.step == 2
+            assert result.step == 2
             assert [path.name for path in folder.iterdir()] == ["step-00000002"]
         save(folder, 3)
         assert sorted(path.name for path in folder.iterdir()) == ["step-00000003"]
@@ -371,7 +371,7 @@ def test_a_disk_that_is_full_for_one_rank_is_told_to_all(
         Process(train_on_a_disk_that_fills_up, [words, small_disk], tmp_path, {**unlaunched(), **place})
         for place in rank_environments(2)
     ]
-    told = finish(ranks, 60, [2, 2])
-    assert told[0].splitlines()[-1].startswith("error: ")
-    assert "could not be written: No space left on device" in told[0]
-    assert told[1] == "", "rank 0 has told it"
+    message = finish(ranks, 60, [2, 2])
+    assert message[0].splitlines()[-1].startswith("error: ")
+    assert "could not be written: No space left on device" in message[0]
+    assert message[1] == "", "rank 0 has printed it"

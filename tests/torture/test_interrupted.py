@@ -164,7 +164,7 @@ def test_a_rank_that_waits_for_the_others(words: list[str], tmp_path: Path) -> N
 def test_under_torchrun(words: list[str], tmp_path: Path, sign: str, line: str) -> None:
     """While loading, and in training: the launcher has its own code and traceback, the program one line."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    with (tmp_path / "printed").open("w+") as out, (tmp_path / "told").open("w+") as err:
+    with (tmp_path / "printed").open("w+") as out, (tmp_path / "errors").open("w+") as err:
         launcher = subprocess.Popen(
             [*torchrun, "--master-port", str(free_port()), SCRIPT, *words, "--epochs", "5000", "--output-dir", "out"],
             env=unlaunched() | {"PYTHONPATH": str(ROOT)},
@@ -184,9 +184,9 @@ def test_under_torchrun(words: list[str], tmp_path: Path, sign: str, line: str) 
                 os.killpg(launcher.pid, 0)
         finally:
             launcher.kill()
-        told = (tmp_path / "told").read_text()
-    assert told.count("error: ") == 1, told
-    assert line in told
-    assert told.count("Traceback") == told.count("SignalException: Process") == 1, told
-    assert str(ROOT / "classify") not in told
+        message = (tmp_path / "errors").read_text()
+    assert message.count("error: ") == 1, message
+    assert line in message
+    assert message.count("Traceback") == message.count("SignalException: Process") == 1, message
+    assert str(ROOT / "classify") not in message
     assert temporaries(tmp_path) == []

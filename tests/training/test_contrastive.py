@@ -122,8 +122,8 @@ def test_a_run_says_it_and_its_start_has_it(
             num_train_epochs=1.0,
         )
         out = train(config)
-        said = capsys.readouterr().out
-        assert ("contrastive: 10 steps" in said) is (steps == 10)
+        printed = capsys.readouterr().out
+        assert ("contrastive: 10 steps" in printed) is (steps == 10)
         starts[steps] = load_file(out / "checkpoints" / "step-00000000" / "model.safetensors")
         assert read_json(out / "run.json")["config"]["training"]["contrastive_steps"] == steps
     moved = [name for name, tensor in starts[0].items() if not torch.equal(tensor, starts[10][name])]
@@ -133,10 +133,10 @@ def test_a_run_says_it_and_its_start_has_it(
 def test_pairs_go_before_a_random_head_where_they_are_asked_for(
     model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for steps, said in ((None, False), (2, True)):
+    for steps, printed in ((None, False), (2, True)):
         out = tmp_path / str(steps)
         train(make_config(model_folder, table, out, head="random", contrastive_steps=steps, max_steps=1))
-        assert ("contrastive: 2 steps" in capsys.readouterr().out) is said
+        assert ("contrastive: 2 steps" in capsys.readouterr().out) is printed
 
 
 def test_zero_epochs_keep_the_start(model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,14 +144,14 @@ def test_zero_epochs_keep_the_start(model_folder: Path, tmp_path: Path, capsys: 
     table = tiny.write_table(tmp_path / "few.csv", tiny.table_rows(60))
     few = {"num_train_epochs": None, "contrastive_steps": 20, "calibrate": "none"}
     out = train(make_config(model_folder, table, tmp_path / "out", **few))
-    found = read_json(out / "metrics.json")
-    assert (found["train"]["steps"], found["train"]["epochs"], found["best_epoch"]) == (0, 0, 0)
-    assert found["eval"]["method"] == "5-fold cross-validation"
+    result = read_json(out / "metrics.json")
+    assert (result["train"]["steps"], result["train"]["epochs"], result["best_epoch"]) == (0, 0, 0)
+    assert result["eval"]["method"] == "5-fold cross-validation"
     assert {path.name for path in out.iterdir()} == FILES | {"suspects.csv"}
     log = [json.loads(line) for line in (out / "train_log.jsonl").read_text().splitlines()]
     assert [line["contrastive_step"] for line in log] == list(range(5, 21, 5)), "contrastive steps are training, too"
-    assert set(found["pairs"]) == {"steps", "rows", "seconds", "loss"}
-    assert (found["pairs"]["steps"], found["pairs"]["loss"]) == (20, log[-1]["loss"])
+    assert set(result["pairs"]) == {"steps", "rows", "seconds", "loss"}
+    assert (result["pairs"]["steps"], result["pairs"]["loss"]) == (20, log[-1]["loss"])
     start = load_file(out / "checkpoints" / "step-00000000" / "model.safetensors")
     assert torch.equal(load_file(out / "model.safetensors")["classifier.weight"], start["classifier.weight"])
     train(make_config(model_folder, table, tmp_path / "out", **few, resume_from_checkpoint=True))

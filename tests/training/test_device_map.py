@@ -53,9 +53,9 @@ def test_frozen_layers_on_disk_change_no_bit(
     spread = {"strategy": "model", "device_memory": ROOM}
     capsys.readouterr()
     folder = run.train(config("spread", **spread))
-    said = capsys.readouterr().out
-    assert "with model parallelism (local_rank is -1; layers of one model spread over main memory and disk" in said
-    assert "on disk, " in said
+    printed = capsys.readouterr().out
+    assert "with model parallelism (local_rank is -1; layers of one model spread over main memory and disk" in printed
+    assert "on disk, " in printed
     assert weights(folder) == weights(whole)
     assert (folder / "predictions.csv").read_bytes() == (whole / "predictions.csv").read_bytes()
     assert not list(folder.glob(f"{TEMPORARY}*"))

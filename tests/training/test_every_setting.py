@@ -53,7 +53,7 @@ def scores(part: str) -> Evidence:
     return lambda out: read_json(out / "metrics.json")[part]["per_class"]
 
 
-def said(key: str) -> Evidence:
+def decision(key: str) -> Evidence:
     """What run.json has under a key, or as the decision of that name."""
 
     def read(out: Path) -> object:
@@ -171,16 +171,16 @@ CASES: dict[str, Case] = {
     "model": Case({"model": "another"}),
     "head": Case({"head": "random"}),
     "pooling": Case({"pooling": "mean"}),
-    "packing": Case({"packing": "padded"}, said("packing")),
-    "kernels": Case({"kernels": "off"}, said("kernels")),
-    "compact_vocabulary": Case({"compact_vocabulary": False}, said("vocabulary")),
+    "packing": Case({"packing": "padded"}, decision("packing")),
+    "kernels": Case({"kernels": "off"}, decision("kernels")),
+    "compact_vocabulary": Case({"compact_vocabulary": False}, decision("vocabulary")),
     "freeze_embeddings": Case({"freeze_embeddings": True}),
     "freeze_layers": Case({"freeze_layers": 1}),
     "lora": Case({"lora": True}),
     "lora_rank": Case({"lora_rank": 2}, beside=ADAPTED),
     "lora_alpha": Case({"lora_alpha": 2}, beside=ADAPTED),
     "dropout": Case({"dropout": 0.4}),
-    "precision": Case({"precision": "bf16"}, said("precision")),
+    "precision": Case({"precision": "bf16"}, decision("precision")),
     "opt_level": Case({"opt_level": "O2"}, beside={"precision": "bf16"}),
     "output_dir": Case({"output_dir": "named"}, lambda out: out.name),
     "save_steps": Case({"save_steps": 1}, checkpoints, beside={"save_total_limit": 100}),

@@ -48,9 +48,9 @@ def test_the_folder_is_stock_and_scores_what_it_says(finished: Path) -> None:
     """The adapters are merged: a stock model gives the probabilities that stand in predictions.csv."""
     from transformers import AutoModelForSequenceClassification, pipeline
 
-    _, told = AutoModelForSequenceClassification.from_pretrained(finished, output_loading_info=True)
-    assert not told["missing_keys"]
-    assert not told["unexpected_keys"]
+    _, loading = AutoModelForSequenceClassification.from_pretrained(finished, output_loading_info=True)
+    assert not loading["missing_keys"]
+    assert not loading["unexpected_keys"]
     assert not list(finished.glob("adapter*"))
     run = read_json(finished / "run.json")
     assert any(guess["what"] == "weights" and "trained" in guess["value"] for guess in run["guesses"])

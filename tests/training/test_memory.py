@@ -184,17 +184,17 @@ def test_a_step_that_is_tried_again_counts_once_for_batch_norm(
     model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Running statistics are those of a run that was cut into two micro-batches from the start."""
-    honest = Strategy.backward
+    original = Strategy.backward
     passes = 0
 
     def short_of_memory(*given: Any) -> None:
         nonlocal passes
         passes += 1
-        honest(*given)
+        original(*given)
         if passes == 1:
             raise MemoryError("no room")
 
-    found = []
+    result = []
     for parts in (1, 2):
         data, model = data_and_model(model_folder)
         torch.manual_seed(0)
@@ -207,10 +207,10 @@ def test_a_step_that_is_tried_again_counts_once_for_batch_norm(
         monkeypatch.undo()
         assert event.num_micro_batches == (2 if parts == 1 else None)
         norm = model.model.classifier[0]
-        found.append((int(norm.num_batches_tracked), norm.running_mean, norm.running_var))
+        result.append((int(norm.num_batches_tracked), norm.running_mean, norm.running_var))
     assert passes == 3
-    assert found[0][0] == found[1][0] == 2
-    torch.testing.assert_close(found[0], found[1])
+    assert result[0][0] == result[1][0] == 2
+    torch.testing.assert_close(result[0], result[1])
 
 
 @pytest.mark.parametrize(

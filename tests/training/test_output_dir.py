@@ -58,8 +58,8 @@ def test_resume_without_a_name_takes_the_newest_run_of_the_table(here: Path) -> 
 def test_a_named_checkpoint_is_where_training_goes_on(here: Path) -> None:
     begun(here / "out")
     (here / "out" / "checkpoints" / "step-00000100").mkdir(parents=True)
-    found = wanted(resume_from_checkpoint="out/checkpoints/step-00000100")
-    assert (found.folder, found.checkpoint) == (Path("out"), Path("out/checkpoints/step-00000100"))
+    result = wanted(resume_from_checkpoint="out/checkpoints/step-00000100")
+    assert (result.folder, result.checkpoint) == (Path("out"), Path("out/checkpoints/step-00000100"))
 
 
 def test_ranks_that_do_not_decide_look_at_no_folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

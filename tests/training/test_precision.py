@@ -47,7 +47,7 @@ def trained(folder: Path, device: torch.device = CPU, **settings: Any) -> tuple[
 
 
 @pytest.mark.parametrize(
-    ("level", "asked", "device", "name", "scaled"),
+    ("level", "requested", "device", "name", "scaled"),
     [
         ("O0", "auto", GPU, "fp32", False),
         ("O1", "auto", GPU, "fp16", True),
@@ -61,12 +61,14 @@ def trained(folder: Path, device: torch.device = CPU, **settings: Any) -> tuple[
         ("O3", "bf16", CPU, "bf16 throughout", False),
     ],
 )
-def test_each_level_says_what_it_became(level: str, asked: str, device: torch.device, name: str, scaled: bool) -> None:
-    precision = choose_precision(asked, device, level)
+def test_each_level_says_what_it_became(
+    level: str, requested: str, device: torch.device, name: str, scaled: bool
+) -> None:
+    precision = choose_precision(requested, device, level)
     assert precision.name == name
     assert f"--opt-level {level}" in precision.why
     assert precision.scales_gradients is scaled
-    if device == CPU and level != "O0" and asked == "auto":
+    if device == CPU and level != "O0" and requested == "auto":
         assert "a CPU has no fast fp16" in precision.why
 
 
@@ -74,11 +76,11 @@ def test_wide_models_train_in_bf16_and_are_scored_in_full_precision() -> None:
     for width, name in ((384, "bf16"), (256, "bf16"), (128, "fp32")):
         precision = faster_on_cpu(width)
         assert precision.name == name
-        found = []
+        result = []
         for training in (True, False):
             with precision.autocast(training):
-                found.append((torch.ones(2, 2) @ torch.ones(2, 2)).dtype)
-        assert found == [torch.bfloat16 if name == "bf16" else torch.float32, torch.float32]
+                result.append((torch.ones(2, 2) @ torch.ones(2, 2)).dtype)
+        assert result == [torch.bfloat16 if name == "bf16" else torch.float32, torch.float32]
 
 
 @pytest.mark.filterwarnings("ignore:CUDA is not available")

@@ -126,9 +126,9 @@ def test_the_fast_preset_keeps_a_head_that_has_seen_all_rows(
     """The encoder comes out as it went in; fine-tuning would start from a head of 1,000 rows."""
     table = tiny.write_table(tmp_path / "rows.csv", tiny.table_rows(1_500))
     out = train(make_config(model_folder, table, tmp_path / "out", preset="fast", num_train_epochs=None))
-    said = capsys.readouterr().out
-    assert "logistic regression fitted on the features of 1,200 rows" in said
-    assert "recipe: 0 epochs (1,200 training rows" in said
+    printed = capsys.readouterr().out
+    assert "logistic regression fitted on the features of 1,200 rows" in printed
+    assert "recipe: 0 epochs (1,200 training rows" in printed
     before, after = (load_file(folder / "model.safetensors") for folder in (model_folder, out))
     shared = [name for name in before if f"bert.{name}" in after]
     assert len(shared) > 10

@@ -122,8 +122,8 @@ def test_more_epochs_extend_a_finished_run(
     config = whole_config(model_folder, table, tmp_path / "out", resume_from_checkpoint=True)
     config = config.replace(num_train_epochs=4.0)
     run.train(config)
-    found = read_json(tmp_path / "out" / "metrics.json")
-    assert found["train"]["steps"] == 12
+    result = read_json(tmp_path / "out" / "metrics.json")
+    assert result["train"]["steps"] == 12
     steps = [line["step"] for line in without_times(tmp_path / "out" / "train_log.jsonl") if "eval" in line]
     assert steps == [3, 6, 9, 12]
 
@@ -183,9 +183,9 @@ def test_a_changed_setting_is_told_and_no_command_forgotten(
         f"note: --learning-rate was 0.001 and is 0.0001; --weight-decay was 0.01 and is 0.1 from step {stopped} on\n"
         in capsys.readouterr().out
     )
-    found = read_json(tmp_path / "out" / "run.json")
-    assert found["command"] == ["second"]
-    assert found["commands"] == [
+    result = read_json(tmp_path / "out" / "run.json")
+    assert result["command"] == ["second"]
+    assert result["commands"] == [
         {"command": ["first"], "from_step": 0, "status": "interrupted"},
         {"command": ["second"], "from_step": stopped, "status": "finished"},
     ]
@@ -205,9 +205,9 @@ def test_the_newest_that_verifies_is_taken(uninterrupted: Path, tmp_path: Path, 
     folder = tmp_path / "checkpoints"
     shutil.copytree(uninterrupted / "checkpoints", folder)
     harm(folder / "step-00000009", damage)
-    found, problems = find_newest(folder)
-    assert found is not None
-    assert found.step == 6
+    result, problems = find_newest(folder)
+    assert result is not None
+    assert result.step == 6
     assert len(problems) == 1
     assert "step-00000009" in problems[0]
 
@@ -312,9 +312,9 @@ def test_going_back_leaves_the_later_course_behind(
     config = config.replace(output_dir=None)
     config = config.replace(resume_from_checkpoint=str(tmp_path / "out" / "checkpoints" / "step-00000003"))
     run.train(config)
-    found, _ = find_newest(tmp_path / "out" / "checkpoints")
-    assert found is not None
-    assert found.step == 4
+    result, _ = find_newest(tmp_path / "out" / "checkpoints")
+    assert result is not None
+    assert result.step == 4
 
 
 def test_nothing_left_to_train_is_still_finished(
@@ -353,9 +353,9 @@ def test_a_lost_best_epoch_is_searched_anew(
 
     out = run.train(config(EPOCHS))
     kept = sorted((out / "checkpoints").iterdir())
-    found = read_json(out / "metrics.json")
-    best = round(found["best_epoch"] * found["train"]["steps"] / found["train"]["epochs"])
-    assert found["best_epoch"] < EPOCHS, "the test needs a run that gets worse"
+    result = read_json(out / "metrics.json")
+    best = round(result["best_epoch"] * result["train"]["steps"] / result["train"]["epochs"])
+    assert result["best_epoch"] < EPOCHS, "the test needs a run that gets worse"
     assert kept[0].name == f"step-{best:08d}"
     harm(kept[0], "flip")
     shutil.copytree(out, tmp_path / "killed")

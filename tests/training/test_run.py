@@ -54,39 +54,39 @@ def test_the_folder_holds_what_the_contract_says(finished: Path) -> None:
 
 
 def test_metrics_are_whole_and_unrounded(finished: Path) -> None:
-    found = read_json(finished / "metrics.json")
-    assert set(found["train"]) == {"seconds", "rows_per_second", "tokens_per_second", "steps", "epochs", "loss"}
-    assert found["train"]["steps"] == 6
-    assert found["train"]["epochs"] == 2
-    assert found["train"]["rows_per_second"] == pytest.approx(192 / found["train"]["seconds"])
+    result = read_json(finished / "metrics.json")
+    assert set(result["train"]) == {"seconds", "rows_per_second", "tokens_per_second", "steps", "epochs", "loss"}
+    assert result["train"]["steps"] == 6
+    assert result["train"]["epochs"] == 2
+    assert result["train"]["rows_per_second"] == pytest.approx(192 / result["train"]["seconds"])
     for part, rows in (("eval", 12), ("test", 12)):
-        assert set(found[part]) >= {"accuracy", "macro_f1", "loss", "rows", "per_class"}
-        assert found[part]["rows"] == rows
-        assert set(found[part]["per_class"]) == {"app", "card", "money"}
-        assert set(found[part]["per_class"]["app"]) == {"precision", "recall", "f1", "support"}
-        low, high = found[part]["accuracy_interval"]
-        assert low <= found[part]["accuracy"] <= high
-    assert set(found["baseline"]) >= {"name", "accuracy", "macro_f1", "seconds"}
-    assert found["baseline"]["name"] == "tfidf-logreg"
-    assert found["majority"] == {"label": "app", "accuracy": pytest.approx(1 / 3), "macro_f1": pytest.approx(1 / 6)}
-    assert set(found["probe"]) == {"accuracy", "macro_f1", "seconds"}
-    assert found["wall_seconds"] > found["start_seconds"] + found["train"]["seconds"]
+        assert set(result[part]) >= {"accuracy", "macro_f1", "loss", "rows", "per_class"}
+        assert result[part]["rows"] == rows
+        assert set(result[part]["per_class"]) == {"app", "card", "money"}
+        assert set(result[part]["per_class"]["app"]) == {"precision", "recall", "f1", "support"}
+        low, high = result[part]["accuracy_interval"]
+        assert low <= result[part]["accuracy"] <= high
+    assert set(result["baseline"]) >= {"name", "accuracy", "macro_f1", "seconds"}
+    assert result["baseline"]["name"] == "tfidf-logreg"
+    assert result["majority"] == {"label": "app", "accuracy": pytest.approx(1 / 3), "macro_f1": pytest.approx(1 / 6)}
+    assert set(result["probe"]) == {"accuracy", "macro_f1", "seconds"}
+    assert result["wall_seconds"] > result["start_seconds"] + result["train"]["seconds"]
 
 
 def test_run_json_tells_how_it_came_about(finished: Path, table: Path) -> None:
-    found = read_json(finished / "run.json")
-    assert found["status"] == "finished"
-    assert set(found) >= {
+    result = read_json(finished / "run.json")
+    assert result["status"] == "finished"
+    assert set(result) >= {
         "command", "config", "guesses", "versions", "data", "seed", "topology", "strategy", "launcher", "precision",
     }  # fmt: skip
-    assert found["data"]["path"] == str(table)
-    assert (found["data"]["rows"], found["data"]["columns"]) == (120, ["text", "label"])
-    assert len(found["data"]["sha256"]) == 64
-    assert found["topology"] == [{"machine": 0, "rank": 0, "local_rank": -1, "device": "cpu", "rows_per_step": 32}]
-    assert (found["strategy"], found["launcher"], found["precision"], found["seed"]) == ("none", "none", "fp32", 42)
-    for guess in found["guesses"]:
+    assert result["data"]["path"] == str(table)
+    assert (result["data"]["rows"], result["data"]["columns"]) == (120, ["text", "label"])
+    assert len(result["data"]["sha256"]) == 64
+    assert result["topology"] == [{"machine": 0, "rank": 0, "local_rank": -1, "device": "cpu", "rows_per_step": 32}]
+    assert (result["strategy"], result["launcher"], result["precision"], result["seed"]) == ("none", "none", "fp32", 42)
+    for guess in result["guesses"]:
         assert set(guess) == {"what", "value", "why", "flag"}
-    assert found["versions"]["torch"]
+    assert result["versions"]["torch"]
 
 
 def test_the_log_has_exact_losses(finished: Path) -> None:
@@ -158,8 +158,8 @@ def test_predict_gives_every_row_its_line(finished: Path, tmp_path: Path, comman
     assert done.stdout.startswith("p.csv: 28 rows")
     assert "note: new.csv line 4: the text is empty\n" in done.stdout
     with (tmp_path / "p.csv").open(newline="", encoding="utf-8") as file:
-        found = list(csv.DictReader(file))
-    assert [(row["text"], row["id"]) for row in found] == rows
+        result = list(csv.DictReader(file))
+    assert [(row["text"], row["id"]) for row in result] == rows
     again = command("classify", "predict", "--model", str(finished), "--data", "p.csv", "--out", "q.csv")
     assert again.returncode == 2
     assert "already has the columns 'predicted_label'" in again.stderr
@@ -295,9 +295,9 @@ def test_a_folder_in_use_is_refused_and_overwritten_on_demand(model_folder: Path
 def test_only_evaluation_data_means_no_test(model_folder: Path, table: Path, tmp_path: Path) -> None:
     held_out = tiny.write_table(tmp_path / "held.csv", tiny.table_rows(17, seed=5))
     out = train(make_config(model_folder, table, tmp_path / "out", eval_data=str(held_out), num_train_epochs=1.0))
-    found = read_json(out / "metrics.json")
-    assert found["test"] is None
-    assert found["eval"]["rows"] == 17
+    result = read_json(out / "metrics.json")
+    assert result["test"] is None
+    assert result["eval"]["rows"] == 17
     assert len((out / "predictions.csv").read_text().splitlines()) == 18
 
 
@@ -316,10 +316,10 @@ def test_the_best_epoch_is_kept(
     best = scores.index(max(scores))
     assert best < EPOCHS - 1, "the test needs a run that gets worse"
     assert best == {"macro_f1": 4, "accuracy": 5, "loss": 6}[metric], "the test needs a run whose metrics disagree"
-    found = read_json(out / "metrics.json")
-    assert found["best_epoch"] == best + 1
-    assert found["eval"][metric] == pytest.approx(values[best], rel=1e-5)
-    assert found["eval"]["loss"] == pytest.approx(losses[best], rel=1e-5)
+    result = read_json(out / "metrics.json")
+    assert result["best_epoch"] == best + 1
+    assert result["eval"][metric] == pytest.approx(values[best], rel=1e-5)
+    assert result["eval"]["loss"] == pytest.approx(losses[best], rel=1e-5)
     assert f"keep: weights of epoch {best + 1} (best on the validation split; --keep)" in capsys.readouterr().out
 
 
@@ -337,8 +337,8 @@ def test_patience_ends_a_run_that_gets_no_better(
     ended = len(evaluations[0])
     assert evaluations[0] == evaluations[1][:ended]
     assert ended < EPOCHS, "the test needs a run that gets worse"
-    found = read_json(out / "metrics.json")
-    assert (found["train"]["epochs"], found["best_epoch"]) == (ended, ended - 1)
+    result = read_json(out / "metrics.json")
+    assert (result["train"]["epochs"], result["best_epoch"]) == (ended, ended - 1)
     assert f"stopped: no better macro F1 since epoch {ended - 1} (--patience)" in capsys.readouterr().out
     before = (out / "model.safetensors").read_bytes()
     train(make_config(model_folder, table, out, **settings, patience=1, resume_from_checkpoint=True))
@@ -354,11 +354,11 @@ def test_a_better_epoch_that_may_be_chance_is_not_kept(
 ) -> None:
     """The same run: on 30 evaluation rows 0.46 and 0.34 are not two standard errors apart."""
     out = train(make_config(model_folder, table, tmp_path / "out", **{**worse_in_the_end(tmp_path), "keep": keep}))
-    found = read_json(out / "metrics.json")
-    assert found["best_epoch"] == EPOCHS
+    result = read_json(out / "metrics.json")
+    assert result["best_epoch"] == EPOCHS
     log = [json.loads(line) for line in (out / "train_log.jsonl").read_text().splitlines()]
     scores = [line["eval"]["macro_f1"] for line in log if "eval" in line]
-    assert found["eval"]["macro_f1"] == pytest.approx(scores[-1])
+    assert result["eval"]["macro_f1"] == pytest.approx(scores[-1])
     line = f"macro F1 {scores[-1]:.3f} on 30 validation rows; epoch {scores.index(max(scores)) + 1} had"
     assert f"keep: last weights ({line} {max(scores):.3f}, which may be chance; --keep)" in capsys.readouterr().out
 
@@ -372,14 +372,14 @@ def test_among_epochs_of_one_macro_f1_the_lowest_loss_is_the_best(
     changes = {"eval_data": str(tiny.write_table(tmp_path / "eval.csv", rows)), "num_train_epochs": 3.0}
     changes |= {"learning_rate": 1e-6, "lr_scheduler_type": "constant", "dropout": 0.0, "keep": "best"}
     out = train(make_config(model_folder, table, tmp_path / "out", **changes))
-    found = read_json(out / "metrics.json")
+    result = read_json(out / "metrics.json")
     log = [json.loads(line) for line in (out / "train_log.jsonl").read_text().splitlines()]
     scores = [line["eval"] for line in log if "eval" in line]
     losses = [score["loss"] for score in scores]
-    assert {score["accuracy"] for score in scores} == {found["probe"]["accuracy"]}, "the test needs equal predictions"
+    assert {score["accuracy"] for score in scores} == {result["probe"]["accuracy"]}, "the test needs equal predictions"
     assert len(set(losses)) == 3
     assert losses == sorted(losses, reverse=falls)
-    assert found["best_epoch"] == (3 if falls else 0)
+    assert result["best_epoch"] == (3 if falls else 0)
 
 
 def harmful(folder: Path) -> dict[str, Any]:
@@ -398,14 +398,14 @@ def test_the_start_is_kept_where_no_epoch_beats_it(
         train(make_config(model_folder, table, tmp_path / "out", **{**changes, "num_train_epochs": 1.0}))
         changes |= {"resume_from_checkpoint": True}
     out = train(make_config(model_folder, table, tmp_path / "out", **changes))
-    found = read_json(out / "metrics.json")
+    result = read_json(out / "metrics.json")
     log = [json.loads(line) for line in (out / "train_log.jsonl").read_text().splitlines()]
     scores = [line["eval"]["accuracy"] for line in log if "eval" in line]
     assert len(scores) == 2
-    assert max(scores) < found["probe"]["accuracy"], "the test needs a run that does harm"
-    assert found["best_epoch"] == 0
-    assert found["eval"]["accuracy"] == found["probe"]["accuracy"]
-    assert found["train"]["epochs"] == 2
+    assert max(scores) < result["probe"]["accuracy"], "the test needs a run that does harm"
+    assert result["best_epoch"] == 0
+    assert result["eval"]["accuracy"] == result["probe"]["accuracy"]
+    assert result["train"]["epochs"] == 2
     assert "fine-tuning did not beat the logistic regression it started from" in capsys.readouterr().out
     kept = {path.name for path in (out / "checkpoints").iterdir()}
     assert kept == {"step-00000000", "step-00000008"}
@@ -553,9 +553,9 @@ def test_a_long_text_model_reads_512_tokens_unless_asked(tmp_path: Path, capsys:
     for wanted, length in ((None, 512), (600, 600)):
         config = make_config(model, data, tmp_path / str(length), max_steps=1, max_length=wanted)
         assert read_json(train(config) / "run.json")["max_length"] == length
-        told = capsys.readouterr().out
-        assert f"max length: {length} tokens (" in told
-        assert ("512 is the default limit; --max-length" in told) is (wanted is None)
+        message = capsys.readouterr().out
+        assert f"max length: {length} tokens (" in message
+        assert ("512 is the default limit; --max-length" in message) is (wanted is None)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -67,8 +67,8 @@ def plain(
     targets = data.targets if labels is None else labels
     mean = cross_entropy(logits, torch.from_numpy(targets[rows]), **loss)
     mean.backward()
-    found = {n: p.grad for n, p in model.model.named_parameters() if p.grad is not None}
-    return found, mean.item()
+    result = {n: p.grad for n, p in model.model.named_parameters() if p.grad is not None}
+    return result, mean.item()
 
 
 def assert_same(got: dict[str, torch.Tensor], want: dict[str, torch.Tensor]) -> None:

@@ -77,13 +77,13 @@ def test_the_metrics_are_those_of_the_predictions(run: tuple[Case, Path, Path]) 
     from sklearn.metrics import accuracy_score, f1_score
 
     case, _, out = run
-    table, found = rows_of(out / "predictions.csv"), read_json(out / "metrics.json")["test"]
+    table, result = rows_of(out / "predictions.csv"), read_json(out / "metrics.json")["test"]
     if case.task == "regression":
         scores, predicted = ([float(row[name]) for row in table] for name in (case.header[-1], "predicted_score"))
-        assert found["pearson"] == pytest.approx(pearsonr(scores, predicted).statistic, abs=1e-4)
-        assert found["mae"] == pytest.approx(np.abs(np.subtract(scores, predicted)).mean(), abs=1e-4)
+        assert result["pearson"] == pytest.approx(pearsonr(scores, predicted).statistic, abs=1e-4)
+        assert result["mae"] == pytest.approx(np.abs(np.subtract(scores, predicted)).mean(), abs=1e-4)
     elif case.task == "single_label":
-        assert found["accuracy"] == accuracy_score(
+        assert result["accuracy"] == accuracy_score(
             [row["label"] for row in table], [row["predicted_label"] for row in table]
         )
     else:
@@ -92,7 +92,7 @@ def test_the_metrics_are_those_of_the_predictions(run: tuple[Case, Path, Path]) 
             [label in row.get("labels", "").split(",") or row.get(label) == "1" for label in labels] for row in table
         ]
         predicted = [[label in row["predicted_labels"].split("|") for label in labels] for row in table]
-        assert found["micro_f1"] == pytest.approx(f1_score(wanted, predicted, average="micro", zero_division=0.0))
+        assert result["micro_f1"] == pytest.approx(f1_score(wanted, predicted, average="micro", zero_division=0.0))
 
 
 def test_transformers_pipeline_gives_the_same(run: tuple[Case, Path, Path]) -> None:

@@ -73,7 +73,7 @@ def words(table: Path, model: Path, *more: str) -> list[str]:
     ]  # fmt: skip
 
 
-def told(folder: Path, key: str) -> list[tuple[int, float]]:
+def logged(folder: Path, key: str) -> list[tuple[int, float]]:
     lines = [json.loads(line) for line in (folder / "train_log.jsonl").read_text().splitlines()]
     if key == "eval":
         return [(line["step"], line["eval"]["loss"]) for line in lines if "eval" in line]
@@ -90,8 +90,8 @@ def test_both_losses_stand_in_one_chart(table: Path, model_folder: Path, tmp_pat
     assert set(train) == {"loss", "learning_rate", "grad_norm", "rows_per_second"}
     assert set(evaluation) == {"loss", "accuracy", "macro_f1", "weighted_f1", "balanced_accuracy", "mcc"}
     for got, wanted in (
-        (train["loss"], told(tmp_path / "out", "loss")),
-        (evaluation["loss"], told(tmp_path / "out", "eval")),
+        (train["loss"], logged(tmp_path / "out", "loss")),
+        (evaluation["loss"], logged(tmp_path / "out", "eval")),
     ):
         assert [step for step, _ in got] == [step for step, _ in wanted]
         assert [value for _, value in got] == pytest.approx([value for _, value in wanted])
@@ -141,24 +141,24 @@ def test_another_tracker_through_accelerate(table: Path, model_folder: Path, tmp
     assert [call[1] for call in calls if call[1] != "metric"] == ["begin", "params", "end"]
     assert calls[1][2]["learning_rate"] == 5e-5
     metrics = {name: (step, value) for _, kind, *rest in calls if kind == "metric" for step, name, value in [rest]}
-    assert metrics["train/loss"] == tuple(told(tmp_path / "out", "loss")[-1])
-    assert metrics["eval/loss"] == tuple(told(tmp_path / "out", "eval")[-1])
+    assert metrics["train/loss"] == tuple(logged(tmp_path / "out", "loss")[-1])
+    assert metrics["eval/loss"] == tuple(logged(tmp_path / "out", "eval")[-1])
     assert not (tmp_path / "out" / "tensorboard").exists()
 
 
 @pytest.mark.parametrize(
-    ("line", "code", "told"),
+    ("line", "code", "note"),
     [
         ('self._note("begin")', 2, "error: --report-to dvclive: it cannot be started (OSError: no server)"),
         ('self._note("metric", self.step, name, value)', 0, "note: dvclive failed and is no longer written to (OSErr"),
     ],
 )
-def test_a_tracker_that_fails(table: Path, model_folder: Path, tmp_path: Path, line: str, code: int, told: str) -> None:
+def test_a_tracker_that_fails(table: Path, model_folder: Path, tmp_path: Path, line: str, code: int, note: str) -> None:
     """It cannot be used from the start, or its server is gone later, which is not a reason to end a training."""
     packages = install(tmp_path, DVCLIVE.replace(line, 'raise OSError("no server")'))
     done = run(tmp_path, *words(table, model_folder, "--report-to", "dvclive"), PYTHONPATH=packages)
     assert done.returncode == code, done.stderr
-    assert done.stderr.count(told) == 1
+    assert done.stderr.count(note) == 1
 
 
 def test_which_trackers_are_known() -> None:

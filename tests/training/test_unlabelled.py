@@ -33,12 +33,12 @@ def test_rows_without_a_label_are_predicted(model_folder: Path, table: Path, tmp
     """In the order of the table, and as `classify predict` does for a table of the same texts."""
     texts = [text for text, _ in tiny.table_rows(15, seed=8)]
     more = with_rows(table, tmp_path / "more.csv", [f"{text}," for text in texts])
-    found = run(model_folder, more, tmp_path / "out")
-    rows = rows_of(found / "unlabelled.csv")
+    result = run(model_folder, more, tmp_path / "out")
+    rows = rows_of(result / "unlabelled.csv")
     assert [(row["text"], row["label"]) for row in rows] == [(text, "") for text in texts]
     new = tmp_path / "new.csv"
     new.write_text("\n".join(["text", *texts]) + "\n", encoding="utf-8")
-    words = ["predict", "--model", str(found), "--data", str(new), "--out", str(tmp_path / "predicted.csv"), "--cpu"]
+    words = ["predict", "--model", str(result), "--data", str(new), "--out", str(tmp_path / "predicted.csv"), "--cpu"]
     assert main(words) == 0
     expected = rows_of(tmp_path / "predicted.csv")
     probabilities = [name for name in expected[0] if name.startswith("prob_")]
@@ -48,17 +48,17 @@ def test_rows_without_a_label_are_predicted(model_folder: Path, table: Path, tmp
         assert np.ptp(values) > 0.05, "the order shows"
         assert [float(row[name]) for row in rows] == pytest.approx(values, abs=1e-4)
     assert [row["predicted_label"] for row in rows] == [row["predicted_label"] for row in expected]
-    assert len(rows_of(found / "predictions.csv")) == read_json(found / "metrics.json")["test"]["rows"] == 12
+    assert len(rows_of(result / "predictions.csv")) == read_json(result / "metrics.json")["test"]["rows"] == 12
     plain = run(model_folder, table, tmp_path / "plain")
-    assert rows_of(plain / "predictions.csv") == rows_of(found / "predictions.csv")
+    assert rows_of(plain / "predictions.csv") == rows_of(result / "predictions.csv")
 
 
 def test_rows_without_a_label_are_left_out_where_that_is_asked_for(
     model_folder: Path, table: Path, tmp_path: Path
 ) -> None:
     more = with_rows(table, tmp_path / "more.csv", ["who has my card,", "the app is slow,"])
-    found = run(model_folder, more, tmp_path / "out", drop_unlabelled=True)
-    assert not (found / "unlabelled.csv").exists()
+    result = run(model_folder, more, tmp_path / "out", drop_unlabelled=True)
+    assert not (result / "unlabelled.csv").exists()
 
 
 def test_a_run_is_the_same_however_labels_are_written(model_folder: Path, table: Path, tmp_path: Path) -> None:
@@ -68,11 +68,11 @@ def test_a_run_is_the_same_however_labels_are_written(model_folder: Path, table:
     slips = [line.replace(",card", ",Card ") if i % 9 == 1 else line for i, line in enumerate(lines)]
     assert slips != lines
     typed.write_text("\n".join(slips) + "\n", encoding="utf-8")
-    found, plain = (run(model_folder, path, tmp_path / path.stem, test_data=str(path)) for path in (typed, table))
-    scores = [read_json(folder / "metrics.json")["test"]["per_class"] for folder in (found, plain)]
+    result, plain = (run(model_folder, path, tmp_path / path.stem, test_data=str(path)) for path in (typed, table))
+    scores = [read_json(folder / "metrics.json")["test"]["per_class"] for folder in (result, plain)]
     assert scores[0] == scores[1]
     assert set(scores[0]) == {"app", "card", "money"}
-    assert {row["label"] for row in rows_of(found / "predictions.csv")} == {"app", "card", "Card ", "money"}
+    assert {row["label"] for row in rows_of(result / "predictions.csv")} == {"app", "card", "Card ", "money"}
 
 
 def test_test_texts_that_were_trained_on_are_scored_apart(
@@ -81,11 +81,11 @@ def test_test_texts_that_were_trained_on_are_scored_apart(
     known = table.read_text(encoding="utf-8").splitlines()
     test = tmp_path / "test.csv"
     test.write_text("\n".join([known[0], *known[1:31], "my money is late,money", "the app is slow,app"]) + "\n")
-    found = run(model_folder, table, tmp_path / "out", test_data=str(test))
-    scored = read_json(found / "metrics.json")["test"]
+    result = run(model_folder, table, tmp_path / "out", test_data=str(test))
+    scored = read_json(result / "metrics.json")["test"]
     assert scored["rows"] == 32
     assert 2 <= scored["unseen"]["rows"] < 32
-    right = [row["label"] == row["predicted_label"] for row in rows_of(found / "predictions.csv")]
+    right = [row["label"] == row["predicted_label"] for row in rows_of(result / "predictions.csv")]
     assert scored["accuracy"] == pytest.approx(sum(right) / 32)
     seen = 32 - scored["unseen"]["rows"]
     assert f"without the {seen} test texts that are also in the training split: accuracy" in capsys.readouterr().out

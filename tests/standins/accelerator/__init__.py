@@ -109,5 +109,5 @@ def _write_log(native: Any) -> None:
     peaks = [native.max_memory_allocated(index) for index in devices]
     place = {key: os.environ.get(key) for key in ("GROUP_RANK", "RANK", "LOCAL_RANK")}
     with open(name, "a", encoding="utf-8") as file:
-        told = {"operations": done, "peaks": peaks, "products": torch.get_float32_matmul_precision()}
-        file.write(json.dumps({**place, **told}) + "\n")
+        counts = {"operations": done, "peaks": peaks, "products": torch.get_float32_matmul_precision()}
+        file.write(json.dumps({**place, **counts}) + "\n")
