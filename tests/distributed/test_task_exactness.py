@@ -31,7 +31,7 @@ from tests.support.tasks import CLASSES, labels_of, score_of, words_of
 
 pytestmark = pytest.mark.distributed
 
-BATCH, STEPS = 8, 10
+BATCH, STEPS = 8, 6
 WAYS = [(micro, packed) for micro in (1, 2) for packed in (True, False)]
 WORLDS = (1, 2, 3)
 
