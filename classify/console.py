@@ -19,6 +19,11 @@ def allow_progress(allowed: bool) -> None:
     _allowed = allowed
 
 
+def progress_allowed() -> bool:
+    """Return whether progress may be shown."""
+    return _allowed
+
+
 def progress_bar(total: int, done: int, unit: str, *, enabled: bool, delayed: bool = False) -> tqdm:
     """Make a bar on the standard error stream; invisible unless `enabled`, and in a terminal or a notebook.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from classify.commands import flags
 from classify.commands.failure import forward_prediction_errors
 from classify.config.parser import Parser
+from classify.console import allow_progress
 from classify.errors import InputError, escape_controls
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def make_parser(program: str) -> Parser:
 def run(arguments: Sequence[str], program: str) -> int:
     """Run the command."""
     options = make_parser(program).parse(arguments, ["model"])
+    allow_progress(not options.quiet)
     if options.data is None and options.text is None:
         if sys.stdin is None or sys.stdin.isatty():
             raise InputError(f"--data or --text must be given. See {program} --help.")
@@ -106,7 +108,7 @@ def _predict_table(options: argparse.Namespace) -> int:
 
     with load_classifier(options.model, use_cpu=options.cpu, precision=options.precision) as predictor:
         begin = time.perf_counter()
-        notes = predict_table(predictor, table, texts, options.out, columns, resume=options.resume, quiet=options.quiet)
+        notes = predict_table(predictor, table, texts, options.out, columns, resume=options.resume)
     seconds = time.perf_counter() - begin
     if predictor.world.is_main and not options.quiet:
         # The rows themselves may go to standard output.

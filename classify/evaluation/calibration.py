@@ -149,8 +149,11 @@ def calibration_error(confidence: Array, right: Array) -> float:
     `confidence` and `right` (0 or 1) are (rows,). Naeini et al., 2015, "Obtaining Well Calibrated Probabilities Using
     Bayesian Binning", section 2.
     """
-    gaps = right - confidence
-    return float(sum(abs(gaps[rows].sum()) for rows in equal_mass_bins(confidence)) / len(gaps))
+    return _mean_gap(right - confidence, equal_mass_bins(confidence))
+
+
+def _mean_gap(gaps: Array, bins: list[npt.NDArray[np.int64]]) -> float:
+    return float(sum(abs(gaps[rows].sum()) for rows in bins) / len(gaps))
 
 
 def equal_mass_bins(confidence: Array, bins: int = BINS) -> list[npt.NDArray[np.int64]]:
@@ -166,11 +169,9 @@ def error_by_chance(confidence: Array, seed: int) -> float:
     """
     generator = np.random.default_rng(seed)
     confidence = np.sort(confidence)
-    errors = [
-        calibration_error(confidence, (generator.random(len(confidence)) < confidence).astype(np.float64))
-        for _ in range(_draws(len(confidence)))
-    ]
-    return float(np.mean(errors))
+    bins = equal_mass_bins(confidence)
+    draws = (generator.random(len(confidence)) < confidence for _ in range(_draws(len(confidence))))
+    return float(np.mean([_mean_gap(right - confidence, bins) for right in draws]))
 
 
 def _interval(confidence: Array, right: Array, error: float, seed: int) -> tuple[float, float]:

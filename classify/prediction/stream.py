@@ -18,7 +18,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from classify.console import progress_bar
+from classify.console import progress_allowed, progress_bar
 from classify.data.columns import empty_texts
 from classify.data.coverage import note_unknown
 from classify.data.derived import TextColumns
@@ -162,7 +162,6 @@ def predict_table(
     columns: PredictionColumns,
     *,
     resume: bool = False,
-    quiet: bool = False,
 ) -> list[str]:
     """Write a table that `check_prediction` accepted with its predictions, in file order; return notes for the user.
 
@@ -190,7 +189,7 @@ def predict_table(
             sink = _File(predictor, table, path, columns, partial)
     done = int(world.broadcast(0 if partial is None else partial.rows))
     try:
-        _compute(predictor, table, texts, sink, partial_path(Path(out)) if keeps else None, done=done, quiet=quiet)
+        _compute(predictor, table, texts, sink, partial_path(Path(out)) if keeps else None, done=done)
         with world.sync_errors():
             if sink is not None:
                 sink.finish()
@@ -218,21 +217,20 @@ def logit_blocks(
     rows: npt.NDArray[np.int64],
     *,
     done: int = 0,
-    quiet: bool = False,
 ) -> Iterator[tuple[int, Logits]]:
     """Yield the logits of `rows` (ascending) from index `done` on, block by block, with the index that ends each.
 
     Progress is shown on the main process: a bar on a terminal, else a line every ten seconds at most. A collective.
     """
-    quiet = quiet or not predictor.world.is_main
+    shown = predictor.world.is_main and progress_allowed()
     begin = reported = time.monotonic()
-    with progress_bar(len(rows), done, "row", enabled=not quiet) as bar:
+    with progress_bar(len(rows), done, "row", enabled=shown) as bar:
         for start in range(done, len(rows), _BLOCK):
             block = rows[start : start + _BLOCK]
             first, *others = (table.take(name, block) for name in texts.inputs)
             yield start + len(block), predictor.compute_divided(first, others[0] if others else None)
             bar.update(len(block))
-            if bar.disable and not quiet and time.monotonic() - reported > _REPORT_SECONDS:
+            if bar.disable and shown and time.monotonic() - reported > _REPORT_SECONDS:
                 reported, end = time.monotonic(), start + len(block)
                 rate = (end - done) / (reported - begin)
                 left = (len(rows) - end) / rate
@@ -247,7 +245,6 @@ def _compute(
     kept_in: Path | None,
     *,
     done: int,
-    quiet: bool,
 ) -> None:
     """Compute the logits of the rows from `done` on, into the main process's `sink`.
 
@@ -256,7 +253,7 @@ def _compute(
     world = predictor.world
     signals: AbstractContextManager[list[int]] = stop_signals() if kept_in else contextlib.nullcontext([])
     with signals as received:
-        for end, logits in logit_blocks(predictor, table, texts, np.arange(len(table)), done=done, quiet=quiet):
+        for end, logits in logit_blocks(predictor, table, texts, np.arange(len(table)), done=done):
             if sink is not None:
                 sink.append(logits)
             if world.all_reduce_any(bool(received)):

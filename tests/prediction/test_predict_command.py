@@ -16,6 +16,7 @@ import pytest
 
 from classify import load_classifier
 from classify.cli import main
+from classify.console import allow_progress
 from classify.data.formats.registry import read_table
 from classify.data.table_writers import ExcelWriter
 from classify.errors import InputError
@@ -166,6 +167,28 @@ def test_a_pipe_is_safe_for_excel_and_utf8(trained: Path, tmp_path: Path) -> Non
     lines = done.stdout.decode("utf-8").splitlines()
     assert lines[0].startswith("\ufefftext,")
     assert lines[1].startswith("'=1+2 🚀,")
+
+
+@pytest.mark.parametrize(("flags", "shown"), [([], True), (["--quiet"], False)])
+def test_quiet_holds_for_every_bar(
+    trained: Path,
+    new: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+    flags: list[str],
+    shown: bool,
+) -> None:
+    """Also for that of tokenising, where a block takes long."""
+    monkeypatch.setattr("classify.console._DELAY", 0.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    try:
+        assert predict(trained, new, tmp_path / "p.csv", *flags) == 0
+    finally:
+        allow_progress(True)
+    printed = capsys.readouterr().err
+    assert ("text/s" in printed) is shown
+    assert ("row/s" in printed) is shown
 
 
 def test_digits_for_excel(trained: Path, new: Path, tmp_path: Path) -> None:
