@@ -130,16 +130,24 @@ def train(
     if isinstance(data, RunConfig):
         if labels is not None or options:
             raise TypeError("train(RunConfig) takes no labels and no options; change the RunConfig.")
-        from classify.training.run import train as train_config
-
-        return train_config(data, **place)
+        return _run(data, place, pages=True)
     return _train(data, labels, place, options, pages=True)
 
 
-def _train(data: Any, labels: Any, place: dict[str, Any], options: dict[str, Any], *, pages: bool) -> Run:
-    """Train on a table of any kind; `pages` writes the report and the model card."""
+def _run(config: RunConfig, place: dict[str, Any], *, pages: bool) -> Path:
+    """Train and return the output folder; `pages` writes the report and the model card."""
     from classify.training.run import train as train_config
 
+    folder = train_config(config, **place)
+    if pages:
+        from classify.report.after_run import write_pages_of_run
+
+        write_pages_of_run(folder, config.training)
+    return folder
+
+
+def _train(data: Any, labels: Any, place: dict[str, Any], options: dict[str, Any], *, pages: bool) -> Run:
+    """Train on a table of any kind."""
     with tempfile.TemporaryDirectory(prefix="classify-") as temporary:
         if isinstance(data, str | os.PathLike) and isinstance(labels, str | os.PathLike):
             options, labels = {**options, "labels": labels}, None  # files with a text, and a label, per line
@@ -148,13 +156,7 @@ def _train(data: Any, labels: Any, place: dict[str, Any], options: dict[str, Any
             if options.get(name) is not None:
                 tables[name] = _as_path(options[name], None, Path(temporary))
         config = parse_training(_words({**options, **tables}), "classify.train")
-        folder = train_config(config, **place)
-    from classify.launch import launcher
-
-    if pages and launcher.is_main_process():
-        from classify.report.after_run import write_pages
-
-        write_pages(folder, use_cpu=config.training.use_cpu)
+        folder = _run(config, place, pages=pages)
     return Run(folder, use_cpu=config.training.use_cpu)
 
 

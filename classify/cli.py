@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -52,6 +53,10 @@ def _dispatch(arguments: list[str]) -> int:
     if name == "--version":
         print(f"classify {__version__}")
         return 0
+    if name.startswith("-"):
+        raise InputError(
+            f"{name}: expected a command before the flags, e.g. classify train {shlex.join(arguments)}. See classify --help."
+        )
     if name not in COMMANDS:
         raise InputError(f"unknown command {name!r}; expected one of {', '.join(COMMANDS)}. See classify --help.")
     return int(load_command(name).run(rest, f"classify {name}"))

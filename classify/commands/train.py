@@ -53,8 +53,8 @@ def run(arguments: Sequence[str], program: str) -> int:
     from classify.training.run import train
 
     folder = train(config, inputs, started=psutil.Process().create_time())
-    if launcher.is_main_process() or (config.training.save_on_each_node and launcher.should_print_errors()):
-        from classify.report.after_run import write_pages
+    # The report's libraries are not imported before training ends.
+    from classify.report.after_run import write_pages_of_run
 
-        write_pages(folder, use_cpu=config.training.use_cpu)
+    write_pages_of_run(folder, config.training)
     return 0

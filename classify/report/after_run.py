@@ -6,8 +6,16 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from classify.config.schema import TrainingConfig
+from classify.launch import launcher
 from classify.prediction import explanations
 from classify.training.terminal import log
+
+
+def write_pages_of_run(folder: Path, training: TrainingConfig) -> None:
+    """Write the pages of a training run, on the ranks that write its folder; the others do nothing."""
+    if launcher.is_main_process() or (training.save_on_each_node and launcher.should_print_errors()):
+        write_pages(folder, use_cpu=training.use_cpu)
 
 
 def write_pages(folder: Path, *, use_cpu: bool = False) -> None:

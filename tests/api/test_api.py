@@ -119,10 +119,12 @@ def test_every_flag_is_a_keyword(model_folder: Path, tmp_path: Path) -> None:
     assert run.labels == ["app", "card", "money"]
 
 
-def test_a_config_returns_the_folder(model_folder: Path, table: Path, tmp_path: Path) -> None:
+def test_a_config_returns_the_folder_with_its_report(model_folder: Path, table: Path, tmp_path: Path) -> None:
     config = make_config(model_folder, table, tmp_path / "out", max_steps=1)
     assert isinstance(config, RunConfig)
     assert classify.train(config) == tmp_path / "out"
+    assert (tmp_path / "out" / "report.html").is_file()
+    assert (tmp_path / "out" / "README.md").is_file()
     with pytest.raises(TypeError, match="takes no labels and no options"):
         classify.train(config, epochs=1)
 

@@ -131,6 +131,7 @@ def test_several_faults_are_told_together(person: Person) -> None:
             ["predict", "--modle", "x", "--model", "y", "--data", "my.csv"],
             "unknown flag --modle. Did you mean --model?",
         ),
+        (["--data", "my file.csv"], "expected a command before the flags, e.g. classify train --data 'my file.csv'"),
         (["frobnicate"], "unknown command 'frobnicate'"),
     ],
 )
