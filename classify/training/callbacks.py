@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
+from classify.errors import ClassifyError
 from classify.evaluation.metrics import Scores, display_name, format_metrics
 from classify.training import checkpoint
 from classify.training.setup import TrainingContext
+from classify.training.strategies.base import Tensors
 from classify.training.train_log import Log
-from classify.training.trainer import Callback, StepEnd, Trainer
+from classify.training.trainer import Callback, StepEnd, Trainer, diverged
 
 
 class Evaluate(Callback):
@@ -27,12 +30,7 @@ class Evaluate(Callback):
         if step.epoch_ended or step.last:
             self.score_epoch(trainer)
         patience = self.context.config.training.patience
-        # Scores that differ in the last bit may be ranked otherwise on another rank's processor.
-        if (
-            step.epoch_ended
-            and not step.last
-            and self.context.world.all_reduce_any(trainer.progress.is_out_of_patience(patience))
-        ):
+        if step.epoch_ended and not step.last and trainer.progress.is_out_of_patience(patience):
             best = trainer.progress.best
             assert best is not None, "a score was compared"
             name = display_name(self.context.selection_metric)
@@ -77,7 +75,9 @@ class Evaluate(Callback):
         split, config = context.splits.validation, context.config.training
         logits = context.compute_logits(split)
         score = context.inputs.task.score(logits, split.targets, config.seed)
-        better = progress.add_score(score.values, trainer.epoch, context.selection_metric)
+        # Rank 0's for all: scores that differ in the last bit may be ranked otherwise on another rank's processor.
+        values = context.world.broadcast(score.values)
+        better = progress.add_score(values, trainer.epoch, context.selection_metric)
         assert progress.best is not None
         steps = {int(progress.best["step"]), progress.step}
         self.logits = {step: kept for step, kept in {**self.logits, progress.step: logits}.items() if step in steps}
@@ -96,7 +96,10 @@ class Checkpointer(Callback):
             self.save(trainer)
 
     def save(self, trainer: Trainer) -> None:
-        """Write a checkpoint; ranks that do not write wait, so that nobody runs ahead of a failing disk."""
+        """Write a checkpoint; ranks that do not write wait, so that nobody runs ahead of a failing disk.
+
+        Raises ClassifyError, with nothing written, where a weight is not finite: a run resumed from it could not learn.
+        """
         context, output, progress = self.context, self.context.output, trainer.progress
         limit = context.config.training.save_total_limit
 
@@ -108,6 +111,8 @@ class Checkpointer(Callback):
             return newest if best <= newest else best | set(steps[-max(1, limit - 1) :])
 
         state = trainer.state_dict(keep=output.is_writer)
+        if context.world.all_reduce_any(not _all_finite(state.weights)):
+            raise ClassifyError(diverged(progress.step, "some weights are not finite"))
         with output.world.sync_errors(), output.writing(f"checkpoint {checkpoint.name_of(progress.step)}"):
             if output.is_writer:
                 started_with = {
@@ -123,3 +128,7 @@ class Checkpointer(Callback):
                     {**state.values, **started_with},
                     keep=keep,
                 )
+
+
+def _all_finite(weights: Tensors) -> bool:
+    return all(bool(torch.isfinite(value).all()) for value in weights.values() if value.is_floating_point())

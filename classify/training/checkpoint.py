@@ -126,6 +126,8 @@ def load(path: Path) -> Checkpoint:
     """Read one checkpoint, checking every file against the manifest. Raises CheckpointError, saying which differs."""
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        if manifest.get("format") != _FORMAT:
+            raise CheckpointError(f"{path} has format {manifest.get('format')}; this version reads {_FORMAT}")
         files: dict[str, dict[str, Any]] = manifest["files"]
         missing = {"model.safetensors", "optimizer.safetensors", "state.json"} - set(files)
         if missing:
@@ -141,8 +143,6 @@ def load(path: Path) -> Checkpoint:
         raise CheckpointError(f"{error.filename} is missing") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} cannot be read ({type(error).__name__}: {error})") from None
-    if manifest.get("format") != _FORMAT:
-        raise CheckpointError(f"{path} has format {manifest.get('format')}; this version reads {_FORMAT}")
     return Checkpoint(path, state)
 
 

@@ -32,7 +32,7 @@ def find_micro_batches(trainer: Trainer, steps: Sequence[sampler.Step]) -> None:
     def dry_step() -> object:
         moments = list(_moments(trainer))
         with strategy.without_exchange(), statistics_kept(strategy.classifier):
-            return moments, trainer.backward(heaviest)
+            return moments, trainer.compute_gradients(heaviest)
 
     while True:
         result, reason = attempt(dry_step, world.device)

@@ -44,7 +44,12 @@ def _newest(output: Output) -> Checkpoint | None:
     named = output.plan.checkpoint
     saved: Checkpoint | None
     if named is not None:
-        saved = checkpoint.load(named)
+        try:
+            saved = checkpoint.load(named)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"{error}. --resume {output.folder} takes the newest valid checkpoint instead."
+            ) from None
     else:
         saved, problems = checkpoint.find_newest(output.checkpoints)
         for problem in problems:
@@ -95,7 +100,7 @@ def require_same_run(
         now.pop("texts")
         output.log("note: an earlier version wrote the checkpoint; it cannot be checked that the tables are the same")
     changed = [
-        f"{key} was {before.get(key)!r} and is {now[key]!r}"
+        f"{shown_name(FIELDS[key][1]) if key in FIELDS else key} was {before.get(key)!r} and is {now[key]!r}"
         if key != "texts"  # whose hashes would not help in a message
         else "the texts, their labels or the rows chosen from them (--max-train-samples, --seed) differ"
         for key in now

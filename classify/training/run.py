@@ -148,6 +148,7 @@ def _fit(context: TrainingContext, trainer: Trainer, callbacks: list[Callback], 
     minutes, progress = context.config.training.max_minutes, trainer.progress
     steps = trainer.batches.steps_until(trainer.end)
     bar_of_steps = context.output.progress_bar(progress.step, steps)
+    # The order matters: a checkpoint holds the score that `Evaluate` has just made.
     with stop_signals() as received, context.world.reporting_lost_peers(), bar_of_steps as bar:
         trainer.fit(
             [Terminal(context.output, bar), *callbacks],

@@ -173,7 +173,7 @@ class Trainer:
         `stop_requested` returns whether this process received a signal; when any rank did, all finish the step and the
         event says `stopped`. Where `time_limit_reached` returns True the step is the last.
         """
-        config, world, progress = self.config, self.world, self.progress
+        config, progress = self.config, self.progress
         end = end if end is not None else self.end
         total_steps = self.batches.steps_until(end)
         recent = _RecentLoss()
@@ -193,17 +193,13 @@ class Trainer:
             progress.tokens += int(self.data.tokens.lengths_of(self.data.rows[step.rows]).sum())
 
             epoch_ended = step.end % self.batches.rows == 0
-            # Asking all ranks costs a small exchange; on devices it would also make the host wait, so it is done less.
-            often = not world.distributed or world.accelerator.synchronous
-            ask = often or progress.step % min(config.logging_steps, _ASK_STEPS) == 0
-            requests = [float(stop_requested()), float(time_limit_reached())] if ask else [0.0, 0.0]
-            stopped, out_of_time = (total > 0 for total in (world.all_reduce_sum(requests) if ask else requests))
+            stopped, out_of_time = self._agree_to_stop(stop_requested, time_limit_reached)
             last = step.end >= end or out_of_time
             if out_of_time:
                 progress.set_end(progress.position, config)
             save_due = config.save_steps is not None and progress.step % config.save_steps == 0
             log_due = progress.step % config.logging_steps == 0 or epoch_ended or last or save_due or stopped
-            mean = recent.mean(self) if log_due else None
+            mean = self._take_mean(recent) if log_due else None
             progress.seconds += time.perf_counter() - begin
             yield StepEnd(
                 step=progress.step,
@@ -224,6 +220,32 @@ class Trainer:
             if stopped or last:
                 return
 
+    def _agree_to_stop(
+        self, stop_requested: Callable[[], bool], time_limit_reached: Callable[[], bool]
+    ) -> tuple[bool, bool]:
+        """Return whether any rank received a signal, and whether any is out of time. A collective."""
+        world, step = self.world, self.progress.step
+        # Asking all ranks costs a small exchange; on devices it would also make the host wait, so it is done less.
+        often = not world.distributed or world.accelerator.synchronous
+        if not often and step % min(self.config.logging_steps, _ASK_STEPS):
+            return False, False
+        stopped, out_of_time = world.all_reduce_sum([float(stop_requested()), float(time_limit_reached())])
+        return stopped > 0, out_of_time > 0
+
+    def _take_mean(self, recent: _RecentLoss) -> float:
+        """Return the exact (weighted) mean loss over all rows of all ranks since the last call. A collective.
+
+        Adds to the epoch's. Raises ClassifyError where it is not finite.
+        """
+        local, weight = recent.take()
+        total = self.world.all_reduce_sum([local])[0]
+        self.progress.epoch_loss += total
+        self.progress.epoch_weight += weight
+        mean = total / weight
+        if not math.isfinite(mean):
+            raise ClassifyError(diverged(self.progress.step, f"the loss is {mean}"))
+        return mean
+
     def train_step(self, step: sampler.Step) -> tuple[torch.Tensor, float, torch.Tensor]:
         """Take one optimizer step at the learning rate that is set.
 
@@ -233,7 +255,7 @@ class Trainer:
         """
         number, rank = self.progress.step + 1, self.world.rank
         while True:
-            result, reason = attempt(lambda: self._backward_or_nothing(step), self.world.device)
+            result, reason = attempt(lambda: self._attempt_gradients(step), self.world.device)
             if result is not None:
                 break
             if self.world.distributed:  # the other ranks are waiting in the exchange
@@ -256,13 +278,13 @@ class Trainer:
         self.world.accelerator.flush()
         return total, weight_sum, norm
 
-    def _backward_or_nothing(self, step: sampler.Step) -> tuple[torch.Tensor, float]:
-        """Run `backward`; an error leaves BatchNorm's statistics as they were, since the step is tried again."""
+    def _attempt_gradients(self, step: sampler.Step) -> tuple[torch.Tensor, float]:
+        """Run `compute_gradients`; an error leaves BatchNorm's statistics as they were, since the step is tried again."""
         with statistics_kept(self.classifier, after_errors_only=True):
-            return self.backward(step)
+            return self.compute_gradients(step)
 
-    def backward(self, step: sampler.Step) -> tuple[torch.Tensor, float]:
-        """Compute the gradients of a step, averaged over ranks.
+    def compute_gradients(self, step: sampler.Step) -> tuple[torch.Tensor, float]:
+        """Run the forward and backward passes of a step; its gradients are averaged over ranks.
 
         Returns (this rank's summed loss, the rows' weights on all ranks).
         """
@@ -328,7 +350,7 @@ class Trainer:
 
 
 class _RecentLoss:
-    """The loss since its mean was last taken, kept on the device so that no step waits for it."""
+    """The loss since it was last taken, kept on the device so that no step waits for it."""
 
     def __init__(self) -> None:
         self._loss: torch.Tensor | None = None
@@ -339,24 +361,17 @@ class _RecentLoss:
         self._loss = loss if self._loss is None else self._loss + loss
         self._weight += weight
 
-    def mean(self, trainer: Trainer) -> float:
-        """Return the exact (weighted) mean over all rows of all ranks since the last call. A collective.
-
-        Adds to the epoch's. Raises ClassifyError where it is not finite.
-        """
+    def take(self) -> tuple[float, float]:
+        """Return (this rank's summed loss, summed weight of all ranks) since the last call, and start again."""
         assert self._loss is not None
-        progress = trainer.progress
-        total = trainer.world.all_reduce_sum([float(self._loss)])[0]
-        mean = total / self._weight
-        progress.epoch_loss += total
-        progress.epoch_weight += self._weight
+        taken = float(self._loss), self._weight
         self._loss, self._weight = None, 0.0
-        if not math.isfinite(mean):
-            raise ClassifyError(
-                f"step {progress.step}: the loss is {mean}; training has diverged. Lower --learning-rate, or use "
-                "another --precision."
-            )
-        return mean
+        return taken
+
+
+def diverged(step: int, sign: str) -> str:
+    """Return the message of a training that has diverged, by which sign."""
+    return f"step {step}: {sign}; training has diverged. Lower --learning-rate, or use another --precision."
 
 
 def _check_vocabulary(saved: Checkpoint, before: torch.Tensor | None, now: torch.Tensor) -> None:

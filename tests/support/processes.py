@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import faulthandler
 import functools
 import multiprocessing
 import multiprocessing.connection
@@ -40,6 +41,8 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 _OF_TORCH = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
 # What one rank's failure leaves the others to end by themselves.
 _GRACE_SECONDS = 10.0
+# On this signal a process prints where each thread is.
+_PRINT_STACKS = signal.SIGUSR2
 
 _outputs = tempfile.TemporaryDirectory(prefix="classify-tests-")  # removed when the interpreter ends
 _context = multiprocessing.get_context("forkserver")
@@ -163,6 +166,7 @@ def _child(
         os.close(descriptor)
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - for as long as the process lives
     sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
+    faulthandler.register(_PRINT_STACKS, sys.stderr, all_threads=True)
     code = 1
     try:
         code = target(*arguments) or 0
@@ -375,8 +379,14 @@ def finish(ranks: Sequence[Process], timeout: float, codes: Sequence[int]) -> li
             multiprocessing.connection.wait([rank.process.sentinel for rank in ranks if rank.process.is_alive()], 0.2)
     finally:
         exit_codes = [rank.process.exitcode for rank in ranks]  # None: it did not end
+        if None in exit_codes:  # print where it hangs
+            for rank in ranks:
+                if rank.process.is_alive():
+                    rank.signal(_PRINT_STACKS)
+            time.sleep(0.5)
         for rank in ranks:
             rank.kill()
     outputs = [rank.stdout + rank.stderr for rank in ranks]
-    assert exit_codes == list(codes), f"exit codes {exit_codes}, expected {list(codes)}\n" + "\n---\n".join(outputs)
+    titled = [f"--- rank {rank}, exit code {code}\n{outputs[rank]}" for rank, code in enumerate(exit_codes)]
+    assert exit_codes == list(codes), "\n".join([f"exit codes {exit_codes}, expected {list(codes)}", *titled])
     return outputs

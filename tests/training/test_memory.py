@@ -56,7 +56,7 @@ def train_with(folder: Path, megabytes: int | None, rows_per_step: int = ROWS) -
     world = config.start()
     trainer = make_trainer(model, data, config, world, rows_per_step)
     with trainer.strategy.without_exchange():  # threads and libraries are there now
-        trainer.backward(BatchSampler(ROWS, 8, config.seed).step_at(0))
+        trainer.compute_gradients(BatchSampler(ROWS, 8, config.seed).step_at(0))
     trainer.strategy.optimizer.zero_grad(set_to_none=True)
     if megabytes is not None and world.is_main:
         # What a failed attempt frees counts against the limit otherwise, wherever glibc keeps it.

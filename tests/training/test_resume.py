@@ -243,6 +243,17 @@ def test_if_none_can_be_trusted_the_exit_is_3(
     assert done.stderr.count("\n") == 1
 
 
+def test_a_named_checkpoint_that_is_damaged_is_refused_with_the_way_on(
+    uninterrupted: Path, model_folder: Path, table: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(uninterrupted, tmp_path / "out")
+    named = tmp_path / "out" / "checkpoints" / "step-00000003"
+    harm(named, "flip")
+    config = whole_config(model_folder, table, tmp_path / "out").replace(output_dir=None)
+    with pytest.raises(CheckpointError, match=rf"SHA-256 differs.* --resume {tmp_path / 'out'} takes the newest valid"):
+        run.train(config.replace(resume_from_checkpoint=str(named)))
+
+
 def test_a_named_checkpoint(uninterrupted: Path, model_folder: Path, table: Path, tmp_path: Path) -> None:
     shutil.copytree(uninterrupted, tmp_path / "out")
     (tmp_path / "out" / "run.json").unlink()
@@ -272,7 +283,7 @@ def test_the_run_to_resume_lies_on_the_first_machine_only(
 def test_what_is_frozen_stays_so(uninterrupted: Path, model_folder: Path, table: Path, tmp_path: Path) -> None:
     shutil.copytree(uninterrupted, tmp_path / "out")
     config = whole_config(model_folder, table, tmp_path / "out", resume_from_checkpoint=True, freeze_embeddings=True)
-    with pytest.raises(InputError, match="freeze_embeddings was False and is True"):
+    with pytest.raises(InputError, match="--freeze-embeddings was False and is True"):
         run.train(config)
 
 
@@ -399,6 +410,24 @@ def test_epochs_without_improvement_are_counted_across_an_interruption(
     out = run.train(make_config(model_folder, table, tmp_path / "out", resume_from_checkpoint=True, **settings))
     assert read_json(out / "metrics.json")["train"]["epochs"] == ended["epochs"]
     assert (out / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("part", ["weights", "optimizer"])
+def test_a_tensor_of_another_name_is_refused(model_folder: Path, part: str) -> None:
+    """Another version of a library may name parameters otherwise; a moment that is dropped would start at zero."""
+    data, model = data_and_model(model_folder)
+    config = TrainingConfig(use_cpu=True)
+    trainer = make_trainer(model, data, config, config.start(), 8)
+    trainer.fit(end=8)
+    state = trainer.state_dict(keep=True)
+    tensors = getattr(state, part)
+    name = next(name for name in tensors if "query.weight" in name)
+    tensors[name.replace("query", "q")] = tensors.pop(name)
+    with pytest.raises(CheckpointError, match=r"(no weight|optimizer state of) '.*\.q(uery)?\.weight'"):
+        if part == "weights":
+            trainer.strategy.load_weights(tensors)
+        else:
+            trainer.strategy.load_optimizer(tensors, state.values["scaler"])
 
 
 def test_the_gradient_scaler_goes_on_where_it_was(model_folder: Path) -> None:

@@ -25,15 +25,15 @@ TEXTS = "the texts, their labels or the rows chosen from them"
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        ({"batch_size": 16}, "batch_size was 32 and is 16"),
-        ({"seed": 1}, "seed was 42 and is 1"),
-        ({"max_length": 10}, "max_length was 64 and is 10"),
+        ({"batch_size": 16}, "--batch-size was 32 and is 16"),
+        ({"seed": 1}, "--seed was 42 and is 1"),
+        ({"max_length": 10}, "--max-length was 64 and is 10"),
         ({"max_train_samples": 50}, TEXTS),
         ({"data": "labels"}, TEXTS),
         ({"data": "texts"}, TEXTS),
-        ({"model": "another"}, "model was "),
-        ({"freeze_layers": 1}, "freeze_layers was 0 and is 1"),
-        ({"pooling": "mean"}, "pooling was None and is 'mean'"),
+        ({"model": "another"}, "--model was "),
+        ({"freeze_layers": 1}, "--freeze-layers was 0 and is 1"),
+        ({"pooling": "mean"}, "--pooling was None and is 'mean'"),
     ],
     ids=lambda value: str(value)[:30],
 )

@@ -468,6 +468,16 @@ def test_a_diverging_run_says_so(model_folder: Path, table: Path, tmp_path: Path
     assert read_json(tmp_path / "out" / "run.json")["status"] == "failed"
 
 
+def test_weights_that_are_not_finite_are_not_saved(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    """The loss of a step is that of the weights before it, so it does not show what the step did to them."""
+    from classify.errors import ClassifyError
+
+    changes = {"learning_rate": 1e39, "save_steps": 1, "warmup_steps": 0, "contrastive_steps": 0}
+    with pytest.raises(ClassifyError, match=r"step 1: some weights are not finite; .* Lower --learning-rate"):
+        train(make_config(model_folder, table, tmp_path / "out", **changes))
+    assert [path.name for path in (tmp_path / "out" / "checkpoints").iterdir()] == ["step-00000000"]
+
+
 def test_a_run_that_learned_nothing_says_so(
     model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

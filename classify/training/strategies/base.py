@@ -21,6 +21,7 @@ from classify.config.schema import TrainingConfig
 from classify.decision import Decision
 from classify.distributed import batch_norm, sharding
 from classify.distributed.world import World
+from classify.errors import CheckpointError
 from classify.modeling.classifier import Classifier
 from classify.modeling.packing import Batch
 from classify.modeling.precision import Masters, copy_from_masters, copy_grads_to_masters
@@ -283,8 +284,17 @@ def collect_optimizer_state(
 
 
 def load_weights(model: nn.Module, tensors: Tensors) -> None:
-    """Copy what `collect_weights` returned into a model, sharded or not; names and shapes must fit exactly."""
+    """Copy what `collect_weights` returned into a model, sharded or not; names and shapes must fit exactly.
+
+    Raises CheckpointError where a weight is missing.
+    """
     own = model.state_dict()
+    missing = sorted(set(_shared_keys(model).values()) - set(tensors))
+    if missing:
+        raise CheckpointError(
+            f"the checkpoint has no weight {missing[0]!r} ({len(missing)} missing): another version of transformers may "
+            "have named it otherwise. Resume with the versions in run.json, or start over with --overwrite-output-dir."
+        )
     model.load_state_dict(
         {
             # A weight on no device (see `classify.training.strategies.device_map`) is frozen: it is as it was.
@@ -300,12 +310,20 @@ def load_optimizer_state(
 ) -> None:
     """Restore each parameter's optimizer state by the parameter's name, at any index in the optimizer.
 
-    `masters` are what the optimizer updates instead of weights in half precision.
+    `masters` are what the optimizer updates instead of weights in half precision. Raises CheckpointError where the
+    model has no parameter of a name.
     """
     by_name: dict[str, Tensors] = {}
     for key, value in tensors.items():
         name, _, part = key.rpartition("/")
         by_name.setdefault(name, {})[part] = value
+    unknown = sorted(set(by_name) - {name for name, _ in model.named_parameters()})
+    if unknown:
+        raise CheckpointError(
+            f"the checkpoint has optimizer state of {unknown[0]!r}, which the model has not: another version of "
+            "transformers may have named it otherwise. Resume with the versions in run.json, or start over with "
+            "--overwrite-output-dir."
+        )
     places = {id(p): i for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
     state = {
         places[id(masters.get(p, p))]: {key: sharding.shard_like(value, p) for key, value in by_name[name].items()}
