@@ -54,9 +54,8 @@ def _dispatch(arguments: list[str]) -> int:
         print(f"classify {__version__}")
         return 0
     if name.startswith("-"):
-        raise InputError(
-            f"{name}: expected a command before the flags, e.g. classify train {shlex.join(arguments)}. See classify --help."
-        )
+        example = f"classify train {shlex.join(arguments)}"
+        raise InputError(f"{name}: expected a command before the flags, e.g. {example}. See classify --help.")
     if name not in COMMANDS:
         raise InputError(f"unknown command {name!r}; expected one of {', '.join(COMMANDS)}. See classify --help.")
     return int(load_command(name).run(rest, f"classify {name}"))

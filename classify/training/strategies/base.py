@@ -28,6 +28,11 @@ from classify.modeling.precision import Masters, copy_from_masters, copy_grads_t
 from classify.training.optimizer import make_optimizer
 
 Tensors = dict[str, torch.Tensor]
+# Why names in a checkpoint may differ from the model's, and what to do.
+_RENAMED = (
+    "another version of transformers may have other names. Resume with the versions in run.json, or start over with "
+    "--overwrite-output-dir."
+)
 
 
 class Strategy:
@@ -291,10 +296,7 @@ def load_weights(model: nn.Module, tensors: Tensors) -> None:
     own = model.state_dict()
     missing = sorted(set(_shared_keys(model).values()) - set(tensors))
     if missing:
-        raise CheckpointError(
-            f"the checkpoint has no weight {missing[0]!r} ({len(missing)} missing): another version of transformers may "
-            "have named it otherwise. Resume with the versions in run.json, or start over with --overwrite-output-dir."
-        )
+        raise CheckpointError(f"the checkpoint has no weight {missing[0]!r} ({len(missing)} missing): {_RENAMED}")
     model.load_state_dict(
         {
             # A weight on no device (see `classify.training.strategies.device_map`) is frozen: it is as it was.
@@ -320,9 +322,7 @@ def load_optimizer_state(
     unknown = sorted(set(by_name) - {name for name, _ in model.named_parameters()})
     if unknown:
         raise CheckpointError(
-            f"the checkpoint has optimizer state of {unknown[0]!r}, which the model has not: another version of "
-            "transformers may have named it otherwise. Resume with the versions in run.json, or start over with "
-            "--overwrite-output-dir."
+            f"the checkpoint has optimizer state of {unknown[0]!r}, a parameter that the model lacks: {_RENAMED}"
         )
     places = {id(p): i for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
     state = {
