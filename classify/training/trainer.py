@@ -279,7 +279,7 @@ class Trainer:
         return total, weight_sum, norm
 
     def _attempt_gradients(self, step: sampler.Step) -> tuple[torch.Tensor, float]:
-        """Run `compute_gradients`; after an error BatchNorm's statistics are restored, since the step is tried again."""
+        """Run `compute_gradients`; after an error BatchNorm's statistics are as before, since the step is repeated."""
         with statistics_kept(self.classifier, after_errors_only=True):
             return self.compute_gradients(step)
 
