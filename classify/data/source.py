@@ -18,13 +18,18 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
 import pyarrow
 
+from classify.console import progress_bar
 from classify.data import archives
 from classify.data.unread import refuse_unread
 from classify.errors import InputError
+from classify.launch import launcher
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer as Buffer
 
 _HEAD = 1 << 16
 # How a compressed file begins (a regular expression), its name, and what opens it.
@@ -39,6 +44,8 @@ STANDARD_INPUT = "-"
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 # A file that decompresses to more than this many times its size, and to more bytes than that, is not a table of texts.
 _MOST_GROWTH, _FEW_BYTES = 200, 64 << 20
+# A file of more bytes is read with a progress bar, in blocks of this size.
+_LONG_BYTES, _BLOCK = 64 << 20, 1 << 20
 
 
 @dataclass(frozen=True)
@@ -113,7 +120,10 @@ class Source:
 
     def _decompress(self) -> BinaryIO:
         if self._compression is None:
-            return self.file.open("rb")
+            size = self.file.stat().st_size
+            if size <= _LONG_BYTES:
+                return self.file.open("rb")
+            return cast(BinaryIO, io.BufferedReader(_Watched(self.file, size), _BLOCK))
         return self._bound(self._compression[1](self.file))
 
     def _bound(self, stream: IO[bytes]) -> BinaryIO:
@@ -133,6 +143,27 @@ class Source:
         """Return the hash of the file as stored."""
         with self.file.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class _Watched(io.RawIOBase):
+    """A file that moves a progress bar as it is read."""
+
+    def __init__(self, file: Path, size: int):
+        self._stream = file.open("rb", buffering=0)
+        self._bar = progress_bar(size, 0, "B", enabled=launcher.is_main_process(), delayed=True)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer) -> int:
+        count = self._stream.readinto(buffer)
+        self._bar.update(count)
+        return count
+
+    def close(self) -> None:
+        self._bar.close()
+        self._stream.close()
+        super().close()
 
 
 class _Bounded(io.RawIOBase):

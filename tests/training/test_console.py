@@ -14,6 +14,8 @@ from classify import console
 from classify.config.output import OutputConfig
 from classify.config.schema import TrainingConfig
 from classify.console import align_columns, progress_bar
+from classify.data import source
+from classify.data.formats.registry import read_table
 from classify.data.tokenize import load_tokenizer, tokenize
 from classify.evaluation.inference import compute_logits
 from classify.modeling.hub import resolve_model
@@ -60,6 +62,18 @@ def test_passes_that_take_long_show_a_bar(
     printed = capsys.readouterr().err
     assert ("text/s" in printed) is shown
     assert ("row/s" in printed) is shown
+
+
+def test_a_long_file_is_read_with_a_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    rows = [f"text {number},{'ab'[number % 2]}" for number in range(300)]
+    (tmp_path / "my.csv").write_text("\n".join(["text,label", *rows]))
+    short = read_table(str(tmp_path / "my.csv"))
+    monkeypatch.setattr(console, "_DELAY", 0.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(source, "_LONG_BYTES", 100)
+    assert read_table(str(tmp_path / "my.csv")).arrow == short.arrow
+    assert "B/s" in capsys.readouterr().err
 
 
 def test_columns_are_aligned() -> None:
