@@ -71,12 +71,16 @@ def _predict_text(options: argparse.Namespace) -> int:
 
     if trained_texts(read_settings(options.model)).pair is not None:
         raise InputError("--text: the model was trained on text pairs; give a table with --data.")
+    from classify.data.languages import note_new_languages
     from classify.prediction.predict import load_classifier
 
     with load_classifier(options.model, use_cpu=options.cpu, precision=options.precision) as predictor:
         probabilities = predictor.probabilities([options.text])
         if not predictor.world.is_main:
             return 0
+    note = note_new_languages([options.text], predictor.settings.get("languages"))
+    if note is not None and not options.quiet:
+        print(f"note: {note}", file=sys.stderr)
     task = predictor.task
     names, cells = task.prediction_columns(), next(task.prediction_fields(probabilities, ".3f"))
     print(escape_controls(cells[0]))

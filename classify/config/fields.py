@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import typing
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +18,10 @@ _LONGEST = 80
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """A condition on a number, and its words after "must be a number"."""
+    """A condition on a value, and its words after "must be a number" or "must be a name"."""
 
     words: str
-    holds: Callable[[Any], bool]
+    holds: Callable[[Any], object]
 
 
 def above(low: float) -> Check:
@@ -38,6 +39,11 @@ def between(low: float, high: float, *, include_high: bool = False) -> Check:
     if include_high:
         return Check(f"from {low} to {high}", lambda x: low <= x <= high)
     return Check(f"from {low} to below {high}", lambda x: low <= x < high)
+
+
+def language_code() -> Check:
+    """Accept codes of languages such as "de" or "pt-BR" (BCP 47)."""
+    return Check("such as en, de or zh (ISO 639)", lambda code: re.fullmatch("[A-Za-z]{2,3}([-_][A-Za-z]+)*", code))
 
 
 def option(

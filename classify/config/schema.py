@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from classify.config.devices import DeviceConfig
-from classify.config.fields import Check, above, at_least, between, option
+from classify.config.fields import Check, above, at_least, between, language_code, option
 from classify.config.output import OutputConfig
 from classify.config.recipe import Recipe
 
@@ -92,6 +92,7 @@ class DataConfig:
         "language of the texts (ISO 639, e.g. en, de, zh); selects the default model (default: auto-detected)",
         "--language",
         metavar="CODE",
+        check=language_code(),
     )
     group_column: str | None = option(
         None,

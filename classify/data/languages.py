@@ -29,8 +29,10 @@ _RARE = 0.02
 # What is not language: links, names of users, numbers, punctuation.
 _NOISE = re.compile(r"https?://\S+|@\w+|[\d_]+|[^\w\s']")
 ENGLISH = "en"
-# Code (ISO 639) of texts whose language is not certain.
+# Code of texts whose language is not certain.
 UNKNOWN = "unclear"
+# The identifier's code (ISO 639) of texts that are in no language, such as codes of products.
+_NO_LANGUAGE = "zxx"
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,11 @@ class Languages:
             return "no text has letters"
         shown = [f"{code} {100 * share:.0f} %" for code, share in self.shares.items() if share >= _LEAST][:_SHOWN]
         return ", ".join(shown)
+
+
+def is_english_code(code: str) -> bool:
+    """Return whether a code such as "en", "EN" or "en-US" names English."""
+    return code.lower().replace("_", "-").split("-")[0] == ENGLISH
 
 
 def sample_rows(rows: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.int64]:
@@ -116,11 +123,11 @@ def note_new_languages(texts: Iterable[str], trained: Mapping[str, float] | None
 
 
 def _identify(words: str, least: float = _CERTAIN) -> str:
-    """Return the most probable language, UNKNOWN where its probability is below `least`."""
+    """Return the most probable language, UNKNOWN where its probability is below `least` or it is none."""
     if not words:
         return UNKNOWN
     code, probability = _identifier().classify(words)
-    return str(code) if probability >= least else UNKNOWN
+    return str(code) if probability >= least and code != _NO_LANGUAGE else UNKNOWN
 
 
 @functools.cache

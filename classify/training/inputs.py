@@ -16,7 +16,7 @@ from classify.config.recipe import FEW_ROWS, FEWER_FOLDS, takes_fewer_folds
 from classify.config.run_config import FIELDS, RunConfig
 from classify.config.schema import MULTILINGUAL_MODEL, TrainingConfig
 from classify.data.inspect import Report, inspect_splits
-from classify.data.languages import ENGLISH, Languages, detect_languages, sample_rows
+from classify.data.languages import Languages, detect_languages, is_english_code, sample_rows
 from classify.data.long_texts import TRUNCATE
 from classify.data.reading import read_tables
 from classify.data.source import STANDARD_INPUT
@@ -133,7 +133,7 @@ def check_inputs(config: RunConfig) -> RunInputs:
 
 def _reads(language: str | None, languages: Languages) -> bool:
     """Return whether the English default model reads texts of the given, else the detected language."""
-    return language == ENGLISH if language is not None else languages.is_english
+    return is_english_code(language) if language is not None else languages.is_english
 
 
 def _is_slow(splits: Splits, model: ModelFolder) -> bool:
@@ -288,9 +288,9 @@ def _decide(config: RunConfig, splits: Splits, model: ModelFolder, languages: La
 def _language(language: str | None, languages: Languages) -> Decision:
     if language is not None:
         return Decision("language", language, "as requested", "--language")
-    if not languages.is_clear:
-        return Decision("language", "unclear, treated as English", languages.describe(), "--language", True)
     value = "English" if languages.is_english else "not English"
+    if not languages.is_clear:
+        return Decision("language", f"unclear, treated as {value}", languages.describe(), "--language", True)
     return Decision("language", value, languages.describe(), "--language", not languages.is_english)
 
 

@@ -96,6 +96,10 @@ def test_resume_takes_a_folder_or_nothing() -> None:
         (["--data", "x", "--epochs", "-1"], "--epochs must be a number of at least 0. Got '-1' instead."),
         (["--data", "x", "--epochs", "nan"], "--epochs must be a number of at least 0. Got 'nan' instead."),
         (["--data", "x", "--batch-size", "1.5"], "--batch-size must be a whole number above 0. Got '1.5' instead."),
+        (
+            ["--data", "x", "--language", "English"],
+            "--language must be a name such as en, de or zh (ISO 639). Got 'English' instead.",
+        ),
         (["--data", "x", "--head", "big"], "--head must be one of auto, probe, random, keep. Got 'big' instead."),
         (
             ["--data", "x", "--seed", "-1"],

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from classify.data.formats.registry import read_table
-from classify.data.languages import UNKNOWN, detect_languages, note_new_languages, sample_rows
+from classify.data.languages import UNKNOWN, detect_languages, is_english_code, note_new_languages, sample_rows
 from tests.support.processes import ROOT
 
 ENGLISH = [
@@ -52,8 +52,15 @@ def test_what_is_no_language_is_not_guessed() -> None:
     codes = detect_languages(["A12", "B-77", "x1 42", "https://example.com/der/die/das"])
     assert not codes.is_clear
     assert codes.is_english, "the default stays"
+    unpronounced = detect_languages(["zq xk", "bb gg vv", "qwrt plk"] * 6 + GERMAN[:1])
+    assert not unpronounced.is_clear
     assert detect_languages(["123", "!?"]).texts == 0
     assert detect_languages([]).shares == {}
+
+
+@pytest.mark.parametrize(("code", "english"), [("en", True), ("EN", True), ("en-US", True), ("de", False)])
+def test_codes_of_english(code: str, english: bool) -> None:
+    assert is_english_code(code) == english
 
 
 def test_the_sample_is_the_seeds() -> None:
