@@ -41,7 +41,7 @@ def onnx_loop(folder: str, threads: int) -> Callable[[list[str], int], list[str]
     with tempfile.TemporaryDirectory() as temporary:
         path = str(Path(temporary) / "model.onnx")
         torch.onnx.export(
-            model, (), path, kwargs=example, dynamo=True, dynamic_shapes={name: axes for name in example}, verbose=False
+            model, (), path, kwargs=example, dynamo=True, dynamic_shapes=dict.fromkeys(example, axes), verbose=False
         )
         session = onnxruntime.InferenceSession(path, settings, providers=["CPUExecutionProvider"])
     names = [node.name for node in session.get_inputs()]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 from classify.config.parser import parse_training
 from classify.config.run_config import RunConfig
+from classify.versions import check_platform
 
 if TYPE_CHECKING:
     import numpy as np
@@ -126,6 +127,7 @@ def train(
 
     Raises InputError (arguments, data), CheckpointError (nothing to resume from can be trusted) and Interrupted.
     """
+    check_platform()
     place: dict[str, Any] = {"rank": rank, "world_size": world_size, "init_method": init_method}
     if isinstance(data, RunConfig):
         if labels is not None or options:
@@ -224,13 +226,24 @@ def _as_arrow(data: Any, labels: Sequence[Any] | None) -> Any:
     if hasattr(data, "with_format") and hasattr(data, "features"):
         return _from_dataset(data)
     if hasattr(data, "__arrow_c_stream__"):
-        return pa.table(data)
+        return _decode_categories(pa.table(data))
     if hasattr(data, "iloc"):  # pandas before 2.2
         return pa.Table.from_pandas(data, preserve_index=False)
     raise TypeError(
         "train: data must be a path, a DataFrame, a datasets.Dataset, or a list of texts beside a list of labels. Got "
         f"{type(data).__name__} instead."
     )
+
+
+def _decode_categories(table: Any) -> Any:
+    """Return an Arrow table with the names of categories: those of polars cannot be written to Parquet."""
+    import pyarrow as pa
+
+    for place, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            chunks = [chunk.dictionary.cast(pa.string()).take(chunk.indices) for chunk in table.column(place).chunks]
+            table = table.set_column(place, field.name, pa.chunked_array(chunks, pa.string()))
+    return table
 
 
 def _from_dataset(data: Any) -> Any:

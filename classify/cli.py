@@ -13,7 +13,7 @@ from classify.commands import COMMANDS, load_command, usage
 from classify.commands.failure import fail, print_error
 from classify.errors import InputError
 from classify.launch import interrupts, process_settings
-from classify.versions import __version__
+from classify.versions import __version__, check_platform
 
 
 def main(argv: Sequence[str] | None = None, program: str = "classify") -> int:
@@ -36,6 +36,7 @@ def main(argv: Sequence[str] | None = None, program: str = "classify") -> int:
 def _run(arguments: list[str], program: str) -> int:
     debug = "--debug" in arguments
     try:
+        check_platform()
         if program == "classify":
             return _dispatch(arguments)
         return int(load_command("train").run(arguments, program))

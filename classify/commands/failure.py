@@ -30,7 +30,7 @@ def print_error(error: BaseException, debug: bool) -> int:
         return 0
     if isinstance(error, ModuleNotFoundError):
         where = f"{error.name!r} is not installed in {sys.prefix}"
-        return fail(f"the package {where}; run make, or pip install -e .", 1, debug)
+        return fail(f"the package {where}; pip install {error.name}, or install classify-text again", 1, debug)
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         code = 1 if disk_refusal(error) is None else InputError.exit_code

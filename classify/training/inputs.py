@@ -179,7 +179,7 @@ def _check_standard_input(config: RunConfig) -> None:
 
 def _check_lora(requested: bool) -> None:
     if requested and importlib.util.find_spec("peft") is None:
-        raise InputError("--lora: the package peft is not installed; pip install peft, or drop the flag.")
+        raise InputError("--lora: the package peft (extra lora) is not installed; pip install peft, or drop the flag.")
 
 
 def _choose_head(config: RunConfig, task: Task) -> tuple[RunConfig, tuple[str, ...], tuple[Decision, ...]]:

@@ -38,8 +38,9 @@ def choose_trackers(report_to: str) -> tuple[str, ...]:
                 f"Got {report_to!r} instead."
             )
         if not _installed(name):
+            extra = " (extra tensorboard)" if name == "tensorboard" else ""
             raise InputError(
-                f"--report-to {name}: the package {name} is not installed; pip install {name}, or give none."
+                f"--report-to {name}: the package {name}{extra} is not installed; pip install {name}, or give none."
             )
     return names
 

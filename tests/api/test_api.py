@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas
+import polars
 import pyarrow as pa
 import pytest
 
@@ -44,13 +45,16 @@ def frames() -> dict[str, tuple[Any, ...]]:
     import datasets
 
     table = {"text": TEXTS, "label": LABELS}
-    names = sorted(set(LABELS))
+    names: list[str] = sorted(set(LABELS))
     features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=names)})
     numbers = {"text": TEXTS, "label": [names.index(label) for label in LABELS]}
     return {
         "pandas": (pandas.DataFrame(table),),
         "categories": (pandas.DataFrame({**table, "label": pandas.Categorical(LABELS)}),),
         "arrow": (pa.table(table),),
+        "polars": (polars.DataFrame(table),),
+        "polars categories": (polars.DataFrame(table).with_columns(polars.col("label").cast(polars.Categorical)),),
+        "polars enum": (polars.DataFrame(table).with_columns(polars.col("label").cast(polars.Enum(names))),),
         "stream": (Frame(pa.table(table)),),
         "dataset": (datasets.Dataset.from_dict(table),),
         "class names": (datasets.Dataset.from_dict(numbers, features=features),),

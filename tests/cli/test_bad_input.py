@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from classify.cli import main
 from tests.support import tiny
 from tests.support.person import Person
 
@@ -140,6 +141,12 @@ def test_bad_commands(person: Person, words: list[str], part: str) -> None:
     assert done.returncode == 2
     assert part in done.stderr
     assert person.report.read_text() == ""
+
+
+def test_a_system_that_is_not_supported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert main(["runs"]) == 2
+    assert capsys.readouterr().err.startswith("error: Windows is not supported: ")
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--data", "x", "-h"], ["--help-all"]])
