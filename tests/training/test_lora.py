@@ -89,7 +89,7 @@ def test_without_peft_one_line_says_so(
     model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *_: None)
-    with pytest.raises(InputError, match="--lora: the package peft .extra lora. is not installed; pip install peft"):
+    with pytest.raises(InputError, match=r"--lora: the package peft \(extra lora\) is not installed; pip install peft"):
         train(lora_config(model_folder, table, tmp_path / "out"))
 
 
