@@ -109,8 +109,10 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
         """Return the split of each row: a tenth for validation, by class where each has two rows."""
         from sklearn.model_selection import train_test_split
 
-        strata = numbers if np.bincount(numbers).min() > 1 and len(numbers) >= 10 * len(self.classes_) else None
-        _, held_out = train_test_split(np.arange(len(numbers)), test_size=0.1, random_state=self.seed, stratify=strata)
+        stratify_by = numbers if np.bincount(numbers).min() > 1 and len(numbers) >= 10 * len(self.classes_) else None
+        _, held_out = train_test_split(
+            np.arange(len(numbers)), test_size=0.1, random_state=self.seed, stratify=stratify_by
+        )
         return np.where(np.isin(np.arange(len(numbers)), held_out), "validation", "train").tolist()
 
     def __sklearn_tags__(self) -> Any:

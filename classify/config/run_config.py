@@ -31,6 +31,11 @@ class Source:
     def __str__(self) -> str:
         return f"{self.kind} {self.name}".rstrip()
 
+    @property
+    def is_choice(self) -> bool:
+        """Return whether the program chose the value."""
+        return self.kind in ("recipe", "texts", "model")
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -145,6 +150,15 @@ class RunConfig:
     def from_recipe(self) -> list[str]:
         """Return the names of the fields that the recipe has set."""
         return [name for name, source in self.sources.items() if source.kind == "recipe"]
+
+    def given(self) -> dict[str, Any]:
+        """Return the settings that are not defaults, nor chosen by the recipe, the texts or the model."""
+        chosen = {name for name, source in self.sources.items() if source.is_choice}
+        return {
+            name: value
+            for name, value in self.flat().items()
+            if name not in chosen and value != FIELDS[name][1].default
+        }
 
     def _combine(self, faults: list[str]) -> None:
         """Add contradictions between fields to `faults`."""

@@ -47,6 +47,7 @@ class Table:
     notes: tuple[str, ...] = ()
     derived: frozenset[str] = frozenset()
     _text_hashes: dict[str, TextHashes] = field(default_factory=dict, compare=False, repr=False)
+    _digests: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def columns(self) -> list[str]:
@@ -103,6 +104,11 @@ class Table:
 
     def digest(self, name: str) -> str:
         """Return the SHA-256 of a column's values and their boundaries, in order, however Arrow has chunked them."""
+        if name not in self._digests:
+            self._digests[name] = self._digest(name)
+        return self._digests[name]
+
+    def _digest(self, name: str) -> str:
         values, lengths = hashlib.sha256(), hashlib.sha256()
         for chunk in self.arrow.column(name).chunks:
             _, offsets, data = chunk.buffers()
@@ -115,11 +121,11 @@ class Table:
     def without(self, names: Collection[str | None]) -> Table:
         """Return the table without some of its columns."""
         kept = [name for name in self.columns if name not in names]
-        return replace(self, arrow=self.arrow.select(kept), _text_hashes={})
+        return replace(self, arrow=self.arrow.select(kept), _text_hashes={}, _digests={})
 
     def renamed(self, names: Sequence[str]) -> Table:
         """Return the same rows with other column names."""
-        return replace(self, arrow=self.arrow.rename_columns(list(names)), _text_hashes={})
+        return replace(self, arrow=self.arrow.rename_columns(list(names)), _text_hashes={}, _digests={})
 
     def with_derived(self, name: str, values: Iterable[str]) -> Table:
         """Return the table with one more column that is not in the file."""

@@ -113,8 +113,9 @@ def warn_single_class(score: Scores, part: str) -> list[str]:
     answers = [name for name, count in score.predicted.items() if count]
     if len(answers) != 1 or sum(values["support"] > 0 for values in score.per_class.values()) < 2:
         return []
+    name, value = next(iter(score.metrics.items()))
     return [
-        f"all {score.rows} {part} rows are predicted as {answers[0]!r} (accuracy {score['accuracy']:.3f}); "
+        f"all {score.rows} {part} rows are predicted as {answers[0]!r} ({display_name(name)} {value:.3f}); "
         f"try {_CALMER}, more --epochs or --class-weights balanced"
     ]
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from classify.data.tokenize import Tokens
+from classify.data.tokenize import Tokens, padding_id
 from classify.errors import InputError
 from classify.modeling.classifier import Classifier
 
@@ -110,7 +110,7 @@ def explain(
             f"the words behind a prediction need a fast tokenizer. Got {type(tokenizer).__name__} instead."
         )
     tokens = tokens.truncated()
-    scores = integrated_gradients(classifier, tokens, 0, output, int(tokenizer.pad_token_id or 0), device, steps)
+    scores = integrated_gradients(classifier, tokens, 0, output, padding_id(tokenizer), device, steps)
     prefix = len(tokens.template.prefix)
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     spans = encoded["offset_mapping"][: len(scores) - prefix - len(tokens.template.suffix)]

@@ -21,6 +21,7 @@ from classify.launch import process_settings
 from classify.modeling.classifier import Classifier, output_layer
 from classify.modeling.hub import WRAPPER_PREFIX, ModelFolder
 from classify.modeling.mean_pooling import append_layer
+from classify.modeling.memory_estimate import check_frozen
 from classify.modeling.result_folder import labels_of
 
 _SHOWN = 3
@@ -222,9 +223,7 @@ def freeze(model: nn.Module, *, embeddings: bool, layers: int) -> None:
     Raises InputError if the model has fewer layers: config.json may not say how many.
     """
     depth = parameter_depths(model)
-    top = max(depth.values(), default=0) - 1
-    if layers > top:
-        raise InputError(f"--freeze-layers {layers}: the model has {top} layers; give that or less.")
+    check_frozen(layers, max(depth.values(), default=0) - 1)
     for name, parameter in model.named_parameters():
         if (depth[name] == 0 and embeddings) or (layers and depth[name] <= layers):
             parameter.requires_grad_(False)

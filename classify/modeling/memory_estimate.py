@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from classify.errors import InputError
+
 MIB = 1 << 20
 # Bytes per trained weight in fp32: weight, gradient, AdamW's two moments.
 TRAINED = 16
@@ -105,6 +107,12 @@ def layer_count(config: Mapping[str, Any]) -> int | None:
     if not isinstance(count, int):
         return None
     return count if count > 1 else 0
+
+
+def check_frozen(requested: int, layers: int | None) -> None:
+    """Raise InputError where more layers are to be frozen than the model has; None: not known yet."""
+    if layers is not None and requested > layers:
+        raise InputError(f"--freeze-layers {requested}: the model has {layers} layers; give that or less.")
 
 
 def layer_activations(

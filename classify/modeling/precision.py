@@ -162,7 +162,7 @@ def choose_precision(name: str, device: torch.device, opt_level: str | None = No
     """Return the requested precision; for "auto" bf16 on GPUs that support it, else fp32.
 
     A CPU may train in another one, see `faster_on_cpu`, which depends on the model. Raises InputError if the device
-    does not support the request. Sets torch's float32 matmul mode for tf32.
+    does not support the request.
     """
     kind, accelerator = device.type, accelerators.of(device.type)
     if opt_level == "O0":
@@ -178,10 +178,8 @@ def choose_precision(name: str, device: torch.device, opt_level: str | None = No
             why = "this GPU supports bfloat16; scores are computed in fp32"
             return Precision("bf16", torch.bfloat16, why, kind, automatic=True)
         return Precision("fp32", None, f"full precision, the default on {kind}", kind, automatic=True)
-    if name == "tf32":
-        if not accelerator.has_tf32:
-            raise InputError(f"--precision tf32 needs an NVIDIA GPU. Got device {kind} instead; use fp32 or bf16.")
-        torch.set_float32_matmul_precision("high")
+    if name == "tf32" and not accelerator.has_tf32:
+        raise InputError(f"--precision tf32 needs an NVIDIA GPU. Got device {kind} instead; use fp32 or bf16.")
     return Precision(name, HALF.get(name), "as requested", kind)
 
 

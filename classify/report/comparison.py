@@ -79,7 +79,7 @@ def compare_results(results: Sequence[Result]) -> Comparison:
             raise InputError(
                 f"{folder}: its labels differ from those of {folders[0]}; expected runs of the same task and labels."
             )
-    indices = [_first_rows(result) for result in results]
+    indices = [_index_by_text(result) for result in results]
     shared = [key for key in indices[0] if all(key in index for index in indices)]
     if not shared:
         raise InputError(
@@ -95,11 +95,11 @@ def compare_results(results: Sequence[Result]) -> Comparison:
     runs: list[ComparedRun] = []
     reference: npt.NDArray[np.float64] | None = None
     for folder, result, places in zip(folders, results, rows, strict=True):
-        predicted, truth = result.predicted[places[same]], targets[0][same]
-        scores = task.row_scores(predicted, truth)
+        predicted, targets_here = result.predicted[places[same]], targets[0][same]
+        scores = task.row_scores(predicted, targets_here)
         paired = None if reference is None else sign_test(scores, reference)
         reference = scores if reference is None else reference
-        runs.append(ComparedRun(str(folder), task.metrics(predicted, truth), paired))
+        runs.append(ComparedRun(str(folder), task.metrics(predicted, targets_here), paired))
     return Comparison(tuple(runs), int(same.sum()), int((~same).sum()))
 
 
@@ -112,7 +112,7 @@ def _read(folder: Path) -> Result:
         ) from None
 
 
-def _first_rows(result: Result) -> dict[int, int]:
+def _index_by_text(result: Result) -> dict[int, int]:
     """Return the index of the first row of each text, by hash."""
     index: dict[int, int] = {}
     for place, key in enumerate(result.rows.hashes.tolist()):

@@ -181,8 +181,8 @@ class Task(LabelEncoder):
         self, train_texts: Sequence[str], train_targets: Array, texts: Sequence[str], targets: Array, seed: int
     ) -> Baseline:
         """Fit and score a linear model on TF-IDF. Raises ValueError if the training texts have no words."""
-        model, strata = self.linear_model(train_targets, seed), self.stratify_by(train_targets)
-        return fit_baseline(model, train_texts, train_targets, strata, texts, targets, seed, self.metrics)
+        model, stratify_by = self.linear_model(train_targets, seed), self.stratify_by(train_targets)
+        return fit_baseline(model, train_texts, train_targets, stratify_by, texts, targets, seed, self.metrics)
 
     @abstractmethod
     def prediction_columns(self) -> list[str]:

@@ -43,12 +43,9 @@ class Evaluate(Callback):
 
     def score_epoch(self, trainer: Trainer) -> None:
         """Score, print and log; remember the best, where these weights compete for being kept."""
-        context, progress, training = self.context, trainer.progress, self.context.config.training
+        context, progress = self.context, trainer.progress
+        planned = trainer.end / trainer.batches.rows  # before this score, which may use up --patience
         score, better = self._score(trainer)
-        planned = training.epochs
-        if training.max_minutes is not None and progress.end is not None:
-            planned = progress.end / trainer.batches.rows
-        planned = max(planned, trainer.epoch)  # --max-steps, where the recipe has no epochs
         mean = progress.mean_loss
         if progress.first_loss is None:
             progress.first_loss = mean

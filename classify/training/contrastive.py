@@ -78,7 +78,7 @@ def contrastive_warmup(
     begin = time.perf_counter()
     config, world, classifier = strategy.config, strategy.world, strategy.classifier
     trainer = ContrastiveTrainer(strategy, data, task)
-    strata = task.stratify_by(data.targets)
+    stratify_by = task.stratify_by(data.targets)
     generator = np.random.default_rng(config.seed)
     mean = trainer.data.tokens.lengths_of(data.rows).mean()
     rows = int(np.clip(CONTRASTIVE_TOKENS / mean, _FEWEST_ROWS, CONTRASTIVE_ROWS))
@@ -89,7 +89,7 @@ def contrastive_warmup(
         while step < steps:
             rate = config.peak_learning_rate * learning_rate_factor(step, steps, _WARMUP)
             seed_draws(config.seed, _EPOCH, step, 0, world.rank, world.device.type)
-            while not trainer.train_step(chosen := draw_rows(strata, rows, generator), rate):
+            while not trainer.train_step(chosen := draw_rows(stratify_by, rows, generator), rate):
                 rows //= 2
                 if rows < _LEAST_ROWS:
                     raise ClassifyError(
@@ -189,16 +189,16 @@ class ContrastiveTrainer:
         return result
 
 
-def draw_rows(strata: npt.NDArray[np.int64], count: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Draw about `count` indices into `strata`, each number as often as the others, at least twice where it can be.
+def draw_rows(numbers: npt.NDArray[np.int64], count: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Draw about `count` indices into `numbers`, each number as often as the others, at least twice where it can be.
 
     Of more numbers than half the count some are left out.
     """
-    classes = np.unique(strata)
+    classes = np.unique(numbers)
     if 2 * len(classes) > count:
         classes = generator.choice(classes, count // 2, replace=False)
     each = max(2, count // len(classes))
-    members = [np.flatnonzero(strata == one) for one in classes]
+    members = [np.flatnonzero(numbers == one) for one in classes]
     return np.concatenate([generator.choice(of, min(each, len(of)), replace=False) for of in members])
 
 

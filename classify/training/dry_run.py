@@ -30,7 +30,7 @@ def find_micro_batches(trainer: Trainer, steps: Sequence[sampler.Step]) -> None:
     heaviest = max(steps, key=lambda step: float(costs[step.rows].sum()))
 
     def dry_step() -> object:
-        moments = list(_moments(trainer))
+        moments = list(_allocate_moments(trainer))
         with strategy.without_exchange(), statistics_kept(strategy.classifier):
             return moments, trainer.compute_gradients(heaviest)
 
@@ -44,7 +44,7 @@ def find_micro_batches(trainer: Trainer, steps: Sequence[sampler.Step]) -> None:
         trainer.halve_micro_batches(heaviest, reason or "another rank")
 
 
-def _moments(trainer: Trainer) -> Iterator[torch.Tensor]:
+def _allocate_moments(trainer: Trainer) -> Iterator[torch.Tensor]:
     """Allocate the memory that AdamW will take where it will: two moments per weight.
 
     DistributedDataParallel's buckets hold the gradients already that the bare model's backward pass makes.

@@ -73,8 +73,8 @@ def make_trainer(context: TrainingContext, data: TrainingSet) -> Trainer:
     config = context.config.training
     weights = None
     if config.sampler == "balanced":
-        strata = context.inputs.task.stratify_by(data.targets)
-        weights = 1.0 / np.bincount(strata)[strata]
+        stratify_by = context.inputs.task.stratify_by(data.targets)
+        weights = 1.0 / np.bincount(stratify_by)[stratify_by]
     batches = BatchSampler(len(data.rows), config.train_batch_size, config.seed, weights)
     return Trainer(context.strategy, data, batches, context.inputs.task.loss(config, data.targets))
 

@@ -111,16 +111,17 @@ def check_inputs(config: RunConfig) -> RunInputs:
         with faults.collect():
             _check_length(config, model)
         with faults.collect():
-            _check_frozen(config, model)
+            memory_estimate.check_frozen(config.model.freeze_layers, memory_estimate.layer_count(model.config))
     faults.raise_if_any()
     width = memory_estimate.width_of(model.config)
     config = config.resolve(len(splits.train), width, min(labelled, config.data.max_train_samples or labelled))
     contrastive = splits.num_folds and config.training.contrastive_steps
     if contrastive and config.data.folds is None and _is_slow(splits, model):
+        config = config.with_default("folds", FEWER_FOLDS, "texts")
         splits = split_table(tables, task, config.data, training.seed, FEWER_FOLDS)
     notes = _check_disk(config, splits, model, output_dir) if launcher.checks_folders() else ()
     if config.ignored:
-        notes = (f"ignored, since they have no effect in this program: {', '.join(config.ignored)}", *notes)
+        notes = (f"no effect here: {', '.join(config.ignored)}", *notes)
     texts: tuple[str, ...] = ()
     if config.training.label_texts == "auto" and config.trains_on_few(labelled) and splits.texts.pair is None:
         texts = task.label_texts(is_english=_reads(config.data.language, languages))
@@ -226,12 +227,6 @@ def _check_length(config: RunConfig, model: ModelFolder) -> None:
         raise InputError(
             f"--max-length {requested}: {config.model.name} reads at most {model.max_length} tokens; give that or less."
         )
-
-
-def _check_frozen(config: RunConfig, model: ModelFolder) -> None:
-    requested, layers = config.model.freeze_layers, memory_estimate.layer_count(model.config)
-    if layers is not None and requested > layers:
-        raise InputError(f"--freeze-layers {requested}: the model has {layers} layers; give that or less.")
 
 
 def _check_disk(config: RunConfig, splits: Splits, model: ModelFolder, output_dir: OutputDirPlan) -> tuple[str, ...]:

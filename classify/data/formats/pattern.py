@@ -61,10 +61,10 @@ def _join_places(tables: Sequence[Table]) -> Callable[[Sequence[int]], list[str]
     ends = list(itertools.accumulate(map(len, tables)))
 
     def places(rows: Sequence[int]) -> list[str]:
-        owners = [bisect.bisect_right(ends, row) for row in rows]
+        file_numbers = [bisect.bisect_right(ends, row) for row in rows]
         words: dict[int, str] = {}
-        for number in set(owners):
-            file_rows = [row for row, owner in zip(rows, owners, strict=True) if owner == number]
+        for number in set(file_numbers):
+            file_rows = [row for row, file_number in zip(rows, file_numbers, strict=True) if file_number == number]
             begin = ends[number] - len(tables[number])
             names = tables[number].where_each([[row - begin] for row in file_rows])
             words |= dict(zip(file_rows, names, strict=True))
