@@ -30,7 +30,7 @@ HIDDEN = 384
 ROWS_A_RANK = 32
 
 
-def lengths_of(path: str) -> Lengths:
+def row_lengths(path: str) -> Lengths:
     """Token counts of a table's texts under the default model's tokenizer, cut at 512."""
     table = read_table(path)
     column = columns.find_columns(table, None, None).text
@@ -100,7 +100,7 @@ def main() -> None:
     options = parser.parse_args()
     ways = {"this program": ours, "DistributedSampler": distributed_sampler, "BatchRebalanceSampler": batch_rebalance}
     for path in options.tables:
-        lengths = lengths_of(path)
+        lengths = row_lengths(path)
         print(f"\n{path}: {len(lengths)} texts, {lengths.mean():.1f} tokens on average, {lengths.max()} at most")
         print(f"{'ranks':>6}" + "".join(f"  {way:>30}" for way in ways))
         for ranks in (2, 8, 64, 1024):

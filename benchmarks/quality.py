@@ -66,7 +66,7 @@ def write(path: Path, rows: Rows) -> None:
         csv.writer(file).writerows([("text", "label"), *rows])
 
 
-def rows_of(folder: Path, task: Task, validation: bool) -> tuple[Rows, Rows]:
+def draw_rows(folder: Path, task: Task, validation: bool) -> tuple[Rows, Rows]:
     """Training rows and the rows to score on, drawn by the seed."""
     name, size, seed = task
     draw = random.Random(seed)
@@ -492,7 +492,9 @@ def main() -> None:
         if task[0] == TICKETS and task[1] != "2000":
             continue
         with tempfile.TemporaryDirectory() as place:
-            for name, rows in zip(("train", "scored"), rows_of(options.folder, task, options.validation), strict=True):
+            for name, rows in zip(
+                ("train", "scored"), draw_rows(options.folder, task, options.validation), strict=True
+            ):
                 write(Path(place) / f"{name}.csv", rows)
             for tool, flags in own.items():
                 entry = {"flags": flags, **ours(Path(place), flags, task[2], options.curve)}

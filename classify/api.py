@@ -189,7 +189,7 @@ def _as_path(data: Any, labels: Sequence[Any] | None, temporary: Path) -> str:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from classify.data.cache import cached
+    from classify.data.cache import load_or_write
 
     table = _as_arrow(data, labels)
     sink = pa.BufferOutputStream()
@@ -204,7 +204,7 @@ def _as_path(data: Any, labels: Sequence[Any] | None, temporary: Path) -> str:
         path = folder / name
         return path if path.is_file() and path.stat().st_size == content.size else None
 
-    path = cached(hashlib.sha256(content).hexdigest()[:32], write, read)
+    path = load_or_write(hashlib.sha256(content).hexdigest()[:32], write, read)
     if path is None:  # the cache cannot be used
         path = temporary / name
         path.write_bytes(content)

@@ -59,7 +59,7 @@ def clear_cache() -> None:
     shutil.rmtree(cache_folder().with_name("tokens"), ignore_errors=True)  # of an earlier version
 
 
-def cached(key: str, write: Callable[[Path], None], read: Callable[[Path], T | None]) -> T | None:
+def load_or_write(key: str, write: Callable[[Path], None], read: Callable[[Path], T | None]) -> T | None:
     """Return what `read` makes of the entry `key`; `write` fills a missing or damaged entry first.
 
     `read` returns None for a damaged folder. Returns None where the cache is read-only, full or not trusted.

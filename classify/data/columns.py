@@ -109,7 +109,7 @@ def find_columns(
     if doubts:
         line = " ".join(f"--{doubt.what}-column {doubt.proposed!r}".replace("'", '"') for doubt in doubts)
         raise InputError(
-            f"{table.path}: {' and '.join(doubt.words for doubt in doubts)}; the columns are: {_listed(table)}. "
+            f"{table.path}: {' and '.join(doubt.words for doubt in doubts)}; the columns are: {_list_columns(table)}. "
             f"Name {'it' if len(doubts) == 1 else 'them'}, e.g. {line}"
             f"{'' if table.has_names else ' (there is no header)'}."
         )
@@ -287,8 +287,8 @@ def _like_trained(table: Table, name: str, flag: str, faults: list[str]) -> str:
     alike = [name] if name in table.columns else [one for one in table.columns if _key(one) == _key(name)]
     if len(alike) != 1:
         faults.append(
-            f"{table.path}: no column {name!r}, which the model was trained on; it has: {_listed(table)}. Name it with "
-            f"{flag}."
+            f"{table.path}: no column {name!r}, which the model was trained on; it has: {_list_columns(table)}. Name "
+            f"it with {flag}."
         )
     return alike[0] if alike else name
 
@@ -316,8 +316,8 @@ def require_column(table: Table, name: str, flag: str) -> None:
     """Raise InputError where a further table lacks a column of the first."""
     if name not in table.columns:
         raise InputError(
-            f"{table.path}: expected the column {name!r}, as in --data. Got {_listed(table)} instead; rename a column, "
-            f"or choose one that both tables have with {flag}."
+            f"{table.path}: expected the column {name!r}, as in --data. Got {_list_columns(table)} instead; rename a "
+            f"column, or choose one that both tables have with {flag}."
         )
 
 
@@ -337,7 +337,7 @@ def empty_texts(table: Table, text_column: str) -> str | None:
 
 def _check_column(table: Table, name: str | None, flag: str, faults: list[str]) -> str | None:
     if name is not None and name not in table.columns:
-        faults.append(f"{flag} {name}: {table.path} has no such column; it has: {_listed(table)}.")
+        faults.append(f"{flag} {name}: {table.path} has no such column; it has: {_list_columns(table)}.")
         return None
     return name
 
@@ -350,7 +350,7 @@ def _parse_columns(table: Table, names: str | None, flag: str, faults: list[str]
     return [name for part in parts if (name := _check_column(table, part, flag, faults)) is not None]
 
 
-def _listed(table: Table) -> str:
+def _list_columns(table: Table) -> str:
     names = [name or "(unnamed)" for name in table.columns]
     return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
 

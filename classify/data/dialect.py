@@ -156,7 +156,7 @@ def _is_prose(sample: str, delimiter: str) -> bool:
 
 def _sample_rows(sample: str, dialect: Dialect) -> list[list[str]]:
     """Return the rows of a sample that are not empty lines; the last one may be cut."""
-    return [row for _, row in rows_of(io.StringIO(sample, newline=""), dialect, strict=False)]
+    return [row for _, row in parse_rows(io.StringIO(sample, newline=""), dialect, strict=False)]
 
 
 def _count_filled(row: Sequence[str]) -> int:
@@ -194,7 +194,7 @@ def _uniformity(sample: str, dialect: Dialect) -> float:
     return count / len(widths) if width > 1 else 0.0
 
 
-def rows_of(lines: Iterable[str], dialect: Dialect, *, strict: bool = True) -> Iterator[tuple[int, list[str]]]:
+def parse_rows(lines: Iterable[str], dialect: Dialect, *, strict: bool = True) -> Iterator[tuple[int, list[str]]]:
     """Yield (first physical line, fields) of each row that is not an empty line. Raises csv.Error if `strict`."""
     reader = dialect.reader(lines, strict=strict)
     before = 0

@@ -213,7 +213,7 @@ def _legacy_encoding(source: Source, fault: tuple[int, str]) -> Encoding:
     if any(map(decodes, rivals)):
         others = [reading for reading in ranked if reading is not best and reading not in rivals]
         shown = list(itertools.islice(filter(decodes, [best, *rivals, *others]), 3))
-        pairs = zip(shown, _differing(shown), strict=True)
+        pairs = zip(shown, _find_differences(shown), strict=True)
         samples = ", ".join(f"{reading.encoding} {excerpt}" for reading, excerpt in pairs)
         raise InputError(
             f"{source.path}: not UTF-8{fault[1]}, and several encodings fit: {samples}; "
@@ -259,7 +259,7 @@ def _excerpt(text: str) -> str:
     return "" if match is None else _quote(text, match.start())
 
 
-def _differing(readings: list[Reading]) -> list[str]:
+def _find_differences(readings: list[Reading]) -> list[str]:
     """Return an excerpt of each reading, from the first field in which most of them differ."""
     fields = max(zip(*(reading.text.split("\n") for reading in readings), strict=True), key=lambda one: len(set(one)))
     place = next(at for at, letters in enumerate(itertools.zip_longest(*fields)) if len(set(letters)) > 1)

@@ -58,7 +58,7 @@ class Report:
             "columns: " + ", ".join(f"{name!r} ({role})" for name, role in self.columns.items()),
             *self.summary(),
             *self.duplicates(),
-            *self._sampled(),
+            *self._describe_sample(),
             *(f"leak: {count} {split} texts are also in the training split" for split, count in self.leaks.items()),
             *([f"empty: {self.empty_texts} rows have no text"] if self.empty_texts else []),
             *self._speed(),
@@ -92,7 +92,7 @@ class Report:
             lines.append(f"duplicates: {self.conflicting_texts - _SHOWN} more texts with several labels")
         return lines
 
-    def _sampled(self) -> list[str]:
+    def _describe_sample(self) -> list[str]:
         lines = []
         if len(self.tokens_by_class) > 1:
             medians = sorted((one["median"], name) for name, one in self.tokens_by_class.items())

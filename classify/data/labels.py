@@ -45,7 +45,7 @@ class ClassNames:
     normalized: bool = True
 
     @classmethod
-    def trained(cls, settings: Mapping[str, Any]) -> Self:
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
         """Return the class names of a trained model, from its classify.json."""
         stored = settings.get("label_spelling", {})
         return cls(stored.get("names", {}), frozenset(stored.get("unlabelled", ())), {}, stored.get("normalized", True))
@@ -56,7 +56,7 @@ class ClassNames:
         stored = {"names": names, "unlabelled": sorted(self.unlabelled), "normalized": self.normalized}
         return {"label_spelling": stored}
 
-    def spelled(self, written: Iterable[str], classes: Sequence[str]) -> Self:
+    def spell(self, written: Iterable[str], classes: Sequence[str]) -> Self:
         """Return the names with further labels `written`, where each differs in spelling alone from one of `classes`.
 
         The classes themselves keep their names.
@@ -78,7 +78,7 @@ class ClassNames:
         """Return the class of a label as in the table; None where it means none."""
         return None if label in self.unlabelled or not label.strip() else self.names.get(label, label)
 
-    def merged(self, *, normalized: bool) -> list[str]:
+    def list_merged(self, *, normalized: bool) -> list[str]:
         """List each class with its labels and their rows where there are several.
 
         Either where they differ in case, spaces or Unicode form alone (`normalized`), or the others.
@@ -94,7 +94,7 @@ class ClassNames:
 
     def decisions(self) -> list[Decision]:
         """List the labels that are one class, written differently."""
-        merged = self.merged(normalized=True)
+        merged = self.list_merged(normalized=True)
         if not merged:
             return []
         shown = ", ".join(merged[:_SHOWN]) + (f" and {len(merged) - _SHOWN} more" if len(merged) > _SHOWN else "")
@@ -104,7 +104,7 @@ class ClassNames:
     def notes(self) -> list[str]:
         """Note labels of another name, and those that programs write for a missing value; they may be classes."""
         return [
-            *(f"the labels {labels} are one class" for labels in self.merged(normalized=False)),
+            *(f"the labels {labels} are one class" for labels in self.list_merged(normalized=False)),
             *(
                 f"{rows} rows have the label {label!r}; if it means no label, give --unlabelled-value {label}"
                 for label, rows in self.rows.items()
@@ -182,7 +182,7 @@ def name_classes(
     if given is None:
         renamed = {}
     elif "=" in given:
-        renamed = _renamed(given)
+        renamed = _parse_renames(given)
     else:
         renamed = _names_of_file(given, set(class_of.values()))
     unknown = sorted(set(renamed) - set(class_of.values()) - set(counts)) if given is None or "=" in given else []
@@ -202,7 +202,7 @@ def name_classes(
     return ClassNames(names, unlabelled, dict(counts), normalize)
 
 
-def _renamed(given: str) -> dict[str, str]:
+def _parse_renames(given: str) -> dict[str, str]:
     pairs = [pair.partition("=") for pair in given.split(",")]
     if not all(old.strip() and sign and new.strip() for old, sign, new in pairs):
         raise InputError(f"--label-names must be pairs such as 0=negative,1=positive. Got {given!r} instead.")

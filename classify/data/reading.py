@@ -55,7 +55,7 @@ def read_tables(config: DataConfig) -> InputTables:
     others = {_usual_split_column(config, table), config.group_column, config.split_by_time, split_column}
     others -= {config.text_column, config.text_pair_column, config.label_column}
     # Of two columns all that is left is a text and a label.
-    searched = table if len(set(table.columns) - others) < 2 else table.without(others)
+    searched = table if len(set(table.columns) - others) < 2 else table.drop(others)
     columns = find_columns(
         searched,
         config.text_column,
@@ -112,7 +112,7 @@ def _read(config: DataConfig) -> tuple[Table, Table | None, Table | None]:
 def _name_columns(table: Table, headers: Iterable[Sequence[str]]) -> Table:
     """Give a table without a header the columns of another table with one, where that is as wide."""
     names = next((names for names in headers if len(names) == len(table.columns)), None)
-    return table if table.has_names or names is None else table.renamed(names)
+    return table if table.has_names or names is None else table.rename(names)
 
 
 def _require_columns(columns: Columns, table: Table | None, *, labels: bool) -> None:

@@ -86,7 +86,7 @@ class BatchSampler:
             yield step
             position = step.end
 
-    def end_of(self, epochs: float, max_steps: int = -1) -> int:
+    def compute_end(self, epochs: float, max_steps: int = -1) -> int:
         """Return the rows consumed at the end of a run of `epochs` epochs, or of `max_steps` steps if above 0."""
         if max_steps > 0:
             whole, steps = divmod(max_steps, self.steps_per_epoch)

@@ -47,7 +47,7 @@ def split_rows(
     first, group_of = group_duplicates(hashes)
     texts = len(first)
     if groups:
-        first, group_of = _joined(first, group_of, groups)
+        first, group_of = _join_groups(first, group_of, groups)
     shares = (1.0 - eval_share - test_share, eval_share, test_share)
     if len(first) < texts:
         taken = _assign_groups(group_of, labels, shares, _draws(seed, len(first)), earlier)
@@ -73,7 +73,7 @@ def assign_folds(
     """
     first, group_of = group_duplicates(hashes)
     if groups:
-        first, group_of = _joined(first, group_of, groups)
+        first, group_of = _join_groups(first, group_of, groups)
     folds = min(folds, len(first))
     before = _earlier_splits(group_of, earlier, len(first), (1 / folds,) * folds)
     order = _largest_first(np.bincount(group_of), _draws(seed, len(first)), before < 0)
@@ -209,7 +209,7 @@ def cap_rows(labels: Rows, rows: Rows, limit: int, *, seed: int) -> Rows:
     return rows[place < quota[label_array]]
 
 
-def _joined(first: Rows, group_of: Rows, groups: Sequence[npt.NDArray[np.int64]]) -> tuple[Rows, Rows]:
+def _join_groups(first: Rows, group_of: Rows, groups: Sequence[npt.NDArray[np.int64]]) -> tuple[Rows, Rows]:
     """Join duplicates that share a group, directly or through others; groups in order of first occurrence."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components

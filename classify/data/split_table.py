@@ -326,11 +326,11 @@ def _warnings(
     empty = empty_texts(train.table, column)
     if empty is not None:
         notes.append(empty)
-    in_train = _occurring(encoder, train)
+    in_train = _find_occurring(encoder, train)
     if not in_train.all():
         notes.append(f"no training row has the label {_list(encoder.labels, ~in_train)}")
     for name, split in scored.items():
-        unscored = in_train & ~_occurring(encoder, split)
+        unscored = in_train & ~_find_occurring(encoder, split)
         if unscored.any():
             missing = _list(encoder.labels, unscored)
             notes.append(f"no {name} row has the label {missing}; the {name} scores do not cover it")
@@ -343,7 +343,7 @@ def _warnings(
     return notes
 
 
-def _occurring(encoder: LabelEncoder, split: Split) -> npt.NDArray[np.bool_]:
+def _find_occurring(encoder: LabelEncoder, split: Split) -> npt.NDArray[np.bool_]:
     """Return (classes,) whether a row of the split has each."""
     return encoder.label_counts(split.targets) > 0
 

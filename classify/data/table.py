@@ -118,12 +118,12 @@ class Table:
                 lengths.update(np.diff(ends).tobytes())
         return hashlib.sha256(values.digest() + lengths.digest()).hexdigest()
 
-    def without(self, names: Collection[str | None]) -> Table:
+    def drop(self, names: Collection[str | None]) -> Table:
         """Return the table without some of its columns."""
         kept = [name for name in self.columns if name not in names]
         return replace(self, arrow=self.arrow.select(kept), _text_hashes={}, _digests={})
 
-    def renamed(self, names: Sequence[str]) -> Table:
+    def rename(self, names: Sequence[str]) -> Table:
         """Return the same rows with other column names."""
         return replace(self, arrow=self.arrow.rename_columns(list(names)), _text_hashes={}, _digests={})
 

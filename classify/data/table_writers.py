@@ -63,7 +63,7 @@ class TableWriter(ABC):
                 "in .csv or .parquet."
             )
 
-    def typed(self, row: Sequence[str]) -> list[Any]:
+    def convert_types(self, row: Sequence[str]) -> list[Any]:
         """Return the cells of a row, those of number columns as numbers; an empty one is None."""
         return [
             (float(cell) if cell else None) if number else cell
@@ -123,7 +123,7 @@ class JSONLinesWriter(TableWriter):
     def write(self, rows: Sequence[Sequence[str]]) -> None:
         """Append rows of cells."""
         for row in rows:
-            json.dump(dict(zip(self.columns, self.typed(row), strict=True)), self._file, ensure_ascii=False)
+            json.dump(dict(zip(self.columns, self.convert_types(row), strict=True)), self._file, ensure_ascii=False)
             self._file.write("\n")
 
     def close(self) -> None:
@@ -150,7 +150,7 @@ class ParquetWriter(TableWriter):
         """Append rows of cells."""
         import pyarrow as pa
 
-        cells = zip(*map(self.typed, rows), strict=True) if rows else [()] * len(self.columns)
+        cells = zip(*map(self.convert_types, rows), strict=True) if rows else [()] * len(self.columns)
         arrays = [pa.array(column, field.type) for column, field in zip(cells, self._schema, strict=True)]
         self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
 
@@ -184,7 +184,7 @@ class ExcelWriter(TableWriter):
             header = not self._rows
             self._rows += 1
             cells = []
-            for value in row if header else self.typed(row):
+            for value in row if header else self.convert_types(row):
                 text = isinstance(value, str)
                 clean = ILLEGAL_CHARACTERS_RE.sub("", value)[:_CELL_CHARACTERS] if text else value
                 cells.append(WriteOnlyCell(self._sheet, clean))

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.console import progress_bar
-from classify.data.cache import cached
+from classify.data.cache import load_or_write
 from classify.data.long_texts import TRUNCATE, LongTexts
 from classify.data.table import Table
 from classify.launch import launcher
@@ -116,7 +116,7 @@ class Tokens:
         """Return (rows,) tokens of each row as the model sees it, in all its sequences."""
         return self._seen(sum((segment.lengths() for segment in self.segments), np.array(0)))
 
-    def lengths_of(self, rows: Ids) -> Ids:
+    def row_lengths(self, rows: Ids) -> Ids:
         """Return (n,) tokens of the given rows as the model sees them, in all their sequences."""
         return self._seen(sum((segment.lengths(rows) for segment in self.segments), np.array(0)))
 
@@ -128,11 +128,11 @@ class Tokens:
         """Return the same ids with another maximum length, and policy for longer texts."""
         return dataclasses.replace(self, max_length=max_length, long_texts=long_texts)
 
-    def truncated(self) -> Tokens:
+    def truncate(self) -> Tokens:
         """Return the same ids, of which the model sees the first of each row."""
         return dataclasses.replace(self, long_texts=TRUNCATE)
 
-    def joined(self, other: Tokens) -> Tokens:
+    def join(self, other: Tokens) -> Tokens:
         """Return the rows of both, in memory; of one text each."""
         assert self.second is None
         assert other.second is None
@@ -256,7 +256,9 @@ def _tokenize(tokenizer: Any, texts: Sequence[str], digest: str | None) -> Segme
     arrays = None
     if digest is not None and backend is not None:
         key = hashlib.sha256(f"{_FORMAT}\0{digest}\0{backend.to_str()}".encode()).hexdigest()[:32]
-        arrays = cached(key, lambda folder: _write(folder, tokenizer, texts), lambda folder: _read(folder, len(texts)))
+        arrays = load_or_write(
+            key, lambda folder: _write(folder, tokenizer, texts), lambda folder: _read(folder, len(texts))
+        )
     return Segment(*(arrays or _in_memory(tokenizer, texts)))
 
 

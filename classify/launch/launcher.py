@@ -154,7 +154,7 @@ def _read_slurm(environment: Mapping[str, str]) -> Launch:
         local_world_size=tasks[machine] if machine < len(tasks) else 1,
         machine=machine,
         address=address,
-        port=whole_number(environment, "MASTER_PORT", _port_of(environment.get("SLURM_JOB_ID", ""), step)),
+        port=whole_number(environment, "MASTER_PORT", _derive_port(environment.get("SLURM_JOB_ID", ""), step)),
     )
 
 
@@ -184,11 +184,11 @@ def _read_open_mpi(environment: Mapping[str, str]) -> Launch:
         # (https://github.com/aws/sagemaker-training-toolkit/issues/158).
         machine=0 if local_world_size == world_size else None,
         address=address or "127.0.0.1",
-        port=whole_number(environment, "MASTER_PORT", _port_of(job or "")),
+        port=whole_number(environment, "MASTER_PORT", _derive_port(job or "")),
     )
 
 
-def _port_of(job: str, step: int = 0) -> int:
+def _derive_port(job: str, step: int = 0) -> int:
     """Return a port from 20000 to 29999 for a step of a job; consecutive steps have different ones."""
     return 20000 + (zlib.crc32(job.encode()) + step) % 10000
 

@@ -48,7 +48,7 @@ def integrated_gradients(
     The sum is the difference to the logit of padding tokens in their place. Sundararajan et al., 2017, "Axiomatic
     Attribution for Deep Networks", equation 3, by the midpoint rule with `steps` points.
     """
-    count = int(tokens.truncated().lengths_of(np.array([row]))[0])
+    count = int(tokens.truncate().row_lengths(np.array([row]))[0])
     prefix, suffix = len(tokens.template.prefix), len(tokens.template.suffix)
     fixed = torch.zeros(count, 1, device=device)
     fixed[:prefix] = 1.0
@@ -109,7 +109,7 @@ def explain(
         raise InputError(
             f"the words behind a prediction need a fast tokenizer. Got {type(tokenizer).__name__} instead."
         )
-    tokens = tokens.truncated()
+    tokens = tokens.truncate()
     scores = integrated_gradients(classifier, tokens, 0, output, padding_id(tokenizer), device, steps)
     prefix = len(tokens.template.prefix)
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)

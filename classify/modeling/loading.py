@@ -22,7 +22,7 @@ from classify.modeling.classifier import Classifier, output_layer
 from classify.modeling.hub import WRAPPER_PREFIX, ModelFolder
 from classify.modeling.mean_pooling import append_layer
 from classify.modeling.memory_estimate import check_frozen
-from classify.modeling.result_folder import labels_of
+from classify.modeling.result_folder import read_labels
 
 _SHOWN = 3
 # Weights of an encoder's repeated layers.
@@ -184,7 +184,7 @@ def _load_head(model: Any, folder: ModelFolder, labels: Sequence[str]) -> None:
     """Copy the output layer's rows of these labels, whichever their order in the folder; those of new labels are 0."""
     layer = output_layer(model)
     name = next(name for name, module in model.named_modules() if module is layer)
-    stored = {label: row for row, label in enumerate(labels_of(str(folder.path)))}
+    stored = {label: row for row, label in enumerate(read_labels(str(folder.path)))}
     known = [number for number, label in enumerate(labels) if label in stored]
     rows = [stored[labels[number]] for number in known]
     nn.init.zeros_(layer.weight)

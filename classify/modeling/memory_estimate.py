@@ -46,7 +46,7 @@ class Need:
         """Return the sum."""
         return self.weights + self.gradients + self.optimizer + self.activations
 
-    def divided(self, by: int, *parts: str) -> Need:
+    def divide(self, by: int, *parts: str) -> Need:
         """Return the need per device if these parts are sharded over `by` devices."""
         return dataclasses.replace(self, **{part: math.ceil(getattr(self, part) / by) for part in parts})
 
@@ -92,7 +92,7 @@ def tokens_at_once(width: int) -> int:
     return STATE // width
 
 
-def width_of(config: Mapping[str, Any]) -> int:
+def read_hidden_size(config: Mapping[str, Any]) -> int:
     """Return the hidden size of an encoder."""
     return int(_number(config, _WIDTH))
 
@@ -125,7 +125,7 @@ def layer_activations(
     weights (`level` O2 or O3), since a CPU computes attention of short texts in fp32. Under autocast it becomes 58,
     with residual stream, norms and half-precision copies of the weights.
     """
-    wide, heads = width_of(config), _number(config, _HEADS)
+    wide, heads = read_hidden_size(config), _number(config, _HEADS)
     linear, scores = (42, 5) if level in _BYTES_BY_LEVEL else (58, 5) if half else (66, 9)
     return tokens * wide * (linear + scores * heads * length / wide)
 

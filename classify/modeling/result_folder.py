@@ -67,7 +67,7 @@ def long_text_policy(settings: dict[str, Any]) -> LongTexts:
     return POLICIES[settings.get("long_text", TRUNCATE.name)]
 
 
-def labels_of(folder: str) -> list[str]:
+def read_labels(folder: str) -> list[str]:
     """Return the class names of a result folder, by class index. Raises InputError if its config.json has none."""
     try:
         names = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))["id2label"]
@@ -88,7 +88,7 @@ def earlier_labels(model: str, task: str) -> list[str] | None:
         return None
     if not isinstance(settings, dict) or settings.get("task", "single_label") != task:
         return None
-    return labels_of(model)
+    return read_labels(model)
 
 
 def fingerprint(folder: str) -> str:

@@ -154,7 +154,7 @@ def _outputs(
                 if states:
                     # Times 1,024 against underflow in fp16, as a gradient scaler does in training.
                     (gradient,) = torch.autograd.grad(1024 * output[:, 0].sum(), states)
-                    collected.append(gradient.flatten(0, 1)[: int(tokens.lengths_of(rows).sum())].float().cpu())
+                    collected.append(gradient.flatten(0, 1)[: int(tokens.row_lengths(rows).sum())].float().cpu())
     finally:
         for hook in hooks:
             hook.remove()

@@ -70,7 +70,7 @@ class Predictor:
         first, second = _as_pairs(texts) if self.texts.pair is not None else (_as_texts(texts), None)
         if not first:
             return np.zeros((0, len(self.labels)))
-        return self.probabilities_of(self.compute_logits(self._tokenize(first, second)))
+        return self.compute_probabilities(self.compute_logits(self._tokenize(first, second)))
 
     @property
     def texts(self) -> TextColumns:
@@ -142,7 +142,7 @@ class Predictor:
         self._prepare(tokens)
         return explain(self.classifier, self.tokenizer, text, tokens, output, self.world.device, steps)
 
-    def probabilities_of(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    def compute_probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """Return the probabilities (rows, outputs) of logits."""
         return self.task.probabilities(logits / self.settings["temperature"])
 

@@ -128,7 +128,7 @@ class _File:
 
     def finish(self) -> None:
         blocks = iter(self._kept) if self._partial is None else self._partial.blocks()
-        fields = (row for block in blocks for row in self._columns.fields(self._predictor.probabilities_of(block)))
+        fields = (row for block in blocks for row in self._columns.fields(self._predictor.compute_probabilities(block)))
         rows, columns = np.arange(len(self._table)), self._columns
         write_predictions(self._path, self._table, rows, columns.names, fields, for_excel=columns.for_excel)
 
@@ -146,7 +146,7 @@ class _StandardOutput:
 
     def append(self, logits: Logits) -> None:
         rows = np.arange(self._row, self._row + len(logits))
-        fields = self._columns.fields(self._predictor.probabilities_of(logits))
+        fields = self._columns.fields(self._predictor.compute_probabilities(logits))
         write_rows(self._writer, self._table, rows, fields)
         self._row += len(logits)
 

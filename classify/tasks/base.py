@@ -68,7 +68,7 @@ class Task(LabelEncoder):
         """Create the task for these tables. Raises InputError if their labels do not fit it."""
 
     @classmethod
-    def trained(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
+    def from_settings(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
         """Return the task of a trained model, from its classify.json."""
         return cls(labels)
 
@@ -80,7 +80,7 @@ class Task(LabelEncoder):
         """Return what prediction needs to know, for classify.json."""
         return {}
 
-    def finished(self, logits: Array, targets: Array) -> Self:
+    def finalize(self, logits: Array, targets: Array) -> Self:
         """Return the task as predictions need it, from validation logits (rows, outputs) after `rescale`."""
         return self
 

@@ -118,7 +118,7 @@ class MultiLabel(Task):
         return cls(sorted(names, key=label_order), classes, separator, empty_is_labelled=empty_is_labelled)
 
     @classmethod
-    def trained(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
+    def from_settings(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
         """Return the task with the thresholds of a trained model. Raises InputError if they are of other labels."""
         chosen = settings.get("thresholds", {})
         if unknown := sorted(set(chosen) - set(labels)):
@@ -128,7 +128,9 @@ class MultiLabel(Task):
             )
         thresholds = np.array([chosen.get(label, multi_label_metrics.THRESHOLD) for label in labels])
         empty_is_labelled = settings.get("empty_is_labelled", True)
-        return cls(labels, ClassNames.trained(settings), thresholds=thresholds, empty_is_labelled=empty_is_labelled)
+        return cls(
+            labels, ClassNames.from_settings(settings), thresholds=thresholds, empty_is_labelled=empty_is_labelled
+        )
 
     def settings(self) -> dict[str, Any]:
         """Return the threshold of each label, the spelling of labels, and what an empty cell means."""
@@ -137,7 +139,7 @@ class MultiLabel(Task):
             "thresholds": thresholds, "empty_is_labelled": self._empty_is_labelled, **self._classes.as_settings(),
         }  # fmt: skip
 
-    def finished(self, logits: Array, targets: Array) -> Self:
+    def finalize(self, logits: Array, targets: Array) -> Self:
         """Choose each label's threshold by F1 on validation rows."""
         thresholds = multi_label_metrics.choose_thresholds(self.probabilities(logits), targets)
         return type(self)(
@@ -155,7 +157,7 @@ class MultiLabel(Task):
         if column not in table.derived:
             separator = find_separator(column_stats(table, column).values) or _JOIN
         counts = _count_labels(table, column, separator)
-        classes, empty = self._classes.spelled(counts, self.labels), self._empty_is_labelled
+        classes, empty = self._classes.spell(counts, self.labels), self._empty_is_labelled
         return type(self)(self.labels, classes, separator, self.thresholds, empty_is_labelled=empty)
 
     def decisions(self) -> list[Decision]:
@@ -195,7 +197,7 @@ class MultiLabel(Task):
         targets = np.zeros((len(values), len(self.labels)), dtype=np.uint8)
         faults: dict[str, list[int]] = {}
         for place, value in enumerate(values):
-            for label in _labels_of(value, self._separator, table, column, numbers, place):
+            for label in _read_labels(value, self._separator, table, column, numbers, place):
                 name = self._classes.of(label)
                 if name in index:
                     targets[place, index[name]] = 1
@@ -362,7 +364,7 @@ class BinaryCrossEntropy:
         return np.concatenate([targets, np.full((rows - len(targets), targets.shape[1]), _NO_ROW, dtype=np.uint8)])
 
 
-def _labels_of(
+def _read_labels(
     cell: str, separator: str | None, table: Table, column: str, numbers: npt.NDArray[np.int64], place: int
 ) -> list[str]:
     """Return the labels of a cell. Raises InputError where it is not a list."""
@@ -394,7 +396,7 @@ def _count_labels(table: Table, column: str, separator: str | None) -> Counter[s
     rows = np.bincount(numbers, minlength=len(values))
     counts: Counter[str] = Counter()
     for place, value in enumerate(values):
-        for label in set(_labels_of(value, separator, table, column, numbers, place)):
+        for label in set(_read_labels(value, separator, table, column, numbers, place)):
             counts[label] += int(rows[place])
     return counts
 

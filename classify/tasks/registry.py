@@ -5,7 +5,7 @@ from __future__ import annotations
 from classify.data.content import column_stats
 from classify.data.reading import InputTables
 from classify.errors import InputError
-from classify.modeling.result_folder import labels_of, read_settings
+from classify.modeling.result_folder import read_labels, read_settings
 from classify.tasks.base import Task
 from classify.tasks.multi_label import MultiLabel
 from classify.tasks.regression import Regression
@@ -45,7 +45,7 @@ def trained_task(folder: str) -> Task:
             f"classify.json: expected the task {', '.join(_BY_NAME)}. Got {name!r} instead; predict with the "
             "version that trained the model (see run.json)."
         )
-    return _BY_NAME[name or SingleLabel.name].trained(labels_of(folder), settings)
+    return _BY_NAME[name or SingleLabel.name].from_settings(read_labels(folder), settings)
 
 
 def primary_metric(name: str) -> str | None:

@@ -69,7 +69,7 @@ class Regression(Task):
             )
         return cls([column], float(values.mean(dtype=np.float64)), deviation, deviation)
 
-    def finished(self, logits: Array, targets: Array) -> Self:
+    def finalize(self, logits: Array, targets: Array) -> Self:
         """Return the task of a model whose output layer was rescaled to the targets."""
         return type(self)(self.labels, 0.0, 1.0, self.unit)
 

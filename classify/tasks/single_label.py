@@ -80,9 +80,9 @@ class SingleLabel(Task):
         return cls(find_labels(tables.train, tables.columns.label, tables.eval, classes), classes)
 
     @classmethod
-    def trained(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
+    def from_settings(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
         """Return the task of a trained model, with the spelling of its labels."""
-        return cls(labels, ClassNames.trained(settings))
+        return cls(labels, ClassNames.from_settings(settings))
 
     def settings(self) -> dict[str, Any]:
         """Return the spelling of the labels."""
@@ -90,7 +90,7 @@ class SingleLabel(Task):
 
     def for_table(self, table: Table, column: str) -> Self:
         """Return the task with labels that differ from a class in case, spaces or Unicode form alone."""
-        return type(self)(self.labels, self._classes.spelled(value_counts(table, column), self.labels))
+        return type(self)(self.labels, self._classes.spell(value_counts(table, column), self.labels))
 
     def decisions(self) -> list[Decision]:
         """Name the number of classes, and labels that are one class."""

@@ -110,7 +110,7 @@ class Checkpointer(Callback):
         state = trainer.state_dict(keep=output.is_writer)
         if context.world.all_reduce_any(not _all_finite(state.weights)):
             raise ClassifyError(diverged(progress.step, "some weights are not finite"))
-        with output.world.sync_errors(), output.writing(f"checkpoint {checkpoint.name_of(progress.step)}"):
+        with output.world.sync_errors(), output.writing(f"checkpoint {checkpoint.folder_name(progress.step)}"):
             if output.is_writer:
                 started_with = {
                     "identity": context.identity,

@@ -50,7 +50,7 @@ class Checkpoint:
         return load_file(self.path / "optimizer.safetensors")
 
 
-def name_of(step: int) -> str:
+def folder_name(step: int) -> str:
     """Return the name of a checkpoint's folder."""
     return f"step-{step:08d}"
 
@@ -70,7 +70,7 @@ def save(
     Raises OSError where the disk does not take it, with nothing half-written left.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    final = folder / name_of(step)
+    final = folder / folder_name(step)
     remove_temporaries(folder)
 
     def remove_existing() -> None:
@@ -87,7 +87,7 @@ def save(
     for number in sorted(set(steps) - keep(steps) - {step}):
         # What stays (a file that somebody has open on a network's disk) is removed with the next checkpoint.
         with contextlib.suppress(OSError):
-            _remove(folder / name_of(number))
+            _remove(folder / folder_name(number))
     return final
 
 

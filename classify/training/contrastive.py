@@ -80,7 +80,7 @@ def contrastive_warmup(
     trainer = ContrastiveTrainer(strategy, data, task)
     stratify_by = task.stratify_by(data.targets)
     generator = np.random.default_rng(config.seed)
-    mean = trainer.data.tokens.lengths_of(data.rows).mean()
+    mean = trainer.data.tokens.row_lengths(data.rows).mean()
     rows = int(np.clip(CONTRASTIVE_TOKENS / mean, _FEWEST_ROWS, CONTRASTIVE_ROWS))
     was_training = classifier.training
     strategy.module.train()
@@ -118,7 +118,7 @@ class ContrastiveTrainer:
 
     def __init__(self, strategy: Strategy, data: TrainingSet, task: Task):
         # One sequence of each text does to tell classes apart, and all pairs of a step are in memory at once.
-        self.data = replace(data, tokens=data.tokens.truncated())
+        self.data = replace(data, tokens=data.tokens.truncate())
         self.strategy, self.task, self.world = strategy, task, strategy.world
         self.loss = torch.zeros(())
 
@@ -128,7 +128,7 @@ class ContrastiveTrainer:
         # What NumPy's `choice` draws is not the same in all its versions (NEP 19), and ranks may have different ones.
         chosen = np.array(world.broadcast(chosen.tolist()))
         rows = self.data.rows[chosen]
-        costs = token_cost(self.data.tokens.lengths_of(rows), strategy.classifier.hidden_size)
+        costs = token_cost(self.data.tokens.row_lengths(rows), strategy.classifier.hidden_size)
         shards = [
             [shard[piece] for piece in balance_by_cost(costs[shard], world.replicas) if len(piece)]
             for shard in balance_by_cost(costs, world.world_size)

@@ -26,7 +26,7 @@ def find_micro_batches(trainer: Trainer, steps: Sequence[sampler.Step]) -> None:
     every forward pass is an exchange. AdamW's moments, which are not there yet, are counted in.
     """
     data, world, strategy = trainer.data, trainer.world, trainer.strategy
-    costs = sampler.token_cost(data.tokens.lengths_of(data.rows), strategy.classifier.hidden_size)
+    costs = sampler.token_cost(data.tokens.row_lengths(data.rows), strategy.classifier.hidden_size)
     heaviest = max(steps, key=lambda step: float(costs[step.rows].sum()))
 
     def dry_step() -> object:

@@ -33,7 +33,7 @@ from classify.modeling.result_folder import FORMAT, save_model
 from classify.tasks.base import Task
 from classify.training.callbacks import Evaluate
 from classify.training.progress import Progress
-from classify.training.resume import load_weights_of
+from classify.training.resume import load_step_weights
 from classify.training.run_record import RunRecord
 from classify.training.setup import TrainingContext
 from classify.training.terminal import log_event
@@ -104,7 +104,7 @@ def finish(
     calibrate = context.config.training.calibrate == "auto"
     rescaling = _rescale_output_layer(context, validation_logits, calibrate=calibrate)
     before, (validation_logits, logits) = logits, (rescaling.apply(validation_logits), rescaling.apply(logits))
-    task = task.finished(validation_logits, validation.targets)
+    task = task.finalize(validation_logits, validation.targets)
     calibration = _describe_calibration(context, rescaling, before, logits) if calibrate else None
     if context.config.training.save_dtype != "float32":
         of_model = splits.test is not None or out_of_fold is None
@@ -197,7 +197,7 @@ def _restore_kept_weights(context: TrainingContext, trainer: Trainer) -> tuple[f
     kept = progress.choose_kept(training.weights_kept, metric, context.inputs.task.share, rows)
     epoch, step = kept["epoch"], int(kept["step"])
     if step != progress.step:
-        if not load_weights_of(context.output, context.strategy, step):
+        if not load_step_weights(context.output, context.strategy, step):
             return trainer.epoch, progress.step
         context.output.log(
             f"keep: weights of epoch {epoch:g} (best on the validation split; --keep)"

@@ -113,7 +113,7 @@ def check_inputs(config: RunConfig) -> RunInputs:
         with faults.collect():
             memory_estimate.check_frozen(config.model.freeze_layers, memory_estimate.layer_count(model.config))
     faults.raise_if_any()
-    width = memory_estimate.width_of(model.config)
+    width = memory_estimate.read_hidden_size(model.config)
     config = config.resolve(len(splits.train), width, min(labelled, config.data.max_train_samples or labelled))
     contrastive = splits.num_folds and config.training.contrastive_steps
     if contrastive and config.data.folds is None and _is_slow(splits, model):
@@ -141,7 +141,7 @@ def _is_slow(splits: Splits, model: ModelFolder) -> bool:
     """Return whether cross-validation in the default number of folds takes long on a common CPU."""
     characters = float(splits.train.table.lengths(splits.text_column)[splits.train.rows].mean())
     layers = memory_estimate.layer_count(model.config) or 1
-    return takes_fewer_folds(characters, layers, memory_estimate.width_of(model.config))
+    return takes_fewer_folds(characters, layers, memory_estimate.read_hidden_size(model.config))
 
 
 def check_start(training: TrainingConfig) -> None:
@@ -204,10 +204,10 @@ def _choose_head(config: RunConfig, task: Task) -> tuple[RunConfig, tuple[str, .
     known = f"{len(task.labels) - len(new) or 'none'}" if new else "all"
     why = f"{config.model.name} was trained on {known} of these {len(task.labels)} labels"
     if dropped:
-        why += f"; dropped, without a row here: {_listed(dropped)}"
+        why += f"; dropped, without a row here: {_list_labels(dropped)}"
     if config.model.head != "keep":
         return config, (), (Decision("head", f"replaced by a new {task.probe}", why, "--head", True),)
-    value = f"kept, with a new {task.probe} for {_listed(new)}" if new else "kept"
+    value = f"kept, with a new {task.probe} for {_list_labels(new)}" if new else "kept"
     return config, tuple(new), (Decision("head", value, why, "--head", True),)
 
 
@@ -216,7 +216,7 @@ def _missing(labels: Sequence[str], others: Sequence[str]) -> list[str]:
     return [label for label in labels if label not in known]
 
 
-def _listed(labels: Sequence[str]) -> str:
+def _list_labels(labels: Sequence[str]) -> str:
     more = f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else ""
     return ", ".join(map(repr, labels[:_SHOWN])) + more
 

@@ -85,7 +85,7 @@ def _measure_speed(inputs: RunInputs, tokenizer: object, tokens: Tokens) -> dict
         trainer = Trainer(strategy, data, batches, inputs.task.loss(training, train.targets))
         trainer.setup()
         rate = dry_run.measure(trainer)
-        need = memory_forecast.estimate(inputs, world, float(tokens.lengths_of(data.rows).mean()))
+        need = memory_forecast.estimate(inputs, world, float(tokens.row_lengths(data.rows).mean()))
         seconds = _estimate_seconds(inputs, strategy, data, rate)
     return {
         "rows_per_second": rate,

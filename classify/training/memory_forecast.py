@@ -36,7 +36,7 @@ def estimate(inputs: RunInputs, world: World, length: float) -> memory_estimate.
     half = choose_precision(training.precision, world.device, training.opt_level).half is not None
     each = rows if plan.spec.spreads_layers else rows / devices
     if plan.spec.cuts_steps and world.accelerator.cuts_steps and training.opt_level in (None, "O0", "O1"):
-        at_once = memory_estimate.tokens_at_once(memory_estimate.width_of(inputs.model.config))
+        at_once = memory_estimate.tokens_at_once(memory_estimate.read_hidden_size(inputs.model.config))
         each = min(each, at_once // world.cache_sharers / length)
     return memory_estimate.training_need(
         inputs.model.config,
@@ -48,7 +48,7 @@ def estimate(inputs: RunInputs, world: World, length: float) -> memory_estimate.
         frozen_layers=settings.freeze_layers,
         added_layers=inputs.model.added_layers,
         checkpointing=training.gradient_checkpointing,
-    ).divided(devices, *plan.spec.splits)
+    ).divide(devices, *plan.spec.splits)
 
 
 def _count_weights(inputs: RunInputs) -> tuple[int, int]:

@@ -61,7 +61,7 @@ def plan_output_dir(config: RunConfig) -> OutputDirPlan:
             )
         named = requested_dir
     elif resume and named is None:
-        earlier = [path for _, path in _numbered(stem)]
+        earlier = [path for _, path in _list_numbered(stem)]
         named = earlier[-1] if earlier else None
     plan = OutputDirPlan(named, stem, checkpoint, training.overwrite_output_dir, bool(resume))
     if named is None:
@@ -141,7 +141,7 @@ def _check_disposable(folder: Path, inputs: Sequence[str | None]) -> None:
         raise InputError(f"--overwrite-output-dir: {folder} contains {inside[0]}, an input of this run; move it first.")
 
 
-def _numbered(stem: str) -> list[tuple[int, Path]]:
+def _list_numbered(stem: str) -> list[tuple[int, Path]]:
     """List the existing folders runs/<stem>-<n>, by n."""
     base = Path("runs")
     if not base.is_dir():
@@ -175,7 +175,7 @@ class FolderLock:
         try:
             self._lock.acquire(timeout=seconds)
         except filelock.Timeout:
-            raise InputError(self._refusal(isinstance(self._lock, filelock.SoftFileLock))) from None
+            raise InputError(self._explain_refusal(isinstance(self._lock, filelock.SoftFileLock))) from None
         except OSError as error:
             if error.errno in _NO_LOCKS:
                 return  # nothing can be locked on this disk
@@ -184,7 +184,7 @@ class FolderLock:
             with contextlib.suppress(OSError):
                 self._path.write_text(f"{os.getpid()}\n{socket.gethostname()}\n", encoding="utf-8")
 
-    def _refusal(self, by_existence: bool) -> str:
+    def _explain_refusal(self, by_existence: bool) -> str:
         try:
             process, host = self._path.read_text(encoding="utf-8").split()[:2]
             holder = f"process {process} on {host}"
@@ -242,7 +242,7 @@ def acquire_folder(plan: OutputDirPlan) -> tuple[Path, FolderLock]:
 
 def _make_numbered(stem: str) -> Path:
     """Make and return the next free runs/<stem>-<n>."""
-    number = max((number for number, _ in _numbered(stem)), default=0)
+    number = max((number for number, _ in _list_numbered(stem)), default=0)
     Path("runs").mkdir(exist_ok=True)
     while True:
         number += 1

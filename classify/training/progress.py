@@ -120,7 +120,7 @@ def end_of_training(config: TrainingConfig, batches: BatchSampler, progress: Pro
     if config.max_minutes is not None and progress.is_planned_for(config):
         assert progress.end is not None
         return progress.end
-    return batches.end_of(config.epochs, config.max_steps)
+    return batches.compute_end(config.epochs, config.max_steps)
 
 
 def _time_plan(config: TrainingConfig) -> list[float | None]:

@@ -59,7 +59,7 @@ def _newest(output: Output) -> Checkpoint | None:
     progress = _read_progress(saved)
     if progress.best is not None and int(progress.best["step"]) != saved.step:
         try:
-            checkpoint.load(output.checkpoints / checkpoint.name_of(int(progress.best["step"])))
+            checkpoint.load(output.checkpoints / checkpoint.folder_name(int(progress.best["step"])))
         except CheckpointError as error:
             output.log(
                 "note: the checkpoint of the best epoch so far is not valid, so later epochs compete without it: "
@@ -159,12 +159,12 @@ def _log_changes(output: Output, config: RunConfig, saved: Checkpoint) -> None:
         output.log(f"note: {'; '.join(changed)} from step {saved.step} on")
 
 
-def load_weights_of(output: Output, strategy: Strategy, step: int) -> bool:
+def load_step_weights(output: Output, strategy: Strategy, step: int) -> bool:
     """Load the weights of an earlier step; return False where their checkpoint is not valid. A collective."""
     world, tensors = output.world, None
     if world.is_main:
         try:
-            tensors = checkpoint.load(output.checkpoints / checkpoint.name_of(step)).model_tensors()
+            tensors = checkpoint.load(output.checkpoints / checkpoint.folder_name(step)).model_tensors()
         except CheckpointError as error:
             output.log(f"note: the checkpoint of step {step} is not valid, so the last weights are kept: {error}")
     if not world.broadcast(tensors is not None):

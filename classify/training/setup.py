@@ -128,7 +128,7 @@ class TrainingContext:
             return data
         rows = np.concatenate([data.rows, len(data.tokens) + np.arange(len(texts))])
         targets = np.concatenate([data.targets, np.arange(len(texts), dtype=data.targets.dtype)])
-        return TrainingSet(data.tokens.joined(texts), rows, targets)
+        return TrainingSet(data.tokens.join(texts), rows, targets)
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -190,7 +190,7 @@ class Trainer:
             recent.add(loss, weight)
             progress.step += 1
             progress.position = step.end
-            progress.tokens += int(self.data.tokens.lengths_of(self.data.rows[step.rows]).sum())
+            progress.tokens += int(self.data.tokens.row_lengths(self.data.rows[step.rows]).sum())
 
             epoch_ended = step.end % self.batches.rows == 0
             stopped, out_of_time = self._agree_to_stop(stop_requested, time_limit_reached)
@@ -330,7 +330,7 @@ class Trainer:
     def _micro_batches(self, step: sampler.Step) -> list[list[Rows]]:
         return make_micro_batches(
             self.classifier,
-            self.data.tokens.lengths_of(self.data.rows[step.rows]),
+            self.data.tokens.row_lengths(self.data.rows[step.rows]),
             self.world.rank,
             self.world.world_size,
             self.progress.num_micro_batches,

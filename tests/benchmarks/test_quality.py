@@ -38,13 +38,13 @@ def folder(tmp_path: Path, quality: Any) -> Path:
 @pytest.mark.parametrize("size", ["2000", "k5", "k10"])
 @pytest.mark.parametrize("name", ["trec", "irony"])
 def test_choices_never_see_test_rows(quality: Any, folder: Path, name: str, size: str) -> None:
-    train, scored = quality.rows_of(folder, (name, size, 1), validation=True)
+    train, scored = quality.draw_rows(folder, (name, size, 1), validation=True)
     assert not set(train) & set(scored)
     assert all(text.startswith("train") for text, _ in [*train, *scored])
-    again, tested = quality.rows_of(folder, (name, size, 1), validation=False)
+    again, tested = quality.draw_rows(folder, (name, size, 1), validation=False)
     assert all(text.startswith("train") for text, _ in again)
     assert {text[:4] for text, _ in tested} == {"test"}
-    assert train != quality.rows_of(folder, (name, size, 2), validation=True)[0]
+    assert train != quality.draw_rows(folder, (name, size, 2), validation=True)[0]
     if size != "2000":
         assert set(Counter(label for _, label in train).values()) == {int(size[1:])}
     else:
@@ -52,7 +52,7 @@ def test_choices_never_see_test_rows(quality: Any, folder: Path, name: str, size
 
 
 def test_the_tickets_are_cut_in_five(quality: Any, folder: Path) -> None:
-    parts = [quality.rows_of(folder, ("tickets", "2000", seed), validation=False) for seed in range(5)]
+    parts = [quality.draw_rows(folder, ("tickets", "2000", seed), validation=False) for seed in range(5)]
     together = Counter(row for _, scored in parts for row in scored)
     assert together == Counter(quality.read(ROOT / "data" / "tickets.csv"))
     assert all(Counter(train) + Counter(scored) == together for train, scored in parts)

@@ -105,7 +105,7 @@ def test_labels_are_renamed_as_in_the_run(model_folder: Path, tmp_path: Path) ->
     ],
 )
 def test_spelling(written: list[str], classes: list[str], result: dict[str, str]) -> None:
-    assert dict(ClassNames().spelled(written, classes).names) == result
+    assert dict(ClassNames().spell(written, classes).names) == result
 
 
 def test_texts_of_a_column_of_another_name(trained: Path, tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_a_position_is_enough_to_go_on(position: int) -> None:
 )
 def test_epochs_and_max_steps_to_rows(epochs: float, max_steps: int, end: int, steps: int) -> None:
     batches = sampler.BatchSampler(rows=57, batch_size=8, seed=0)
-    assert batches.end_of(epochs, max_steps) == end
+    assert batches.compute_end(epochs, max_steps) == end
     assert batches.steps_until(end) == steps
     assert len(list(batches.steps(0, end))) == steps
 

@@ -13,7 +13,7 @@ from classify.data.split_rows import split_rows as split_copies
 from classify.data.text_hashes import find_overlap, text_hashes
 
 
-def labels_of(count: int) -> np.ndarray:
+def make_labels(count: int) -> np.ndarray:
     return np.random.default_rng(0).choice(5, count, p=[0.5, 0.3, 0.15, 0.04, 0.01])
 
 
@@ -22,7 +22,7 @@ def split_rows(texts: Sequence[str], labels: np.ndarray, **options: Any) -> Spli
 
 
 def test_shares_and_proportions() -> None:
-    labels = labels_of(1000)
+    labels = make_labels(1000)
     parts = split_rows([f"text {i}" for i in range(1000)], labels, seed=1, eval_share=0.1, test_share=0.1)
     assert parts.eval is not None
     assert parts.test is not None
@@ -34,7 +34,7 @@ def test_shares_and_proportions() -> None:
 
 
 def test_the_seed_decides() -> None:
-    texts, labels = [str(i) for i in range(100)], labels_of(100)
+    texts, labels = [str(i) for i in range(100)], make_labels(100)
     one, again, other = (split_rows(texts, labels, seed=s, eval_share=0.1, test_share=0.1).train for s in (1, 1, 2))
     assert one.tolist() == again.tolist() != other.tolist()
 
@@ -134,7 +134,7 @@ def test_no_share_gives_no_part() -> None:
 
 @pytest.mark.parametrize(("limit", "classes"), [(100, 5), (20, 5), (5, 5), (3, 3)])
 def test_cap_keeps_the_mix_and_each_class_where_it_fits(limit: int, classes: int) -> None:
-    labels = labels_of(1000)
+    labels = make_labels(1000)
     rows = np.arange(0, 1000)
     kept = cap_rows(labels, rows, limit, seed=0)
     assert len(kept) == limit
@@ -144,7 +144,7 @@ def test_cap_keeps_the_mix_and_each_class_where_it_fits(limit: int, classes: int
 
 def test_cap_above_the_count_changes_nothing() -> None:
     rows = np.array([3, 5, 8])
-    assert cap_rows(labels_of(10), rows, 3, seed=0) is rows
+    assert cap_rows(make_labels(10), rows, 3, seed=0) is rows
 
 
 def test_overlap_names_texts_seen_in_training() -> None:

@@ -175,8 +175,10 @@ def test_places_in_several_files_are_found_in_one_pass_of_each(tmp_path: Path, m
         (tmp_path / f"part-{part}.csv").write_text(f"text,label\n{rows}")
     table = read_table(str(tmp_path / "part-*.csv"))
     passes: list[int] = []
-    rows_of = delimited.rows_of
-    monkeypatch.setattr(delimited, "rows_of", lambda *given, **more: (passes.append(1), rows_of(*given, **more))[1])
+    parse_rows = delimited.parse_rows
+    monkeypatch.setattr(
+        delimited, "parse_rows", lambda *given, **more: (passes.append(1), parse_rows(*given, **more))[1]
+    )
     first, second = str(tmp_path / "part-0.csv"), str(tmp_path / "part-1.csv")
     assert table.where_each([[0, 5], [4, 9]]) == [
         f"{first} line 2, {second} line 2",

@@ -27,7 +27,7 @@ from tests.support import tiny
 from tests.support.processes import run_distributed_test
 from tests.support.replicas import two_device_world
 from tests.support.runs import LEARNING_RATE, ROWS, SEED, make_trainer
-from tests.support.tasks import CLASSES, labels_of, score_of, words_of
+from tests.support.tasks import CLASSES, make_labels, score_of, words_of
 
 pytestmark = pytest.mark.distributed
 
@@ -38,7 +38,7 @@ WORLDS = (1, 2, 3)
 
 def tasks() -> dict[str, tuple[Task, Any, dict[str, str]]]:
     """Each task with the targets of the rows, and further settings."""
-    marks = np.array([[label in labels_of(n) for label in CLASSES] for n in range(ROWS)], dtype=np.uint8)
+    marks = np.array([[label in make_labels(n) for label in CLASSES] for n in range(ROWS)], dtype=np.uint8)
     scores = np.array([float(score_of(n)) for n in range(ROWS)], dtype=np.float32)
     classes = np.arange(ROWS) % 3
     return {
@@ -56,8 +56,8 @@ def train_task(
 ) -> tuple[np.ndarray, dict[str, torch.Tensor]]:
     """Train a task a few steps; return the logits of all rows, and the weights by name on the main process."""
     task, targets, settings = tasks()[name]
-    first = [words_of(n, labels_of(n)) for n in range(ROWS)]
-    second = [words_of(n + 1, labels_of(n)[:1]) for n in range(ROWS)] if name == "pairs" else None
+    first = [words_of(n, make_labels(n)) for n in range(ROWS)]
+    second = [words_of(n + 1, make_labels(n)[:1]) for n in range(ROWS)] if name == "pairs" else None
     tokens = tokenize(load_tokenizer(str(folder)), first, 48, second=second)
     if name == "chunks":
         tokens = tokens.cut(9, POLICIES["chunks"])
@@ -142,7 +142,7 @@ def test_the_first_step_is_that_of_transformers_own_loss(tmp_path: Path, name: s
     folder = tiny.make_model(tmp_path / "model", spread=0.1)
     task, targets, _ = tasks()[name]
     rows = np.arange(6)
-    texts = [words_of(n, labels_of(n)) for n in rows.tolist()]
+    texts = [words_of(n, make_labels(n)) for n in rows.tolist()]
     second = [words_of(n + 1, []) for n in rows.tolist()] if name == "pairs" else None
     ours = load_pretrained(
         resolve_model(str(folder)), task.labels, seed=SEED, pad_token_id=0, dropout=0.0, problem_type=task.problem_type

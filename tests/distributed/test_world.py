@@ -127,7 +127,7 @@ def test_data_parallel_gets_one_packed_batch_a_replica(model_folder: Path) -> No
     model = load_pretrained(resolve_model(str(model_folder)), ["a", "b"], seed=0, pad_token_id=0, dropout=0.0)
     model.use_packing(True)
     rows = np.arange(11)
-    (pieces,) = make_micro_batches(model, tokens.lengths_of(rows), rank=0, world_size=1, count=1, replicas=2)
+    (pieces,) = make_micro_batches(model, tokens.row_lengths(rows), rank=0, world_size=1, count=1, replicas=2)
     batches = [model.batch(tokens, rows[piece]) for piece in pieces]
     stand_in: Any = SimpleNamespace(src_device_obj=torch.device("cpu"))
     inputs, kwargs = BatchDataParallel.scatter(stand_in, (batches,), {}, [0, 1])

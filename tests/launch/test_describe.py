@@ -12,7 +12,7 @@ from classify.launch.device_plan import Hardware, plan_devices
 from tests.support.person import Person
 
 
-def rows_of(text: str) -> list[list[str]]:
+def parse_rows(text: str) -> list[list[str]]:
     return [line.split("  ") for line in text.splitlines()]
 
 

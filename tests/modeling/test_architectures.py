@@ -229,7 +229,7 @@ def test_positions_of_roberta_begin_behind_the_padding(folders: dict[str, Path])
     model, tokens = load(folders["roberta"])
     model.use_packing(True)
     batch: Any = model.batch(tokens, np.array([0, 1]))
-    lengths = tokens.lengths_of(np.array([0, 1]))
+    lengths = tokens.row_lengths(np.array([0, 1]))
     assert batch.tensors["position_ids"][0].tolist() == [*range(1, lengths[0] + 1), *range(1, lengths[1] + 1)]
     assert resolve_model(str(folders["roberta"])).max_length == 63
     assert resolve_model(str(folders["bert"])).max_length == 64

@@ -57,8 +57,8 @@ def test_names_of_other_architectures() -> None:
 
 def test_what_is_cut_over_devices() -> None:
     need = training_need(BERT_BASE, (1000, 0), 4, 10)
-    assert need.divided(2, "optimizer") == dataclasses.replace(need, optimizer=need.optimizer // 2)
-    assert need.divided(2, "weights", "gradients", "optimizer", "activations").total == need.total // 2
+    assert need.divide(2, "optimizer") == dataclasses.replace(need, optimizer=need.optimizer // 2)
+    assert need.divide(2, "weights", "gradients", "optimizer", "activations").total == need.total // 2
 
 
 def test_what_is_frozen_needs_its_weights_alone() -> None:

@@ -20,7 +20,7 @@ from tests.support.tasks import CASES
 ROOM = 10
 
 
-def rows_of(path: Path) -> list[dict[str, str]]:
+def parse_rows(path: Path) -> list[dict[str, str]]:
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
@@ -40,8 +40,8 @@ def test_predict_does_as_training_did(run: Path, tmp_path: Path) -> None:
     assert read_json(run / "classify.json")["long_text"] == policy
     words = ["predict", "--model", str(run), "--data", str(run.parent / "my.csv"), "--out", str(tmp_path / "p.csv")]
     assert main([*words, "--cpu"]) == 0
-    again = {row["text"]: row for row in rows_of(tmp_path / "p.csv")}
-    table = rows_of(run / "predictions.csv")
+    again = {row["text"]: row for row in parse_rows(tmp_path / "p.csv")}
+    table = parse_rows(run / "predictions.csv")
     with classify.load_classifier(str(run), use_cpu=True) as predictor:
         probabilities = predictor.probabilities([row["text"] for row in table])
     for row, values in zip(table, probabilities, strict=True):
@@ -55,7 +55,7 @@ def test_probabilities_are_those_of_the_stock_model(run: Path) -> None:
     """Each sequence by transformers, logits averaged."""
     policy = run.parent.name.rstrip("0123456789")
     model, tokenizer = AutoModelForSequenceClassification.from_pretrained(run), AutoTokenizer.from_pretrained(run)
-    for row in rows_of(run / "predictions.csv")[:5]:
+    for row in parse_rows(run / "predictions.csv")[:5]:
         ids = tokenizer(row["text"], add_special_tokens=False)["input_ids"]
         pieces = [ids[:ROOM]]
         if policy == "head-tail" and len(ids) > ROOM:

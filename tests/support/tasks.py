@@ -42,14 +42,14 @@ def words_of(number: int, labels: Sequence[str]) -> str:
     return " ".join(words)
 
 
-def labels_of(number: int) -> list[str]:
+def make_labels(number: int) -> list[str]:
     """Return any number of labels, none for one row of eight."""
     return [label for bit, label in enumerate(CLASSES) if number >> bit & 1]
 
 
 def score_of(number: int) -> str:
     """Return a score that the number of labels explains, with something added."""
-    return f"{10 + 2.5 * len(labels_of(number)) + number % 7 / 10:.2f}"
+    return f"{10 + 2.5 * len(make_labels(number)) + number % 7 / 10:.2f}"
 
 
 _PROBABILITIES = [f"prob_{label}" for label in sorted(CLASSES)]
@@ -69,25 +69,25 @@ CASES = {
     ),
     "lists": Case(
         ("text", "labels"),
-        lambda n: (words_of(n, labels_of(n)), ",".join(labels_of(n))),
+        lambda n: (words_of(n, make_labels(n)), ",".join(make_labels(n))),
         "multi_label",
         ["predicted_labels", *_PROBABILITIES],
     ),
     "columns": Case(
         ("text", *CLASSES),
-        lambda n: (words_of(n, labels_of(n)), *(str(int(label in labels_of(n))) for label in CLASSES)),
+        lambda n: (words_of(n, make_labels(n)), *(str(int(label in make_labels(n))) for label in CLASSES)),
         "multi_label",
         ["predicted_labels", *_PROBABILITIES],
     ),
     "scores": Case(
         ("text", "label"),
-        lambda n: (words_of(n, labels_of(n)), score_of(n)),
+        lambda n: (words_of(n, make_labels(n)), score_of(n)),
         "regression",
         ["predicted_score"],
     ),
     "scores of pairs": Case(
         ("sentence1", "sentence2", "score"),
-        lambda n: (words_of(n, labels_of(n)), words_of(n + 1, []), score_of(n)),
+        lambda n: (words_of(n, make_labels(n)), words_of(n + 1, []), score_of(n)),
         "regression",
         ["predicted_score"],
         {"label_column": "score"},

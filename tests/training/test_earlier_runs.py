@@ -29,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-def rows_of(path: Path) -> list[dict[str, str]]:
+def parse_rows(path: Path) -> list[dict[str, str]]:
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
@@ -37,7 +37,7 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 def test_predicts_what_the_earlier_version_predicted(folder: Path) -> None:
     words = ["predict", "--model", "run", "--data", "table.csv", "--out", "new.csv", "--cpu", "--precision", "fp32"]
     assert main(words) == 0
-    for new, old in zip(rows_of(folder / "new.csv"), rows_of(folder / "predictions-of-all.csv"), strict=True):
+    for new, old in zip(parse_rows(folder / "new.csv"), parse_rows(folder / "predictions-of-all.csv"), strict=True):
         assert new.keys() == old.keys()
         assert new["predicted_label"] == old["predicted_label"]
         scores = [name for name in old if name.startswith("prob_") or name == "confidence"]

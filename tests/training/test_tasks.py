@@ -20,7 +20,7 @@ from classify.errors import InputError, Interrupted
 from classify.training.run import train
 from tests.support import processes
 from tests.support.runs import make_config, read_json, stop_at
-from tests.support.tasks import CASES, CLASSES, Case, labels_of, words_of
+from tests.support.tasks import CASES, CLASSES, Case, make_labels, words_of
 
 METRICS = {
     "single_label": {"accuracy", "macro_f1"},
@@ -41,7 +41,7 @@ def run(
     return case, table, train(make_config(model_folder, table, folder / "out", **options))
 
 
-def rows_of(path: Path) -> list[dict[str, str]]:
+def parse_rows(path: Path) -> list[dict[str, str]]:
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
@@ -63,7 +63,7 @@ def test_the_files_say_which_task_it_is(run: tuple[Case, Path, Path]) -> None:
     assert METRICS[case.task] - {"average_precision"} <= set(metrics["baseline"])
     problem = {"single_label": "single_label_classification", "multi_label": "multi_label_classification"}
     assert read_json(out / "config.json")["problem_type"] == problem.get(case.task, "regression")
-    table = rows_of(out / "predictions.csv")
+    table = parse_rows(out / "predictions.csv")
     assert list(table[0]) == [*case.header, *case.added]
     assert len(table) == metrics["test"]["rows"]
 
@@ -77,7 +77,7 @@ def test_the_metrics_are_those_of_the_predictions(run: tuple[Case, Path, Path]) 
     from sklearn.metrics import accuracy_score, f1_score
 
     case, _, out = run
-    table, result = rows_of(out / "predictions.csv"), read_json(out / "metrics.json")["test"]
+    table, result = parse_rows(out / "predictions.csv"), read_json(out / "metrics.json")["test"]
     if case.task == "regression":
         scores, predicted = ([float(row[name]) for row in table] for name in (case.header[-1], "predicted_score"))
         assert result["pearson"] == pytest.approx(pearsonr(scores, predicted).statistic, abs=1e-4)
@@ -99,7 +99,7 @@ def test_transformers_pipeline_gives_the_same(run: tuple[Case, Path, Path]) -> N
     from transformers import pipeline
 
     case, _, out = run
-    table = rows_of(out / "predictions.csv")
+    table = parse_rows(out / "predictions.csv")
     pipe = pipeline("text-classification", model=str(out), top_k=None, device="cpu")
     for row in table:
         texts = texts_of(case, row)
@@ -114,9 +114,9 @@ def test_predict_gives_the_same(run: tuple[Case, Path, Path], tmp_path: Path) ->
     case, table, out = run
     assert main(["predict", "--model", str(out), "--data", str(table), "--out", str(tmp_path / "p.csv"), "--cpu"]) == 0
     key = case.header[0]
-    predicted = {tuple(row[name] for name in case.header): row for row in rows_of(tmp_path / "p.csv")}
-    assert len(rows_of(tmp_path / "p.csv")) == 60
-    for row in rows_of(out / "predictions.csv"):
+    predicted = {tuple(row[name] for name in case.header): row for row in parse_rows(tmp_path / "p.csv")}
+    assert len(parse_rows(tmp_path / "p.csv")) == 60
+    for row in parse_rows(out / "predictions.csv"):
         again = predicted[tuple(row[name] for name in case.header)]
         for name in case.added:
             if name.startswith("predicted_label"):
@@ -124,7 +124,7 @@ def test_predict_gives_the_same(run: tuple[Case, Path, Path], tmp_path: Path) ->
             else:
                 assert float(again[name]) == pytest.approx(float(row[name]), abs=1e-5)
     with classify.load_classifier(str(out), use_cpu=True) as predictor:
-        rows = rows_of(out / "predictions.csv")
+        rows = parse_rows(out / "predictions.csv")
         texts = [tuple(texts_of(case, row)) for row in rows]
         probabilities = predictor.probabilities(texts if len(texts[0]) > 1 else [text for (text,) in texts])
         name = case.added[-1]
@@ -172,7 +172,7 @@ def test_cross_validation_scores_every_row(run: tuple[Case, Path, Path], model_f
     )
     metrics = read_json(out / "metrics.json")
     assert (metrics["test"]["rows"], metrics["test"]["method"]) == (60, "2-fold cross-validation")
-    assert {row["fold"] for row in rows_of(out / "predictions.csv")} == {"1", "2"}
+    assert {row["fold"] for row in parse_rows(out / "predictions.csv")} == {"1", "2"}
     assert metrics["pairs"]["steps"] == 2
 
 
@@ -189,7 +189,7 @@ def test_a_score_is_learned_in_its_own_units(model_folder: Path, tmp_path: Path)
                 model_folder, table, tmp_path / f"out-{factor:g}", folds=0, task="regression", label_column="label"
             )
         )
-        outputs.append([float(row["predicted_score"]) for row in rows_of(out / "predictions.csv")])
+        outputs.append([float(row["predicted_score"]) for row in parse_rows(out / "predictions.csv")])
     assert outputs[1] == pytest.approx([1000 * score for score in outputs[0]], rel=1e-3)
 
 
@@ -199,7 +199,7 @@ def test_thresholds_are_kept_and_used(run: tuple[Case, Path, Path]) -> None:
     if case.task != "multi_label":
         assert "thresholds" not in settings
         return
-    for row in rows_of(out / "predictions.csv"):
+    for row in parse_rows(out / "predictions.csv"):
         above = [
             label for label, threshold in settings["thresholds"].items() if float(row[f"prob_{label}"]) >= threshold
         ]
@@ -265,7 +265,7 @@ def test_mostly_empty_lists_are_asked_about(
     model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str, labelled: int
 ) -> None:
     """An empty cell may mean that no label applies, or that the row has not been labelled yet."""
-    cells = [",".join(labels_of(n % 7 + 1)) if n % 5 < 2 else "" for n in range(60)]
+    cells = [",".join(make_labels(n % 7 + 1)) if n % 5 < 2 else "" for n in range(60)]
     lines = [f'{words_of(n, [])} {n},"{cell}"' for n, cell in enumerate(cells)]
     (tmp_path / "my.csv").write_text("text,labels\n" + "\n".join(lines) + "\n")
     start = ["train", "--data", str(tmp_path / "my.csv"), "--model", str(model_folder), "--epochs", "1", "--cpu"]
@@ -346,7 +346,7 @@ def test_a_run_goes_on_from_another_with_its_head(
     output = capsys.readouterr().out
     assert "head: kept (" in output
     assert "head: kept, validation accuracy" in output
-    for one, other in zip(rows_of(first / "predictions.csv"), rows_of(again / "predictions.csv"), strict=True):
+    for one, other in zip(parse_rows(first / "predictions.csv"), parse_rows(again / "predictions.csv"), strict=True):
         assert one["predicted_label"] == other["predicted_label"]
         for label in "abc":
             assert float(one[f"prob_{label}"]) == pytest.approx(float(other[f"prob_{label}"]), abs=1e-5)

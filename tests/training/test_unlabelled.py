@@ -15,7 +15,7 @@ from tests.support import tiny
 from tests.support.runs import make_config, read_json
 
 
-def rows_of(path: Path) -> list[dict[str, str]]:
+def parse_rows(path: Path) -> list[dict[str, str]]:
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
@@ -34,13 +34,13 @@ def test_rows_without_a_label_are_predicted(model_folder: Path, table: Path, tmp
     texts = [text for text, _ in tiny.table_rows(15, seed=8)]
     more = with_rows(table, tmp_path / "more.csv", [f"{text}," for text in texts])
     result = run(model_folder, more, tmp_path / "out")
-    rows = rows_of(result / "unlabelled.csv")
+    rows = parse_rows(result / "unlabelled.csv")
     assert [(row["text"], row["label"]) for row in rows] == [(text, "") for text in texts]
     new = tmp_path / "new.csv"
     new.write_text("\n".join(["text", *texts]) + "\n", encoding="utf-8")
     words = ["predict", "--model", str(result), "--data", str(new), "--out", str(tmp_path / "predicted.csv"), "--cpu"]
     assert main(words) == 0
-    expected = rows_of(tmp_path / "predicted.csv")
+    expected = parse_rows(tmp_path / "predicted.csv")
     probabilities = [name for name in expected[0] if name.startswith("prob_")]
     assert len(probabilities) == 3
     for name in probabilities:
@@ -48,9 +48,9 @@ def test_rows_without_a_label_are_predicted(model_folder: Path, table: Path, tmp
         assert np.ptp(values) > 0.05, "the order shows"
         assert [float(row[name]) for row in rows] == pytest.approx(values, abs=1e-4)
     assert [row["predicted_label"] for row in rows] == [row["predicted_label"] for row in expected]
-    assert len(rows_of(result / "predictions.csv")) == read_json(result / "metrics.json")["test"]["rows"] == 12
+    assert len(parse_rows(result / "predictions.csv")) == read_json(result / "metrics.json")["test"]["rows"] == 12
     plain = run(model_folder, table, tmp_path / "plain")
-    assert rows_of(plain / "predictions.csv") == rows_of(result / "predictions.csv")
+    assert parse_rows(plain / "predictions.csv") == parse_rows(result / "predictions.csv")
 
 
 def test_rows_without_a_label_are_left_out_where_that_is_asked_for(
@@ -72,7 +72,7 @@ def test_a_run_is_the_same_however_labels_are_written(model_folder: Path, table:
     scores = [read_json(folder / "metrics.json")["test"]["per_class"] for folder in (result, plain)]
     assert scores[0] == scores[1]
     assert set(scores[0]) == {"app", "card", "money"}
-    assert {row["label"] for row in rows_of(result / "predictions.csv")} == {"app", "card", "Card ", "money"}
+    assert {row["label"] for row in parse_rows(result / "predictions.csv")} == {"app", "card", "Card ", "money"}
 
 
 def test_test_texts_that_were_trained_on_are_scored_apart(
@@ -85,7 +85,7 @@ def test_test_texts_that_were_trained_on_are_scored_apart(
     scored = read_json(result / "metrics.json")["test"]
     assert scored["rows"] == 32
     assert 2 <= scored["unseen"]["rows"] < 32
-    right = [row["label"] == row["predicted_label"] for row in rows_of(result / "predictions.csv")]
+    right = [row["label"] == row["predicted_label"] for row in parse_rows(result / "predictions.csv")]
     assert scored["accuracy"] == pytest.approx(sum(right) / 32)
     seen = 32 - scored["unseen"]["rows"]
     assert f"without the {seen} test texts that are also in the training split: accuracy" in capsys.readouterr().out
@@ -93,7 +93,7 @@ def test_test_texts_that_were_trained_on_are_scored_apart(
 
 def test_a_later_run_divides_as_the_first_did(model_folder: Path, table: Path, tmp_path: Path) -> None:
     first = run(model_folder, table, tmp_path / "first")
-    tested = {row["text"] for row in rows_of(first / "predictions.csv")}
+    tested = {row["text"] for row in parse_rows(first / "predictions.csv")}
     more = with_rows(table, tmp_path / "more.csv", [f"my card number {i} is lost,card" for i in range(30)])
     later = run(model_folder, more, tmp_path / "later", split_like=str(first), seed=7)
-    assert tested <= {row["text"] for row in rows_of(later / "predictions.csv")}
+    assert tested <= {row["text"] for row in parse_rows(later / "predictions.csv")}

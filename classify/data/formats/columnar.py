@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from classify.data.formats.base import Confidence, FileFormat, Format, ReadOptions, as_text, unique_names
-from classify.data.formats.large import LARGE, stored
+from classify.data.formats.large import LARGE, map_from_cache
 from classify.data.source import Source
 from classify.data.table import Table
 from classify.errors import InputError
@@ -55,7 +55,7 @@ class Parquet(FileFormat):
                 def read() -> pyarrow.RecordBatchReader:
                     return columns.as_texts(file.iter_batches(), source.check_growth)
 
-                return columns.as_table(stored(f"{self.name}\0{source.sha256}", read), self.name)
+                return columns.as_table(map_from_cache(f"{self.name}\0{source.sha256}", read), self.name)
 
 
 class Arrow(FileFormat):
@@ -170,10 +170,10 @@ class _Columns:
     def as_texts(
         self, batches: Iterable[pyarrow.RecordBatch], check_size: Callable[[int], None]
     ) -> pyarrow.RecordBatchReader:
-        """Convert batches as they are read; `check_size` gets the bytes so far before they are converted."""
+        """Convert batches as they are read; `check_size` gets the bytes so far before they are convert."""
         import pyarrow
 
-        def converted() -> Iterator[pyarrow.RecordBatch]:
+        def convert() -> Iterator[pyarrow.RecordBatch]:
             size = 0
             for batch in batches:
                 batch.validate(full=True)  # texts of a damaged file may not be UTF-8
@@ -184,7 +184,7 @@ class _Columns:
                     columns = [self._convert(*column) for column in zip(self._given, rows.columns, strict=True)]
                     yield pyarrow.RecordBatch.from_arrays(columns, schema=self._schema)
 
-        return pyarrow.RecordBatchReader.from_batches(self._schema, converted())
+        return pyarrow.RecordBatchReader.from_batches(self._schema, convert())
 
     def _convert(self, name: str, column: pyarrow.Array) -> pyarrow.Array:
         import pyarrow

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from classify.data.dialect import Dialect, candidates, find_table, has_header, is_table, rows_of, skip_lines
+from classify.data.dialect import Dialect, candidates, find_table, has_header, is_table, parse_rows, skip_lines
 from classify.data.encoding import Encoding, detect_encoding
 from classify.data.formats.base import Confidence, FileFormat, ReadOptions, unique_names
-from classify.data.formats.large import LARGE, stored
+from classify.data.formats.large import LARGE, map_from_cache
 from classify.data.formats.resaved import original_text
 from classify.data.names import LABEL_NAMES, PAIRED_NAMES, TEXT_NAMES
 from classify.data.source import Source
@@ -77,7 +77,7 @@ class Delimited(FileFormat):
         text = _Text(source, encoding, above)
         sample = skip_lines(sample, above)
         if _is_wrapped(sample, dialect):
-            text, dialect = text.unwrapped(dialect, Dialect(",")), Dialect(",")
+            text, dialect = text.unwrap(dialect, Dialect(",")), Dialect(",")
         with contextlib.suppress(InputError, csv.Error):
             table, lines = _read(text, dialect, options)
             if lines == text.lines and not text.has_quotes_inside(dialect):
@@ -166,10 +166,10 @@ class _Text:
             if rewritten is None:
                 for _ in range(self.above):
                     stream.readline()
-            for line, row in rows_of(stream, dialect, strict=strict):
+            for line, row in parse_rows(stream, dialect, strict=strict):
                 yield self.above + line, row
 
-    def unwrapped(self, dialect: Dialect, before: Dialect) -> _Text:
+    def unwrap(self, dialect: Dialect, before: Dialect) -> _Text:
         """Return the text as it was `before` a spreadsheet saved its lines as cells of this dialect."""
         cells = [dialect.delimiter.join(row).rstrip(dialect.delimiter) for _, row in self.rows(dialect)]
         return _Text(self.source, self.encoding, rewritten=original_text(cells, before) + "\n")
@@ -223,7 +223,7 @@ def _is_wrapped(sample: str, dialect: Dialect) -> bool:
 
 
 def _first_row(sample: str, dialect: Dialect) -> list[str]:
-    return next(rows_of(io.StringIO(sample, newline=""), dialect, strict=False), (1, [""]))[1]
+    return next(parse_rows(io.StringIO(sample, newline=""), dialect, strict=False), (1, [""]))[1]
 
 
 @dataclass(frozen=True)
@@ -476,7 +476,7 @@ def _parse(text: _Text, dialect: Dialect, names: list[str], header: bool, block:
         if text.whole is not None:
             return arrow_csv.read_csv(io.BytesIO(text.whole), **options)
         key = f"{text.key}\0{dialect}\0{names}\0{header}"
-        return stored(key, lambda: arrow_csv.open_csv(io.BufferedReader(_Pieces(text.pieces())), **options))
+        return map_from_cache(key, lambda: arrow_csv.open_csv(io.BufferedReader(_Pieces(text.pieces())), **options))
     except pyarrow.ArrowInvalid as error:
         size = _MOST_BYTES if text.whole is None else min(len(text.whole), _MOST_BYTES)
         if "straddling" in str(error) and block < size:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from classify.data.cache import cached
+from classify.data.cache import load_or_write
 
 if TYPE_CHECKING:
     import pyarrow
@@ -18,7 +18,7 @@ _FORMAT = 2
 _FILE = "rows.arrow"
 
 
-def stored(key: str, batches: Callable[[], pyarrow.RecordBatchReader]) -> pyarrow.Table:
+def map_from_cache(key: str, batches: Callable[[], pyarrow.RecordBatchReader]) -> pyarrow.Table:
     """Return the rows memory-mapped from the cache entry `key`, written from `batches`; in memory without a cache."""
     import pyarrow
 
@@ -36,5 +36,5 @@ def stored(key: str, batches: Callable[[], pyarrow.RecordBatchReader]) -> pyarro
             return None
 
     name = hashlib.sha256(f"rows\0{_FORMAT}\0{key}".encode()).hexdigest()[:32]
-    table = cached(name, write, read)
+    table = load_or_write(name, write, read)
     return batches().read_all() if table is None else table

@@ -154,14 +154,14 @@ class _Rows:
 def _find_rows(source: Source, document: Any) -> _Rows:
     """Return the rows of a document of a known shape. Raises InputError for others."""
     if isinstance(document, list):
-        return _listed(source, document)
+        return _read_list(source, document)
     if not isinstance(document, dict):
         raise InputError(f"{source.path}: expected {_SHAPES}. Got {_kind(document)} instead.")
     if _is_frame(document):
         return _Rows(_frame(document))
     names, rows = document.get("columns"), document.get("data")
     if isinstance(names, list) and isinstance(rows, list) and set(document) <= {"columns", "data", "index"}:
-        return _Rows(_listed(source, [list(map(str, names)), *rows], has_header=True).records)
+        return _Rows(_read_list(source, [list(map(str, names)), *rows], has_header=True).records)
     lists = {key: value for key, value in document.items() if isinstance(value, list)}
     whole = len(lists) == len(document)
     if whole and len({len(value) for value in lists.values()}) == 1 and not _row_lists(document):
@@ -176,7 +176,7 @@ def _find_rows(source: Source, document: Any) -> _Rows:
         raise InputError(f"{source.path}: rows under several keys ({keys}); save one list, e.g. with jq '.{first}'.")
     if row_lists:
         key = usual[0] if usual else next(iter(row_lists))
-        rows_below = _listed(source, row_lists[key])
+        rows_below = _read_list(source, row_lists[key])
         return _Rows(rows_below.records, f'rows under "{key}", {rows_below.words}', rows_below.first)
     keys = ", ".join(map(repr, list(document)[:_SHOWN]))
     raise InputError(f"{source.path}: expected {_SHAPES}. Got an object with the keys {keys} instead.")
@@ -195,7 +195,7 @@ def _row_lists(document: dict[str, Any], above: str = "") -> dict[str, list[Any]
 
 def _splits(source: Source, lists: dict[str, list[Any]]) -> list[dict[str, Any]]:
     """Return the rows of all lists, with a column that names the list of each."""
-    records = _listed(source, [row for rows in lists.values() for row in rows]).records
+    records = _read_list(source, [row for rows in lists.values() for row in rows]).records
     keys = (key for key, rows in lists.items() for _ in rows)
     # A name that is detected as the split column, and is not one of their columns.
     column = next((name for name in SPLIT_NAMES if not any(name in one for one in records)), SPLIT_NAMES[0])
@@ -219,7 +219,7 @@ def _frame(document: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     return list(document.values())
 
 
-def _listed(source: Source, rows: list[Any], has_header: bool | None = None) -> _Rows:
+def _read_list(source: Source, rows: list[Any], has_header: bool | None = None) -> _Rows:
     """Return rows that are objects as they are, and name the values of lists. Raises InputError for anything else.
 
     The first list names them where it `has_header`: unless that is known, where it holds a usual name.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 
-from classify.data.dialect import Dialect, rows_of
+from classify.data.dialect import Dialect, parse_rows
 
 # A row that is still open after these lines lost a quote for good.
 _MOST_LINES = 100
@@ -56,4 +56,4 @@ def _is_right(text: str, below: str, widths: set[int], dialect: Dialect) -> bool
 
 
 def _widths(text: str, dialect: Dialect) -> set[int]:
-    return {len(row) for _, row in rows_of(io.StringIO(text, newline=""), dialect, strict=False)}
+    return {len(row) for _, row in parse_rows(io.StringIO(text, newline=""), dialect, strict=False)}

@@ -48,7 +48,7 @@ class RaggedAttention(AttentionKernel):
         slots = (len(boundaries.cumulative) - 1) * boundaries.longest
         if q.device.type != "cuda" or args.window >= 0 or slots > _MOST_PADDING * boundaries.tokens:
             return None
-        return padded(q, k, v, boundaries, args)
+        return padded_attention(q, k, v, boundaries, args)
 
 
 def flash_applies(device: torch.device, dtype: torch.dtype | None, head_size: int) -> bool:
@@ -66,7 +66,7 @@ def flash_applies(device: torch.device, dtype: torch.dtype | None, head_size: in
     )
 
 
-def padded(
+def padded_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries, args: AttentionArgs
 ) -> torch.Tensor:
     """Compute attention (T, heads, d) of all texts in one call, padded to the longest and masked; without a window."""
