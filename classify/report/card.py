@@ -48,6 +48,8 @@ def render(result: Result) -> str:
             rows=[result.score_row(name) for name in names],
             languages=languages,
             max_length=settings["max_length"],
+            inspection=run.get("inspection"),
+            splits=[one for one in run["guesses"] if one["what"] == "split"],
             weak_below=WEAK,
             weak=[name for name, one in scores["per_class"].items() if one["support"] and one["f1"] < WEAK],
             shell=shlex.quote(result.folder.name),

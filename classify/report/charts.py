@@ -55,6 +55,19 @@ def bars(names: Sequence[str], values: Sequence[float], *, x: str, y: str) -> st
     return chart.svg
 
 
+def points(names: Sequence[str], series: Sequence[tuple[str, Array]]) -> str:
+    """Draw up to two values from 0 to 1 per name: (what it is, a value per name)."""
+    with _Chart("value", "label", size=(6.0, 1.2 + 0.24 * len(names))) as chart:
+        rows = np.arange(len(names))[::-1]
+        for (name, values), colour in zip(series, (_FIRST, _SECOND), strict=False):
+            chart.axes.plot(values, rows, color=colour, label=name, marker="o", markersize=5, linestyle="")
+        chart.axes.set_yticks(rows, names)
+        chart.axes.set_xlim(-0.02, 1.02)
+        chart.axes.set_ylim(-0.8, len(names) - 0.2)
+        chart.legend()
+    return chart.svg
+
+
 def scatter(x_values: Array, y_values: Array, *, x: str, y: str) -> str:
     """Draw points, at most 1,500 of them, and the diagonal."""
     with _Chart(x, y, size=(4.6, 4.2)) as chart:

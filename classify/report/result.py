@@ -16,13 +16,13 @@ import numpy.typing as npt
 from classify.data.formats.registry import read_table
 from classify.errors import InputError
 from classify.evaluation.metrics import display_name
-from classify.evaluation.scored_rows import ScoredRows
+from classify.evaluation.scored_rows import ScoredRows, read_hashes
 from classify.modeling.result_folder import read_settings, trained_texts
 from classify.tasks.base import Task
 from classify.tasks.registry import trained_task
 
-# Folders beside a run that are searched for the run before it.
-_PREVIOUS = 20
+# Folders beside a run that are searched for the run before it; share of its scored texts in a run on the same rows.
+_PREVIOUS, _SAME = 20, 0.5
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,15 @@ def _read_log(path: Path) -> tuple[Mapping[str, Any], ...]:
     return tuple(entries)
 
 
+def _share(hashes: npt.NDArray[np.uint64], others: npt.NDArray[np.uint64]) -> float:
+    return float(np.isin(hashes, others).mean())
+
+
 def find_previous(result: Result) -> Result | None:
-    """Return the newest finished run beside a training run that was trained on the same path before it."""
+    """Return the newest finished run beside a training run that was trained before it on the same path or rows.
+
+    A corrected copy of a table has another path, and most of its texts.
+    """
     if not result.is_training:
         return None
     own, candidates = (result.folder / "metrics.json").stat().st_mtime, []
@@ -131,7 +138,8 @@ def find_previous(result: Result) -> Result | None:
     for _, folder in sorted(candidates, reverse=True)[:_PREVIOUS]:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, InputError):
             run = _read_json(folder / "run.json")
-            if run["data"]["path"] == result.run["data"]["path"] and run["cwd"] == result.run["cwd"]:
+            same_path = run["data"]["path"] == result.run["data"]["path"] and run["cwd"] == result.run["cwd"]
+            if same_path or _share(result.rows.hashes, read_hashes(folder)) >= _SAME:
                 previous = Result.read(folder)
                 if previous.is_training and previous.task.name == result.task.name:
                     return previous

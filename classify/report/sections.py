@@ -29,7 +29,9 @@ _ROWS_PER_BIN, _ROWS_PER_BAR = 20, 6
 _ERRORS, _CONFUSIONS = TEXTS, 10
 _TEXT = 400
 # Precisions at which automation is reported.
-_PRECISIONS = (0.9, 0.95, 0.98, 0.99)
+_PRECISIONS, _ADVISED = (0.9, 0.95, 0.98, 0.99), 0.95
+# Labels that a chart names, and the letters of each.
+_CHARTED, _LETTERS = 30, 28
 
 
 class Section(Protocol):
@@ -52,10 +54,11 @@ class Scores:
         """Return a row per metric; printed metrics first."""
         scores, majority = result.scores, result.metrics["majority"]
         names = [name for name in (*majority, *scores) if isinstance(scores.get(name), float)]
-        previous, compared = find_previous(result), None
+        previous, compared, relabelled = find_previous(result), None, 0
         if previous is not None:
             with contextlib.suppress(InputError):  # no row that both scored
-                compared = verdict(compare_results([previous, result]).runs[1])
+                comparison = compare_results([previous, result])
+                compared, relabelled = verdict(comparison.runs[1]), comparison.relabelled
         rows = [
             {**result.score_row(name), "previous": previous and previous.scores.get(name)}
             for name in dict.fromkeys(names)
@@ -66,17 +69,20 @@ class Scores:
             "has_baseline": bool(result.metrics["baseline"]),
             "previous": previous and previous.folder.name,
             "compared": compared,
+            "relabelled": relabelled,
         }
 
 
 class Decisions:
-    """List the decisions on table, model and machine, with the flags that override them."""
+    """Show the command, and the decisions on table, model and machine with the flags that override them."""
 
     name, title = "decisions", "Decisions"
 
     def context(self, result: Result) -> Mapping[str, Any] | None:
-        """Return the decisions of run.json."""
-        return {"decisions": result.run["guesses"]} if result.is_training else None
+        """Return the command and the decisions of run.json."""
+        if not result.is_training:
+            return None
+        return {"command": shlex.join(result.run["command"]), "decisions": result.run["guesses"]}
 
 
 class PerClass:
@@ -146,6 +152,12 @@ class Reliability:
             uncalibrated = softmax(result.rows.logits * calibration["temperature"])
             before = _bins(uncalibrated.max(axis=1), right)
         thresholds = [find_threshold(confidence, right, precision) for precision in _PRECISIONS]
+        automated = [one for one in thresholds if one is not None]
+        advised = next((one for one in automated if one.precision == _ADVISED), automated[0] if automated else None)
+        # An evaluation's rows are not those that `predict` finds a precision's confidence by.
+        flag = advised and (
+            f"--min-precision {advised.precision:g}" if result.is_training else f"--min-confidence {advised.confidence}"
+        )
         return {
             "chart": charts.reliability(before, _bins(confidence, right)),
             "error": calibration_error(confidence, right),
@@ -153,7 +165,8 @@ class Reliability:
             "mean_confidence": float(confidence.mean()),
             "accuracy": float(right.mean()),
             "temperature": None if calibration is None else calibration["temperature"],
-            "automated": [one for one in thresholds if one is not None],
+            "automated": automated,
+            "flag": flag,
             "shell": shlex.quote(str(result.model)),
         }
 
@@ -188,6 +201,23 @@ class SuspectLabels:
             row["text"] = _shorten(row["text"])
         shell = shlex.quote(str(result.folder / suspects_file.FILE))
         return {"rows": rows, "count": count, "all": len(result.texts), "shell": shell}
+
+
+class LabelCharts:
+    """Show precision and recall of each label, and how well the probabilities of all labels are calibrated."""
+
+    name, title = "label_charts", "Labels and probabilities"
+
+    def context(self, result: Result) -> Mapping[str, Any]:
+        """Return the charts, of the most frequent labels."""
+        labels = sorted(result.scores["per_class"].items(), key=lambda item: -item[1]["support"])[:_CHARTED]
+        names = [name if len(name) <= _LETTERS else name[: _LETTERS - 1] + "…" for name, _ in labels]
+        series = [(key, np.array([values[key] for _, values in labels])) for key in ("precision", "recall")]
+        bins = _bins(result.probabilities.ravel(), result.rows.targets.astype(np.float64).ravel())
+        return {
+            "charts": [charts.points(names, series), charts.reliability(None, bins)],
+            "more": len(result.task.labels) > _CHARTED,
+        }
 
 
 class WorstRows:
@@ -322,7 +352,7 @@ _CLASSES = (
     Scores(), PerClass(), Confusion(), Reliability(), SuspectLabels(), Errors(), Lengths(), Data(), Course(), Usage(),
     Decisions(),
 )  # fmt: skip
-_LABELS = (Scores(), PerClass(), WorstRows(), Lengths(), Data(), Course(), Usage(), Decisions())
+_LABELS = (Scores(), PerClass(), LabelCharts(), WorstRows(), Lengths(), Data(), Course(), Usage(), Decisions())
 _NUMBERS = (Scores(), Scatter(), WorstRows(), Data(), Course(), Usage(), Decisions())
 SECTIONS: dict[str, tuple[Section, ...]] = {
     "single_label": _CLASSES,

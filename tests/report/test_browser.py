@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from classify.report.page import render
 from classify.report.result import Result
 from classify.tasks.single_label import SingleLabel
 from tests.support import tiny
+from tests.support.processes import not_here
 
 pytestmark = pytest.mark.slow
 
@@ -27,9 +27,7 @@ HOSTILE = '<script>document.title = "owned"</script><img src=x onerror="document
 def browser() -> Iterator[Any]:
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or driver is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("CI needs chromium and chromedriver")
-        pytest.skip("chromium and chromedriver are not installed (Debian: apt install chromium chromium-driver)")
+        not_here("chromium and chromedriver are not installed (Debian: apt install chromium chromium-driver)")
     from selenium import webdriver
 
     options = webdriver.ChromeOptions()
@@ -104,6 +102,51 @@ def test_it_fits_a_phone(browser: Any, folder: Path) -> None:
     width = browser.execute_script("return document.documentElement.scrollWidth")
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     assert width <= 390
+
+
+CONTRAST = """
+const parse = text => text.match(/[\\d.]+/g).map(Number);
+const light = text => parse(text).slice(0, 3).map(c => c / 255)
+  .map(c => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+  .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+const ground = node => {
+  for (let one = node; one; one = one.parentElement) {
+    const color = getComputedStyle(one).backgroundColor;
+    if (parse(color).length < 4 || parse(color)[3] === 1) return color;
+  }
+  return "rgb(255, 255, 255)";
+};
+return [...document.querySelectorAll("p, td, th, li, h2, pre")].map(node => {
+  const [a, b] = [light(getComputedStyle(node).color), light(ground(node))];
+  return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), node.outerHTML.slice(0, 80)];
+});
+"""
+
+
+@pytest.mark.parametrize("media", ["light", "dark", "print"])
+def test_text_has_contrast(browser: Any, folder: Path, media: str) -> None:
+    """4.5 to 1, WCAG 2.2, success criterion 1.4.3."""
+    emulated = {"media": "print" if media == "print" else "screen"}
+    emulated["features"] = [{"name": "prefers-color-scheme", "value": "dark" if media == "dark" else "light"}]  # type: ignore[assignment]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", emulated)
+    try:
+        open_page(browser, folder / "report.html")
+        measured = browser.execute_script(CONTRAST)
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
+    assert len(measured) > 30
+    assert min(measured)[0] >= 4.5, min(measured)
+
+
+def test_it_is_readable_without_scripts(browser: Any, folder: Path) -> None:
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        open_page(browser, folder / "report.html")
+        body = browser.find_element("tag name", "body").text
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+    for words in ("<b>card</b>", "validation loss", "classify predict --model", "macro F1"):
+        assert words in body
 
 
 def test_the_matrix_of_many_classes_names_its_cells(browser: Any, folder: Path, tmp_path: Path) -> None:

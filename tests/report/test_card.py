@@ -25,6 +25,9 @@ def test_the_metadata_is_valid_and_the_scores_are_those_of_the_run(
     metrics = read_json(out / "metrics.json")["test"]
     results = card.data.eval_results
     assert results
+    inspection = read_json(out / "run.json")["inspection"]
+    assert f"characters per text: median {inspection['characters']['median']:.0f}, " in card.text
+    assert "- split: train " in card.text
     for result in results:
         assert result.metric_value == pytest.approx(metrics[result.metric_type], abs=1e-4)
         assert f"| {metrics[result.metric_type]:.3f} |" in card.text

@@ -21,6 +21,7 @@ from classify.report.page import write_report
 from classify.report.result import Result
 from classify.training.run import train
 from tests.support import tiny
+from tests.support.processes import ROOT, run_python
 from tests.support.runs import make_config, read_json
 from tests.support.tasks import CASES, Case
 
@@ -108,6 +109,32 @@ def test_hostile_texts_and_labels_are_inert(model_folder: Path, tmp_path: Path, 
     assert "<i>card</i>" in page.text
     assert [tag for tag, _ in page.tags].count("script") == 1
     assert not {"b", "i"} & {tag for tag, _ in page.tags}
+
+
+def test_the_previous_run_on_the_table_stands_beside(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        assert main(train_words(table, model_folder, tmp_path / name)) == 0
+    before = read_json(tmp_path / "first" / "metrics.json")["test"]
+    section = (tmp_path / "second" / "report.html").read_text().split('id="scores"')[1].split("</section>")[0]
+    assert "first is the previous run on this table" in section
+    assert section.count(f"{before['macro_f1']:.3f}") >= 2, "of both runs, which are the same"
+    assert "previous run" not in (tmp_path / "first" / "report.html").read_text()
+
+
+def test_nothing_of_the_report_is_imported_before_training_ends(
+    model_folder: Path, table: Path, tmp_path: Path
+) -> None:
+    code = (
+        "import sys; from classify.config import DataConfig, ModelConfig, RunConfig, TrainingConfig\n"
+        "from classify.training.run import train\n"
+        f"config = RunConfig(DataConfig(data={str(table)!r}), ModelConfig(model={str(model_folder)!r}),\n"
+        "    TrainingConfig(use_cpu=True, num_train_epochs=1, max_steps=1, output_dir='out', report_to='none'))\n"
+        "train(config)\n"
+        "print([name for name in sys.modules if name == 'matplotlib' or name.startswith('classify.report')])"
+    )
+    done = run_python(tmp_path, "-c", code, PYTHONPATH=str(ROOT))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_a_failure_is_a_note(
