@@ -50,7 +50,7 @@ _USUAL: dict[str, tuple[str, ...]] = {
 
 _UPLOAD = "train first, then upload the output folder: hf upload NAME OUTPUT_DIR"
 _EVALUATES = "a run evaluates after each epoch; --save-steps adds checkpoints between"
-_TABLES = "name the data set with --data: --data stanfordnlp/imdb, or with its configuration --data nyu-mll/glue:mrpc"
+_TABLES = "name the data set and its configuration with --data, as in --data nyu-mll/glue:mrpc"
 _ADAMW = "the optimizer is AdamW; remove this flag"
 _SPLITS = "name the column with the split of each row: --split-column"
 _FSDP = "--strategy fsdp shards weights, gradients and optimizer state over the processes"
@@ -65,7 +65,6 @@ REFUSED: dict[str, str] = {
     "dataloader_drop_last": "the last, smaller batch of an epoch is always trained on; remove this flag",
     "dataset_config_name": _TABLES,
     "debug": "not a setting; give the flag --debug",
-    "dataset_name": _TABLES,
     "deepspeed": _FSDP,
     "eval_delay": _EVALUATES,
     "eval_steps": _EVALUATES,
@@ -91,7 +90,6 @@ REFUSED: dict[str, str] = {
     "run_name": _NAME,
     "save_strategy": "--keep best keeps the best weights; checkpoints are written at each epoch's end",
     "sharded_ddp": _FSDP,
-    "task_name": _TABLES,
     "test_split_name": _SPLITS,
     "token": "set HF_TOKEN, or run hf auth login",
     "tokenizer_name": "a model's folder holds its tokenizer; give that folder with --model",
@@ -124,6 +122,8 @@ def _warmup(raw: Any) -> tuple[str, Any]:
 # Arguments with another name here: a function from the value to (field, value).
 TRANSLATED: dict[str, Callable[[Any], tuple[str, Any]]] = {
     "load_best_model_at_end": lambda _: ("keep", "best"),
+    "task_name": lambda raw: ("data", f"nyu-mll/glue:{str(raw).lower()}"),
+    "dataset_name": lambda raw: ("data", raw),
     "do_regression": lambda _: ("task", "regression"),
     "bf16": lambda _: ("precision", "bf16"),
     "fp16": lambda _: ("precision", "fp16"),
@@ -133,6 +133,15 @@ TRANSLATED: dict[str, Callable[[Any], tuple[str, Any]]] = {
 }
 # Every name of the three lists.
 NAMES = tuple(sorted(NO_EFFECT | REFUSED.keys() | TRANSLATED.keys()))
+
+
+def join_configuration(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments with a data set's configuration as part of its name, as --data takes it."""
+    name, configuration = arguments.get("dataset_name"), arguments.get("dataset_config_name")
+    if name is None or is_unset(configuration):
+        return arguments
+    kept = {key: value for key, value in arguments.items() if key != "dataset_config_name"}
+    return {**kept, "dataset_name": f"{name}:{configuration}"}
 
 
 def is_unset(raw: Any) -> bool:

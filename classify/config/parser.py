@@ -212,7 +212,7 @@ def _translate(foreign: dict[str, Any], given: dict[str, Any], faults: list[str]
     `where` precedes their names in messages.
     """
     ignored = []
-    for name, raw in foreign.items():
+    for name, raw in hf_arguments.join_configuration(foreign).items():
         typed = f"{where}{name}" + ("" if raw is True else f" {raw}")
         if hf_arguments.has_no_effect(name, raw):
             ignored.append(typed)

@@ -92,7 +92,8 @@ def test_short_forms_of_precision(flag: str, value: str) -> None:
         ("--optim sgd", "--optim sgd: the optimizer is AdamW"),
         ("--eval_strategy steps", "--eval_strategy steps: a run evaluates after each epoch"),
         ("--max_eval_samples 9", "--max_eval_samples 9: every row of a table is scored"),
-        ("--task_name sst2", "--task_name sst2: name the data set with --data"),
+        ("--task_name sst2", "--task_name sst2 means --data nyu-mll/glue:sst2, and --data is x; give one of them"),
+        ("--dataset_config_name mrpc", "--dataset_config_name mrpc: name the data set and its configuration with"),
         ("--warmup_ratio much", "--warmup-steps must be a number of at least 0. Got 'much' instead."),
         ("--do_eval", "--do_eval or --do_predict without --do_train scores a model that exists: classify predict"),
     ],
@@ -100,6 +101,19 @@ def test_short_forms_of_precision(flag: str, value: str) -> None:
 def test_what_asks_for_something_else_is_refused_with_the_way_to_it(words: str, line: str) -> None:
     (fault,) = faults("--data", "x", *words.split())
     assert fault.startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("words", "data"),
+    [
+        ("--task_name MRPC", "nyu-mll/glue:mrpc"),
+        ("--dataset_name imdb", "imdb"),
+        ("--dataset_name nyu-mll/glue --dataset_config_name stsb", "nyu-mll/glue:stsb"),
+    ],
+)
+def test_a_data_set_of_the_hub(words: str, data: str) -> None:
+    """The README's commands of run_glue.py and run_classification.py name it so."""
+    assert parse(*words.split(), "--do_train").data.data == data
 
 
 def test_the_json_of_training_arguments(tmp_path: Path) -> None:

@@ -45,7 +45,9 @@ def tasks() -> dict[str, tuple[Task, Any, dict[str, str]]]:
         "pairs": (SingleLabel(CLASSES), classes, {}),
         "labels": (MultiLabel(CLASSES), marks, {}),
         "balanced labels": (MultiLabel(CLASSES), marks, {"class_weights": "balanced"}),
+        "focal labels": (MultiLabel(CLASSES), marks, {"loss": "focal"}),
         "focal": (SingleLabel(CLASSES), classes, {"loss": "focal"}),
+        "balanced classes": (SingleLabel(CLASSES), np.minimum(np.arange(ROWS) % 5, 2), {"class_weights": "balanced"}),
         "chunks": (SingleLabel(CLASSES), classes, {}),
         "scores": (Regression(["score"], float(scores.mean()), float(scores.std()), 1.0), scores, {}),
     }
