@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from classify.commands import COMMANDS, load_command
 from tests.support import tiny
 from tests.support.documents import commands, run_snippets
 from tests.support.processes import ROOT, Process, run, unlaunched
@@ -72,3 +73,23 @@ def test_every_link_leads_somewhere(page: Path) -> None:
             headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
             anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
             assert anchor in anchors, f"{page.name}: {target}#{anchor}"
+
+
+PAGES = [ROOT / "README.zh.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+TYPED = re.compile(r"(?:python run_classify\.py|torchrun \S.*? run_classify\.py|\bclassify [a-z]+) [^`#|\n]*")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_the_flags_of_every_command_exist(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of lines, cells of tables and words in the text alike; what runs as a whole is tested elsewhere."""
+    monkeypatch.chdir(ROOT)
+    typed = [words for words in TYPED.findall(page.read_text(encoding="utf-8")) if " -" in words]
+    for line in typed:
+        words = shlex.split(line.replace("...", "x").rstrip("。；，)"))
+        if "run_classify.py" in words:
+            command, flags = "train", words[words.index("run_classify.py") + 1 :]
+        else:
+            command, flags = words[1], words[2:]
+        if command in COMMANDS and "--resume" not in flags:
+            _, unknown = load_command(command).make_parser(f"classify {command}").parse_known_args(flags)
+            assert not [word for word in unknown if word.startswith("--")], f"{page.name}: {line}"
