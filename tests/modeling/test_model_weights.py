@@ -89,3 +89,8 @@ def test_a_result_folder_without_all_weights_is_refused(model_folder: Path, tmp_
     folder = copy_with_config(tmp_path / "result", tmp_path / "m", num_hidden_layers=4)
     with pytest.raises(InputError, match=r"32 weights are missing in model\.safetensors: bert\.encoder\.layer\.2"):
         load_trained(folder, pad_token_id=0)
+    weights = load_file(tmp_path / "result" / "model.safetensors")
+    del weights["classifier.weight"]
+    save_file(weights, tmp_path / "result" / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match=r"1 weights are missing in model\.safetensors: classifier\.weight"):
+        load_trained(tmp_path / "result", pad_token_id=0)
