@@ -1,15 +1,19 @@
-"""Aligned columns, and progress bars, for terminals and notebooks."""
+"""Progress for terminals, notebooks and logs, and aligned columns."""
 
 from __future__ import annotations
 
 import sys
+import time
 import warnings
 from collections.abc import Sequence
+from typing import Self, TextIO
 
 from tqdm import TqdmWarning, tqdm
 
 # Seconds after which a bar appears for what is short with most tables.
 _DELAY = 2.0
+# Seconds between two lines of progress where no bar can be drawn.
+_INTERVAL = 10.0
 _allowed = True
 
 
@@ -24,13 +28,52 @@ def progress_allowed() -> bool:
     return _allowed
 
 
-def progress_bar(total: int, done: int, unit: str, *, enabled: bool, delayed: bool = False) -> tqdm:
-    """Make a bar on the standard error stream; invisible unless `enabled`, and in a terminal or a notebook.
+class ProgressLines:
+    """Progress as lines of a log, with the interface of a tqdm bar: the first after ten seconds."""
 
-    One that is `delayed` appears after two seconds.
+    def __init__(self, total: int, done: int, unit: str, file: TextIO | None = None):
+        self._total, self._initial, self._count, self._unit = total, done, done, unit
+        self._file, self._postfix = file, ""
+        self._start = self._printed = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def update(self, count: float | None = 1) -> None:
+        """Count further units; print a line where one is due."""
+        self._count += int(count or 0)
+        now = time.monotonic()
+        if now - self._printed < _INTERVAL:
+            return
+        self._printed, rate = now, (self._count - self._initial) / (now - self._start)
+        left = f"{(self._total - self._count) / rate:,.0f} s left" if rate else "time left unknown"
+        parts = [f"{self._count:,} of {self._total:,} {self._unit}s", f"{rate:,.3g} {self._unit}s/s", left]
+        # Standard output, unless it holds results: errors alone are on the other stream.
+        print(", ".join([*parts, *([self._postfix] if self._postfix else [])]), file=self._file, flush=True)
+
+    def set_postfix_str(self, text: str, refresh: bool = True) -> None:
+        """Set what the next line ends with."""
+        self._postfix = text
+
+    def close(self) -> None:
+        """Print nothing more."""
+
+
+def progress_bar(
+    total: int, done: int, unit: str, *, enabled: bool, delayed: bool = False, lines: TextIO | None = None
+) -> tqdm | ProgressLines:
+    """Make a bar on the standard error stream, in a terminal or a notebook; elsewhere lines.
+
+    Nothing is shown unless `enabled`. A bar that is `delayed` appears after two seconds. `lines` is where lines go,
+    standard output by default.
     """
     notebook = "ipykernel" in sys.modules
     shown = enabled and _allowed and (notebook or sys.stderr.isatty())
+    if enabled and _allowed and not shown:
+        return ProgressLines(total, done, unit, lines)
     kind = tqdm
     if shown and notebook:
         with warnings.catch_warnings():

@@ -87,6 +87,12 @@ def main_memory(own: Path = Path("/proc/self/cgroup"), groups: Path = _CONTROL_G
     return min(limits)
 
 
+def used_memory(device: torch.device) -> int:
+    """Return the bytes of a device's memory that this process has allocated; on CPUs those of the process."""
+    allocated = getattr(torch.get_device_module(device), "memory_allocated", None)
+    return int(psutil.Process().memory_info().rss if allocated is None else allocated())
+
+
 def release_cache(device: torch.device) -> None:
     """Release the cached memory of a device's allocator."""
     if accelerators.of(device.type).built_into_torch:

@@ -9,7 +9,6 @@ import io
 import json
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from classify.console import progress_allowed, progress_bar
+from classify.console import progress_bar
 from classify.data.columns import empty_texts
 from classify.data.coverage import note_unknown
 from classify.data.derived import TextColumns
@@ -35,7 +34,6 @@ from classify.prediction.predict import Predictor
 
 STANDARD_OUTPUT = "-"
 _BLOCK = 2048
-_REPORT_SECONDS = 10.0
 
 Logits = npt.NDArray[np.float32]
 
@@ -222,19 +220,13 @@ def logit_blocks(
 
     Progress is shown on the main process: a bar on a terminal, else a line every ten seconds at most. A collective.
     """
-    shown = predictor.world.is_main and progress_allowed()
-    begin = reported = time.monotonic()
-    with progress_bar(len(rows), done, "row", enabled=shown) as bar:
+    # Standard output may take the rows themselves.
+    with progress_bar(len(rows), done, "row", enabled=predictor.world.is_main, lines=sys.stderr) as bar:
         for start in range(done, len(rows), _BLOCK):
             block = rows[start : start + _BLOCK]
             first, *others = (table.take(name, block) for name in texts.inputs)
             yield start + len(block), predictor.compute_divided(first, others[0] if others else None)
             bar.update(len(block))
-            if bar.disable and shown and time.monotonic() - reported > _REPORT_SECONDS:
-                reported, end = time.monotonic(), start + len(block)
-                rate = (end - done) / (reported - begin)
-                left = (len(rows) - end) / rate
-                print(f"{end:,} of {len(rows):,} rows, {rate:.0f} rows/s, {left:.0f} s left", file=sys.stderr)
 
 
 def _compute(

@@ -13,7 +13,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from classify.config.stored_run import CHECKPOINTS
-from classify.console import progress_bar
+from classify.console import ProgressLines, progress_bar
 from classify.data.files import TEMPORARY
 from classify.decision import Decision
 from classify.distributed.world import World
@@ -55,7 +55,7 @@ class Output:
         if self.world.is_main:
             log_decision(decision)
 
-    def progress_bar(self, step: int, total: int) -> tqdm:
+    def progress_bar(self, step: int, total: int) -> tqdm | ProgressLines:
         """Make a bar of optimizer steps on the main process; invisible elsewhere."""
         return progress_bar(total, step, "step", enabled=self.world.is_main)
 

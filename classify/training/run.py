@@ -151,7 +151,7 @@ def _fit(context: TrainingContext, trainer: Trainer, callbacks: list[Callback], 
     # The order matters: a checkpoint holds the score that `Evaluate` has just made.
     with stop_signals() as received, context.world.reporting_lost_peers(), bar_of_steps as bar:
         trainer.fit(
-            [Terminal(context.output, bar), *callbacks],
+            [Terminal(context.output, context.selection_metric, bar), *callbacks],
             stop_requested=lambda: bool(received),
             time_limit_reached=lambda: minutes is not None and context.elapsed > 60 * minutes,
         )

@@ -13,8 +13,10 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
+from classify.console import ProgressLines
 from classify.data.files import atomic_write
-from classify.evaluation.metrics import Scores
+from classify.distributed.memory import used_memory
+from classify.evaluation.metrics import Scores, display_name
 from classify.tasks.base import Task
 from classify.training.contrastive import ContrastiveStep
 from classify.training.output import Output
@@ -132,16 +134,21 @@ class Log(Callback):
 class Terminal(Callback):
     """Moves the progress bar, and prints a line where memory ran out."""
 
-    def __init__(self, output: Output, bar: tqdm):
-        self.output, self.bar = output, bar
+    def __init__(self, output: Output, metric: str, bar: tqdm | ProgressLines):
+        self.output, self.metric, self.bar = output, metric, bar
 
     def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
-        """Move the bar."""
-        self.bar.update()
+        """Move the bar, and describe the step where its loss is due."""
         if step.num_micro_batches is not None:
             log_micro_batches(self.output, step.step, step.num_micro_batches)
         if step.loss is not None:
-            self.bar.set_postfix_str(f"loss {step.loss:.4f}", refresh=False)
+            parts = [f"epoch {step.epoch:.2f}", f"loss {step.loss:.4f}", f"{step.rows_per_second:.0f} rows/s"]
+            best = trainer.progress.best
+            if best is not None and self.metric in best:
+                parts.append(f"best {display_name(self.metric)} {best[self.metric]:.3f}")
+            parts.append(f"{used_memory(self.output.world.device) / 2**30:.1f} GiB")
+            self.bar.set_postfix_str(", ".join(parts), refresh=False)
+        self.bar.update()
 
 
 def log_micro_batches(output: Output, step: int, count: int) -> None:

@@ -83,7 +83,11 @@ TYPED = re.compile(r"(?:python run_classify\.py|torchrun \S.*? run_classify\.py|
 def test_the_flags_of_every_command_exist(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of lines, cells of tables and words in the text alike; what runs as a whole is tested elsewhere."""
     monkeypatch.chdir(ROOT)
-    typed = [words for words in TYPED.findall(page.read_text(encoding="utf-8")) if " -" in words and not words.endswith("--data")]
+    typed = [
+        words
+        for words in TYPED.findall(page.read_text(encoding="utf-8"))
+        if " -" in words and not words.endswith("--data")
+    ]
     for line in typed:
         words = shlex.split(line.replace("...", "x").rstrip("。；，)"))
         if "run_classify.py" in words:

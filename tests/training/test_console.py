@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import types
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from classify import console
 from classify.config.output import OutputConfig
 from classify.config.schema import TrainingConfig
-from classify.console import align_columns, progress_bar
+from classify.console import ProgressLines, align_columns, progress_bar
 from classify.data import source
 from classify.data.formats.registry import read_table
 from classify.data.tokenize import load_tokenizer, tokenize
@@ -21,6 +22,8 @@ from classify.evaluation.inference import compute_logits
 from classify.modeling.hub import resolve_model
 from classify.modeling.loading import load_pretrained
 from classify.training import terminal
+from classify.training.run import train
+from tests.support.runs import make_config
 
 
 @pytest.mark.parametrize(
@@ -40,7 +43,8 @@ def test_where_a_bar_is_shown(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
     with progress_bar(4, 1, "row", enabled=enabled) as bar:
         bar.update(3)
-        bar.refresh()
+        if not isinstance(bar, ProgressLines):
+            bar.refresh()
     assert ("4/4" in capsys.readouterr().err) is shown
 
 
@@ -74,6 +78,35 @@ def test_a_long_file_is_read_with_a_bar(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(source, "_LONG_BYTES", 100)
     assert read_table(str(tmp_path / "my.csv")).arrow == short.arrow
     assert "B/s" in capsys.readouterr().err
+
+
+def test_where_there_is_no_terminal_progress_is_lines(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """One every ten seconds at most; none under --quiet and --json."""
+    seconds = iter([0.0, 4.0, 11.0, 12.0, 22.0])
+    monkeypatch.setattr(console.time, "monotonic", lambda: next(seconds))
+    with progress_bar(40, 0, "step", enabled=True) as bar:
+        for postfix in ("", "loss 0.7", "loss 0.6", "loss 0.5"):
+            bar.set_postfix_str(postfix)
+            bar.update(5)
+    assert capsys.readouterr().out.splitlines() == [
+        "10 of 40 steps, 0.909 steps/s, 33 s left, loss 0.7",
+        "20 of 40 steps, 0.909 steps/s, 22 s left, loss 0.5",
+    ]
+    monkeypatch.setattr(console, "_allowed", False)
+    assert not isinstance(progress_bar(40, 0, "step", enabled=True), ProgressLines)
+
+
+def test_the_line_of_a_step_says_how_training_goes(
+    model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(console, "_INTERVAL", 0.0)
+    train(make_config(model_folder, table, tmp_path / "out", num_train_epochs=2.0, logging_steps=1))
+    lines = [line for line in capsys.readouterr().out.splitlines() if " steps/s, " in line and "epoch" in line]
+    assert re.fullmatch(
+        r"6 of 6 steps, \S+ steps/s, 0 s left, epoch 2\.00, loss \d\.\d{4}, \d+ rows/s, best macro F1 \d\.\d{3}, "
+        r"\d+\.\d GiB",
+        lines[-1],
+    )
 
 
 def test_columns_are_aligned() -> None:
