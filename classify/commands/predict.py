@@ -12,7 +12,9 @@ from classify.commands import flags
 from classify.commands.failure import forward_prediction_errors
 from classify.config.parser import Parser
 from classify.console import allow_progress
+from classify.data.source import STANDARD_INPUT
 from classify.errors import InputError, escape_controls
+from classify.launch import device_plan, launcher, spawn
 
 if TYPE_CHECKING:
     from classify.prediction.columns import PredictionColumns
@@ -43,6 +45,7 @@ def make_parser(program: str) -> Parser:
     )
     flags.add(parser, "--resume", action="store_true", help="continue an interrupted prediction of the same table")
     flags.add(parser, "--quiet", action="store_true", help="print errors only")
+    flags.add(parser, "--nproc", metavar="INT", help="processes that share the rows (gpu: one per GPU)")
     flags.add(
         parser,
         "--excel-safe",
@@ -63,7 +66,18 @@ def run(arguments: Sequence[str], program: str) -> int:
         options.data = "-"
     if options.data is not None and options.text is not None:
         raise InputError("--data and --text both name what to predict; give one of them.")
+    if options.nproc is not None and not launcher.is_nproc_worker():
+        return spawn.run_processes(["predict", *arguments], _count_processes(options))
     return _predict_text(options) if options.text is not None else _predict_table(options)
+
+
+def _count_processes(options: argparse.Namespace) -> int:
+    """Return the number of processes to start. Raises InputError where the rows cannot be shared."""
+    if launcher.is_launched():
+        raise InputError("--nproc starts processes itself, but a launcher has already started this one; drop the flag.")
+    if options.text is not None or options.data == STANDARD_INPUT:
+        raise InputError("--nproc shares the rows of a file; give one with --data.")
+    return device_plan.one_per_device() if options.nproc == "gpu" else flags.whole_number(options.nproc, "--nproc")
 
 
 def _predict_text(options: argparse.Namespace) -> int:

@@ -110,6 +110,10 @@ def test_prediction_divided_over_three_processes_is_that_of_one(run_all: dict[in
     assert done.returncode == 0, done.stderr
     printed = run_ranks(3, *words, "three.csv", folder=tmp_path)
     assert [output.count("three.csv: 1500 rows,") for output in printed] == [1, 0, 0]
+    done = run(tmp_path, *words, "two.csv", "--nproc", "2")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("two.csv: 1500 rows,") == 1
+    assert (tmp_path / "two.csv").read_text().count("\n") == (tmp_path / "one.csv").read_text().count("\n")
     one, three = (list(csv.DictReader((tmp_path / name).open(encoding="utf-8"))) for name in ("one.csv", "three.csv"))
     assert [row["text"] for row in three] == [text for text, _ in tiny.table_rows(1_500, seed=7)]
     for a, b in zip(one, three, strict=True):

@@ -293,6 +293,8 @@ def test_find_threshold() -> None:
         (["--min-confidence", "0.5", "--min-precision", "0.9"], "give one of them"),
         (["--min-precision", "1.5"], "--min-precision must be a number from 0 to 1"),
         (["--text", "a"], "--data and --text both name what to predict"),
+        (["--nproc", "many"], "--nproc must be a whole number"),
+        (["--nproc", "2", "--data", "-"], "--nproc shares the rows of a file"),
     ],
 )
 def test_bad_flags(trained: Path, new: Path, tmp_path: Path, capsys: Any, words: list[str], part: str) -> None:
