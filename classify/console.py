@@ -70,6 +70,7 @@ def progress_bar(
     Nothing is shown unless `enabled`. A bar that is `delayed` appears after two seconds. `lines` is where lines go,
     standard output by default.
     """
+    enabled = enabled and total > done
     notebook = "ipykernel" in sys.modules
     shown = enabled and _allowed and (notebook or sys.stderr.isatty())
     if enabled and _allowed and not shown:
