@@ -40,9 +40,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ContrastiveStep:
-    """A finished contrastive step, `seconds` after the first began; `loss` stays on the device until it is read."""
+    """A finished contrastive step, `seconds` after the first began; `loss` stays on the device until it is read.
+
+    `rows` were drawn in all steps so far.
+    """
 
     step: int
+    rows: int
     last: bool
     loss: torch.Tensor
     learning_rate: float
@@ -101,7 +105,8 @@ def contrastive_warmup(
             if seconds is not None:
                 spent = time.perf_counter() - begin
                 steps = world.broadcast(min(steps, max(step, int(step * seconds / spent))))
-            after_step(ContrastiveStep(step, step == steps, trainer.loss, rate, time.perf_counter() - begin))
+            spent = time.perf_counter() - begin
+            after_step(ContrastiveStep(step, total_rows, step == steps, trainer.loss, rate, spent))
         if not math.isfinite(float(trainer.loss)):  # once it is not, it stays so
             raise ClassifyError(
                 f"the contrastive loss is {float(trainer.loss)}; training has diverged. Lower --learning-rate, "

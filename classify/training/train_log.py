@@ -69,7 +69,7 @@ class Log(Callback):
         if self._file is None:
             return
         values = {"loss": float(step.loss), "learning_rate": step.learning_rate}
-        values["steps_per_second"] = step.step / step.seconds
+        values["rows_per_second"] = step.rows / step.seconds
         with self.output.writing("the training log"):
             self._write({"contrastive_step": step.step, **values})
             self._tracker.log("contrastive", step.step, values, other_axis=True)
