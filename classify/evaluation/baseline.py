@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -20,6 +21,9 @@ MAX_CLASSES = 100
 MAX_WEIGHTS = 10_000_000
 # Texts vectorised at once: each has a few hundred features of 12 bytes.
 _BLOCK = 10_000
+# Scripts without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese; texts that are looked at.
+_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+_SCRIPT_TEXTS = 1_000
 
 
 @dataclass(frozen=True)
@@ -70,12 +74,10 @@ def fit_baseline(
 ) -> Baseline:
     """Fit on training texts and compute `metrics` of predictions and targets on held-out texts.
 
+    The features are TF-IDF of words and of characters within them; of characters alone where texts have no spaces.
     Above 20,000 rows or 100 outputs it is fitted on a sample of 20,000 rows, stratified by `stratify_by` (rows,).
     MAX_WEIGHTS caps the number of features; the most frequent are kept. Raises ValueError if the texts have no words.
     """
-    from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.pipeline import make_union
-
     begin = time.perf_counter()
     if (targets == targets[0]).all():  # the others of a fold are all alike
         predicted = np.repeat(targets[:1], len(held_out_targets), axis=0)
@@ -84,12 +86,7 @@ def fit_baseline(
     rows = np.arange(len(texts))
     if len(rows) > MAX_ROWS or model.outputs > MAX_CLASSES:
         rows = cap_rows(stratify_by, rows, MAX_ROWS, seed=seed)
-    most = MAX_WEIGHTS // (2 * model.outputs)
-    features = make_union(
-        TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, dtype=np.float32, max_features=most),
-        TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True, dtype=np.float32, max_features=most),
-    )
-    estimator = model.estimator
+    features, estimator = _make_features(texts, MAX_WEIGHTS // (2 * model.outputs)), model.estimator
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # not converged, many classes: not actionable
         estimator.fit(features.fit_transform([texts[row] for row in rows.tolist()]), targets[rows])
@@ -97,6 +94,26 @@ def fit_baseline(
     predicted = np.concatenate([estimator.predict(features.transform(block)) for block in blocks])
     seconds = time.perf_counter() - begin
     return Baseline(metrics(predicted, held_out_targets), len(rows), seconds, model.name, predicted)
+
+
+def _make_features(texts: Sequence[str], most: int) -> Any:
+    """Return an unfitted vectorizer; each kind of n-gram has at most `most` features."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.pipeline import make_union
+
+    settings = {"sublinear_tf": True, "dtype": np.float32, "max_features": most}
+    if _lack_spaces(texts):
+        return TfidfVectorizer(analyzer="char", ngram_range=(1, 3), **settings)
+    return make_union(
+        TfidfVectorizer(ngram_range=(1, 2), **settings),
+        TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), **settings),
+    )
+
+
+def _lack_spaces(texts: Sequence[str]) -> bool:
+    """Return whether most letters belong to scripts that put no spaces between words."""
+    letters = [character for text in texts[:_SCRIPT_TEXTS] for character in text if character.isalpha()]
+    return 2 * len(_UNSPACED.findall("".join(letters))) > len(letters)
 
 
 def cross_validate_baseline(

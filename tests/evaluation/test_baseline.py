@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
+from classify.data.formats.registry import read_table
 from classify.evaluation import baseline
 from classify.tasks.single_label import SingleLabel
 from tests.support import tiny
+from tests.support.processes import ROOT
 
 TASK = SingleLabel("abc")
 
@@ -33,3 +35,19 @@ def test_held_out_texts_are_scored_a_block_at_a_time(monkeypatch: pytest.MonkeyP
     in_blocks = TASK.baseline(*fit)
     assert in_blocks.metrics == whole.metrics
     assert (sum(sizes), max(sizes)) == (30, 7)
+
+
+@pytest.mark.parametrize(("name", "lacking"), [("tickets.zh.csv", True), ("tickets.csv", False)])
+def test_where_texts_have_no_spaces_it_reads_characters(name: str, lacking: bool) -> None:
+    """Words cannot be found there, and what looks like them is whole sentences."""
+    table = read_table(str(ROOT / "data" / name))
+    texts, labels = table.column("text"), np.unique(table.column("label"), return_inverse=True)[1]
+    assert baseline._lack_spaces(texts) == lacking
+    order = np.random.default_rng(0).permutation(len(texts))
+    train, test = order[len(texts) // 4 :], order[: len(texts) // 4]
+    fit = [texts[row] for row in train], labels[train], [texts[row] for row in test], labels[test], 0
+    task = SingleLabel([str(number) for number in range(8)])
+    accuracy = task.baseline(*fit).metrics["accuracy"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(baseline, "_lack_spaces", lambda _: not lacking)
+        assert accuracy >= task.baseline(*fit).metrics["accuracy"] + 0.05
