@@ -31,7 +31,7 @@ def estimate(inputs: RunInputs, world: World, length: float) -> memory_estimate.
     """Estimate the memory of each device, for texts of `length` tokens on average. Raises InputError as above."""
     config, plan = inputs.config, world.plan
     training, settings = config.training, config.model
-    devices = world.world_size * max(1, plan.n_gpu if plan.spec.processes == "one" else 1)
+    devices = world.world_size * max(1, training.n_gpu if plan.spec.processes == "one" else 1)
     rows = training.train_batch_size / training.gradient_accumulation_steps
     half = choose_precision(training.precision, world.device, training.opt_level).half is not None
     each = rows if plan.spec.spreads_layers else rows / devices

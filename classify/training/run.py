@@ -192,6 +192,8 @@ def _record(context: TrainingContext, batches: BatchSampler) -> RunRecord:
         precision=context.classifier.precision.name,
         extra={
             "task": context.inputs.task.name,
+            "parallel_mode": context.config.training.parallel_mode.value,
+            "n_gpu": context.config.training.n_gpu,
             "packed": context.classifier.packed,
             "kernels": [kernel.name for kernel in context.classifier.kernels],
             "max_length": context.data.max_length,

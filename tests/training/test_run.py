@@ -84,6 +84,7 @@ def test_run_json_tells_how_it_came_about(finished: Path, table: Path) -> None:
     assert len(result["data"]["sha256"]) == 64
     assert result["topology"] == [{"machine": 0, "rank": 0, "local_rank": -1, "device": "cpu", "rows_per_step": 32}]
     assert (result["strategy"], result["launcher"], result["precision"], result["seed"]) == ("none", "none", "fp32", 42)
+    assert (result["parallel_mode"], result["n_gpu"]) == ("not_parallel", 0), "as in TrainingArguments"
     for guess in result["guesses"]:
         assert set(guess) == {"what", "value", "why", "flag"}
     assert result["versions"]["torch"]
