@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import unicodedata
 import warnings
 from collections.abc import Sequence
 from typing import Self, TextIO
@@ -95,5 +96,22 @@ def progress_bar(
 
 def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return rows of cells, all as many, as lines whose columns are aligned."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    widths = [max(map(count_cells, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(pad_text, row, widths)).rstrip() for row in rows]
+
+
+def count_cells(text: str) -> int:
+    """Return the cells that a text takes in a terminal: Chinese characters take two, combining marks none."""
+    return sum(
+        0 if unicodedata.combining(character) else 1 + (unicodedata.east_asian_width(character) in "WF")
+        for character in text
+    )
+
+
+def pad_text(text: str, cells: int) -> str:
+    """Pad a text with spaces to a number of cells; a longer one is cut, with an ellipsis."""
+    if count_cells(text) > cells:
+        while count_cells(text) > cells - 1:
+            text = text[:-1]
+        text += "…"
+    return text + " " * (cells - count_cells(text))

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from classify.console import count_cells, pad_text
+
 Array = npt.NDArray[Any]
 
 # Metrics that are smaller for better models.
@@ -232,7 +234,7 @@ def table(scores: Scores, width: int = 28) -> str:
 
     Of more than 40 classes it has the 20 with the highest F1 and the 20 with the lowest.
     """
-    name_width = min(width, max([8, *(len(name) for name in scores.per_class)]))
+    name_width = min(width, max([8, *map(count_cells, scores.per_class)]))
     lines = [f"{'':{name_width}}  precision  recall      f1   rows"] if scores.per_class else []
     listed = sorted(scores.per_class.items(), key=lambda item: -item[1]["support"])
     omitted = len(listed) - 2 * _LISTED
@@ -242,9 +244,8 @@ def table(scores: Scores, width: int = 28) -> str:
     for place, (name, values) in enumerate(listed):
         if omitted > 0 and place == _LISTED:
             lines.append(f"... {omitted} classes between (metrics.json has all)")
-        shown = name if len(name) <= name_width else name[: name_width - 1] + "…"
         lines.append(
-            f"{shown:{name_width}}  {values['precision']:9.3f} {values['recall']:7.3f} "
+            f"{pad_text(name, name_width)}  {values['precision']:9.3f} {values['recall']:7.3f} "
             f"{values['f1']:7.3f} {values['support']:6d}"
         )
     for name, interval in scores.intervals.items():
