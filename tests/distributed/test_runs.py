@@ -22,6 +22,7 @@ import torch
 from safetensors.torch import load_file
 
 import classify
+from classify.training.run import train
 from tests.support import tiny
 from tests.support.processes import (
     SCRIPT,
@@ -35,7 +36,8 @@ from tests.support.processes import (
     start,
     unlaunched,
 )
-from tests.support.runs import read_json
+from tests.support.runs import make_config, read_json
+from tests.support.tasks import CASES
 
 pytestmark = pytest.mark.distributed
 
@@ -119,6 +121,24 @@ def test_prediction_divided_over_three_processes_is_that_of_one(run_all: dict[in
     for a, b in zip(one, three, strict=True):
         assert a["predicted_label"] == b["predicted_label"]
         assert float(a["confidence"]) == pytest.approx(float(b["confidence"]), abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_every_task_is_predicted_by_several_processes_as_by_one(name: str, model_folder: Path, tmp_path: Path) -> None:
+    case = CASES[name]
+    table = case.write(tmp_path / "my.csv")
+    out = train(make_config(model_folder, table, tmp_path / "out", folds=0, num_train_epochs=1.0, **case.options))
+    words = ["classify", "predict", "--model", str(out), "--data", str(table), "--cpu", "--out"]
+    for file, more in (("one.csv", ()), ("three.csv", ("--nproc", "3"))):
+        done = run(tmp_path, *words, file, *more)
+        assert done.returncode == 0, done.stderr
+    one, three = (list(csv.reader((tmp_path / file).open(encoding="utf-8"))) for file in ("one.csv", "three.csv"))
+    assert one[0][-len(case.added) :] == list(case.added)
+    assert len(one) == len(three)
+    for row, other in zip(one, three, strict=True):
+        for cell, divided in zip(row, other, strict=True):
+            assert cell == divided or float(cell) == pytest.approx(float(divided), abs=1e-5)
 
 
 def count_own_rows(folder: Path, texts: list[str]) -> None:
