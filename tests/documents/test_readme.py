@@ -64,6 +64,16 @@ def type_in(folder: Path, line: str, model: Path | None = None) -> Any:
     return run(folder, *words, *quick)
 
 
+def test_the_translation_has_the_same_figures() -> None:
+    """Of the table of accuracies."""
+    found = []
+    for name in ("README.md", "README.zh.md"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        found.append([re.findall(r"\d\.\d{3}", line) for line in text.splitlines() if re.match(r"\| .*0\.\d{3}", line)])
+    assert found[0] == found[1]
+    assert len(found[0]) == 4
+
+
 def test_every_command_is_known_here() -> None:
     """A command that is new on the page is to be run by a test."""
     others = {"make run", "make test", ". .venv/bin/activate"}
