@@ -70,6 +70,12 @@ def read_hashes(folder: Path) -> npt.NDArray[np.uint64]:
     return np.asarray(pq.read_table(folder / FILE, columns=["text_hash"]).column(0))
 
 
+def worst_rows(scores: npt.NDArray[np.float64], most: int) -> npt.NDArray[np.int64]:
+    """Return the rows with the lowest of `scores` (rows,), lowest first, at most `most`; none with the best score."""
+    chosen = np.argsort(scores, kind="stable")[:most]
+    return chosen[scores[chosen] < scores.max()]
+
+
 def confident_errors(
     probabilities: npt.NDArray[np.float64], targets: npt.NDArray[np.int64], most: int
 ) -> npt.NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""explanations.json: the words that led to the most confident errors of a run, for its report."""
+"""explanations.json: the words that led to the worst predictions of a run, for its report."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import numpy as np
 
 from classify.data.files import write_json
 from classify.data.formats.registry import read_table
-from classify.evaluation.scored_rows import ScoredRows, confident_errors
+from classify.evaluation.scored_rows import ScoredRows, confident_errors, worst_rows
 from classify.launch import launcher
 from classify.modeling.result_folder import read_settings, trained_texts
+from classify.tasks.base import Task
 from classify.tasks.registry import trained_task
 
 FILE = "explanations.json"
@@ -21,13 +22,13 @@ TEXTS, _WORDS = 20, 6
 
 
 def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
-    """Write explanations.json into a result folder, where its predictions have one confidence each.
+    """Write explanations.json into a result folder, unless its texts are pairs.
 
     Only in a process without a launcher: the others have ended.
     """
     (folder / FILE).unlink(missing_ok=True)  # of an earlier run in this folder
     texts, task = trained_texts(read_settings(str(folder))), trained_task(str(folder))
-    if launcher.is_launched() or not task.has_confidence or texts.pair is not None:
+    if launcher.is_launched() or texts.pair is not None:
         return
     from classify.modeling.attributions import FEW_STEPS
     from classify.modeling.precision import multiplies_bf16
@@ -38,25 +39,34 @@ def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
     with load_classifier(str(folder), use_cpu=use_cpu, precision=precision) as predictor:
         if not predictor.tokenizer.is_fast:
             return
-        rows = ScoredRows.read(folder)
-        probabilities = task.probabilities(rows.logits)
-        errors = confident_errors(probabilities, rows.targets, TEXTS)
+        outputs = _worst_outputs(task, ScoredRows.read(folder))
         table = texts.derive(read_table(str(folder / "predictions.csv"), "--model"))
-        order = np.sort(errors)
-        written = table.take(texts.whole, order)
-        words: dict[str, list[Any]] = {}
-        for row, text in zip(order.tolist(), written, strict=True):
-            label = predictor.labels[int(probabilities[row].argmax())]
+        rows = sorted(outputs)
+        explanations: dict[str, Any] = {}
+        for row, text in zip(rows, table.take(texts.whole, np.array(rows, dtype=np.int64)), strict=True):
+            label = predictor.labels[outputs[row]]
             explained = predictor.explain(text, label, FEW_STEPS)
             ranked = sorted(explained, key=lambda one: -abs(one.score))[:_WORDS]
-            words[str(row)] = [[one.word, round(one.score, 3)] for one in ranked]
-    write_json(folder / FILE, words)
+            words = [[one.word, round(one.score, 3)] for one in ranked]
+            explanations[str(row)] = {"output": label, "words": words}
+    write_json(folder / FILE, explanations)
 
 
-def read_explanations(folder: Path) -> dict[int, list[tuple[str, float]]]:
-    """Return the words of each explained row of predictions.csv; {} without the file."""
+def _worst_outputs(task: Task, rows: ScoredRows) -> dict[int, int]:
+    """Return the output to explain of each of the worst rows: the predicted class, else the one furthest off."""
+    probabilities = task.probabilities(rows.logits)
+    if task.has_confidence:
+        chosen = confident_errors(probabilities, rows.targets, TEXTS)
+        return dict(zip(chosen.tolist(), probabilities[chosen].argmax(axis=1).tolist(), strict=True))
+    chosen = worst_rows(task.row_scores(task.decide(probabilities), rows.targets), TEXTS)
+    errors = np.abs(probabilities - rows.targets.reshape(probabilities.shape))[chosen]
+    return dict(zip(chosen.tolist(), errors.argmax(axis=1).tolist(), strict=True))
+
+
+def read_explanations(folder: Path) -> dict[int, dict[str, Any]]:
+    """Return the `output` and the `words` with their scores of each explained row; {} without the file."""
     try:
         content = json.loads((folder / FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    return {int(row): [(str(word), float(score)) for word, score in words] for row, words in content.items()}
+    return {int(row): explanation for row, explanation in content.items()}

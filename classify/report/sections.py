@@ -15,7 +15,7 @@ from classify.evaluation import suspects_file
 from classify.evaluation.automation import find_threshold
 from classify.evaluation.calibration import BINS, calibration_error, equal_mass_bins, error_by_chance
 from classify.evaluation.metrics import display_name, softmax
-from classify.evaluation.scored_rows import confident_errors
+from classify.evaluation.scored_rows import confident_errors, worst_rows
 from classify.evaluation.suspects_file import read_suspects
 from classify.prediction.explanations import TEXTS, read_explanations
 from classify.report import charts
@@ -28,6 +28,7 @@ _TABLE, _DRAWN = 12, 150
 _ROWS_PER_BIN, _ROWS_PER_BAR = 20, 6
 _ERRORS, _CONFUSIONS = TEXTS, 10
 _TEXT = 400
+_UNEXPLAINED: Mapping[str, Any] = {"output": "", "words": []}
 # Precisions at which automation is reported.
 _PRECISIONS, _ADVISED = (0.9, 0.95, 0.98, 0.99), 0.95
 # Labels that a chart names, and the letters of each.
@@ -180,7 +181,7 @@ class Errors:
         """Return the texts, labels and predictions."""
         confidence, explained = result.probabilities.max(axis=1), read_explanations(result.folder)
         rows = [
-            {**_describe_row(result, row), "confidence": float(confidence[row]), "words": explained.get(row, [])}
+            {**_describe_row(result, row), "confidence": float(confidence[row]), **explained.get(row, _UNEXPLAINED)}
             for row in confident_errors(result.probabilities, result.rows.targets, _ERRORS).tolist()
         ]
         wrong = int((result.predicted != result.rows.targets).sum())
@@ -227,10 +228,15 @@ class WorstRows:
 
     def context(self, result: Result) -> Mapping[str, Any] | None:
         """Return the texts, targets and predictions."""
-        scores = result.task.row_scores(result.predicted, result.rows.targets)
-        chosen = np.argsort(scores, kind="stable")[:_ERRORS].tolist()
-        rows = [_describe_row(result, row) for row in chosen if scores[row] < scores.max()]
-        return {"rows": rows} if rows else None
+        scores, explained = (
+            result.task.row_scores(result.predicted, result.rows.targets),
+            read_explanations(result.folder),
+        )
+        rows = [
+            {**_describe_row(result, row), **explained.get(row, _UNEXPLAINED)}
+            for row in worst_rows(scores, _ERRORS).tolist()
+        ]
+        return {"rows": rows, "explained": bool(explained), "has_labels": result.task.has_labels} if rows else None
 
 
 class Scatter:

@@ -19,6 +19,7 @@ from classify.prediction.predict import Predictor
 from classify.training.run import train
 from tests.support import tiny
 from tests.support.runs import make_config, read_json
+from tests.support.tasks import CASES, CLASSES
 
 TEXT = "please help my card was stolen twice"
 
@@ -134,5 +135,21 @@ def test_a_run_explains_its_errors(model_folder: Path, tmp_path: Path) -> None:
     explained = read_json(tmp_path / "out" / "explanations.json")
     assert explained
     page = (tmp_path / "out" / "report.html").read_text()
-    word = next(iter(explained.values()))[0][0]
+    word = next(iter(explained.values()))["words"][0][0]
+    assert f"+{word}</span>" in page or f"−{word}</span>" in page
+
+
+@pytest.mark.parametrize(("name", "output"), [("lists", "a label"), ("scores", "label")])
+def test_a_run_explains_its_largest_errors(name: str, output: str, model_folder: Path, tmp_path: Path) -> None:
+    """Of several labels the one that is furthest off; of a score the score."""
+    case = CASES[name]
+    table = case.write(tmp_path / "my.csv")
+    words = f"train --data {table} --model {model_folder} --cpu --output-dir {tmp_path / 'out'} --max-steps 1 --folds 0"
+    assert main([*words.split(), "--head", "random"]) == 0
+    explained = read_json(tmp_path / "out" / "explanations.json")
+    assert explained
+    assert {one["output"] for one in explained.values()} <= ({*CLASSES} if output == "a label" else {output})
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "label furthest off" in page or name == "scores"
+    word = next(iter(explained.values()))["words"][0][0]
     assert f"+{word}</span>" in page or f"−{word}</span>" in page
