@@ -228,10 +228,8 @@ class WorstRows:
 
     def context(self, result: Result) -> Mapping[str, Any] | None:
         """Return the texts, targets and predictions."""
-        scores, explained = (
-            result.task.row_scores(result.predicted, result.rows.targets),
-            read_explanations(result.folder),
-        )
+        scores = result.task.row_scores(result.predicted, result.rows.targets)
+        explained = read_explanations(result.folder)
         rows = [
             {**_describe_row(result, row), **explained.get(row, _UNEXPLAINED)}
             for row in worst_rows(scores, _ERRORS).tolist()
