@@ -9,7 +9,7 @@ from pathlib import Path
 from classify.data.files import atomic_write
 from classify.data.languages import UNKNOWN
 from classify.evaluation.metrics import display_name
-from classify.modeling.result_folder import read_settings
+from classify.modeling.result_folder import read_settings, trained_texts
 from classify.report.page import templates
 from classify.report.result import Result
 from classify.report.verdict import WEAK
@@ -48,6 +48,7 @@ def render(result: Result) -> str:
             rows=[result.score_row(name) for name in names],
             languages=languages,
             max_length=settings["max_length"],
+            pair=trained_texts(settings).pair is not None,
             inspection=run.get("inspection"),
             splits=[one for one in run["guesses"] if one["what"] == "split"],
             weak_below=WEAK,

@@ -17,6 +17,7 @@ from scipy.stats import binomtest
 from classify.cli import main
 from classify.evaluation.paired import sign_test
 from classify.evaluation.scored_rows import ScoredRows
+from classify.modeling.result_folder import read_settings, trained_texts
 from classify.report.page import write_report
 from classify.report.result import Result
 from classify.training.run import train
@@ -68,6 +69,8 @@ def test_it_says_what_the_metrics_say(run: Path) -> None:
     for label in metrics["test"]["per_class"]:
         assert label in page.text
     assert len(text) < 1 << 20
+    pair = trained_texts(read_settings(str(run))).pair is not None
+    assert ('("a text", "another")' in page.text) == ('"text_pair": "another"' in page.text) == pair
 
 
 def test_nothing_is_requested_and_the_policy_allows_only_what_is_there(run: Path) -> None:
