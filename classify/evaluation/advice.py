@@ -55,7 +55,10 @@ def notes(
 def compare_with_baseline(score: Scores, part: str, baseline: Baseline, metric: str) -> list[str]:
     """Warn if the baseline scores higher, or lies within the interval of the model's first metric."""
     if baseline.metrics[metric] > score[metric]:
-        return ["the baseline scores higher than the model; try more --epochs, another --model or more rows"]
+        return [
+            f"the TF-IDF baseline has a higher {display_name(metric)} ({baseline.metrics[metric]:.3f}, the model "
+            f"{score[metric]:.3f}); try more --epochs, another --model or more rows"
+        ]
     name, interval = next(iter(score.intervals.items()), ("", None))
     value = baseline.metrics.get(name, 0.0)
     if interval is None or value < interval[0]:

@@ -35,9 +35,9 @@ def _comparison(result: Result) -> str:
         return f"In its training run it had {display_name(name)} {before[name]:.3f} on {before['rows']:,} rows."
     if baseline is None:
         return "There is no TF-IDF baseline: the texts have no words to count."
-    name = result.task.share or result.task.primary
-    gain, paired = result.scores[name] - baseline[name], baseline["paired"]
-    points = f"{100 * abs(gain):.1f} points" if result.task.share else f"{abs(gain):.3f}"
+    name, paired = result.task.row_metric, baseline["paired"]
+    gain = abs(result.scores[name] - baseline[name])
+    points = f"{100 * gain:.1f} points" if result.task.share else f"{gain:.3f} in {display_name(name)}"
     p = f"p < {_CERTAIN}" if paired["p"] < _CERTAIN else f"p = {paired['p']:.3f}"
     counted = f"better on {paired['better']} rows, worse on {paired['worse']}, {p}"
     if paired["p"] >= _SURE:

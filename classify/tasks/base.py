@@ -58,6 +58,7 @@ class Task(LabelEncoder):
     has_labels: ClassVar[bool] = True  # its outputs are labels, not numbers
     has_confidence: ClassVar[bool] = False  # a prediction is one label, whose probability is the confidence
     share: ClassVar[str | None] = None  # the metric, if any, that is a proportion of rows
+    row_metric: ClassVar[str]  # the mean of `row_scores`, by which models are compared row by row
 
     def __init__(self, labels: Sequence[str]):
         self.labels = list(labels)

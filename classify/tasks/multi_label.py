@@ -58,6 +58,7 @@ class MultiLabel(Task):
     problem_type = "multi_label_classification"
     probe = "one logistic regression per label"
     primary = "macro_f1"
+    row_metric = "jaccard"
     selection = (
         "average_precision",
         "micro_f1",

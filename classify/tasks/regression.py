@@ -43,6 +43,7 @@ class Regression(Task):
     problem_type = "regression"
     probe = "ridge regression"
     primary = "pearson"
+    row_metric = "mae"
     has_labels = False
     keeps_head = False  # it predicts in the units of the earlier table
     selection = ("pearson", "spearman", "mse", "mae", "loss")

@@ -63,6 +63,7 @@ class SingleLabel(Task):
     problem_type = "single_label_classification"
     probe = "logistic regression"
     primary = "macro_f1"
+    row_metric = "accuracy"
     has_confidence = True
     share = "accuracy"
 

@@ -99,6 +99,8 @@ def test_the_scored_rows_are_those_of_the_predictions(run: Path) -> None:
     own = result.task.row_scores(result.predicted, result.rows.targets)
     other = result.task.row_scores(result.rows.baseline, result.rows.targets)
     paired = metrics["baseline"]["paired"]
+    baseline = metrics["baseline"][result.task.row_metric]
+    assert abs(own.mean() - other.mean()) == pytest.approx(abs(metrics["test"][result.task.row_metric] - baseline))
     assert (paired["better"], paired["worse"]) == (int((own > other).sum()), int((own < other).sum()))
 
 
