@@ -56,7 +56,7 @@ class Scores:
 
 def display_name(name: str) -> str:
     """Return a metric's name for display."""
-    return name.replace("_", " ").replace("f1", "F1").replace("mcc", "MCC")
+    return name.replace("_", " ").replace("f1", "F1").replace("mcc", "MCC").replace("roc auc", "ROC AUC")
 
 
 def format_metrics(metrics: Mapping[str, float]) -> str:
