@@ -12,7 +12,7 @@ from torch import nn
 from classify.data.tokenize import TrainingSet
 from classify.modeling.classifier import Classifier
 from classify.modeling.kernels.base import AttentionArgs
-from classify.modeling.kernels.ragged import padded
+from classify.modeling.kernels.ragged import padded_attention
 from classify.modeling.kernels.registry import KERNELS
 from classify.modeling.layout import Boundaries
 from classify.training.run import train
@@ -71,7 +71,7 @@ def test_padded_attention_is_that_of_each_text_by_itself(scale: float | None) ->
     torch.manual_seed(0)
     bounds = boundaries([5, 9, 3, 17])
     q, k, v = (torch.randn(bounds.tokens, 4, 8, dtype=torch.float64, requires_grad=True) for _ in range(3))
-    got = padded(q, k, v, bounds, AttentionArgs(scale, 0.0, -1, cls_only=False))
+    got = padded_attention(q, k, v, bounds, AttentionArgs(scale, 0.0, -1, cls_only=False))
     texts = []
     for start, _, length in bounds.groups:
         one, two, three = (x[start : start + length].transpose(0, 1) for x in (q, k, v))
@@ -90,10 +90,12 @@ def test_padded_attention_drops_shares_and_keeps_their_mean() -> None:
     torch.manual_seed(0)
     bounds = boundaries([4, 6])
     q, k, v = (torch.randn(10, 2, 8) for _ in range(3))
-    draws = torch.stack([padded(q, k, v, bounds, AttentionArgs(None, 0.25, -1, cls_only=False)) for _ in range(2000)])
+    draws = torch.stack(
+        [padded_attention(q, k, v, bounds, AttentionArgs(None, 0.25, -1, cls_only=False)) for _ in range(2000)]
+    )
     assert draws.std(dim=0).min() > 0
     torch.testing.assert_close(
-        draws.mean(dim=0), padded(q, k, v, bounds, AttentionArgs(None, 0.0, -1, False)), rtol=0, atol=0.15
+        draws.mean(dim=0), padded_attention(q, k, v, bounds, AttentionArgs(None, 0.0, -1, False)), rtol=0, atol=0.15
     )
 
 
@@ -101,7 +103,7 @@ def test_only_first_tokens_may_ask() -> None:
     torch.manual_seed(0)
     bounds = boundaries([5, 9, 3, 17])
     q, k, v = (torch.randn(bounds.tokens, 4, 8) for _ in range(3))
-    every, first = (padded(q, k, v, bounds, AttentionArgs(None, 0.0, -1, only)) for only in (False, True))
+    every, first = (padded_attention(q, k, v, bounds, AttentionArgs(None, 0.0, -1, only)) for only in (False, True))
     torch.testing.assert_close(first[bounds.starts], every[bounds.starts])
     assert not first[1:5].any()
 
