@@ -4,7 +4,7 @@ The packages beside this folder take the place of the vendors' and begin it unde
 `torch.<kind>` becomes a device module, tensors on `<kind>:0` are those of backend.cpp (compiled at first import), and
 the vendor's collectives are a process group over gloo. STANDIN_DEVICES says how many devices there are (2),
 STANDIN_MEMORY their bytes, STANDIN_LOG names a file to which each process appends, at its end, what it had each do,
-and how exact it let products of fp32 be.
+and how exact it let products of fp32 be, in order.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ import torch
 _HERE = Path(__file__).resolve().parent
 # Kinds that torch has a slot for; whom it does not know share one.
 _OWN_SLOT = ("hpu", "xpu", "mps", "cuda")
+
+
+_products: list[str] = []
 
 
 def begin(kind: str, backend: str | None) -> None:
@@ -48,6 +51,13 @@ def begin(kind: str, backend: str | None) -> None:
 
         collectives.register(native, kind, backend)
     atexit.register(_write_log, native)
+    set_precision = torch.set_float32_matmul_precision
+
+    def note_precision(precision: str) -> None:
+        _products.append(precision)
+        set_precision(precision)
+
+    torch.set_float32_matmul_precision = note_precision
 
 
 def _fill_device_module(kind: str, native: Any) -> None:
@@ -109,5 +119,5 @@ def _write_log(native: Any) -> None:
     peaks = [native.max_memory_allocated(index) for index in devices]
     place = {key: os.environ.get(key) for key in ("GROUP_RANK", "RANK", "LOCAL_RANK")}
     with open(name, "a", encoding="utf-8") as file:
-        counts = {"operations": done, "peaks": peaks, "products": torch.get_float32_matmul_precision()}
+        counts = {"operations": done, "peaks": peaks, "products": _products}
         file.write(json.dumps({**place, **counts}) + "\n")
