@@ -24,6 +24,7 @@ CLEAR = [
 
 
 @pytest.mark.embedded
+@pytest.mark.timeout(600)  # a hundred seconds of a core without bf16, beside two other workers
 def test_the_default_model_learns_the_sample_data(tmp_path: Path) -> None:
     """Two epochs over half of the rows, scored on a quarter (252 rows), in fp32, 30 s of a core.
 
