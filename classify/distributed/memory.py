@@ -88,8 +88,10 @@ def main_memory(own: Path = Path("/proc/self/cgroup"), groups: Path = _CONTROL_G
 
 
 def used_memory(device: torch.device) -> int:
-    """Return the bytes of a device's memory that this process has allocated; on CPUs those of the process."""
-    allocated = getattr(torch.get_device_module(device), "memory_allocated", None)
+    """Return the bytes of a device's memory that this process has allocated, or those of the process if not known."""
+    allocated = None
+    if accelerators.of(device.type).built_into_torch:
+        allocated = getattr(torch.get_device_module(device), "memory_allocated", None)
     return int(psutil.Process().memory_info().rss if allocated is None else allocated())
 
 
