@@ -120,7 +120,9 @@ class Classifier(nn.Module):
         steps are not split, since each sum of gradients rounds.
         """
         self.precision = precision
-        torch.set_float32_matmul_precision("high" if precision.name == "tf32" else "highest")
+        products = "high" if precision.name == "tf32" else "highest"
+        if torch.get_float32_matmul_precision() != products:  # setting it warns, in builds for CUDA
+            torch.set_float32_matmul_precision(products)
         on_cpu = accelerators.of(precision.device_type).cuts_steps and batch_norm.count(self.model) == 0
         by_onednn = precision.half is not None or multiplies_by_onednn(self.model)
         self._token_multiple = _MULTIPLE if on_cpu and by_onednn else 1
