@@ -32,6 +32,8 @@ def progress_allowed() -> bool:
 class ProgressLines:
     """Progress as lines of a log, with the interface of a tqdm bar: the first after ten seconds."""
 
+    disable = False
+
     def __init__(self, total: int, done: int, unit: str, file: TextIO | None = None):
         self._total, self._initial, self._count, self._unit = total, done, done, unit
         self._file, self._postfix = file, ""

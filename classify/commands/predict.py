@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -73,11 +74,11 @@ def run(arguments: Sequence[str], program: str) -> int:
 
 def _count_processes(options: argparse.Namespace) -> int:
     """Return the number of processes to start. Raises InputError where the rows cannot be shared."""
-    if launcher.is_launched():
-        raise InputError("--nproc starts processes itself, but a launcher has already started this one; drop the flag.")
     if options.text is not None or options.data == STANDARD_INPUT:
         raise InputError("--nproc shares the rows of a file; give one with --data.")
-    return device_plan.one_per_device() if options.nproc == "gpu" else flags.whole_number(options.nproc, "--nproc")
+    nproc = "gpu" if options.nproc == "gpu" else flags.whole_number(options.nproc, "--nproc")
+    spawn.check_count(nproc, launcher.read_launch(os.environ))
+    return device_plan.one_per_device() if isinstance(nproc, str) else nproc
 
 
 def _predict_text(options: argparse.Namespace) -> int:

@@ -34,6 +34,21 @@ _MET_BY_ALL = (InputError.exit_code, CheckpointError.exit_code)
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
+def check_count(nproc: int | str, place: launcher.Launch) -> None:
+    """Raise InputError where --nproc cannot start that many processes, or a launcher has started this one."""
+    if place.local_rank >= 0:
+        raise InputError(
+            f"--nproc {nproc} starts processes itself, but a launcher has already started "
+            f"{place.world_size} (WORLD_SIZE); drop the flag, or start with python alone."
+        )
+    cores = launcher.available_cores()
+    if isinstance(nproc, int) and nproc > 4 * cores:
+        raise InputError(
+            f"--nproc {nproc}: this machine has {cores} cores, and each process loads the model; "
+            f"give at most {4 * cores}."
+        )
+
+
 def run_processes(arguments: Sequence[str], count: int) -> int:
     """Run `python -m classify <arguments>` in `count` processes; return the first failed worker's exit code, or 0.
 

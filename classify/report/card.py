@@ -9,7 +9,6 @@ from pathlib import Path
 from classify.data.files import atomic_write
 from classify.data.languages import UNKNOWN
 from classify.evaluation.metrics import display_name
-from classify.modeling.result_folder import read_settings, trained_texts
 from classify.report.page import templates
 from classify.report.result import Result
 from classify.report.verdict import WEAK
@@ -31,7 +30,7 @@ def render(result: Result) -> str:
     """Return the card: metadata as YAML, then Markdown."""
     scores, majority = result.scores, result.metrics["majority"]
     names = [name for name in majority if isinstance(scores.get(name), float)]
-    settings, run = read_settings(str(result.folder)), result.run
+    settings, run = result.settings, result.run
     shares = (settings.get("languages") or {}).items()
     languages = [code for code, share in shares if share >= _NAMED and code != UNKNOWN]
     body = (
@@ -48,7 +47,7 @@ def render(result: Result) -> str:
             rows=[result.score_row(name) for name in names],
             languages=languages,
             max_length=settings["max_length"],
-            pair=trained_texts(settings).pair is not None,
+            pair=result.reads_pairs,
             inspection=run.get("inspection"),
             splits=[one for one in run["guesses"] if one["what"] == "split"],
             weak_below=WEAK,

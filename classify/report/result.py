@@ -63,6 +63,16 @@ class Result:
         return self.model == self.folder
 
     @functools.cached_property
+    def settings(self) -> dict[str, Any]:
+        """Return classify.json of the model."""
+        return read_settings(str(self.model))
+
+    @property
+    def reads_pairs(self) -> bool:
+        """Return whether the model was trained on text pairs."""
+        return trained_texts(self.settings).pair is not None
+
+    @functools.cached_property
     def training_scores(self) -> Mapping[str, Any]:
         """Return the scores of the training run itself."""
         metrics = _read_json(self.model / "metrics.json")

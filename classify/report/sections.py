@@ -17,7 +17,6 @@ from classify.evaluation.calibration import BINS, calibration_error, equal_mass_
 from classify.evaluation.metrics import display_name, softmax
 from classify.evaluation.scored_rows import confident_errors, worst_rows
 from classify.evaluation.suspects_file import read_suspects
-from classify.modeling.result_folder import read_settings, trained_texts
 from classify.prediction.explanations import TEXTS, read_explanations
 from classify.report import charts
 from classify.report.comparison import compare_results, verdict
@@ -350,8 +349,7 @@ class Usage:
     def context(self, result: Result) -> Mapping[str, Any]:
         """Return the folder's name, quoted for a shell and for Python, and whether it reads pairs."""
         folder = str(result.model)
-        pair = trained_texts(read_settings(folder)).pair is not None
-        return {"folder": folder, "shell": shlex.quote(folder), "python": repr(folder), "pair": pair}
+        return {"folder": folder, "shell": shlex.quote(folder), "python": repr(folder), "pair": result.reads_pairs}
 
 
 _CLASSES = (

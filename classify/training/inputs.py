@@ -25,7 +25,7 @@ from classify.data.splits import Splits
 from classify.decision import Decision
 from classify.errors import ErrorList, InputError
 from classify.evaluation.predictions_file import FOLD_COLUMN, check_columns_free
-from classify.launch import device_plan, launcher
+from classify.launch import device_plan, launcher, spawn
 from classify.modeling import memory_estimate
 from classify.modeling.hub import ModelFolder, resolve_model
 from classify.modeling.result_folder import earlier_labels
@@ -149,17 +149,7 @@ def check_start(training: TrainingConfig) -> None:
     place = launcher.read_launch(os.environ, training.local_rank)
     launcher.export_local_rank(training.local_rank)
     if training.nproc is not None and not launcher.is_nproc_worker():
-        if place.local_rank >= 0:
-            raise InputError(
-                f"--nproc {training.nproc} starts processes itself, but a launcher has already started "
-                f"{place.world_size} (WORLD_SIZE); drop the flag, or start with python alone."
-            )
-        cores = launcher.available_cores()
-        if isinstance(training.nproc, int) and training.nproc > 4 * cores:
-            raise InputError(
-                f"--nproc {training.nproc}: this machine has {cores} cores, and each process loads the model; "
-                f"give at most {4 * cores}."
-            )
+        spawn.check_count(training.nproc, place)
         place = launcher.Launch("nproc", local_rank=0)  # as the processes will find themselves
     device_plan.check_strategy(place, training.strategy, training.ddp_backend, training.use_cpu)
 

@@ -141,7 +141,7 @@ class Terminal(Callback):
         """Move the bar, and describe the step where its loss is due."""
         if step.num_micro_batches is not None:
             log_micro_batches(self.output, step.step, step.num_micro_batches)
-        if step.loss is not None:
+        if step.loss is not None and not self.bar.disable:
             parts = [f"epoch {step.epoch:.2f}", f"loss {step.loss:.4f}", f"{step.rows_per_second:.0f} rows/s"]
             best = trainer.progress.best
             if best is not None and self.metric in best:

@@ -294,6 +294,7 @@ def test_find_threshold() -> None:
         (["--min-precision", "1.5"], "--min-precision must be a number from 0 to 1"),
         (["--text", "a"], "--data and --text both name what to predict"),
         (["--nproc", "many"], "--nproc must be a whole number"),
+        (["--nproc", "9999"], "and each process loads the model; give at most"),
         (["--nproc", "2", "--data", "-"], "--nproc shares the rows of a file"),
     ],
 )
