@@ -16,14 +16,15 @@ from classify.data.tokenize import Tokens
 from classify.distributed import batch_norm
 from classify.launch import accelerators
 from classify.launch.accelerator import Accelerator
-from classify.modeling import lora, memory_estimate
+from classify.modeling import half_weights, lora, memory_estimate
 from classify.modeling.cls_hooks import collect_features, install_hooks, packed_batch
+from classify.modeling.half_weights import MasterWeights
 from classify.modeling.hub import first_position
 from classify.modeling.kernels.base import AttentionKernel, Kernel
 from classify.modeling.kernels.linear import multiplies_by_onednn
 from classify.modeling.kernels.registry import install
 from classify.modeling.packing import BY_KERNELS, BY_TORCH, Batch, pack, pad, pad_to_multiple
-from classify.modeling.precision import FP32, Masters, Precision, restore_fp32
+from classify.modeling.precision import FP32, Precision
 from classify.modeling.vocabulary import Vocabulary, make_vocabulary
 
 # Packed batches for oneDNN on a CPU are padded to a multiple of this: oneDNN compiles code for each new shape, and the
@@ -187,15 +188,15 @@ class Classifier(nn.Module):
             self.logits(batch)
         return collected[0]
 
-    def cast_to_half(self) -> Masters:
-        """Cast weights to half precision at levels 2 and 3; see `Precision.cast_to_half`."""
-        self._half_weights = self.precision.level > 1
-        return self.precision.cast_to_half(self.model)
+    def cast_to_half(self) -> MasterWeights:
+        """Cast weights to half precision at levels 2 and 3; see `half_weights.cast_to_half`."""
+        self._half_weights = self.precision.rounds_weights
+        return half_weights.cast_to_half(self.model, self.precision)
 
-    def restore_fp32(self, masters: Masters) -> None:
+    def restore_fp32(self, masters: MasterWeights) -> None:
         """Restore fp32 weights; forward passes then use autocast."""
         if self._half_weights:
-            restore_fp32(self.model, masters)
+            half_weights.restore_fp32(self.model, masters)
         self._half_weights = False
 
 

@@ -2,8 +2,7 @@
 
 Apex's levels (https://nvidia.github.io/apex/amp.html) are supported. O0 is fp32. O1 is autocast: weights in fp32,
 products in half precision, with a gradient scaler under fp16. O2 keeps weights in half precision and norms in fp32;
-the optimizer updates fp32 master weights (Micikevicius et al., 2018, "Mixed Precision Training",
-section 3.1). O3 is half precision throughout.
+the optimizer updates fp32 master weights (`classify.modeling.half_weights`). O3 is half precision throughout.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 
 from classify.errors import InputError
 from classify.launch import accelerators
@@ -25,8 +23,6 @@ from classify.modeling.kernels.linear import capabilities
 # Hidden size from which bf16 products on a CPU save more time than rounding to bf16 costs.
 _WIDE = 256
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
-# Weight: its fp32 master. The optimizer updates the masters of trained weights; the others are in main memory.
-Masters = dict[nn.Parameter, nn.Parameter]
 
 
 @dataclass(frozen=True)
@@ -71,31 +67,6 @@ class Precision:
         """Return the gradient scaler, disabled if gradients are not scaled."""
         return torch.amp.GradScaler(self.device_type, enabled=self.scales_gradients)
 
-    def cast_to_half(self, model: nn.Module) -> Masters:
-        """Cast a model's weights to half precision at levels 2 and 3; return the masters, if any.
-
-        At level 2 all weights have a master, and the norms stay in fp32 with half-precision outputs. At level 3 only
-        frozen weights have one, so that rounding does not change them permanently.
-        """
-        if self.half is None or self.level < 2:
-            return {}
-        norms = [module for module in model.modules() if _is_norm(module)]
-        if self.level == 2:
-            for norm in norms:
-                norm.half = self.half  # type: ignore[assignment]
-                norm.register_forward_pre_hook(_widen)
-                norm.register_forward_hook(_narrow)
-        masters: Masters = {}
-        in_fp32 = {id(p) for norm in norms for p in norm.parameters()} if self.level == 2 else set()
-        for parameter in model.parameters():
-            if id(parameter) not in in_fp32:
-                if not parameter.requires_grad:
-                    masters[parameter] = nn.Parameter(parameter.detach().to("cpu", copy=True), requires_grad=False)
-                elif self.level == 2:
-                    masters[parameter] = nn.Parameter(parameter.detach().clone())
-                parameter.data = parameter.data.to(self.half)
-        return masters
-
 
 FP32 = Precision("fp32", None, "the default", "cpu")
 
@@ -109,47 +80,6 @@ def full_precision() -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
-
-
-def restore_fp32(model: nn.Module, masters: Masters) -> None:
-    """Undo `Precision.cast_to_half`: restore fp32 weights, from masters where they exist."""
-    for parameter in model.parameters():
-        parameter.data = masters.get(parameter, parameter).data.to(parameter.device, torch.float32)
-    for module in model.modules():
-        if _is_norm(module):
-            module.half = None  # type: ignore[assignment]
-
-
-@torch.no_grad()
-def copy_grads_to_masters(masters: Masters) -> None:
-    """Add each weight's gradient to its master's, in fp32."""
-    for weight, master in masters.items():
-        if weight.grad is not None:
-            wide = weight.grad.to(master.dtype)
-            master.grad = wide if master.grad is None else master.grad.add_(wide)
-            weight.grad = None
-
-
-@torch.no_grad()
-def copy_from_masters(masters: Masters) -> None:
-    """Round the trained masters into the weights of the model."""
-    trained = {weight: master for weight, master in masters.items() if master.requires_grad}
-    if trained:
-        torch._foreach_copy_(tuple(trained), tuple(trained.values()))
-
-
-def _is_norm(module: nn.Module) -> bool:
-    return isinstance(module, nn.LayerNorm | nn.modules.batchnorm._NormBase) or type(module).__name__.endswith("Norm")
-
-
-def _widen(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Cast the input of a norm to fp32 (forward pre-hook)."""
-    return tuple(arg.float() if isinstance(arg, torch.Tensor) else arg for arg in args)
-
-
-def _narrow(module: Any, args: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
-    """Cast the output of a norm to the dtype of the other weights (forward hook)."""
-    return output if module.half is None else output.to(module.half)
 
 
 def for_prediction(name: str, device: torch.device) -> Precision:

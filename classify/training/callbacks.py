@@ -10,7 +10,7 @@ from classify.errors import ClassifyError
 from classify.evaluation.metrics import Scores, display_name, format_metrics
 from classify.training import checkpoint
 from classify.training.setup import TrainingContext
-from classify.training.strategies.base import Tensors
+from classify.training.strategies.named_state import Tensors
 from classify.training.train_log import Log
 from classify.training.trainer import Callback, StepEnd, Trainer, diverged
 

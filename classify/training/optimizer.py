@@ -10,11 +10,11 @@ from torch import nn
 from classify.config.schema import TrainingConfig
 from classify.distributed.sharding import parameter_depths
 from classify.launch import accelerators
-from classify.modeling.precision import Masters
+from classify.modeling.half_weights import MasterWeights
 
 
 def make_optimizer(
-    model: nn.Module, config: TrainingConfig, device: torch.device, masters: Masters | None = None
+    model: nn.Module, config: TrainingConfig, device: torch.device, masters: MasterWeights
 ) -> torch.optim.Optimizer:
     """Create AdamW (Loshchilov and Hutter, 2019) with no weight decay on biases and norms, i.e. on vectors.
 
@@ -29,7 +29,7 @@ def make_optimizer(
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             level = top - depth[name] if config.layerwise_lr_decay < 1 else 0
-            groups.setdefault((parameter.ndim >= 2, level), []).append((masters or {}).get(parameter, parameter))
+            groups.setdefault((parameter.ndim >= 2, level), []).append(masters.of(parameter))
     return torch.optim.AdamW(
         [
             {

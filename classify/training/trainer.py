@@ -30,7 +30,8 @@ from classify.tasks.base import Loss
 from classify.training.checkpoint import Checkpoint
 from classify.training.optimizer import learning_rate_factor, set_learning_rate
 from classify.training.progress import Progress, end_of_training
-from classify.training.strategies.base import Strategy, Tensors
+from classify.training.strategies.base import Strategy
+from classify.training.strategies.named_state import Tensors
 
 # At least so often, in steps, the ranks of a run on devices ask each other whether to stop.
 _ASK_STEPS = 10

@@ -21,11 +21,12 @@ from torch import nn
 from classify.cli import main
 from classify.errors import CheckpointError, DiskError, InputError
 from classify.modeling import memory_estimate
+from classify.modeling.half_weights import MasterWeights
 from classify.modeling.hub import resolve_model
 from classify.training import checkpoint
 from classify.training import finish as finishing
 from classify.training.run import train
-from classify.training.strategies import base
+from classify.training.strategies import named_state
 from classify.training.train_log import Log
 from tests.support import tiny
 from tests.support.processes import ROOT, Process, finish, not_here, rank_environments, unlaunched
@@ -45,8 +46,8 @@ def small() -> tuple[nn.Module, torch.optim.Optimizer]:
 
 def save(folder: Path, step: int, keep: int = 1) -> Path:
     model, optimizer = small()
-    weights = base.collect_weights(model, {}, True, {})
-    moments = base.collect_optimizer_state(model, optimizer, {}, True)
+    weights = named_state.collect_weights(model, MasterWeights(), True, {})
+    moments = named_state.collect_optimizer_state(model, optimizer, MasterWeights(), True)
     return checkpoint.save(folder, step, weights, moments, {"x": step}, keep=lambda steps: set(steps[-keep:]))
 
 
@@ -57,8 +58,8 @@ def test_a_checkpoint_restores_model_and_optimizer(tmp_path: Path) -> None:
     assert result is not None
     fresh = nn.Linear(4, 3)
     again = torch.optim.AdamW(fresh.parameters())
-    base.load_weights(fresh, result.model_tensors())
-    base.load_optimizer_state(fresh, again, {}, result.optimizer_tensors())
+    named_state.load_weights(fresh, result.model_tensors())
+    named_state.load_optimizer_state(fresh, again, MasterWeights(), result.optimizer_tensors())
     assert torch.equal(fresh.weight, model.weight)
     for mine, other in zip(again.state.values(), optimizer.state.values(), strict=True):
         assert mine.keys() == other.keys()

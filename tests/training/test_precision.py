@@ -19,8 +19,6 @@ from classify.modeling.precision import (
     FP32,
     Precision,
     choose_precision,
-    copy_from_masters,
-    copy_grads_to_masters,
     faster_on_cpu,
     for_prediction,
 )
@@ -258,13 +256,13 @@ def test_masters_keep_what_half_weights_would_lose(model_folder: Path) -> None:
     weight, master = next(iter(trainer.strategy.masters.items()))
     with torch.no_grad():
         master.copy_(torch.ones_like(master))
-        copy_from_masters(trainer.strategy.masters)
+        trainer.strategy.masters.round_into_weights()
         master.add_(1e-3)
-        copy_from_masters(trainer.strategy.masters)
+        trainer.strategy.masters.round_into_weights()
     assert torch.equal(weight, torch.ones_like(weight))
     assert float(master.detach().min()) > 1
     weight.grad = torch.ones_like(weight)
-    copy_grads_to_masters(trainer.strategy.masters)
+    trainer.strategy.masters.add_gradients()
     assert weight.grad is None
     assert master.grad is not None
     assert master.grad.dtype is torch.float32

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +21,12 @@ from classify.config.schema import TrainingConfig
 from classify.decision import Decision
 from classify.distributed import batch_norm, sharding
 from classify.distributed.world import World
-from classify.errors import CheckpointError
 from classify.modeling.classifier import Classifier
+from classify.modeling.half_weights import MasterWeights
 from classify.modeling.packing import Batch
-from classify.modeling.precision import Masters, copy_from_masters, copy_grads_to_masters
 from classify.training.optimizer import make_optimizer
-
-Tensors = dict[str, torch.Tensor]
-# Why names in a checkpoint may differ from the model's, and what to do.
-_RENAMED = (
-    "another version of transformers may have other names. Resume with the versions in run.json, or start over with "
-    "--overwrite-output-dir."
-)
+from classify.training.strategies import named_state
+from classify.training.strategies.named_state import Tensors
 
 
 class Strategy:
@@ -44,7 +38,7 @@ class Strategy:
     module: nn.Module
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
-    masters: Masters
+    masters: MasterWeights
 
     def __init__(self, classifier: Classifier, config: TrainingConfig, world: World):
         self.classifier, self.config, self.world = classifier, config, world
@@ -134,16 +128,16 @@ class Strategy:
     def backward(self, loss: torch.Tensor, last: bool) -> None:
         """Add the gradients of a micro-batch's loss; in the `last` one they are averaged over the ranks."""
         self.scaler.scale(loss).backward()
-        copy_grads_to_masters(self.masters)
+        self.masters.add_gradients()
 
     def local_backward(self, loss: torch.Tensor) -> None:
         """Add the gradients of a loss of features, of this rank alone; `sum_gradients` follows."""
         self.scaler.scale(loss).backward()
-        copy_grads_to_masters(self.masters)
+        self.masters.add_gradients()
 
     def sum_gradients(self) -> None:
         """Sum the gradients of `local_backward` over the ranks. A collective."""
-        head = {id(self.masters.get(parameter, parameter)) for parameter in self.classifier.output_layer.parameters()}
+        head = {id(self.masters.of(parameter)) for parameter in self.classifier.output_layer.parameters()}
         self.world.add_gradients([parameter for parameter in self.trained if id(parameter) not in head])
 
     def without_exchange(self) -> contextlib.AbstractContextManager[Any]:
@@ -156,7 +150,7 @@ class Strategy:
         norm = sharding.full_tensor(nn.utils.clip_grad_norm_(self.trained, self.config.max_grad_norm or math.inf))
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        copy_from_masters(self.masters)
+        self.masters.round_into_weights()
         self.clear_gradients()
         return norm
 
@@ -184,8 +178,7 @@ class Strategy:
     def clear_gradients(self) -> None:
         """Clear the gradients of the optimizer's weights, and of the half ones whose masters they are."""
         self.optimizer.zero_grad(set_to_none=True)
-        for weight in self.masters:
-            weight.grad = None
+        self.masters.clear_gradients()
 
     def reshard(self) -> None:
         """Let parameters be the ones that are trained and saved, where a forward pass has put others in their place."""
@@ -211,7 +204,7 @@ class Strategy:
         """Return the head's `weight` (classes, width) and `bias` (classes,) on ranks that `keep` them. A collective."""
         self.reshard()
         parameters = self.classifier.output_layer.named_parameters()
-        return sharding.gather_full({name: self.masters.get(p, p) for name, p in parameters}, keep)
+        return sharding.gather_full({name: self.masters.of(p) for name, p in parameters}, keep)
 
     @torch.no_grad()
     def set_output_layer(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
@@ -220,9 +213,9 @@ class Strategy:
         layer = self.classifier.output_layer
         assert isinstance(layer.weight, nn.Parameter)
         for parameter, value in ((layer.weight, weight), (layer.bias, bias)):
-            target = self.masters.get(parameter, parameter)
+            target = self.masters.of(parameter)
             target.copy_(sharding.shard_like(value.to(target.device, target.dtype), target))
-        copy_from_masters(self.masters)
+        self.masters.round_into_weights()
 
     def state_dict(self, *, keep: bool) -> tuple[Tensors, Tensors]:
         """Return weights by name, and optimizer state by "<parameter name>/<key>", in main memory.
@@ -230,16 +223,16 @@ class Strategy:
         Both are empty on ranks that do not `keep` them. A collective.
         """
         model = self.classifier.model
-        weights = collect_weights(model, self.masters, keep, self._offloaded_params())
-        return weights, collect_optimizer_state(model, self.optimizer, self.masters, keep)
+        weights = named_state.collect_weights(model, self.masters, keep, self._offloaded_params())
+        return weights, named_state.collect_optimizer_state(model, self.optimizer, self.masters, keep)
 
     def load_weights(self, tensors: Tensors) -> None:
         """Load weights by name, the same on every rank, into the model; `setup` loads them for training."""
-        load_weights(self.classifier.model, tensors)
+        named_state.load_weights(self.classifier.model, tensors)
 
     def load_optimizer(self, state: Tensors, scaler: dict[str, Any]) -> None:
         """Load the optimizer state of `state_dict`, and the scaler's."""
-        load_optimizer_state(self.classifier.model, self.optimizer, self.masters, state)
+        named_state.load_optimizer_state(self.classifier.model, self.optimizer, self.masters, state)
         if scaler and self.scaler.is_enabled():
             self.scaler.load_state_dict(scaler)
 
@@ -263,79 +256,3 @@ def make_strategy(classifier: Classifier, config: TrainingConfig, world: World) 
     module, _, name = world.plan.spec.implementation.partition(":")
     implementation: type[Strategy] = getattr(importlib.import_module(f"classify.training.strategies.{module}"), name)
     return implementation(classifier, config, world)
-
-
-def collect_weights(model: nn.Module, masters: Masters, keep: bool, offloaded: Mapping[str, torch.Tensor]) -> Tensors:
-    """Return the weights by name, in main memory on ranks that `keep` them, empty on others. A collective if sharded.
-
-    Weights in half precision are given as their `masters`, where they have some; those on no device are `offloaded`.
-    """
-    keys = set(_shared_keys(model).values())
-    own = {name: masters[p] for name, p in model.named_parameters() if p in masters} | dict(offloaded)
-    weights = {name: own.get(name, tensor) for name, tensor in model.state_dict().items() if name in keys}
-    return sharding.gather_full(weights, keep)
-
-
-def collect_optimizer_state(
-    model: nn.Module, optimizer: torch.optim.Optimizer, masters: Masters, keep: bool
-) -> Tensors:
-    """Return the optimizer's state as "<parameter name>/<key>", where `keep` says so. A collective if sharded."""
-    state = {
-        f"{name}/{key}": value
-        for name, parameter in model.named_parameters()
-        for key, value in optimizer.state.get(masters.get(parameter, parameter), {}).items()
-    }
-    return sharding.gather_full(state, keep)
-
-
-def load_weights(model: nn.Module, tensors: Tensors) -> None:
-    """Copy what `collect_weights` returned into a model, sharded or not; names and shapes must fit exactly.
-
-    Raises CheckpointError where a weight is missing.
-    """
-    own = model.state_dict()
-    missing = sorted(set(_shared_keys(model).values()) - set(tensors))
-    if missing:
-        raise CheckpointError(f"the checkpoint has no weight {missing[0]!r} ({len(missing)} missing): {_RENAMED}")
-    model.load_state_dict(
-        {
-            # A weight on no device (see `classify.training.strategies.device_map`) is frozen: it is as it was.
-            name: own[name] if own[name].is_meta else sharding.shard_like(tensors[key], own[name])
-            for name, key in _shared_keys(model).items()
-        },
-        strict=True,
-    )
-
-
-def load_optimizer_state(
-    model: nn.Module, optimizer: torch.optim.Optimizer, masters: Masters, tensors: Tensors
-) -> None:
-    """Restore each parameter's optimizer state by the parameter's name, at any index in the optimizer.
-
-    `masters` are what the optimizer updates instead of weights in half precision. Raises CheckpointError where the
-    model has no parameter of a name.
-    """
-    by_name: dict[str, Tensors] = {}
-    for key, value in tensors.items():
-        name, _, part = key.rpartition("/")
-        by_name.setdefault(name, {})[part] = value
-    unknown = sorted(set(by_name) - {name for name, _ in model.named_parameters()})
-    if unknown:
-        raise CheckpointError(
-            f"the checkpoint has optimizer state of {unknown[0]!r}, a parameter that the model lacks: {_RENAMED}"
-        )
-    places = {id(p): i for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
-    state = {
-        places[id(masters.get(p, p))]: {key: sharding.shard_like(value, p) for key, value in by_name[name].items()}
-        for name, p in model.named_parameters()
-        if name in by_name
-    }
-    # torch's own loading knows on which device and in which type an optimizer wants each value.
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-
-
-def _shared_keys(model: nn.Module) -> dict[str, str]:
-    """Map each name of the state dict to the name its storage is saved under: tied tensors are saved once."""
-    first: dict[int, str] = {}
-    tensors = model.state_dict(keep_vars=True)  # the parameters themselves, so that tied ones are one object
-    return {name: first.setdefault(id(tensor), name) for name, tensor in tensors.items()}

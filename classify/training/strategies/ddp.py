@@ -11,7 +11,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from classify.distributed import batch_norm
-from classify.modeling.precision import copy_grads_to_masters
 from classify.training.strategies.base import Strategy
 
 
@@ -43,7 +42,7 @@ class DDPStrategy(Strategy):
         """Add the gradients of a micro-batch's loss; the reducer adds up in place, in half precision."""
         self.scaler.scale(loss).backward()
         if last:
-            copy_grads_to_masters(self.masters)
+            self.masters.add_gradients()
 
     @contextlib.contextmanager
     def without_exchange(self) -> Iterator[None]:

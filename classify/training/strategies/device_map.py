@@ -22,7 +22,8 @@ from classify.distributed.memory import main_memory
 from classify.distributed.sharding import repeated_layers
 from classify.errors import InputError
 from classify.modeling.memory_estimate import FROZEN, KEPT_INPUT, MIB, TRAINED, Piece, layer_activations, spread
-from classify.training.strategies.base import Strategy, Tensors
+from classify.training.strategies.base import Strategy
+from classify.training.strategies.named_state import Tensors
 
 # Of the memory that is free, the share to plan with; fragments and libraries take the rest.
 _USED = 0.85

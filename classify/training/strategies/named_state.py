@@ -1,0 +1,97 @@
+"""Weights and optimizer state by parameter name, the same for every strategy: what a checkpoint holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from classify.distributed import sharding
+from classify.errors import CheckpointError
+from classify.modeling.half_weights import MasterWeights
+
+Tensors = dict[str, torch.Tensor]
+# Why names in a checkpoint may differ from the model's, and what to do.
+_RENAMED = (
+    "another version of transformers may have other names. Resume with the versions in run.json, or start over with "
+    "--overwrite-output-dir."
+)
+
+
+def collect_weights(
+    model: nn.Module, masters: MasterWeights, keep: bool, offloaded: Mapping[str, torch.Tensor]
+) -> Tensors:
+    """Return the weights by name, in main memory on ranks that `keep` them, empty on others. A collective if sharded.
+
+    Weights in half precision are given as their `masters`, where they have some; those on no device are `offloaded`.
+    """
+    keys = set(_shared_keys(model).values())
+    own = {name: masters[p] for name, p in model.named_parameters() if p in masters} | dict(offloaded)
+    weights = {name: own.get(name, tensor) for name, tensor in model.state_dict().items() if name in keys}
+    return sharding.gather_full(weights, keep)
+
+
+def collect_optimizer_state(
+    model: nn.Module, optimizer: torch.optim.Optimizer, masters: MasterWeights, keep: bool
+) -> Tensors:
+    """Return the optimizer's state as "<parameter name>/<key>", where `keep` says so. A collective if sharded."""
+    state = {
+        f"{name}/{key}": value
+        for name, parameter in model.named_parameters()
+        for key, value in optimizer.state.get(masters.of(parameter), {}).items()
+    }
+    return sharding.gather_full(state, keep)
+
+
+def load_weights(model: nn.Module, tensors: Tensors) -> None:
+    """Copy what `collect_weights` returned into a model, sharded or not; names and shapes must fit exactly.
+
+    Raises CheckpointError where a weight is missing.
+    """
+    own = model.state_dict()
+    missing = sorted(set(_shared_keys(model).values()) - set(tensors))
+    if missing:
+        raise CheckpointError(f"the checkpoint has no weight {missing[0]!r} ({len(missing)} missing): {_RENAMED}")
+    model.load_state_dict(
+        {
+            # A weight on no device (see `classify.training.strategies.device_map`) is frozen: it is as it was.
+            name: own[name] if own[name].is_meta else sharding.shard_like(tensors[key], own[name])
+            for name, key in _shared_keys(model).items()
+        },
+        strict=True,
+    )
+
+
+def load_optimizer_state(
+    model: nn.Module, optimizer: torch.optim.Optimizer, masters: MasterWeights, tensors: Tensors
+) -> None:
+    """Restore each parameter's optimizer state by the parameter's name, at any index in the optimizer.
+
+    `masters` are what the optimizer updates instead of weights in half precision. Raises CheckpointError where the
+    model has no parameter of a name.
+    """
+    by_name: dict[str, Tensors] = {}
+    for key, value in tensors.items():
+        name, _, part = key.rpartition("/")
+        by_name.setdefault(name, {})[part] = value
+    unknown = sorted(set(by_name) - {name for name, _ in model.named_parameters()})
+    if unknown:
+        raise CheckpointError(
+            f"the checkpoint has optimizer state of {unknown[0]!r}, a parameter that the model lacks: {_RENAMED}"
+        )
+    places = {id(p): i for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
+    state = {
+        places[id(masters.of(p))]: {key: sharding.shard_like(value, p) for key, value in by_name[name].items()}
+        for name, p in model.named_parameters()
+        if name in by_name
+    }
+    # torch's own loading knows on which device and in which type an optimizer wants each value.
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _shared_keys(model: nn.Module) -> dict[str, str]:
+    """Map each name of the state dict to the name its storage is saved under: tied tensors are saved once."""
+    first: dict[int, str] = {}
+    tensors = model.state_dict(keep_vars=True)  # the parameters themselves, so that tied ones are one object
+    return {name: first.setdefault(id(tensor), name) for name, tensor in tensors.items()}
