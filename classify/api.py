@@ -80,8 +80,8 @@ class Run:
         """Return the probabilities (texts, labels), or the scores (texts, 1) of a regression."""
         return self._predictor.probabilities(texts)
 
-    def explain(self, text: str, label: str | None = None) -> list[WordAttribution]:
-        """Return by how much each word raises the logit of a label, the predicted one by default."""
+    def explain(self, text: str | tuple[str, str], label: str | None = None) -> list[WordAttribution]:
+        """Return by how much each word of a text or pair raises the logit of a label, the predicted one by default."""
         return self._predictor.explain(text, label)
 
     def close(self) -> None:

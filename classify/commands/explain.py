@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from classify.commands import flags
 from classify.config.parser import Parser
@@ -16,11 +17,11 @@ def make_parser(program: str) -> Parser:
     """Return the flags of the command."""
     parser = Parser(
         prog=program,
-        usage=f'{program} --model FOLDER "a text" [flags]',
+        usage=f'{program} --model FOLDER "a text" ["its second text"] [flags]',
         description="Show the prediction for a text, and by how much each word raises or lowers its logit "
         "(integrated gradients).",
     )
-    parser.add_argument("text", nargs="*", metavar="TEXT", help="the text")
+    parser.add_argument("text", nargs="*", metavar="TEXT", help="the text, or the two of a pair")
     flags.add_model(parser)
     flags.add(parser, "--label", metavar="LABEL", help="explain this label instead of the predicted one")
     flags.add(parser, "--json", action="store_true", help="print JSON")
@@ -32,10 +33,18 @@ def run(arguments: Sequence[str], program: str) -> int:
     options = make_parser(program).parse(arguments, ["model"])
     if not options.text:
         raise InputError(f"{program}: expected a text in quotes. Got none.")
-    text = " ".join(options.text)
     from classify.prediction.predict import load_classifier
 
     with load_classifier(options.model, use_cpu=options.cpu, precision=options.precision) as predictor:
+        if predictor.texts.pair is None:
+            text: Any = " ".join(options.text)
+        elif len(options.text) == 2:
+            text = tuple(options.text)
+        else:
+            raise InputError(
+                f"{options.model}: the model was trained on text pairs; expected two texts, each in quotes. "
+                f"Got {len(options.text)}."
+            )
         probabilities = predictor.probabilities([text])[0]
         words = predictor.explain(text, options.label)
         if not predictor.world.is_main:

@@ -132,6 +132,16 @@ class Tokens:
         """Return the same ids, of which the model sees the first of each row."""
         return dataclasses.replace(self, long_texts=TRUNCATE)
 
+    def text_places(self, row: int) -> list[slice]:
+        """Return where a row's text lies among its truncated tokens, or its two texts."""
+        room, lengths = self.max_length - self.special, [segment.lengths(np.array([row])) for segment in self.segments]
+        counts = [np.minimum(lengths[0], room)] if self.second is None else _truncate_pair(*lengths, room)
+        places, start = [], len(self.template.prefix)
+        for count in counts:
+            places.append(slice(start, start + int(count[0])))
+            start = places[-1].stop + len(self.template.middle)
+        return places
+
     def join(self, other: Tokens) -> Tokens:
         """Return the rows of both, in memory; of one text each."""
         assert self.second is None

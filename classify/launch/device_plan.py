@@ -84,6 +84,12 @@ def plan_here(use_cpu: bool, local_rank: int, strategy: str = "auto", backend: s
     )
 
 
+def plan_alone(use_cpu: bool) -> DevicePlan:
+    """Plan this process as one that no launcher started: its first device, or the CPU. Imports torch."""
+    hardware = Hardware() if use_cpu else detect_hardware()
+    return plan_devices(use_cpu=use_cpu, local_rank=-1, environment={}, hardware=hardware, strategy="none")
+
+
 def plan_devices(
     *,
     use_cpu: bool,

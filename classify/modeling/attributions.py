@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,11 +48,11 @@ def integrated_gradients(
     The sum is the difference to the logit of padding tokens in their place. Sundararajan et al., 2017, "Axiomatic
     Attribution for Deep Networks", equation 3, by the midpoint rule with `steps` points.
     """
-    count = int(tokens.truncate().row_lengths(np.array([row]))[0])
-    prefix, suffix = len(tokens.template.prefix), len(tokens.template.suffix)
-    fixed = torch.zeros(count, 1, device=device)
-    fixed[:prefix] = 1.0
-    fixed[count - suffix :] = 1.0
+    places = tokens.text_places(row)
+    count = places[-1].stop + len(tokens.template.suffix)
+    fixed = torch.ones(count, 1, device=device)
+    for place in places:
+        fixed[place] = 0.0
     table: Any = classifier.model.get_input_embeddings()
     baseline = table.weight[pad_token_id].detach().float()
     every = (torch.arange(steps, device=device) + 0.5) / steps
@@ -95,13 +95,13 @@ def _gradients(
 def explain(
     classifier: Classifier,
     tokenizer: Any,
-    text: str,
+    texts: Sequence[str],
     tokens: Tokens,
     output: int,
     device: torch.device,
     steps: int = STEPS,
 ) -> list[WordAttribution]:
-    """Return the attribution of each word to a logit, in order; `text` is the only row of `tokens`.
+    """Return the attribution of each word to a logit, in order; the text, or the two, are the only row of `tokens`.
 
     Raises InputError where the tokenizer does not tell which characters a token is.
     """
@@ -111,10 +111,16 @@ def explain(
         )
     tokens = tokens.truncate()
     scores = integrated_gradients(classifier, tokens, 0, output, padding_id(tokenizer), device, steps)
-    prefix = len(tokens.template.prefix)
-    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-    spans = encoded["offset_mapping"][: len(scores) - prefix - len(tokens.template.suffix)]
-    values = scores[prefix : prefix + len(spans)].tolist()
+    words: list[WordAttribution] = []
+    for text, place in zip(texts, tokens.text_places(0), strict=True):
+        encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        words += _join_tokens(text, encoded["offset_mapping"], scores[place].tolist())
+    return words
+
+
+def _join_tokens(text: str, spans: Sequence[tuple[int, int]], values: Sequence[float]) -> list[WordAttribution]:
+    """Return the words of a text with the sums over their tokens; those behind the last of `values` are left out."""
+    spans = spans[: len(values)]
     words = []
     for _, places in itertools.groupby(range(len(spans)), key=_word_numbers(text, spans).__getitem__):
         group = list(places)
@@ -124,7 +130,7 @@ def explain(
     return words
 
 
-def _word_numbers(text: str, spans: list[tuple[int, int]]) -> list[int]:
+def _word_numbers(text: str, spans: Sequence[tuple[int, int]]) -> list[int]:
     """Number the words of tokens: a new one begins after a space, and at each token without spaces between words."""
     numbers: list[int] = []
     end = 0

@@ -11,7 +11,6 @@ import numpy as np
 from classify.data.files import write_json
 from classify.data.formats.registry import read_table
 from classify.evaluation.scored_rows import ScoredRows, confident_errors, worst_rows
-from classify.launch import launcher
 from classify.modeling.result_folder import read_settings, trained_texts
 from classify.tasks.base import Task
 from classify.tasks.registry import trained_task
@@ -22,28 +21,25 @@ TEXTS, _WORDS = 20, 6
 
 
 def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
-    """Write explanations.json into a result folder, unless its texts are pairs.
-
-    Only in a process without a launcher: the others have ended.
-    """
+    """Write explanations.json into a result folder, in this process alone: the others of the run have ended."""
     (folder / FILE).unlink(missing_ok=True)  # of an earlier run in this folder
     texts, task = trained_texts(read_settings(str(folder))), trained_task(str(folder))
-    if launcher.is_launched() or texts.pair is not None:
-        return
     from classify.modeling.attributions import FEW_STEPS
     from classify.modeling.precision import multiplies_bf16
     from classify.prediction.predict import load_classifier
 
     # Words are ranked alike in half precision, in half the time.
     precision = "bf16" if multiplies_bf16() else "auto"
-    with load_classifier(str(folder), use_cpu=use_cpu, precision=precision) as predictor:
+    with load_classifier(str(folder), use_cpu=use_cpu, precision=precision, alone=True) as predictor:
         if not predictor.tokenizer.is_fast:
             return
         outputs = _worst_outputs(task, ScoredRows.read(folder))
         table = texts.derive(read_table(str(folder / "predictions.csv"), "--model"))
         rows = sorted(outputs)
+        columns = [table.take(name, np.array(rows, dtype=np.int64)) for name in texts.inputs]
+        inputs = columns[0] if texts.pair is None else list(zip(*columns, strict=True))
         explanations: dict[str, Any] = {}
-        for row, text in zip(rows, table.take(texts.whole, np.array(rows, dtype=np.int64)), strict=True):
+        for row, text in zip(rows, inputs, strict=True):
             label = predictor.labels[outputs[row]]
             explained = predictor.explain(text, label, FEW_STEPS)
             ranked = sorted(explained, key=lambda one: -abs(one.score))[:_WORDS]

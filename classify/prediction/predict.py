@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from classify.distributed.world import World
 from classify.errors import InputError
 from classify.evaluation.inference import compute_local_logits, compute_logits
 from classify.launch import launcher
-from classify.launch.device_plan import plan_here
+from classify.launch.device_plan import plan_alone, plan_here
 from classify.modeling.attributions import STEPS, WordAttribution, explain
 from classify.modeling.classifier import Classifier
 from classify.modeling.loading import load_trained, quiet_libraries
@@ -67,10 +68,14 @@ class Predictor:
         """
         if self.world.closed:
             raise ValueError(f"{self.folder}: the classifier is closed; load it again.")
-        first, second = _as_pairs(texts) if self.texts.pair is not None else (_as_texts(texts), None)
+        first, second = self._as_columns(texts)
         if not first:
             return np.zeros((0, len(self.labels)))
         return self.compute_probabilities(self.compute_logits(self._tokenize(first, second)))
+
+    def _as_columns(self, texts: Iterable[Any]) -> tuple[list[str], list[str] | None]:
+        """Return the texts, or the first and the second texts of pairs. Raises TypeError for anything else."""
+        return _as_pairs(texts) if self.texts.pair is not None else (_as_texts(texts), None)
 
     @property
     def texts(self) -> TextColumns:
@@ -124,23 +129,26 @@ class Predictor:
                 verify_packing(self.classifier, tokens, np.arange(len(tokens)), self.world, training=False)
                 self._is_ready = True
 
-    def explain(self, text: str, label: str | None = None, steps: int = STEPS) -> list[WordAttribution]:
+    def explain(
+        self, text: str | tuple[str, str], label: str | None = None, steps: int = STEPS
+    ) -> list[WordAttribution]:
         """Return by how much each word raises the logit of a label, the predicted one by default.
 
-        Of a model that predicts scores it is the score. Integrated gradients with `steps` points; for models
-        of one text per row.
+        Of a model that predicts scores it is the score. Integrated gradients with `steps` points. A model of text
+        pairs takes a tuple of two texts; the words of both are returned in order.
 
-        Raises InputError for text pairs and unknown labels.
+        Raises InputError for unknown labels, TypeError for anything but a text, or a pair where the model takes pairs.
         """
-        if self.texts.pair is not None:
-            raise InputError(f"{self.folder}: the model was trained on text pairs, whose words cannot be attributed.")
+        first, second = self._as_columns([text])
         if label is not None and label not in self.labels:
             raise InputError(f"{self.folder}: no label {label!r}; it has: {', '.join(map(repr, self.labels[:10]))}.")
         output = int(self.probabilities([text])[0].argmax()) if label is None else self.labels.index(label)
-        tokens = self._tokenize([text], None)
+        tokens = self._tokenize(first, second)
         self._check_ids(tokens)
         self._prepare(tokens)
-        return explain(self.classifier, self.tokenizer, text, tokens, output, self.world.device, steps)
+        return explain(
+            self.classifier, self.tokenizer, [*first, *(second or [])], tokens, output, self.world.device, steps
+        )
 
     def compute_probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """Return the probabilities (rows, outputs) of logits."""
@@ -172,24 +180,27 @@ def _as_pairs(pairs: Iterable[Any]) -> tuple[list[str], list[str]]:
     return _as_texts(pair[0] for pair in listed), _as_texts(pair[1] for pair in listed)
 
 
-def start_world(use_cpu: bool) -> World:
-    """Set up the device of this process and, under a launcher, the process group."""
-    return start(plan_here(use_cpu, local_rank=-1, strategy="auto" if launcher.is_launched() else "none"))
+def start_world(use_cpu: bool, *, alone: bool = False) -> World:
+    """Set up the device of this process and, under a launcher and unless `alone`, the process group."""
+    if alone or not launcher.is_launched():
+        return start(plan_alone(use_cpu))
+    return start(plan_here(use_cpu, local_rank=-1))
 
 
-def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "auto") -> Predictor:
+def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "auto", alone: bool = False) -> Predictor:
     """Load a result folder, e.g. `classify.load_classifier("runs/my-1").probabilities(["..."])`.
 
     Behind a launcher the texts are sharded: each process calls `probabilities` with the same texts, gets all results,
-    and closes the predictor, or uses it as a context manager. Raises InputError if it is not a result folder.
+    and closes the predictor, or uses it as a context manager; `alone`, this process needs no others. Raises InputError
+    if it is not a result folder.
     """
     quiet_libraries()
-    with launcher.forward_errors(lambda: start_world(use_cpu)):
+    with contextlib.nullcontext() if alone else launcher.forward_errors(lambda: start_world(use_cpu)):
         settings = read_settings(folder)
         task = trained_task(folder)
         tokenizer = load_tokenizer(folder)
         classifier = load_trained(Path(folder), pad_token_id=padding_id(tokenizer))
-    world = start_world(use_cpu)
+    world = start_world(use_cpu, alone=alone)
     try:
         world.raise_if_any_rank_failed(None)
         if world.distributed:  # the fingerprint reads the whole model

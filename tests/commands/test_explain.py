@@ -139,6 +139,48 @@ def test_a_run_explains_its_errors(model_folder: Path, tmp_path: Path) -> None:
     assert f"+{word}</span>" in page or f"−{word}</span>" in page
 
 
+@pytest.fixture(scope="module")
+def pairs(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pairs")
+    table = CASES["pair"].write(folder / "my.csv")
+    words = f"train --data {table} --model {model_folder} --cpu --output-dir {folder / 'out'} --max-steps 1 --folds 0"
+    assert main([*words.split(), "--head", "random"]) == 0
+    return folder / "out"
+
+
+def test_words_of_both_texts_of_a_pair(pairs: Path) -> None:
+    """Complete, too: what special tokens and both texts in turn get sums to the difference to padding."""
+    with load_classifier(str(pairs), use_cpu=True) as predictor:
+        pair = ("my card was stolen", "please help")
+        explained = predictor.explain(pair)
+        assert [one.word for one in explained] == [word for text in pair for word in text.split()]
+        output = int(predictor.probabilities([pair])[0].argmax())
+        predictor.classifier.use_packing(False)
+        inputs = dict(predictor.tokenizer(*pair, return_tensors="pt"))
+        padded = inputs["input_ids"].clone()
+        special = torch.tensor(predictor.tokenizer.get_special_tokens_mask(padded[0], already_has_special_tokens=True))
+        padded[0, special == 0] = 0
+        with torch.no_grad():
+            logits = predictor.classifier.model(**inputs).logits[0, output]
+            without = predictor.classifier.model(**{**inputs, "input_ids": padded}).logits[0, output]
+        difference = float(logits - without)
+        assert sum(one.score for one in explained) == pytest.approx(difference, abs=0.05 * abs(difference) + 2e-3)
+        with pytest.raises(TypeError, match="must be a list of pairs"):
+            predictor.explain("one text")
+
+
+def test_a_run_on_pairs_explains_its_errors(pairs: Path, capsys: Any) -> None:
+    explained = read_json(pairs / "explanations.json")
+    assert explained
+    word = next(iter(explained.values()))["words"][0][0]
+    page = (pairs / "report.html").read_text()
+    assert f"+{word}</span>" in page or f"−{word}</span>" in page
+    assert main(["explain", "--model", str(pairs), "my card", "please help", "--cpu"]) == 0
+    assert "words that raise (+)" in capsys.readouterr().out
+    assert main(["explain", "--model", str(pairs), "my card", "--cpu"]) == 2
+    assert "expected two texts, each in quotes. Got 1" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("name", "output"), [("lists", "a label"), ("scores", "label")])
 def test_a_run_explains_its_largest_errors(name: str, output: str, model_folder: Path, tmp_path: Path) -> None:
     """Of several labels the one that is furthest off; of a score the score."""

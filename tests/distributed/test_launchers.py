@@ -86,6 +86,8 @@ def test_the_documented_commands(model_folder: Path, tmp_path: Path, command_lin
     assert read_json(tmp_path / "runs" / "my-1" / "run.json")["launcher"] == launcher
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["my-1"]
     assert done.stdout.count("result: runs/my-1") == 1
+    written = {path.name for path in (tmp_path / "runs" / "my-1").iterdir()}
+    assert {"report.html", "README.md", "explanations.json"} <= written, done.stdout
     # One process needs no list of ranks.
     assert done.stdout.count("ranks: rank 0 = machine 0") == (len(expected) > 1)
 
