@@ -134,8 +134,10 @@ class Tokens:
 
     def text_places(self, row: int) -> list[slice]:
         """Return where a row's text lies among its truncated tokens, or its two texts."""
-        room, lengths = self.max_length - self.special, [segment.lengths(np.array([row])) for segment in self.segments]
-        counts = [np.minimum(lengths[0], room)] if self.second is None else _truncate_pair(*lengths, room)
+        room, rows = self.max_length - self.special, np.array([row])
+        first = self.first.lengths(rows)
+        pair = None if self.second is None else _truncate_pair(first, self.second.lengths(rows), room)
+        counts = pair or [np.minimum(first, room)]
         places, start = [], len(self.template.prefix)
         for count in counts:
             places.append(slice(start, start + int(count[0])))

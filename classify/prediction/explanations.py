@@ -37,7 +37,7 @@ def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
         table = texts.derive(read_table(str(folder / "predictions.csv"), "--model"))
         rows = sorted(outputs)
         columns = [table.take(name, np.array(rows, dtype=np.int64)) for name in texts.inputs]
-        inputs = columns[0] if texts.pair is None else list(zip(*columns, strict=True))
+        inputs: list[Any] = columns[0] if texts.pair is None else list(zip(*columns, strict=True))
         explanations: dict[str, Any] = {}
         for row, text in zip(rows, inputs, strict=True):
             label = predictor.labels[outputs[row]]

@@ -45,6 +45,7 @@ def render(result: Result) -> str:
         own=True,
         name=result.folder.name,
         sentences=sentences(result),
+        language=result.language,
         sections=[(section, values) for section, values in parts if values is not None],
         origin="trained on" if result.is_training else f"{result.model} scored on",
         data=result.run["data"]["path"],

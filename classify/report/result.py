@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.data.formats.registry import read_table
+from classify.data.languages import UNKNOWN
 from classify.errors import InputError
 from classify.evaluation.metrics import display_name
 from classify.evaluation.scored_rows import ScoredRows, read_hashes
@@ -61,6 +62,12 @@ class Result:
     def is_training(self) -> bool:
         """Return whether the folder is that of a training run."""
         return self.model == self.folder
+
+    @property
+    def language(self) -> str | None:
+        """Return the code of the language that most texts are in; None where they are mixed or it is unclear."""
+        shares = self.settings.get("languages") or {}
+        return next((code for code, share in shares.items() if code != UNKNOWN and share > 0.5), None)
 
     @functools.cached_property
     def settings(self) -> dict[str, Any]:

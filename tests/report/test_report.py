@@ -116,6 +116,21 @@ def test_hostile_texts_and_labels_are_inert(model_folder: Path, tmp_path: Path, 
     assert not {"b", "i"} & {tag for tag, _ in page.tags}
 
 
+def test_texts_carry_their_language(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    """A screen reader speaks them in it; of mixed or unclear texts nothing is claimed."""
+    folder = train(make_config(model_folder, table, tmp_path / "out", max_steps=1))
+    settings = read_json(folder / "classify.json")
+    for shares, expected in (
+        ({"ar": 0.9, "en": 0.1}, {"ar"}),
+        ({"de": 0.5, "en": 0.5}, {None}),
+        ({"unclear": 1.0}, {None}),
+    ):
+        (folder / "classify.json").write_text(json.dumps({**settings, "languages": shares}))
+        cells = [attributes for tag, attributes in Page(write_report(folder).read_text()).tags if tag == "td"]
+        texts = [attributes.get("lang") for attributes in cells if attributes.get("class") == "text"]
+        assert expected <= set(texts) <= {*expected, None}
+
+
 def test_the_previous_run_on_the_table_stands_beside(model_folder: Path, table: Path, tmp_path: Path) -> None:
     for name in ("first", "second"):
         assert main(train_words(table, model_folder, tmp_path / name)) == 0
