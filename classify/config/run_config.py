@@ -187,7 +187,7 @@ class RunConfig:
             faults.append(f"--device-memory works only with --strategy {takers}; add that, or drop --device-memory.")
         if self.model.lora and not strategy.takes_lora:
             faults.append(f"--lora does not support --strategy {training.strategy}; drop one of them.")
-        self._combine_folds(faults)
+        faults += self.find_fold_conflicts(self.data.folds or 0, f"--folds {self.data.folds}")
         if training.patience is not None and training.keep == "last":
             faults.append("--patience keeps the best weights, --keep last the last ones; drop one of them.")
         printing = [f"--{name}" for name in ("verbose", "quiet", "json") if getattr(training, name)]
@@ -196,30 +196,30 @@ class RunConfig:
         if training.resume_from_checkpoint and training.overwrite_output_dir:
             faults.append("--resume needs the folder that --overwrite-output-dir empties; give one of them.")
 
-    def _combine_folds(self, faults: list[str]) -> None:
-        """Add contradictions between --folds and other options to `faults`."""
+    def find_fold_conflicts(self, folds: int, flag: str) -> list[str]:
+        """Return the contradictions between `folds`, which come from `flag`, and other options."""
         data, training = self.data, self.training
-        if not data.folds:
-            return
+        faults: list[str] = []
+        if not folds:
+            return faults
         if data.folds == 1:
             faults.append("--folds 1 leaves no row to train on; give 2 or more, or 0 to hold rows out.")
         if training.max_minutes is not None:
-            faults.append(
-                f"--max-minutes plans one training, and --folds {data.folds} makes {data.folds + 1}; drop one of them."
-            )
+            faults.append(f"--max-minutes plans one training, and {flag} makes {folds + 1}; drop one of them.")
         given = {
             "--eval-data": data.eval_data is not None,
             "--split-by-time": data.split_by_time is not None,
-            "--split-like": data.split_like is not None,
+            "--split-like": data.split_like is not None and data.folds is not None,
             "--patience": training.patience is not None,
             f"--keep {training.keep}": training.keep == "best",
         }
         clash = [flag for flag, is_given in given.items() if is_given]
         if clash:
             faults.append(
-                f"--folds {data.folds} leaves no validation rows, which {' and '.join(clash)} "
+                f"{flag} leaves no validation rows, which {' and '.join(clash)} "
                 f"{'need' if len(clash) > 1 else 'needs'}; drop one of them."
             )
+        return faults
 
     def _combine_level(self, level: str, faults: list[str]) -> None:
         """Add contradictions between --opt-level and other options to `faults`."""

@@ -47,6 +47,22 @@ def read_record(hashes: TextHashes, folder: str) -> EarlierSplit:
 
     Raises InputError where the folder holds no record.
     """
+    numbers, parts, names = _read(folder)
+    if not len(numbers):
+        return EarlierSplit(np.full(len(hashes), -1, dtype=np.int8), 0)
+    order = np.argsort(numbers)
+    place = np.minimum(np.searchsorted(numbers[order], hashes), len(numbers) - 1)
+    known = numbers[order][place] == hashes
+    return EarlierSplit(np.where(known, parts[order][place], -1).astype(np.int8), _count_folds(names))
+
+
+def read_num_folds(folder: str) -> int:
+    """Return the number of folds of an earlier run, 0 where it has splits; raises as `read_record`."""
+    return _count_folds(_read(folder)[2])
+
+
+def _read(folder: str) -> tuple[TextHashes, npt.NDArray[np.int8], list[str]]:
+    """Return the hashes of the texts, the number of each one's part, and the parts' names."""
     import pyarrow
     from pyarrow import parquet
 
@@ -60,18 +76,16 @@ def read_record(hashes: TextHashes, folder: str) -> EarlierSplit:
         record = parquet.read_table(file)
         numbers = record["text_sha256"].to_numpy().astype(np.uint64)
         names = record["part"].unify_dictionaries().chunk(0).dictionary.to_pylist() if len(record) else list(SPLITS)
-        num_folds = 0 if names == list(SPLITS) else len(names)
-        if num_folds and names != _fold_names(num_folds):
+        if names not in (list(SPLITS), _fold_names(len(names))):
             raise ValueError(f"unknown splits {names}")
         parts = np.array([names.index(part) for part in record["part"].to_pylist()], dtype=np.int8)
     except (pyarrow.ArrowException, KeyError, ValueError, OSError) as error:
         raise InputError(f"--split-like {folder}: {FILE} cannot be read ({str(error).splitlines()[0]}).") from None
-    if not len(numbers):
-        return EarlierSplit(np.full(len(hashes), -1, dtype=np.int8), 0)
-    order = np.argsort(numbers)
-    place = np.minimum(np.searchsorted(numbers[order], hashes), len(numbers) - 1)
-    known = numbers[order][place] == hashes
-    return EarlierSplit(np.where(known, parts[order][place], -1).astype(np.int8), num_folds)
+    return numbers, parts, names
+
+
+def _count_folds(names: list[str]) -> int:
+    return 0 if names == list(SPLITS) else len(names)
 
 
 def _fold_names(num_folds: int) -> list[str]:

@@ -46,7 +46,7 @@ def split_table(tables: InputTables, encoder: LabelEncoder, config: DataConfig, 
 
     Given tables are taken as they are. `--data` alone is split 80/10/10 into train, validation and test, 90/10 into
     train and validation beside `--test-data`; beside `--eval-data` alone there is no test split. With `folds` no row is
-    held out, and the training split is cross-validated. `max_train_samples` caps the training split once the class
+    held out, and the training split is cross-validated; with `split_like` they are those of that run. `max_train_samples` caps the training split once the class
     names are fixed. Rows without a label are in no split.
     """
     table, columns = tables.train, tables.columns
@@ -127,8 +127,6 @@ def _assign(
         )
     if assigned.validation is not None:
         return assigned
-    if config.split_like is not None:
-        folds = _read_earlier(tables, assigned.train, config.split_like).num_folds
     if folds:
         return _all_train(assigned, tables, config, seed, folds)
     tested = assigned.test is None and tables.test is None

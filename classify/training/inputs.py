@@ -20,6 +20,7 @@ from classify.data.languages import Languages, detect_languages, is_english_code
 from classify.data.long_texts import TRUNCATE
 from classify.data.reading import read_tables
 from classify.data.source import STANDARD_INPUT
+from classify.data.split_record import read_num_folds
 from classify.data.split_table import split_table
 from classify.data.splits import Splits
 from classify.decision import Decision
@@ -98,10 +99,9 @@ def check_inputs(config: RunConfig) -> RunInputs:
             config = config.with_default("contrastive_steps", 0, "texts")
         task.check_settings(config.training)
         labelled = int(task.labelled(tables.train, tables.columns.label).sum())
-        folds = config.choose_folds(labelled)
-        splits = split_table(tables, task, config.data, training.seed, folds)
+        splits = split_table(tables, task, config.data, training.seed, _choose_folds(config, labelled))
         for split in (splits.scored, *splits.unlabelled.values()):
-            check_columns_free(split.table, [*task.prediction_columns(), *([FOLD_COLUMN] if folds else [])])
+            check_columns_free(split.table, [*task.prediction_columns(), *([FOLD_COLUMN] if splits.num_folds else [])])
         sample = sample_rows(splits.train.rows, training.seed)
         languages = detect_languages(splits.train.table.take(splits.text_column, sample))
         if not named and not _reads(config.data.language, languages):
@@ -116,7 +116,8 @@ def check_inputs(config: RunConfig) -> RunInputs:
     width = memory_estimate.read_hidden_size(model.config)
     config = config.resolve(len(splits.train), width, min(labelled, config.data.max_train_samples or labelled))
     contrastive = splits.num_folds and config.training.contrastive_steps
-    if contrastive and config.data.folds is None and _is_slow(splits, model):
+    chosen = config.data.folds is None and config.data.split_like is None
+    if contrastive and chosen and _is_slow(splits, model):
         config = config.with_default("folds", FEWER_FOLDS, "texts")
         splits = split_table(tables, task, config.data, training.seed, FEWER_FOLDS)
     notes = _check_disk(config, splits, model, output_dir) if launcher.checks_folders() else ()
@@ -130,6 +131,18 @@ def check_inputs(config: RunConfig) -> RunInputs:
         few = f"fewer than {FEW_ROWS} labelled rows; the names are words"
         decisions += (Decision("label texts", f"{len(texts)}, such as {texts[0]!r}", few, "--label-texts none"),)
     return RunInputs(config, task, splits, languages, model, output_dir, trackers, decisions, notes, texts, new_labels)
+
+
+def _choose_folds(config: RunConfig, labelled: int) -> int:
+    """Return the number of folds, that of an earlier run with --split-like. Raises InputError for contradictions."""
+    earlier = config.data.split_like
+    if earlier is None:
+        return config.choose_folds(labelled)
+    folds = read_num_folds(earlier)
+    conflicts = config.find_fold_conflicts(folds, f"--split-like {earlier} with its {folds} folds")
+    if conflicts:
+        raise InputError(*conflicts)
+    return folds
 
 
 def _reads(language: str | None, languages: Languages) -> bool:

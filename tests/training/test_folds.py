@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 import classify.training.run as run
+from classify.cli import main
 from classify.errors import InputError, Interrupted
 from classify.training import folds as folds_module
 from tests.support import tiny
@@ -154,6 +155,17 @@ def test_few_rows_are_cross_validated_by_themselves(
     before, after = predictions(out), predictions(again)
     assert [row["fold"] for row in after[:60]] == [row["fold"] for row in before]
     assert len(after) == 62
+    alike = f"train --data {more} --model {model_folder} --cpu --output-dir {tmp_path / 'no'} --split-like {out} --plan"
+    for flags, fault in (
+        ("--patience 2", "its 5 folds leaves no validation rows, which --patience needs"),
+        ("--max-minutes 5", "plans one training, and --split-like"),
+    ):
+        assert main([*alike.split(), *flags.split()]) == 2
+        assert fault in capsys.readouterr().err
+    own = tmp_path / "own.csv"
+    own.write_text("text,label,fold\n" + "".join(f"{text},{label},1\n" for text, label in tiny.table_rows(60)))
+    assert main([*alike.replace(str(more), str(own)).split()]) == 2
+    assert "'fold'" in capsys.readouterr().err
 
 
 def test_given_test_rows_are_tested_and_no_more_is_taken_from_the_table(
