@@ -24,11 +24,6 @@ def allow_progress(allowed: bool) -> None:
     _allowed = allowed
 
 
-def progress_allowed() -> bool:
-    """Return whether progress may be shown."""
-    return _allowed
-
-
 class ProgressLines:
     """Progress as lines of a log, with the interface of a tqdm bar: the first after ten seconds."""
 

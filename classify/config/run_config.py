@@ -248,8 +248,4 @@ class RunConfig:
 
 _PARTS: dict[str, Any] = {"data": DataConfig, "model": ModelConfig, "training": TrainingConfig}
 FIELDS = {spec.name: (part, spec) for part, kind in _PARTS.items() for spec in dataclasses.fields(kind)}
-HINTS: dict[str, Any] = {
-    name: hint
-    for kind in _PARTS.values()
-    for name, hint in typing.get_type_hints(kind, localns={"torch": None, "World": None, "ParallelMode": None}).items()
-}
+HINTS: dict[str, Any] = {name: hint for kind in _PARTS.values() for name, hint in typing.get_type_hints(kind).items()}

@@ -82,11 +82,14 @@ def load_or_write(key: str, write: Callable[[Path], None], read: Callable[[Path]
                         os.utime(folder)
                     return entry
                 shutil.rmtree(folder, ignore_errors=True)
-            _remove_leftovers(folder.parent)
+            # Another process may remove the same entries; it does not matter here.
+            with contextlib.suppress(OSError):
+                _remove_leftovers(folder.parent)
             with atomic_path(folder) as temporary:
                 temporary.mkdir(mode=0o700)
                 write(temporary)
-            _make_room(folder)
+            with contextlib.suppress(OSError):
+                _make_room(folder)
             return read(folder)
     except OSError:
         return None

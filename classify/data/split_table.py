@@ -46,8 +46,8 @@ def split_table(tables: InputTables, encoder: LabelEncoder, config: DataConfig, 
 
     Given tables are taken as they are. `--data` alone is split 80/10/10 into train, validation and test, 90/10 into
     train and validation beside `--test-data`; beside `--eval-data` alone there is no test split. With `folds` no row is
-    held out, and the training split is cross-validated; with `split_like` they are those of that run. `max_train_samples` caps the training split once the class
-    names are fixed. Rows without a label are in no split.
+    held out, and the training split is cross-validated, in the folds of the run that `split_like` names, if any.
+    `max_train_samples` caps the training split once the class names are fixed. Rows without a label are in no split.
     """
     table, columns = tables.train, tables.columns
     targets = encoder.encode(table, columns.label, "--data")

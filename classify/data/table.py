@@ -1,6 +1,6 @@
 """Table of any form as one Arrow table of strings, with the place of each row in the file.
 
-All columns stay text, as in the file, so that predictions.csv can repeat them; `as_dataset` shares them without a copy.
+All columns stay text, as in the file, so that predictions.csv can repeat them.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +17,27 @@ import pyarrow.compute as pc
 
 from classify.data.text_hashes import TextHashes, text_hashes
 
-if TYPE_CHECKING:
-    import datasets
-    import pyarrow
-
 _SHOWN = 3
 _BLOCK = 1 << 16
+
+
+class LazyColumn(Sequence[str]):
+    """The values of an Arrow column, of which a slice at a time is in memory as strings."""
+
+    def __init__(self, values: pyarrow.ChunkedArray):
+        self._values = values
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[str]: ...
+
+    def __getitem__(self, place: int | slice) -> str | list[str]:
+        return self._values[place].to_pylist() if isinstance(place, slice) else self._values[place].as_py()
 
 
 @dataclass(frozen=True)
@@ -132,11 +147,9 @@ class Table:
         chunks = pyarrow.chunked_array([pyarrow.array(values, pyarrow.string())], pyarrow.string())
         return replace(self, arrow=self.arrow.append_column(name, chunks), derived=self.derived | {name})
 
-    def as_dataset(self) -> datasets.Dataset:
-        """Return the same Arrow table as a `datasets.Dataset`, without a copy."""
-        import datasets
-
-        return datasets.Dataset(datasets.table.InMemoryTable(self.arrow), fingerprint=self.sha256)
+    def lazy_column(self, name: str) -> LazyColumn:
+        """Return the values of a column, which are made into strings where they are read."""
+        return LazyColumn(self.arrow.column(name))
 
     def where(self, rows: Iterable[int]) -> str:
         """Name the places of rows in messages: `my.csv line 7`, or `my.csv lines 7, 9, 12 and 4 more`."""

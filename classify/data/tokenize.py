@@ -256,8 +256,7 @@ def tokenize_columns(
     tokenizer: Any, table: Table, columns: Sequence[str], max_length: int, long_texts: LongTexts = TRUNCATE
 ) -> Tokens:
     """Tokenise one text column of a table, or two, or find their ids in the cache."""
-    texts = table.as_dataset()
-    first, *others = (_tokenize(tokenizer, texts[column], table.digest(column)) for column in columns)
+    first, *others = (_tokenize(tokenizer, table.lazy_column(name), table.digest(name)) for name in columns)
     second = others[0] if others else None
     return Tokens(first, find_template(tokenizer, pairs=second is not None), max_length, second, long_texts)
 

@@ -175,7 +175,10 @@ class World:
                 )
 
     def broadcast_tensors(self, tensors: dict[str, torch.Tensor] | None) -> dict[str, torch.Tensor]:
-        """Return the main process's named tensors on every rank; the others pass None. A collective."""
+        """Return the main process's named tensors on every rank; the others pass None. A collective.
+
+        They are in main memory: a device holds one of them at a time, as a sharded model may fit there only in parts.
+        """
         listed = None
         if tensors is not None:
             listed = [
@@ -189,8 +192,9 @@ class World:
         received: dict[str, torch.Tensor] = {}
         for name, kind, shape in listed:
             empty = torch.empty(shape, dtype=getattr(torch, kind), device=place)
-            received[name] = empty if tensors is None else tensors[name].to(place)
-            torch.distributed.broadcast(received[name], src=0)
+            tensor = empty if tensors is None else tensors[name].to(place)
+            torch.distributed.broadcast(tensor, src=0)
+            received[name] = tensor.cpu()
         return received
 
     def broadcast_parameters(self, module: nn.Module) -> None:

@@ -14,7 +14,8 @@ from classify.evaluation.metrics import ERRORS
 _STANDARD_ERRORS = 2.0
 # Names in the checkpoints of earlier versions.
 _RENAMED = {
-    "parts": "num_micro_batches",
+    "parts": "min_micro_batches",
+    "num_micro_batches": "min_micro_batches",
     "latest": "last_eval",
     "scored": "last_eval_step",
     "waited": "epochs_without_improvement",
@@ -38,8 +39,8 @@ class Progress:
     # Position at which a time limit ends training, and the limits that it was measured for.
     end: int | None = None
     time_plan: list[float | None] | None = None
-    # Micro-batches per device and step, more than requested where memory was short.
-    num_micro_batches: int = 1
+    # Micro-batches per device and step that memory requires, once it has run out.
+    min_micro_batches: int = 1
     # Scores of the best step and of the last one that was scored, and its number; step 0 is the start.
     best: dict[str, float] | None = None
     last_eval: dict[str, float] | None = None

@@ -138,7 +138,8 @@ def is_finished(output: Output, config: RunConfig, saved: Checkpoint | None, end
             more = "A longer --patience would extend it."
         output.log(f"{output.folder}: this run is finished; nothing to do. {more}")
     elif saved is None:
-        output.log(f"{output.folder}: no finished checkpoint to resume from; starting from the beginning.")
+        kept = "; finished folds are kept" if any(output.checkpoints.glob("fold-*")) else ""
+        output.log(f"{output.folder}: no checkpoint to resume from; starting from the beginning{kept}.")
         return False
     else:
         output.log(f"{output.folder}: resuming from {saved.path.name}")

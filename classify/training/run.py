@@ -118,7 +118,7 @@ def _run(context: TrainingContext) -> Path:
             out_of_fold = cross_validate(context, functools.partial(_train_fold, context, record))
         if saved is not None:  # before the log is cut to its step
             trainer.load_state_dict(saved)
-        train_log = opened.enter_context(Log(context, after_step=0 if saved is None else saved.step))
+        train_log = opened.enter_context(Log(context, after_step=None if saved is None else saved.step))
         evaluate, checkpointer = Evaluate(context, train_log), Checkpointer(context)
         if saved is None:
             trainer.setup()
@@ -282,10 +282,10 @@ def _dry_run(context: TrainingContext, trainer: Trainer, record: RunRecord) -> N
     start, end = progress.position, trainer.end
     unsure = training.max_minutes is not None or (world.distributed and not world.accelerator.synchronous)
     if unsure and not context.strategy.forward_is_collective and start < end:
-        before = progress.num_micro_batches
+        before = trainer.num_micro_batches
         dry_run.find_micro_batches(trainer, list(batches.steps(start, min(end, start + batches.rows))))
-        if progress.num_micro_batches != before:
-            log_micro_batches(context.output, progress.step + 1, progress.num_micro_batches)
+        if trainer.num_micro_batches != before:
+            log_micro_batches(context.output, progress.step + 1, trainer.num_micro_batches)
     if training.max_minutes is None or end <= start:
         return
     why = "as measured when the run began"

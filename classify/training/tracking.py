@@ -56,11 +56,15 @@ class Tracker:
     """
 
     def __init__(
-        self, names: Sequence[str] = (), folder: Path = Path(), settings: Mapping[str, Any] | None = None, step: int = 0
+        self,
+        names: Sequence[str] = (),
+        folder: Path = Path(),
+        settings: Mapping[str, Any] | None = None,
+        after_step: int | None = None,
     ):
         self._folder = folder
         # A resumed run draws over what an interrupted one had written beyond its checkpoint.
-        self._purge_step = step + 1 if step else None
+        self._purge_step = None if after_step is None else after_step + 1
         self._boards: dict[str, Any] | None = {} if "tensorboard" in names else None
         self._others = [_start(name, folder, settings or {}) for name in names if name != "tensorboard"]
 

@@ -35,7 +35,7 @@ class Log(Callback):
     Does nothing on ranks that do not write. A resumed run first drops the lines beyond its checkpoint.
     """
 
-    def __init__(self, context: TrainingContext, after_step: int):
+    def __init__(self, context: TrainingContext, after_step: int | None):
         self.output = output = context.output
         trackers = context.inputs.trackers
         self._file = None
@@ -166,10 +166,10 @@ def _draw_matrix(shares: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
     return np.repeat(gray[..., None], 3, axis=2)
 
 
-def _reopen(path: Path, after_step: int) -> IO[str]:
-    """Open the file to append, without its lines beyond a step."""
+def _reopen(path: Path, after_step: int | None) -> IO[str]:
+    """Open the file to append, without its lines beyond a step; all go where it is None."""
     kept: list[str] = []
-    if after_step and path.exists():
+    if after_step is not None and path.exists():
         kept = [line for line in _json_lines(path) if json.loads(line).get("step", 0) <= after_step]
     with atomic_write(path) as file:
         file.writelines(kept)

@@ -79,7 +79,7 @@ class TrainerState:
 
 
 class Trainer:
-    """Trains a classifier by a strategy; owns the weights, the optimizer's state and the progress.
+    """Trains a classifier by a strategy, which owns weights and optimizer; the trainer owns the progress.
 
     `probe_metrics` and `contrastive_metrics` describe the start, for metrics.json.
     """
@@ -87,7 +87,7 @@ class Trainer:
     def __init__(self, strategy: Strategy, data: TrainingSet, batches: sampler.BatchSampler, loss: Loss):
         self.strategy, self.data, self.batches, self.loss = strategy, data, batches, loss
         self.config, self.world = strategy.config, strategy.world
-        self.progress = Progress(num_micro_batches=self.config.gradient_accumulation_steps)
+        self.progress = Progress()
         self.probe_metrics: dict[str, float] | None = None
         self.contrastive_metrics: dict[str, float] | None = None
         self._stop_requested = False
@@ -106,6 +106,11 @@ class Trainer:
     def end(self) -> int:
         """Return the rows consumed at the end of training."""
         return end_of_training(self.config, self.batches, self.progress)
+
+    @property
+    def num_micro_batches(self) -> int:
+        """Return the micro-batches per device and step: as requested, or more where memory has run out."""
+        return max(self.config.gradient_accumulation_steps, self.progress.min_micro_batches)
 
     def setup(self, weights: Tensors | None = None) -> None:
         """Make the model ready for training, from `weights` by name or those that it has."""
@@ -137,9 +142,7 @@ class Trainer:
         self.setup(weights)
         tensors = self.world.broadcast_tensors(saved.optimizer_tensors() if is_main else None)
         self.strategy.load_optimizer(tensors, saved.state["scaler"])
-        requested = self.progress.num_micro_batches
         self.progress = Progress.from_state(saved.state["progress"])
-        self.progress.num_micro_batches = max(requested, self.progress.num_micro_batches)
         self.probe_metrics, self.contrastive_metrics = saved.state["probe"], saved.state.get("contrastive")
 
     def stop(self) -> None:
@@ -178,7 +181,7 @@ class Trainer:
         end = end if end is not None else self.end
         total_steps = self.batches.steps_until(end)
         recent = _RecentLoss()
-        num_micro_batches = progress.num_micro_batches
+        num_micro_batches = self.num_micro_batches
         for step in self.batches.steps(progress.position, end):
             begin = time.perf_counter()
             rate = config.peak_learning_rate * learning_rate_factor(
@@ -213,11 +216,9 @@ class Trainer:
                 save_due=save_due,
                 last=last,
                 stopped=stopped,
-                num_micro_batches=(
-                    progress.num_micro_batches if progress.num_micro_batches != num_micro_batches else None
-                ),
+                num_micro_batches=self.num_micro_batches if self.num_micro_batches != num_micro_batches else None,
             )
-            num_micro_batches = progress.num_micro_batches
+            num_micro_batches = self.num_micro_batches
             if stopped or last:
                 return
 
@@ -316,15 +317,16 @@ class Trainer:
         return total, weight_sum
 
     def halve_micro_batches(self, step: sampler.Step, reason: str) -> None:
-        """Double the number of micro-batches from here on.
+        """Double the number of micro-batches from here on, on every rank. A collective.
 
         Raises ClassifyError where each micro-batch holds a single text already.
         """
-        if self.progress.num_micro_batches * self.world.replicas * self.world.world_size >= len(step.rows):
+        if self.num_micro_batches * self.world.replicas * self.world.world_size >= len(step.rows):
             raise ClassifyError(
                 f"step {self.progress.step + 1}: out of memory with a single text ({reason}); {self._less_memory()}."
             )
-        self.progress.num_micro_batches = self._halved(step)
+        # Ranks may have cut their shares into different numbers.
+        self.progress.min_micro_batches = self.world.all_reduce_max(self._halved(step))
         self.strategy.clear_gradients()
         release_cache(self.world.device)
 
@@ -334,20 +336,20 @@ class Trainer:
             self.data.tokens.row_lengths(self.data.rows[step.rows]),
             self.world.rank,
             self.world.world_size,
-            self.progress.num_micro_batches,
+            self.num_micro_batches,
             self.world.replicas,
             self.strategy.max_tokens,
         )
 
     def _halved(self, step: sampler.Step) -> int:
         """Return the number of micro-batches of half the size."""
-        return 2 * max(self.progress.num_micro_batches, len(self._micro_batches(step)))
+        return 2 * max(self.num_micro_batches, len(self._micro_batches(step)))
 
     def _less_memory(self) -> str:
         """Name ways to need less memory, where smaller micro-batches do not help or cannot be had."""
-        if self.classifier.precision.half is not None:
-            return "use --gradient-checkpointing or a smaller --max-length"
-        return "use --gradient-checkpointing, a smaller --max-length or --precision bf16"
+        ways = [] if self.config.gradient_checkpointing else ["--gradient-checkpointing"]
+        ways += ["a smaller --max-length"] + ["--precision bf16"] * (self.classifier.precision.half is None)
+        return f"use {' or '.join(', '.join(ways).rsplit(', ', 1))}"
 
 
 class _RecentLoss:

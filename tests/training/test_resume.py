@@ -139,7 +139,7 @@ def test_without_a_checkpoint_it_starts_afresh_and_says_so(
     unfinished.mkdir()
     (unfinished / "model.safetensors").write_bytes(b"half")
     run.train(make_config(model_folder, table, tmp_path / "out", max_steps=1, resume_from_checkpoint=True))
-    assert "no finished checkpoint to resume from; starting from the beginning" in capsys.readouterr().out
+    assert "no checkpoint to resume from; starting from the beginning" in capsys.readouterr().out
 
 
 def test_resume_and_the_folder_say_enough(

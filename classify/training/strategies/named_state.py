@@ -69,18 +69,19 @@ def load_optimizer_state(
     """Restore each parameter's optimizer state by the parameter's name, at any index in the optimizer.
 
     `masters` are what the optimizer updates instead of weights in half precision. Raises CheckpointError where the
-    model has no parameter of a name.
+    model trains no parameter of a name.
     """
     by_name: dict[str, Tensors] = {}
     for key, value in tensors.items():
         name, _, part = key.rpartition("/")
         by_name.setdefault(name, {})[part] = value
-    unknown = sorted(set(by_name) - {name for name, _ in model.named_parameters()})
+    places = {id(p): i for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
+    trained = {name for name, p in model.named_parameters() if id(masters.of(p)) in places}
+    unknown = sorted(set(by_name) - trained)
     if unknown:
         raise CheckpointError(
-            f"the checkpoint has optimizer state of {unknown[0]!r}, a parameter that the model lacks: {_RENAMED}"
+            f"the checkpoint has optimizer state of {unknown[0]!r}, a parameter that is not trained here: {_RENAMED}"
         )
-    places = {id(p): i for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
     state = {
         places[id(masters.of(p))]: {key: sharding.shard_like(value, p) for key, value in by_name[name].items()}
         for name, p in model.named_parameters()
