@@ -10,7 +10,15 @@ import numpy as np
 
 from classify.data.content import ColumnStats, binary_columns, column_stats
 from classify.data.derived import TextColumns
-from classify.data.names import GROUP_NAMES, LABEL_NAMES, PAIRED_NAMES, TEXT_NAMES, TEXT_PAIR_NAMES
+from classify.data.names import (
+    CATEGORY_NAMES,
+    GROUP_NAMES,
+    LABEL_NAMES,
+    PAIRED_NAMES,
+    RATING_NAMES,
+    TEXT_NAMES,
+    TEXT_PAIR_NAMES,
+)
 from classify.data.table import Table
 from classify.data.text_hashes import EMPTY
 from classify.decision import Decision
@@ -173,7 +181,7 @@ class _Search:
             clear = bool(first) and self.stats[first[0]].is_text
             longer = [name for name in texts if name not in fitting and self.stats[name].length > _LONGER * length]
             if clear or not longer:
-                return _Found((fitting[0],), "matched by column name", by_name=True)
+                return self._by_name(fitting[0], [name for name in texts if name != fitting[0]], "hold texts")
             return self._doubt("text", [*fitting, *longer], "another column holds longer texts")
         if fitting:
             return self._doubt("text", fitting, "several columns could hold the text")
@@ -200,14 +208,21 @@ class _Search:
         for names in (LABEL_NAMES, GROUP_NAMES):
             named = [name for name in free if _key(name) in names and not self.stats[name].is_text]
             fitting = [name for name in named if self._is_label(name, named=True)]
-            first = [name for name in fitting if _key(name) == names[0]]
+            first = [name for name in fitting if _key(name) == LABEL_NAMES[0]]
             if len(first or fitting) == 1:
-                return _Found(((first or fitting)[0],), "matched by column name", by_name=True)
+                (chosen,) = first or fitting
+                if _key(chosen) in LABEL_NAMES and _key(chosen) not in CATEGORY_NAMES:
+                    return self._by_name(chosen)
+                others = [name for name in free if name != chosen and self._is_label(name, named=True)]
+                rated = [name for name in others if _key(name) in RATING_NAMES]
+                if rated:
+                    return self._doubt("label", [chosen, *rated], "several columns could hold the label")
+                return self._by_name(chosen, [name for name in others if name in likely], "could be labels")
             if fitting:
                 return self._doubt("label", fitting, "several columns could hold the label")
             single = [name for name in named if self.stats[name].distinct < 2]
             if single and len(named) == 1:  # refused later, with its value
-                return _Found((single[0],), "matched by column name", by_name=True)
+                return self._by_name(single[0])
             if named:
                 others = [name for name in likely if name not in named]
                 why = f"the values of {named[0]!r} rarely repeat, unlike class labels"
@@ -217,6 +232,9 @@ class _Search:
             if self._is_label(free[0], named=True) or only.distinct < 2:
                 return _Found((free[0],), "the only remaining column")
         scores = [name for name in free if self.stats[name].is_score]
+        repeating = [name for name in free if name not in likely and self.stats[name].repeats]
+        if len(likely) == 1 and repeating and not scores:
+            return self._doubt("label", [*likely, *repeating], "several columns could hold the label")
         if len(likely) == 1 and not scores:
             return _Found((likely[0],), "the only column whose values repeat, as class labels do")
         regression = f"; {', '.join(scores)} holds numbers on a scale" if scores else ""
@@ -228,6 +246,12 @@ class _Search:
             return self._doubt("label", likely, several + regression)
         words = f"no column looks like a label{regression}"
         return self._doubt("label", scores or [name for name in free if not self.stats[name].is_text] or free, words)
+
+    def _by_name(self, name: str, others: Sequence[str] = (), what: str = "") -> _Found:
+        """Return a column with a usual name; others that would do make it worth printing."""
+        listed = ", ".join(map(repr, others[:_SHOWN])) + (f" and {len(others) - _SHOWN} more" * (len(others) > _SHOWN))
+        why = "matched by column name" + (f"; not used, though they {what}, too: {listed}" if others else "")
+        return _Found((name,), why, by_name=not others)
 
     def _is_label(self, name: str, *, named: bool = False) -> bool:
         stats = self.stats[name]

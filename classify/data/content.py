@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from classify.data.dialect import is_number
 from classify.data.label_lists import are_lists
 from classify.data.table import Table
 
@@ -40,6 +39,7 @@ _ODD_KINDS: dict[str, re.Pattern[str]] = {
     "objects": re.compile(r"\{.*\}", re.DOTALL),
     "codes": re.compile(r"(?=\S*\d)[!-~]+"),
 }
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 _NO_CLASSES = ("dates or times", "objects")
 
 
@@ -57,7 +57,8 @@ class ColumnStats:
     @functools.cached_property
     def numbers(self) -> bool:
         """Return whether nearly all values are numbers."""
-        return _share(self.values, is_number) >= _MOST
+        points = _share(self.values, lambda value: "," not in value and parse_number(value) is not None)
+        return max(points, _share(self.values, _DECIMAL_COMMA.fullmatch)) >= _MOST
 
     @functools.cached_property
     def odd_kind(self) -> str | None:
@@ -105,21 +106,40 @@ class ColumnStats:
         return max(map(len, self.values)) <= _LONGEST_CLASS
 
     @property
+    def repeats(self) -> bool:
+        """Return whether the values may be classes with few rows each: short names, each twice in the mean."""
+        few = 2 <= self.distinct <= len(self.values) / 2
+        return few and self.odd_kind is None and not self.is_text and max(map(len, self.values)) <= _LONGEST_CLASS
+
+    @property
     def is_score(self) -> bool:
         """Return whether the values are numbers on a scale: with fractions, and many distinct ones."""
-        fractions = _share(self.values, lambda value: is_number(value) and not float(value).is_integer())
+        fractions = _share(self.values, lambda value: not (parse_number(value) or 0.0).is_integer())
         return self.numbers and fractions > 0.1 and self.distinct > 10
 
     @functools.cached_property
     def is_list(self) -> bool:
-        """Return whether the values are lists of classes such as "a,b" or "a|b"."""
-        return are_lists(self.values)
+        """Return whether the values are lists of classes such as "a,b" or "a|b"; "3,1" in all rows is a number."""
+        return not self.numbers and are_lists(self.values)
+
+    @property
+    def is_numbers_or_lists(self) -> bool:
+        """Return whether values such as "3" and "3,5" may be numbers with a decimal comma, or lists of numbers."""
+        return self.is_list and all(parse_number(value) is not None for value in self.values)
 
     @property
     def example(self) -> str:
         """Return one value, shortened."""
         value = " ".join(self.values[0].split()) if self.values else ""
         return repr(value if len(value) <= _EXAMPLE else value[: _EXAMPLE - 3] + "...")
+
+
+def parse_number(text: str) -> float | None:
+    """Return the number that a text is, with a decimal point or comma; None for anything else."""
+    try:
+        return float(text.replace(",", ".") if _DECIMAL_COMMA.fullmatch(text) else text)
+    except ValueError:
+        return None
 
 
 def column_stats(table: Table, column: str) -> ColumnStats:

@@ -32,6 +32,8 @@ _EXCERPT = 20
 # With this many valid letters for each invalid one, a file is damaged UTF-8: letters of another encoding are hardly
 # ever valid.
 _MOSTLY = 20
+# A file of another encoding has hardly any line beyond ASCII that is valid UTF-8: fewer than one for this many others.
+_MIXED = 3
 _SHOWN = 5
 _WORDS = {
     "utf-8": "UTF-8",
@@ -129,9 +131,15 @@ def detect_encoding(source: Source, requested: str | None = None) -> Encoding:
         return _with_sample(source, "iso2022_jp" if _is_iso2022(source) else "utf-8")
     if b"\0" in start:
         raise InputError(f"{source.path} line {fault[0]}: expected text. Got binary data; give another file.")
-    damaged = _damaged_lines(source)
+    valid, invalid, damaged = _split_lines(source)
     if damaged:
         return Encoding("utf-8", damaged)
+    if valid * _MIXED >= len(invalid):
+        shown = ", ".join(map(str, invalid[:_SHOWN])) + (", ..." if len(invalid) > _SHOWN else "")
+        raise InputError(
+            f"{source.path}: {valid} lines with letters beyond ASCII are UTF-8, and {len(invalid)} are not (lines "
+            f"{shown}), as where files of two encodings were joined; save the other lines as UTF-8, too."
+        )
     return _legacy_encoding(source, fault)
 
 
@@ -169,9 +177,12 @@ def _fault(source: Source, name: str) -> tuple[int, str] | None:
     return None
 
 
-def _damaged_lines(source: Source) -> tuple[int, ...]:
-    """Return the first lines that are not UTF-8 where nearly all letters beyond ASCII are; else none."""
-    good = bad = 0
+def _split_lines(source: Source) -> tuple[int, list[int], tuple[int, ...]]:
+    """Return how many lines beyond ASCII are UTF-8, which ones are not, and the first of these in a damaged file.
+
+    A damaged file is one in which nearly all letters beyond ASCII are UTF-8.
+    """
+    good = bad = valid = 0
     lines: list[int] = []
     with source.open() as stream:
         for number, line in enumerate(stream, start=1):
@@ -181,9 +192,11 @@ def _damaged_lines(source: Source) -> tuple[int, ...]:
             broken = text.count("\ufffd")
             good += sum(character > "\x7f" for character in text) - broken
             bad += broken
-            if broken and len(lines) < _SHOWN:
+            if broken:
                 lines.append(number)
-    return tuple(lines) if good > _MOSTLY * bad else ()
+            else:
+                valid += 1
+    return valid, lines, tuple(lines[:_SHOWN]) if good > _MOSTLY * bad else ()
 
 
 def _blocks(source: Source) -> Iterator[bytes]:

@@ -30,6 +30,7 @@ class Report:
     rows: int
     skipped: int
     columns: dict[str, str]
+    decisions: list[str]
     classes: dict[str, int]
     imbalance: float
     labels: str
@@ -56,6 +57,7 @@ class Report:
         return [
             f"table: {self.path}, {self.rows:,} rows ({self.form})",
             "columns: " + ", ".join(f"{name!r} ({role})" for name, role in self.columns.items()),
+            *self.decisions,
             *self.summary(),
             *self.duplicates(),
             *self._describe_sample(),
@@ -129,12 +131,9 @@ def inspect_splits(splits: Splits, listed: int = _SHOWN) -> Report:
     """
     table, targets = splits.train.table, splits.targets
     columns = {**dict.fromkeys(splits.texts.named, "text"), **dict.fromkeys(splits.label_columns, "label")}
-    why = {
-        decision.value: decision.why
-        for decision in splits.decisions
-        if decision.what in ("text column", "label column")
-    }
-    roles = dict.fromkeys(table.columns, "not used")
+    of_columns = ("text column", "label column")
+    why = {decision.value: decision.why for decision in splits.decisions if decision.what in of_columns}
+    roles = dict.fromkeys(table.columns, "neither text nor label")
     roles |= {name: f"{what}: {why[name]}" if name in why else what for name, what in columns.items()}
     copies = table.text_hashes(splits.text_column)
     first, group_of = group_duplicates(copies)
@@ -146,6 +145,7 @@ def inspect_splits(splits: Splits, listed: int = _SHOWN) -> Report:
         rows=len(table),
         skipped=table.skipped,
         columns=roles,
+        decisions=[decision.line() for decision in splits.decisions if decision.what not in of_columns],
         classes=dict(zip(splits.labels, counts.tolist(), strict=True)),
         imbalance=float(counts.max() / max(1, counts.min())),
         labels=splits.encoder.summary(targets[splits.labelled]),

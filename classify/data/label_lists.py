@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -14,6 +15,8 @@ _ROWS_PER_LABEL, _LONGEST, _WORDS = 4, 60, 3
 _SEPARATORS = ("|", ";", ",")
 # Between the labels of a row that come from several columns; in no name.
 COLUMN_SEPARATOR = "\x1f"
+# Lists as NumPy prints them, which Python would join to one string.
+_WITHOUT_COMMA = re.compile(r"""['"]\s+['"]""")
 # The separator of cells such as ["a", "b"].
 BRACKETS = "[]"
 
@@ -40,26 +43,39 @@ def split_cell(cell: str, separator: str | None) -> list[str]:
 
 
 def are_lists(values: Sequence[str]) -> bool:
-    """Return whether non-empty values are lists of labels: repeated parts, some values with two."""
+    """Return whether non-empty values are lists of labels: repeated parts, some values with two; or malformed lists."""
     separator = find_separator(values)
     if separator is None:
         return False
     try:
         lists = [split_cell(value, separator) for value in values]
-    except ValueError:
-        return False
+    except ValueError:  # refused where they are read
+        return separator == BRACKETS and any("," in value or _WITHOUT_COMMA.search(value) for value in values)
     several = sum(len(labels) > 1 for labels in lists)
     counts = Counter(label for labels in lists for label in labels)
     return (
         several > _LEAST * len(lists)
         and len(counts) <= len(lists) / _ROWS_PER_LABEL
-        and len(counts) < len(set(values))
+        and (separator == BRACKETS or len(counts) < len(set(values)))
         and max(map(len, counts)) <= _LONGEST
         and max(len(label.split()) for label in counts) <= _WORDS
     )
 
 
+def unwrap(values: Sequence[str]) -> list[str] | None:
+    """Return the label of each value where each that is not empty is a list of one in brackets; else None."""
+    if find_separator([value for value in values if value.strip()]) != BRACKETS:
+        return None
+    try:
+        lists = [split_cell(value, BRACKETS) for value in values]
+    except ValueError:
+        return None
+    return [labels[0] if labels else "" for labels in lists] if max(map(len, lists)) == 1 else None
+
+
 def _parse_list(cell: str) -> list[object]:
+    if _WITHOUT_COMMA.search(cell):
+        raise ValueError("no comma between its labels")
     try:
         parsed = json.loads(cell)
     except ValueError:

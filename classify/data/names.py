@@ -23,7 +23,19 @@ LABEL_NAMES = (
     "метка", "класс", "категория", "тональность", "etiket", "kategori", "sınıf", "تصنيف", "فئة",
     "标签", "类别", "分类", "情感", "標籤", "類別", "ラベル", "カテゴリ", "분류", "라벨", "레이블",
 )  # fmt: skip
-# Names of columns that may hold labels, where no column has one of those above.
+# Those of them that may name something else that a text has, such as the kind of a product; and names of columns of
+# opinions or decisions, which are the label then as likely.
+CATEGORY_NAMES = (
+    "class", "category", "topic", "tag", "y", "classe", "catégorie", "klasse", "kategorie", "clase", "categoría",
+    "categoria", "класс", "категория", "kategori", "sınıf", "فئة", "类别", "分类", "類別", "カテゴリ", "분류",
+)  # fmt: skip
+RATING_NAMES = (
+    "stars", "star", "star_rating", "rating", "ratings", "score", "overall", "grade", "recommended", "recommend",
+    "spam", "is_spam", "toxic", "is_toxic", "stance", "resolution", "outcome", "verdict", "priority", "severity",
+    "urgency", "bewertung", "note", "sterne", "priorität", "étoiles", "priorité", "puntuación", "estrellas",
+    "prioridad", "评分", "星级", "优先级", "評分", "評価", "평점",
+)  # fmt: skip
+# Names of columns that may hold labels, where no column has one of LABEL_NAMES.
 GROUP_NAMES = (
     "queue", "team", "department", "dept", "group", "issue_type", "ticket_type", "request_type", "reason", "theme",
     "subject_area", "abteilung", "thema", "warteschlange", "rubrik", "équipe", "département", "thème", "equipo",
@@ -39,10 +51,13 @@ PAIRED_NAMES = (("v2", "v1"),)
 # The splits of a table, the words for each, and the names of columns that hold them.
 SPLITS = ("train", "eval", "test")
 SPLIT_WORDS = (
-    ("train", "training", "trn"),
-    ("validation", "valid", "val", "dev", "devel", "development", "eval", "evaluation", "tuning"),
-    ("test", "testing", "tst", "holdout", "heldout"),
-)
+    ("train", "training", "trn", "entrenamiento", "treino", "entraînement", "apprentissage", "训练", "训练集", "訓練"),
+    (
+        "validation", "valid", "val", "dev", "devel", "development", "eval", "evaluation", "tuning",
+        "validación", "validação", "validierung", "验证", "验证集", "検証",
+    ),
+    ("test", "testing", "tst", "holdout", "heldout", "prueba", "teste", "测试", "测试集", "テスト"),
+)  # fmt: skip
 SPLIT_NAMES = ("split", "partition", "subset", "part", "set", "usage")
 
 
@@ -51,6 +66,6 @@ def split_called(name: str) -> int | None:
 
     None where it means none, or several, as `dev-test` does: validation in one data set, the test in another.
     """
-    words = re.findall("[a-z]+", re.sub(r"h[oe]ld[ _-]out", "holdout", name.lower()))
+    words = re.findall(r"[^\W\d_]+", re.sub(r"h[oe]ld[ _-]out", "holdout", name.lower()))
     splits = {split for split, names in enumerate(SPLIT_WORDS) if any(word in names for word in words)}
     return splits.pop() if len(splits) == 1 else None

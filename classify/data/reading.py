@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,7 +13,7 @@ from classify.data.columns import Columns, find_columns, require_column, require
 from classify.data.derived import join_labels
 from classify.data.formats.base import ReadOptions
 from classify.data.formats.registry import find_format, read_table
-from classify.data.label_lists import COLUMN_SEPARATOR
+from classify.data.label_lists import COLUMN_SEPARATOR, unwrap
 from classify.data.names import SPLIT_NAMES, SPLITS, split_called
 from classify.data.table import Table
 from classify.errors import ErrorList, InputError
@@ -23,6 +24,8 @@ NO_COLUMN = "none"
 _SHOWN = 5
 # A column with more different values holds something else than splits.
 _MOST_SPLITS = 10
+# Rows by which columns are found that hold none.
+_SAMPLE = 1_000
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,12 @@ def _derive(table: Table, columns: Columns) -> Table:
     """Add the columns that are computed from others. Raises InputError where their cells do not fit."""
     table = columns.texts.derive(table)
     columns.texts.require_both(table)
+    if not columns.labels and table.has(columns.label):
+        values, numbers = table.values(columns.label)
+        labels = unwrap(values)
+        if labels is not None:
+            note = f"column {columns.label!r}: each list holds one label, and is read as that"
+            table = table.with_values(columns.label, labels, numbers, note)
     if columns.labels and all(map(table.has, columns.labels)):
         table = join_labels(table, columns.labels, columns.label, COLUMN_SEPARATOR)
     return table
@@ -187,11 +196,15 @@ def _usual_split_column(config: DataConfig, table: Table) -> str | None:
 
 
 def _refuse_unknown_splits(config: DataConfig, table: Table) -> None:
-    """Raise InputError where a column of a usual name holds rows to train on, beside a few values of no known split."""
+    """Raise InputError where a column of a usual name holds rows to train on, beside a few values of no known split.
+
+    Whatever a column named split holds, if it is few values, the rows were split by somebody.
+    """
     # Of two columns one is the text and the other the label.
     for name, splits in _possible_splits(config, table) if len(table.columns) > 2 else ():
         unknown = [value for value, split in splits.items() if split is None]
-        if SPLITS.index("train") in splits.values() and unknown and len(splits) <= _MOST_SPLITS:
+        is_split = name.strip().lower() == SPLIT_NAMES[0] and len(splits) > 1
+        if (is_split or SPLITS.index("train") in splits.values()) and unknown and len(splits) <= _MOST_SPLITS:
             raise InputError(
                 f"{table.path}: column {name!r} holds {', '.join(map(repr, splits))}; expected train, validation and "
                 f"test alone, and {', '.join(map(repr, unknown))} is none of them. Rename such values and give "
@@ -200,11 +213,20 @@ def _refuse_unknown_splits(config: DataConfig, table: Table) -> None:
 
 
 def _possible_splits(config: DataConfig, table: Table) -> Iterator[tuple[str, dict[str, int | None]]]:
-    """Yield each column of a usual name that no flag names as something else, and the split that each value means."""
+    """Yield each column that no flag names as something else, of a usual name or with nothing but names of splits.
+
+    With it comes the split that each value means.
+    """
     taken = (config.text_column, config.text_pair_column, config.label_column)
     for column in table.columns if config.split_column != NO_COLUMN else ():
-        if column.strip().lower() in SPLIT_NAMES and column not in taken:
-            yield column, _splits_by_value(table, column)
+        if column in taken:
+            continue
+        named = column.strip().lower() in SPLIT_NAMES
+        first = set(table.arrow.column(column).slice(0, _SAMPLE).to_pylist())
+        if named or (len(table.columns) > 2 and None not in map(split_called, first)):
+            splits = _splits_by_value(table, column)
+            if named or _are_splits(splits.values()):
+                yield column, splits
 
 
 def _origin(path: str | None, table: Table | None, flag: str) -> str:
@@ -213,7 +235,9 @@ def _origin(path: str | None, table: Table | None, flag: str) -> str:
 
 
 def _splits_by_value(table: Table, column: str) -> dict[str, int | None]:
-    return {value: split_called(value) for value in pc.unique(table.arrow.column(column)).to_pylist()}
+    """Return the split that each value of a column means; of a column with many values only some."""
+    values = itertools.islice(pc.unique(table.arrow.column(column)).to_pylist(), _MOST_SPLITS + 1)
+    return {value: split_called(value) for value in values}
 
 
 def _are_splits(splits: Collection[int | None]) -> bool:

@@ -327,6 +327,7 @@ def _warnings(
     in_train = _find_occurring(encoder, train)
     if not in_train.all():
         notes.append(f"no training row has the label {_list(encoder.labels, ~in_train)}")
+    notes += _describe_single_rows(encoder, train)
     for name, split in scored.items():
         unscored = in_train & ~_find_occurring(encoder, split)
         if unscored.any():
@@ -339,6 +340,18 @@ def _warnings(
                 f"{len(in_training[name])} of {len(split)} {name} texts are also in the training split ({lines})"
             )
     return notes
+
+
+def _describe_single_rows(encoder: LabelEncoder, train: Split) -> list[str]:
+    """Note the labels with one training row: a total, a second header or a typing error may be among them."""
+    single = np.flatnonzero(encoder.label_counts(train.targets) == 1).tolist()
+    if not single:
+        return []
+    rows = [int(train.rows[np.flatnonzero(encoder.has_label(train.targets, label))[0]]) for label in single[:_SHOWN]]
+    places = train.table.where_each([[row] for row in rows])
+    listed = ", ".join(f"{encoder.labels[label]!r} ({place})" for label, place in zip(single, places, strict=False))
+    more = f" and {len(single) - _SHOWN} more" if len(single) > _SHOWN else ""
+    return [f"one training row has the label {listed}{more}"]
 
 
 def _find_occurring(encoder: LabelEncoder, split: Split) -> npt.NDArray[np.bool_]:

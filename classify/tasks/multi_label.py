@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from classify.config.schema import TrainingConfig
 from classify.data.content import column_stats
-from classify.data.label_lists import COLUMN_SEPARATOR, find_separator, split_cell
+from classify.data.label_lists import BRACKETS, COLUMN_SEPARATOR, find_separator, split_cell
 from classify.data.labels import (
     MIN_ROWS,
     ClassNames,
@@ -102,6 +102,11 @@ class MultiLabel(Task):
                 f"{tables.train.path}: expected at least {MIN_ROWS} rows. Got {len(tables.train)} instead."
             )
         path = tables.train.path
+        if separator == BRACKETS and names <= {"0", "1"}:
+            raise InputError(
+                f"{path}: column {column!r} holds lists of 0 and 1, a place per label; expected names of labels. Give "
+                "a column per label, e.g. --label-column a,b,c."
+            )
         if len(names) < 2:
             raise InputError(
                 f"{path}: expected at least two labels in column {column!r}. Got {len(names)} instead; "

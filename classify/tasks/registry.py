@@ -28,6 +28,12 @@ def recognize(tables: InputTables) -> Task:
             raise InputError(f"--task {requested}: --label-column names several columns: {names}; name one.")
         return TASKS[requested].of(tables)
     stats = column_stats(tables.train, tables.columns.label)
+    if stats.is_numbers_or_lists and tables.config.label_names is None:
+        example = next(value for value in stats.values if "," in value)
+        raise InputError(
+            f"{tables.train.path}: column {tables.columns.label!r} holds {example!r}: a number with a decimal comma, "
+            "or several labels? Give --task regression, or --task multi."
+        )
     if tables.columns.labels or stats.is_list:
         return MultiLabel.of(tables)
     return Regression.of(tables) if stats.is_score else SingleLabel.of(tables)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.config.schema import TrainingConfig
-from classify.data.dialect import is_number
+from classify.data.content import parse_number
 from classify.data.labels import MIN_ROWS
 from classify.data.reading import InputTables
 from classify.data.table import Table
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 # Number of parts of the sorted targets by which splits are stratified.
 _STRATA = 5
+_THOUSANDS = re.compile(r"[+-]?\d{1,3},\d{3}")
 # Strengths of the ridge that leave-one-out cross-validation chooses from, and the one on features that were trained on.
 _STRENGTHS = np.logspace(0, 5, 11).tolist()
 _SEEN_STRENGTHS = [1e4]
@@ -108,14 +110,21 @@ class Regression(Task):
         if not table.has(column):
             return np.zeros(len(table), dtype=np.float32)
         values, numbers = table.values(column)
-        wrong = [place for place, value in enumerate(values) if value.strip() and not is_number(value.strip())]
+        parsed = [parse_number(value.strip()) if value.strip() else 0.0 for value in values]
+        wrong = [place for place, number in enumerate(parsed) if number is None]
         if wrong:
             rows = np.flatnonzero(np.isin(numbers, wrong)).tolist()
             raise InputError(
                 f"{table.where(rows)}: expected a number in column {column!r}. Got {values[wrong[0]][:80]!r} instead; "
                 "leave the cell empty if the row has no score."
             )
-        scores = np.array([float(value) if value.strip() else 0.0 for value in values], dtype=np.float32)[numbers]
+        with_comma = [value for value in values if "," in value]
+        if with_comma and all(_THOUSANDS.fullmatch(value.strip()) for value in with_comma):
+            raise InputError(
+                f"{table.path}: column {column!r} holds {with_comma[0]!r}, which may be a thousand or a fraction; "
+                "write thousands without a comma, or fractions with a point."
+            )
+        scores = np.array(parsed, dtype=np.float32)[numbers]
         infinite = np.flatnonzero(~np.isfinite(scores)).tolist()
         if infinite:
             raise InputError(f"{table.where(infinite)}: expected a finite number in column {column!r}.")

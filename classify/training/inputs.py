@@ -266,7 +266,9 @@ def _check_disk(config: RunConfig, splits: Splits, model: ModelFolder, output_di
 
 def _decide(config: RunConfig, splits: Splits, model: ModelFolder, languages: Languages) -> tuple[Decision, ...]:
     """Describe the decisions so far."""
-    table, values = splits.tables[0], config.flat()
+    main, values = splits.tables[0], config.flat()
+    texts, labels = ("+".join(map(repr, names)) for names in (splits.texts.named, splits.label_columns))
+    where = {id(main): f", texts in {texts}, labels in {labels}"}
     return (
         *(
             Decision(
@@ -275,7 +277,12 @@ def _decide(config: RunConfig, splits: Splits, model: ModelFolder, languages: La
             for name, source in config.sources.items()
             if source.kind in ("container", "earlier run")
         ),
-        Decision("table", f"{table.path}, {len(table):,} rows", table.form, table.flag, True),
+        *(
+            Decision(
+                "table", f"{table.path}, {len(table):,} rows{where.get(id(table), '')}", table.form, table.flag, True
+            )
+            for table in splits.tables
+        ),
         *splits.decisions,
         _language(config.data.language, languages),
         Decision("model", config.model.name, model.origin, "--model", True),

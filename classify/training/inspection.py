@@ -78,6 +78,7 @@ def _measure_speed(inputs: RunInputs, tokenizer: object, tokens: Tokens) -> dict
         precision = choose_precision(training.precision, world.device, training.opt_level)
         classifier, _ = load_classifier(inputs, tokenizer, [tokens], world.device)
         strategy = make_strategy(classifier, training, world)
+        strategy.check_room(float(tokens.row_lengths(train.rows).mean()))
         strategy.place(Path(folder))
         configure_precision(inputs, classifier, tokens, world, precision)
         data = TrainingSet(tokens, train.rows, train.targets)

@@ -33,7 +33,7 @@ def test_what_a_table_holds(folder: Path, model_folder: Path, capsys: pytest.Cap
     result = read_json(folder / "inspect.json")
     assert result["rows"] == len(ROWS)
     assert result["columns"] == {
-        "id": "not used",
+        "id": "neither text nor label",
         "text": "text: matched by column name",
         "label": "label: matched by column name",
     }

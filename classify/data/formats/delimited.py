@@ -19,8 +19,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from classify.data.dialect import Dialect, candidates, find_table, has_header, is_table, parse_rows, skip_lines
 from classify.data.encoding import Encoding, detect_encoding
 from classify.data.formats.base import Confidence, FileFormat, ReadOptions, unique_names
@@ -63,7 +61,7 @@ class Delimited(FileFormat):
 
     def read(self, source: Source, options: ReadOptions) -> Table:
         """Read all rows. Raises InputError with the lines of rows that are not as wide as the header."""
-        return _drop_repeated_header(source, self._read(source, options))
+        return self._read(source, options)
 
     def _read(self, source: Source, options: ReadOptions) -> Table:
         encoding = detect_encoding(source, options.encoding)
@@ -337,31 +335,6 @@ def _read(text: _Text, dialect: Dialect, options: ReadOptions) -> tuple[Table, i
 
     table = Table(source.path, source.sha256, arrow, form, places, flag=encoding.flag, has_names=header)
     return table, len(arrow) + header
-
-
-def _drop_repeated_header(source: Source, table: Table) -> Table:
-    """Drop rows that repeat the header, as in files joined by `cat`. Raises InputError where no other row is left."""
-    import pyarrow.compute as pc
-
-    arrow = table.arrow
-    if not table.has_names or arrow.num_columns < 2:
-        return table
-    names = arrow.column_names
-    # Comparing with a Python string would have pyarrow import pandas.
-    likely = np.from_dlpack(pc.indices_nonzero(pc.starts_with(arrow[names[0]], names[0]))).tolist()
-    dropped = [row for row in likely if all(arrow[name][row].as_py() == name for name in names)]
-    if not dropped:
-        return table
-    kept = np.delete(np.arange(len(arrow)), dropped)
-    if not len(kept):
-        raise InputError(f"{source.path}: there is a header but no row below it. Expected one row per text.")
-    lines = ", ".join(map(str, table.places(dropped[:_SHOWN]))) + (", ..." if len(dropped) > _SHOWN else "")
-    return replace(
-        table,
-        arrow=arrow.take(kept),
-        form=f"{table.form}; rows that repeat the header dropped (line{'s' * (len(dropped) > 1)} {lines})",
-        places=lambda rows: table.places([int(kept[row]) for row in rows]),
-    )
 
 
 def _read_good(text: _Text, dialect: Dialect, options: ReadOptions) -> Table:

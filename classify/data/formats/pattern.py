@@ -46,8 +46,19 @@ class Pattern(Format):
                 )
         arrow = pyarrow.concat_tables([table.arrow.select(first.columns) for table in tables])
         digest = hashlib.sha256("".join(table.sha256 for table in tables).encode()).hexdigest()
-        form = f"{len(tables)} files: {first.form}"
-        return Table(source.path, digest, arrow, form, _join_places(tables), "", flag=first.flag)
+        forms = {table.form: table.path for table in reversed(tables)}  # each with the first file of that form
+        form = first.form if len(forms) == 1 else "; ".join(f"{path} {form}" for form, path in reversed(forms.items()))
+        return Table(
+            source.path,
+            digest,
+            arrow,
+            f"{len(tables)} files: {form}",
+            _join_places(tables),
+            "",
+            flag=next((table.flag for table in tables if table.flag), ""),
+            skipped=sum(table.skipped for table in tables),
+            notes=tuple(f"({table.path}) {note}" for table in tables for note in table.notes),
+        )
 
 
 def _expand(pattern: str) -> list[str]:

@@ -13,6 +13,7 @@ from classify.data.formats.documents import Documents
 from classify.data.formats.excel import Excel
 from classify.data.formats.fasttext import FastText
 from classify.data.formats.hub import Hub
+from classify.data.formats.joined import drop_traces
 from classify.data.formats.lines import Lines
 from classify.data.formats.pattern import Pattern
 from classify.data.formats.records import JSON, JSONLines
@@ -28,7 +29,7 @@ def read_table(path: str, flag: str = "--data", options: ReadOptions | None = No
     """Read a table. Raises InputError, with all faults, where the path names none or it cannot be read."""
     options = options or ReadOptions()
     source, format = find_format(path, flag, options)
-    table = format.read(source, options)
+    table = drop_traces(format.read(source, options))
     if source.member:
         table = replace(table, form=f"{source.member} in {Path(path).name}: {table.form}")
     return table

@@ -1,0 +1,51 @@
+"""Traces of files that were joined, as by `cat`: byte order marks and headers in the midst of a table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from classify.data.table import Table
+from classify.errors import InputError
+
+_MARK = "\ufeff"
+_SHOWN = 5
+
+
+def drop_traces(table: Table) -> Table:
+    """Drop byte order marks before a row, and rows that repeat the header, in any case.
+
+    Raises InputError where no other row is left.
+    """
+    import pyarrow
+    import pyarrow.compute as pc
+
+    arrow = table.arrow
+    if not arrow.num_columns or not arrow.num_rows:
+        return table
+    names = arrow.column_names
+    # Comparing with a Python string would have pyarrow import pandas.
+    marked = pc.starts_with(arrow[names[0]], _MARK)
+    if pc.any(marked).as_py():
+        arrow = arrow.set_column(0, names[0], pc.utf8_ltrim(arrow[names[0]], _MARK))
+        table = replace(table, arrow=arrow, form=f"{table.form}; byte order marks between rows left out")
+    if not table.has_names or len(names) < 2:
+        return table
+    likely = np.from_dlpack(pc.indices_nonzero(pc.starts_with(arrow[names[0]], names[0], ignore_case=True))).tolist()
+    header = [name.lower() for name in names]
+    dropped = [row for row in likely if [arrow[name][row].as_py().strip().lower() for name in names] == header]
+    if not dropped:
+        return table
+    kept = np.delete(np.arange(len(arrow)), dropped)
+    if not len(kept):
+        raise InputError(f"{table.path}: there is a header but no row below it. Expected one row per text.")
+    lines = ", ".join(map(str, table.places(dropped[:_SHOWN]))) + (", ..." if len(dropped) > _SHOWN else "")
+    unit = f"{table.unit or 'line'}{'s' * (len(dropped) > 1)}"
+    before = table
+    return replace(
+        table,
+        arrow=arrow.take(pyarrow.array(kept)),
+        form=f"{table.form}; rows that repeat the header dropped ({unit} {lines})",
+        places=lambda rows: before.places([int(kept[row]) for row in rows]),
+    )

@@ -1,0 +1,230 @@
+"""Tables that look like another thing than they are: the program says what it took, or asks."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from classify.config.run_config import RunConfig
+from classify.config.schema import DataConfig
+from classify.data.formats.registry import read_table
+from classify.data.reading import read_tables
+from classify.data.split_table import split_table
+from classify.data.splits import Splits
+from classify.errors import InputError
+from classify.tasks.registry import recognize
+from classify.training.inputs import check
+from tests.support.runs import make_config
+
+WORDS = [
+    "order",
+    "late",
+    "phone",
+    "refund",
+    "great",
+    "broken",
+    "today",
+    "parcel",
+    "again",
+    "never",
+    "support",
+    "answer",
+]
+CHINESE = "请尽快退款订单还没有发货客服不回复"
+
+
+def sentence(draw: random.Random) -> str:
+    return " ".join(draw.choices(WORDS, k=9))
+
+
+def write(path: Path, header: str, *values: Any, rows: int = 60, between: str = ",") -> Path:
+    """Write a table: "text" is another sentence in each row, a list is repeated, a function gets the row's number."""
+    draw = random.Random(0)
+    lines = [header]
+    for row in range(rows):
+        cells = [
+            sentence(draw) if value == "text" else value[row % len(value)] if isinstance(value, list) else value(row)
+            for value in values
+        ]
+        lines.append(between.join(cells))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def load(path: Path, **options: Any) -> Splits:
+    tables = read_tables(DataConfig(data=str(path), **options))
+    return split_table(tables, recognize(tables), tables.config, seed=0)
+
+
+def refusal(path: Path, **options: Any) -> str:
+    with pytest.raises(InputError) as error:
+        load(path, **options)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def decision(splits: Splits, what: str) -> Any:
+    return next(one for one in splits.decisions if one.what == what)
+
+
+@pytest.mark.parametrize("encoding", ["gb18030", "big5"])
+def test_a_file_of_two_encodings_is_refused(tmp_path: Path, encoding: str) -> None:
+    """Read in any single one, most of its letters would be wrong."""
+    path = write(tmp_path / "a.csv", "text,label", lambda row: CHINESE[row % 9 :] + str(row), ["aa", "bb"])
+    path.write_bytes(path.read_bytes() + f"{CHINESE},aa\n".encode(encoding, "ignore") * 7)
+    words = refusal(path)
+    assert "60 lines with letters beyond ASCII are UTF-8, and 7 are not (lines 62, 63, 64, 65, 66, ...)" in words
+
+
+def test_a_german_file_of_two_encodings(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "text,label", lambda row: f"Größe {row} gefällt", ["aa", "bb"], rows=20)
+    path.write_bytes(path.read_bytes() + "Größe gefällt mir,aa\n".encode("cp1252") * 3)
+    assert "20 lines with letters beyond ASCII are UTF-8, and 3 are not (lines 22, 23, 24)" in refusal(path)
+    path.write_bytes(b"text,label\n" + "Größe gefällt mir,aa\n".encode("cp1252") * 9)
+    assert "cp1252" in read_table(str(path)).form
+
+
+@pytest.mark.parametrize(
+    ("header", "rated"),
+    [("review,group,stars", "stars"), ("review_text,category,rating", "rating"), ("message,reason,spam", "spam")],
+)
+def test_a_kind_of_product_beside_a_rating_is_asked(tmp_path: Path, header: str, rated: str) -> None:
+    path = write(tmp_path / "a.csv", header, "text", ["A", "B"], ["1", "4", "5"])
+    words = refusal(path)
+    assert "several columns could hold the label" in words
+    assert rated in words
+    assert load(path, label_column=rated).label_columns == (rated,)
+
+
+def test_other_columns_that_would_do_are_printed(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "question,answer,topic,channel", "text", "text", ["x", "y"], ["web", "app"])
+    splits = load(path)
+    text, label = decision(splits, "text column"), decision(splits, "label column")
+    assert (text.value, label.value) == ("question", "topic")
+    assert text.printed
+    assert "not used, though they hold texts, too: 'answer'" in text.why
+    assert label.printed
+    assert "not used, though they could be labels, too: 'channel'" in label.why
+    clear = load(write(tmp_path / "b.csv", "id,text,label,channel", str, "text", ["x", "y"], ["web", "app"]))
+    assert not decision(clear, "label column").printed
+
+
+def test_labels_with_few_rows_each_are_candidates(tmp_path: Path) -> None:
+    """25 intents in 60 rows repeat less than the two channels, and are as likely the label."""
+    intents = [f"intent {chr(97 + number)}" for number in range(25)]
+    words = refusal(write(tmp_path / "a.csv", "text,intent_name,channel", "text", intents, ["web", "app"]))
+    assert "several columns could hold the label: channel (2 values, e.g. 'web'), intent_name (25 values" in words
+
+
+@pytest.mark.parametrize("cells", [[["bug"], ["feature"], ["bug", "ui"]], [["a"], ["a", "b"], ["b"]]])
+def test_json_lists_are_lists(tmp_path: Path, cells: list[list[str]]) -> None:
+    """However few different ones there are."""
+    draw = random.Random(1)
+    path = tmp_path / "a.jsonl"
+    records = [{"text": sentence(draw), "labels": cells[row % 3]} for row in range(60)]
+    path.write_text("\n".join(map(json.dumps, records)))
+    assert decision(load(path), "task").value.startswith("any of ")
+
+
+def test_lists_of_one_label_are_that_label(tmp_path: Path) -> None:
+    draw = random.Random(1)
+    path = tmp_path / "a.jsonl"
+    records = [{"text": sentence(draw), "label": [["neg"], ["pos"]][row % 2]} for row in range(60)]
+    path.write_text("\n".join(map(json.dumps, records)))
+    splits = load(path)
+    assert splits.labels == ["neg", "pos"]
+    assert any("each list holds one label" in note for note in splits.warnings)
+
+
+def test_lists_that_are_something_else(tmp_path: Path) -> None:
+    one_hot = write(tmp_path / "a.csv", "text;labels", "text", ["[1, 0, 0]", "[0, 1, 0]", "[0, 1, 1]"], between=";")
+    assert "lists of 0 and 1, a place per label" in refusal(one_hot)
+    numpy = write(tmp_path / "b.csv", "text;labels", "text", ["['a' 'b']", "['a']", "['b' 'c']"], between=";")
+    assert """expected a list of labels such as ["a", "b"] in column 'labels'. Got "['a' 'b']" instead""" in refusal(
+        numpy
+    )
+
+
+def test_scores_with_a_decimal_comma(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "text;score", "text", lambda row: f"{row % 5},{row % 7}", between=";")
+    splits = load(path)
+    assert decision(splits, "task").value == "a score for each row"
+    assert sorted({round(float(target), 1) for target in splits.targets})[:3] == [0.0, 0.1, 0.2]
+    thousands = write(tmp_path / "b.csv", "text;score", "text", lambda row: f"{row % 5},{row:03}", between=";")
+    assert "may be a thousand or a fraction" in refusal(thousands, task="regression")
+    mixed = write(tmp_path / "c.csv", "text;score", "text", ["3", "3,5", "4", "4,5", "5"], between=";")
+    assert (
+        "'3,5': a number with a decimal comma, or several labels? Give --task regression, or --task multi"
+        in refusal(mixed)
+    )
+    assert load(mixed, task="regression").targets.max() == 5.0
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [("dataset", ["train", "train", "dev", "test"]), ("数据集", ["训练", "训练", "验证", "测试"])],
+)
+def test_splits_in_a_column_of_any_name(tmp_path: Path, column: str, values: list[str]) -> None:
+    path = write(tmp_path / "a.csv", f"text,label,{column}", "text", ["a", "b", "c"], values)
+    splits = load(path)
+    assert f"by column {column!r}" in decision(splits, "split").why
+    assert (len(splits.train), len(splits.validation)) == (30, 15)
+    assert len(load(path, split_column="none").train) == 48
+
+
+def test_a_column_named_split_with_unknown_values_is_asked(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "text,label,split", "text", ["a", "b"], ["0", "0", "1", "2"])
+    assert "column 'split' holds '0', '1', '2'; expected train, validation and test alone" in refusal(path)
+
+
+def test_labels_with_a_single_row_are_noted(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "text,label", "text", ["a", "b"])
+    path.write_text(path.read_text() + "Total of all rows,60\n")
+    notes = load(path).warnings
+    assert any(f"one training row has the label '60' ({path} line 62)" in note for note in notes), notes
+
+
+def test_joined_files_leave_no_traces(tmp_path: Path) -> None:
+    """A mark and a header before each, the second in another case."""
+    path = write(tmp_path / "a.csv", "text,label", "text", ["a", "b"])
+    path.write_bytes(
+        b"\xef\xbb\xbf" + path.read_bytes() + b"\xef\xbb\xbfText,Label\n" + b"one more,a\n\xef\xbb\xbfanother,b\n"
+    )
+    table = read_table(str(path))
+    assert (table.columns, len(table)) == (["text", "label"], 62)
+    assert table.column("text")[-2:] == ["one more", "another"]
+    assert table.places([60, 61]) == [63, 64]
+    assert "rows that repeat the header dropped (line 62)" in table.form
+
+
+def test_each_file_of_a_pattern_has_its_form(tmp_path: Path) -> None:
+    write(tmp_path / "part-1.csv", "text,label", "text", ["a", "b"], rows=10)
+    second = write(tmp_path / "part-2.csv", "text;label", "text", ["a", "b"], rows=10, between=";")
+    second.write_text(second.read_text() + "a;b;c\n")
+    table = read_table(str(tmp_path / "part-*.csv"), "--data", options(skips_bad_rows=True))
+    assert table.skipped == 1
+    assert "part-1.csv UTF-8 with a header, comma" in table.form
+    assert "part-2.csv UTF-8 with a header, semicolon" in table.form
+    assert "skipped (lines 12)" in table.form
+
+
+def options(**values: Any) -> Any:
+    from classify.data.formats.base import ReadOptions
+
+    return ReadOptions(**values)
+
+
+def test_each_table_is_printed(tmp_path: Path, model_folder: Path) -> None:
+    """With columns of the first, and the form of each: the others may be of another."""
+    data = write(tmp_path / "a.csv", "text,label", "text", ["a", "b"])
+    test = write(tmp_path / "test.csv", "text;label", "text", ["a", "b"], rows=10, between=";")
+    config: RunConfig = make_config(model_folder, data, tmp_path / "out", test_data=str(test))
+    lines = [one.line() for one in check(config).decisions if one.what == "table"]
+    assert lines[0].startswith(
+        f"table: {data}, 60 rows, texts in 'text', labels in 'label' (UTF-8 with a header, comma"
+    )
+    assert lines[1].startswith(f"table: {test}, 10 rows (UTF-8 with a header, semicolon between columns")
