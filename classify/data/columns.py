@@ -115,10 +115,13 @@ def find_columns(
         else:
             labels, label = list(result.columns), result.columns[0]
     if doubts:
-        line = " ".join(f"--{doubt.what}-column {doubt.proposed!r}".replace("'", '"') for doubt in doubts)
+        proposed: list[str] = []
+        for doubt in doubts:  # another column for each, where there is one
+            proposed.append(next((name for name in doubt.candidates if name not in proposed), doubt.candidates[0]))
+        flags_to_give = (f'--{doubt.what}-column "{name}"' for doubt, name in zip(doubts, proposed, strict=True))
         raise InputError(
             f"{table.path}: {' and '.join(doubt.words for doubt in doubts)}; the columns are: {_list_columns(table)}. "
-            f"Name {'it' if len(doubts) == 1 else 'them'}, e.g. {line}"
+            f"Name {'it' if len(doubts) == 1 else 'them'}, e.g. {' '.join(flags_to_give)}"
             f"{'' if table.has_names else ' (there is no header)'}."
         )
     assert text is not None
@@ -140,11 +143,11 @@ class _Found:
 
 @dataclass(frozen=True)
 class _Doubt:
-    """Why no column was taken for a text or a label, and the one to propose."""
+    """Why no column was taken for a text or a label, and the candidates, of which the first is proposed."""
 
     what: str
     words: str
-    proposed: str
+    candidates: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -225,7 +228,7 @@ class _Search:
                 return self._by_name(single[0])
             if named:
                 others = [name for name in likely if name not in named]
-                why = f"the values of {named[0]!r} rarely repeat, unlike class labels"
+                why = f"the values of {named[0]!r} {self.stats[named[0]].why_no_class}"
                 return self._doubt("label", [named[0], *others], why)
         if len(free) == 1 and not self.stats[free[0]].is_text:
             only = self.stats[free[0]]
@@ -273,7 +276,7 @@ class _Search:
     def _doubt(self, what: str, candidates: Sequence[str], why: str) -> _Doubt:
         shown = [f"{name} ({self._describe(what, name)})" for name in candidates[:_SHOWN]]
         more = f" and {len(candidates) - _SHOWN} more" if len(candidates) > _SHOWN else ""
-        return _Doubt(what, f"{why}: {', '.join(shown)}{more}", candidates[0])
+        return _Doubt(what, f"{why}: {', '.join(shown)}{more}", (*candidates, *self.stats))
 
     def _describe(self, what: str, name: str) -> str:
         stats = self.stats[name]
@@ -336,12 +339,12 @@ def _find_text_column(table: Table, trained_on: str) -> str:
     )
 
 
-def require_column(table: Table, name: str, flag: str) -> None:
-    """Raise InputError where a further table lacks a column of the first."""
+def require_column(table: Table, name: str, flag: str, way: str = "") -> None:
+    """Raise InputError where a further table lacks a column of the first; `way` is one more way on."""
     if name not in table.columns:
         raise InputError(
             f"{table.path}: expected the column {name!r}, as in --data. Got {_list_columns(table)} instead; rename a "
-            f"column, or choose one that both tables have with {flag}."
+            f"column, or choose one that both tables have with {flag}{way}."
         )
 
 

@@ -106,6 +106,15 @@ class ColumnStats:
         return max(map(len, self.values)) <= _LONGEST_CLASS
 
     @property
+    def why_no_class(self) -> str:
+        """Describe the values of a column named like a label, where they are no classes."""
+        if self.odd_kind in _NO_CLASSES:
+            return f"are {self.odd_kind}, not classes"
+        if max(map(len, self.values), default=0) > _LONGEST_CLASS:
+            return f"are longer than names of classes ({_LONGEST_CLASS} characters)"
+        return "rarely repeat, unlike class labels"
+
+    @property
     def repeats(self) -> bool:
         """Return whether the values may be classes with few rows each: short names, each twice in the mean."""
         few = 2 <= self.distinct <= len(self.values) / 2

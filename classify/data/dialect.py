@@ -14,6 +14,8 @@ from typing import Any, AnyStr
 csv.field_size_limit((1 << 31) - 1)  # texts longer than the standard library's 128 Ki characters exist
 
 _DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "pipe"}
+# Unusual delimiters that sentences and keys have, too.
+_IN_PROSE = ":/#@&=*+<>%$"
 # Characters of names and texts that are not delimiters.
 _WITHIN_NAMES = "\0 \r\n\"'._-?!()[]"
 # A dialect fits where at least this share of a sample's rows has the most frequent width.
@@ -42,6 +44,11 @@ class Dialect:
         if self.quote != '"':
             return f"{between}, fields in single quotes"
         return f"{between}, quotes escaped by a backslash" if self.escape else between
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Return whether sentences have the delimiter, too: it divides a table if its header has usual names."""
+        return self.delimiter in _IN_PROSE
 
     def reader(self, lines: Iterable[str], *, strict: bool = True) -> Any:
         """Return the standard library's reader for this dialect."""

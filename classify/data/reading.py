@@ -70,7 +70,8 @@ def read_tables(config: DataConfig) -> InputTables:
         split_column = None
     _require_columns(columns, eval_table, labels=True)
     # Of rows that are only to be predicted no label is expected.
-    _require_columns(columns, test_table, labels=not config.predict_unlabelled)
+    way = ", or add --predict-unlabelled if its rows are only to be predicted"
+    _require_columns(columns, test_table, labels=not config.predict_unlabelled, way=way)
     tables = [None if one is None else _derive(one, columns) for one in (table, eval_table, test_table)]
     assert tables[0] is not None
     return InputTables(tables[0], tables[1], tables[2], columns, config, split_column)
@@ -124,8 +125,11 @@ def _name_columns(table: Table, headers: Iterable[Sequence[str]]) -> Table:
     return table if table.has_names or names is None else table.rename(names)
 
 
-def _require_columns(columns: Columns, table: Table | None, *, labels: bool) -> None:
-    """Raise InputError with each text column, and label column with `labels`, that a further table lacks."""
+def _require_columns(columns: Columns, table: Table | None, *, labels: bool, way: str = "") -> None:
+    """Raise InputError with each text column, and label column with `labels`, that a further table lacks.
+
+    `way` is another way on where the labels are missing.
+    """
     flags = dict.fromkeys(columns.texts.fields, "--text-column")
     flags |= {} if columns.texts.pair is None else {columns.texts.pair: "--text-pair-column"}
     flags |= dict.fromkeys(columns.labels or (columns.label,) if labels else (), "--label-column")
@@ -133,7 +137,7 @@ def _require_columns(columns: Columns, table: Table | None, *, labels: bool) -> 
     for name, flag in flags.items():
         with faults.collect():
             if table is not None:
-                require_column(table, name, flag)
+                require_column(table, name, flag, way if flag == "--label-column" else "")
     faults.raise_if_any()
 
 

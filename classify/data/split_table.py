@@ -139,7 +139,7 @@ def _all_train(assigned: _Assignment, tables: InputTables, config: DataConfig, s
     """Hold no row out: all are in the training split, and their scores come from cross-validation."""
     how = f"the final model trains on all training rows of {tables.train.path}; "
     how += f"scores from cross-validation, stratified, seed {seed}"
-    how += _describe_groups(config)
+    how += _describe_groups(tables, config)
     how += f", folds of {config.split_like}" if config.split_like is not None else ""
     how = f"{assigned.how}; {how}" if assigned.how else how
     return replace(assigned, validation=assigned.train, how=how, flag="--folds 0", num_folds=folds)
@@ -169,14 +169,24 @@ def _groups(tables: InputTables, rows: Rows, config: DataConfig) -> list[Rows]:
     """Return numbers (rows,), equal for rows that must share a split, for each reason there is."""
     groups = []
     if config.group_column is not None:
-        groups.append(tables.train.values(config.group_column)[1][rows])
+        values, numbers = tables.train.values(config.group_column)
+        groups.append(np.where(_is_empty(values, numbers), len(values) + np.arange(len(numbers)), numbers)[rows])
     if config.near_duplicates:
         groups.append(near_duplicates(tables.train.take(tables.columns.text, rows)))
     return groups
 
 
-def _describe_groups(config: DataConfig) -> str:
-    how = f", grouped by {config.group_column!r}" if config.group_column is not None else ""
+def _is_empty(values: Sequence[str], numbers: Rows) -> npt.NDArray[np.bool_]:
+    """Return (rows,) whether each value, given by its number, is empty."""
+    return np.isin(numbers, [number for number, value in enumerate(values) if not value.strip()])
+
+
+def _describe_groups(tables: InputTables, config: DataConfig) -> str:
+    how = ""
+    if config.group_column is not None:
+        how = f", grouped by {config.group_column!r}"
+        empty = int(_is_empty(*tables.train.values(config.group_column)).sum())
+        how += f" ({empty} rows without a value are in no group)" if empty else ""
     return how + (", near-duplicates in one split" if config.near_duplicates else "")
 
 
@@ -196,7 +206,7 @@ def _by_seed(
     if groups:  # what came out, which is as near as whole groups allow
         shares = "/".join(f"{100 * len(part) / len(rows):.0f}" for part in splits if part is not None)
         how = f"{shares} of {table.path}, stratified as far as groups allow, seed {seed}"
-    how += _describe_groups(config)
+    how += _describe_groups(tables, config)
     if earlier is not None:
         now = np.zeros(len(rows), dtype=np.int8)
         for number, part in enumerate(splits):

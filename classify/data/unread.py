@@ -38,6 +38,7 @@ _STARTS: tuple[tuple[bytes, str, str], ...] = (
     (rb"version https://git-lfs\.github\.com/", "a Git LFS pointer, not the file", _LFS),
     (rb"(?i)(\xef\xbb\xbf)?\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)?<(!doctype\s+html|html|head|table)\b", "HTML", _EXCEL),
     (rb"(\xef\xbb\xbf)?\s*<\?xml\s", "XML", _EXCEL),
+    (rb"(\xef\xbb\xbf)?(---\s*\n|#[^\n]*\n)*- [^\s:]+: [^\n]*\n  [^\s:]+: ", "YAML", "save the records as JSON"),
 )  # fmt: skip
 # The same of zip archives, by the name of a file in them.
 _MEMBERS: tuple[tuple[str, str, str], ...] = (

@@ -212,6 +212,62 @@ def test_each_file_of_a_pattern_has_its_form(tmp_path: Path) -> None:
     assert "skipped (lines 12)" in table.form
 
 
+def test_lines_that_are_no_table(tmp_path: Path) -> None:
+    """A colon is in every line of YAML, and of questions with their kind before them; a header makes it a table."""
+    yaml = tmp_path / "a.yaml"
+    yaml.write_text("".join(f"- text: order {row} is late\n  label: aa\n" for row in range(30)))
+    assert "this is YAML" in refusal(yaml)
+    kinds = write(tmp_path / "b.csv", "DESC:manner How late ?", lambda row: f"NUM:date When {row}", rows=20)
+    assert "Got ':' in each line, which may be text" in refusal(kinds)
+    named = write(tmp_path / "c.csv", "label:text", ["NUM", "DESC"], "text", rows=40, between=":")
+    assert load(named).labels == ["DESC", "NUM"]
+
+
+def test_lines_in_quotes_are_cells_of_a_spreadsheet(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    rows = [f'"Great phone {row},{"ab"[row % 2]}"' for row in range(40)]
+    path.write_text("\n".join(['"text,label"', *rows]) + "\n")
+    table = read_table(str(path))
+    assert (table.columns, table.column("label")[:2]) == (["text", "label"], ["a", "b"])
+    assert table.column("text")[0] == "Great phone 0"
+
+
+def test_refusals_name_the_reason_and_two_columns(tmp_path: Path) -> None:
+    dates = write(tmp_path / "a.csv", "text,label", "text", ["2024-03-05", "2024-03-06", "2024-03-07"])
+    assert "the values of 'label' are dates or times, not classes" in refusal(dates)
+    numbers = write(tmp_path / "b.csv", "id,code,day", str, lambda row: f"X{row}", ["2024-03-05", "2024-03-06"])
+    assert '--text-column "id" --label-column "code"' in refusal(numbers)
+    wide = write(tmp_path / "c.csv", "text,label", "text", ["a", "b"], lambda row: "")
+    assert "the header has 2 columns, and each row below it has 3 fields; name all columns" in refusal(wide)
+    train = write(tmp_path / "d.csv", "text,label", "text", ["a", "b"])
+    test = write(tmp_path / "e.csv", "id,text", str, "text", rows=10)
+    assert "or add --predict-unlabelled if its rows are only to be predicted" in refusal(train, test_data=str(test))
+
+
+def test_rows_without_a_group_are_in_none(tmp_path: Path) -> None:
+    """They are divided like any other row, and counted."""
+    path = write(tmp_path / "a.csv", "text,label,who", "text", ["a", "b"], lambda row: "" if row % 6 else f"c{row % 4}")
+    splits = load(path, group_column="who")
+    assert "(50 rows without a value are in no group)" in decision(splits, "split").why
+    assert (len(splits.train), len(splits.validation)) == (48, 6)
+
+
+def test_folders_of_documents_by_split(tmp_path: Path) -> None:
+    """As the movie reviews of Maas et al. come; their unlabelled texts have no class, and other files are counted."""
+    draw = random.Random(0)
+    for folder in ("train/pos", "train/neg", "train/unsup", "test/pos", "test/neg"):
+        (tmp_path / "reviews" / folder).mkdir(parents=True)
+        for number in range(12):
+            (tmp_path / "reviews" / folder / f"{number}.txt").write_text(sentence(draw))
+    (tmp_path / "reviews" / "train" / "pos" / "more.pdf").write_bytes(b"%PDF-")
+    splits = load(tmp_path / "reviews")
+    assert splits.labels == ["neg", "pos"]
+    assert splits.test is not None
+    assert (len(splits.train) + len(splits.validation), len(splits.test)) == (24, 24)
+    assert any("12 rows without a label" in note for note in splits.warnings)
+    assert any("1 files that are not .txt are not read" in note for note in splits.warnings)
+
+
 def options(**values: Any) -> Any:
     from classify.data.formats.base import ReadOptions
 

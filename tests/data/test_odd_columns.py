@@ -106,7 +106,7 @@ TABLES: dict[str, tuple[dict[str, Make], tuple[str, str] | str]] = {
     "months": ({"what": TEXT, "when": MONTH_DATE}, "looks like a label"),
     "clock": ({"text": TEXT, "time": CLOCK, "kind": CLASS}, ("text", "kind")),
     "objects": ({"what": TEXT, "tags": choose('{"a": 1}', '{"a": 0}')}, "looks like a label"),
-    "a date called target": ({"text": TEXT, "target": GERMAN_DATE}, "'target' rarely repeat"),
+    "a date called target": ({"text": TEXT, "target": GERMAN_DATE}, "'target' are dates or times"),
     # Pairs and several labels.
     "sentence pairs": ({"sentence1": TEXT, "sentence2": TEXT, "label": CLASS}, ("sentence1 + sentence2", "label")),
     "questions": ({"question": TEXT, "sentence": SHORT, "label": CLASS}, ("question + sentence", "label")),

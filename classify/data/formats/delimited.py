@@ -74,8 +74,15 @@ class Delimited(FileFormat):
         dialect, above = find_table(sample, source.suffix, _USUAL, options.columns)
         text = _Text(source, encoding, above)
         sample = skip_lines(sample, above)
+        if dialect.is_doubtful and not {name.strip().lower() for name in _first_row(sample, dialect)} & {*_USUAL}:
+            raise InputError(
+                f"{source.path}: expected commas, tabs, semicolons or pipes between columns. Got {dialect.delimiter!r} "
+                "in each line, which may be text; save the table as CSV, or name its columns in a first line, e.g. "
+                f"label{dialect.delimiter}text."
+            )
         if _is_wrapped(sample, dialect):
-            text, dialect = text.unwrap(dialect, Dialect(",")), Dialect(",")
+            wrapping = dialect if dialect.quote is not None else Dialect(",")
+            text, dialect = text.unwrap(wrapping, Dialect(",")), Dialect(",")
         with contextlib.suppress(InputError, csv.Error):
             table, lines = _read(text, dialect, options)
             if lines == text.lines and not text.has_quotes_inside(dialect):
@@ -169,7 +176,8 @@ class _Text:
 
     def unwrap(self, dialect: Dialect, before: Dialect) -> _Text:
         """Return the text as it was `before` a spreadsheet saved its lines as cells of this dialect."""
-        cells = [dialect.delimiter.join(row).rstrip(dialect.delimiter) for _, row in self.rows(dialect)]
+        joined = [(dialect.delimiter.join(row), len(row)) for _, row in self.rows(dialect)]
+        cells = [cell.rstrip(dialect.delimiter) if width > 1 else cell for cell, width in joined]
         return _Text(self.source, self.encoding, rewritten=original_text(cells, before) + "\n")
 
     def has_quotes_inside(self, dialect: Dialect) -> bool:
@@ -215,7 +223,13 @@ class _Pieces(io.RawIOBase):
 
 
 def _is_wrapped(sample: str, dialect: Dialect) -> bool:
-    """Return whether the header is one field with commas, then empty fields: a CSV saved with semicolons."""
+    """Return whether the lines of a CSV are cells: the header is one field with commas, then empty ones.
+
+    A spreadsheet of one column, saved with commas, has each line in quotes.
+    """
+    if dialect == Dialect(",", quote=None):
+        rows = [row for _, row in parse_rows(io.StringIO(sample, newline=""), Dialect(","), strict=False)]
+        return len(rows) > 1 and all(len(row) == 1 and "," in row[0] for row in rows[:-1])
     first = _first_row(sample, dialect)
     return dialect.delimiter != "," and len(first) > 1 and first[0].count(",") > 0 and not any(first[1:])
 
@@ -265,7 +279,7 @@ def _survey(text: _Text, dialect: Dialect) -> _Survey:
     """Read all rows of a file in a dialect."""
     width: int | None = None
     wrong: list[tuple[int, int]] = []
-    last, longest, source = 0, (0, 1), text.source
+    last, below, longest, source = 0, -1, (0, 1), text.source
     try:
         for line, row in text.rows(dialect):
             width = len(row) if width is None else width
@@ -274,6 +288,7 @@ def _survey(text: _Text, dialect: Dialect) -> _Survey:
             span = 1 + max((max(field.count("\n"), field.count("\r")) for field in row), default=0)
             longest = max(longest, (line, span), key=lambda place: place[1])
             last = line
+            below += 1
     except csv.Error:
         return _Survey(
             f'{source.path} line {last + 1}: a quote (") in or below this row never closes; double quotes inside a '
@@ -287,6 +302,12 @@ def _survey(text: _Text, dialect: Dialect) -> _Survey:
             f"{source.path} line {wrong[0][0]}: expected one column, as in line 1. Got {wrong[0][1]} instead. {_QUOTE}"
         )
         return _Survey(fault, longest)
+    if len(wrong) == below > _SHOWN and len({count for _, count in wrong}) == 1:
+        return _Survey(
+            f"{source.path}: the header has {width} columns, and each row below it has {wrong[0][1]} fields; "
+            "name all columns in the first line, or quote fields that contain the delimiter.",
+            longest,
+        )
     shown = ", ".join(f"line {line} ({count} field{'s' * (count != 1)})" for line, count in wrong[:_SHOWN])
     more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
     return _Survey(

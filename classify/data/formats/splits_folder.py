@@ -1,4 +1,4 @@
-"""Read a folder with a file for each split: train.csv, validation.jsonl, test.parquet."""
+"""Read a folder with a file, or a folder of documents, for each split: train.csv, test.parquet; train/pos, test/pos."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Container
 from pathlib import Path
 
 from classify.data.formats.base import Confidence, Format, ReadOptions
+from classify.data.formats.documents import holds_classes
 from classify.data.names import SPLIT_WORDS, SPLITS
 from classify.data.source import Source
 from classify.data.table import Table
@@ -14,7 +15,10 @@ from classify.errors import InputError
 
 
 class SplitsFolder(Format):
-    """Files, or folders of `datasets`, named after splits; `table_suffixes` are those of files with tables."""
+    """Files, or folders of `datasets` or of documents, named after splits.
+
+    `table_suffixes` are those of files with tables.
+    """
 
     def __init__(self, table_suffixes: Container[str]):
         self._suffixes = table_suffixes
@@ -52,5 +56,7 @@ class SplitsFolder(Format):
         return [
             str(entry)
             for entry in entries
-            if (entry / "state.json").is_file() or (entry.is_file() and Source(str(entry), "").suffix in self._suffixes)
+            if (entry / "state.json").is_file()
+            or holds_classes(entry)
+            or (entry.is_file() and Source(str(entry), "").suffix in self._suffixes)
         ]
