@@ -88,7 +88,7 @@ def planning_seconds(rows: int, ranks: int) -> float:
     costs = sampler.token_cost(lengths, HIDDEN)
     steps = sampler.BatchSampler(rows, ROWS_A_RANK * ranks, 42)
     for step in steps.steps(0, rows):
-        sampler.balance_by_cost(costs[step.rows], ranks)
+        sampler.balance_by_cost(costs[step.indices], ranks)
     return time.perf_counter() - begin
 
 

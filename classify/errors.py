@@ -11,7 +11,7 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 # errno values of a disk that the user can fix: full, over quota, failing, read-only.
@@ -89,6 +89,11 @@ class DiskError(InputError):
     """The disk refuses a write of this process. Exit 2."""
 
     everywhere = False
+
+
+def list_some(shown: Sequence[str], total: int) -> str:
+    """Join the first items of a list of `total`: "a, b and 4 more"."""
+    return ", ".join(shown) + (f" and {total - len(shown)} more" if total > len(shown) else "")
 
 
 def escape_controls(text: str) -> str:

@@ -22,7 +22,7 @@ from classify.data.names import (
 from classify.data.table import Table
 from classify.data.text_hashes import EMPTY
 from classify.decision import Decision
-from classify.errors import InputError
+from classify.errors import InputError, list_some
 
 # Candidates and columns that a refusal names, and how much longer the texts of another column must be to count.
 _SHOWN, _LISTED = 5, 20
@@ -252,7 +252,7 @@ class _Search:
 
     def _by_name(self, name: str, others: Sequence[str] = (), what: str = "") -> _Found:
         """Return a column with a usual name; others that would do make it worth printing."""
-        listed = ", ".join(map(repr, others[:_SHOWN])) + (f" and {len(others) - _SHOWN} more" * (len(others) > _SHOWN))
+        listed = list_some(list(map(repr, others[:_SHOWN])), len(others))
         why = "matched by column name" + (f"; not used, though they {what}, too: {listed}" if others else "")
         return _Found((name,), why, by_name=not others)
 
@@ -275,8 +275,7 @@ class _Search:
 
     def _doubt(self, what: str, candidates: Sequence[str], why: str) -> _Doubt:
         shown = [f"{name} ({self._describe(what, name)})" for name in candidates[:_SHOWN]]
-        more = f" and {len(candidates) - _SHOWN} more" if len(candidates) > _SHOWN else ""
-        return _Doubt(what, f"{why}: {', '.join(shown)}{more}", (*candidates, *self.stats))
+        return _Doubt(what, f"{why}: {list_some(shown, len(candidates))}", (*candidates, *self.stats))
 
     def _describe(self, what: str, name: str) -> str:
         stats = self.stats[name]
@@ -379,7 +378,7 @@ def _parse_columns(table: Table, names: str | None, flag: str, faults: list[str]
 
 def _list_columns(table: Table) -> str:
     names = [name or "(unnamed)" for name in table.columns]
-    return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
+    return list_some(names[:_LISTED], len(names))
 
 
 def _key(name: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from classify.data.legacy_encoding import Reading, rank_readings
 from classify.data.source import Source
-from classify.errors import InputError
+from classify.errors import InputError, list_some
 
 _BLOCK = 1 << 22
 _SAMPLE = 1 << 16
@@ -135,7 +135,7 @@ def detect_encoding(source: Source, requested: str | None = None) -> Encoding:
     if damaged:
         return Encoding("utf-8", damaged)
     if valid * _MIXED >= len(invalid):
-        shown = ", ".join(map(str, invalid[:_SHOWN])) + (", ..." if len(invalid) > _SHOWN else "")
+        shown = list_some(list(map(str, invalid[:_SHOWN])), len(invalid))
         raise InputError(
             f"{source.path}: {valid} lines with letters beyond ASCII are UTF-8, and {len(invalid)} are not (lines "
             f"{shown}), as where files of two encodings were joined; save the other lines as UTF-8, too."

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from classify.data.table import Table
 from classify.data.text_hashes import normalize_text
 from classify.decision import Decision
-from classify.errors import InputError
+from classify.errors import InputError, list_some
 
 if TYPE_CHECKING:
     from classify.data.reading import InputTables
@@ -97,7 +97,7 @@ class ClassNames:
         merged = self.list_merged(normalized=True)
         if not merged:
             return []
-        shown = ", ".join(merged[:_SHOWN]) + (f" and {len(merged) - _SHOWN} more" if len(merged) > _SHOWN else "")
+        shown = list_some(merged[:_SHOWN], len(merged))
         why = "merged, since they differ only in case, spaces or Unicode form; row counts in parentheses"
         return [Decision("labels", shown, why, "--normalize-labels none", True)]
 
@@ -278,8 +278,7 @@ def class_counts(table: Table, column: str, classes: ClassNames) -> dict[str, in
 def list_counts(labels: Sequence[str], counts: npt.NDArray[np.int64]) -> str:
     """List the labels with most rows, and their rows."""
     order = np.argsort(-counts, kind="stable").tolist()
-    more = f" and {len(order) - _LISTED} more" if len(order) > _LISTED else ""
-    return ", ".join(f"{labels[number]!r} {counts[number]}" for number in order[:_LISTED]) + more
+    return list_some([f"{labels[number]!r} {counts[number]}" for number in order[:_LISTED]], len(order))
 
 
 def value_counts(table: Table, column: str) -> dict[str, int]:

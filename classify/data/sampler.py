@@ -43,16 +43,16 @@ def weighted_order(weights: npt.NDArray[np.float64], seed: int, epoch: int) -> R
 
 @dataclass(frozen=True)
 class Step:
-    """One optimizer step: its rows in shuffled order, and the rows consumed before it."""
+    """One optimizer step: the indices of its training rows in shuffled order, and the rows consumed before it."""
 
     epoch: int
-    rows: Rows
+    indices: Rows
     position: int
 
     @property
     def end(self) -> int:
         """Return the rows consumed when the step is done."""
-        return self.position + len(self.rows)
+        return self.position + len(self.indices)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class BatchSampler:
     With `weights` (rows,) an epoch draws as many rows with replacement, in proportion to them.
     """
 
-    rows: int
+    num_rows: int
     batch_size: int
     seed: int
     weights: npt.NDArray[np.float64] | None = field(default=None, compare=False)
@@ -71,11 +71,11 @@ class BatchSampler:
     @property
     def steps_per_epoch(self) -> int:
         """Return the optimizer steps of one epoch."""
-        return math.ceil(self.rows / self.batch_size)
+        return math.ceil(self.num_rows / self.batch_size)
 
     def step_at(self, position: int) -> Step:
         """Return the step that begins when `position` rows are consumed."""
-        epoch, offset = divmod(position, self.rows)
+        epoch, offset = divmod(position, self.num_rows)
         order = self._order(epoch)
         return Step(epoch, order[offset : offset + self.batch_size], position)
 
@@ -90,18 +90,18 @@ class BatchSampler:
         """Return the rows consumed at the end of a run of `epochs` epochs, or of `max_steps` steps if above 0."""
         if max_steps > 0:
             whole, steps = divmod(max_steps, self.steps_per_epoch)
-            return whole * self.rows + min(steps * self.batch_size, self.rows)
-        return self._whole_steps(math.ceil(round(epochs * self.rows, 6)))
+            return whole * self.num_rows + min(steps * self.batch_size, self.num_rows)
+        return self._whole_steps(math.ceil(round(epochs * self.num_rows, 6)))
 
     def steps_until(self, position: int) -> int:
         """Return the optimizer steps from the start to `position`."""
-        whole, offset = divmod(position, self.rows)
+        whole, offset = divmod(position, self.num_rows)
         return whole * self.steps_per_epoch + math.ceil(offset / self.batch_size)
 
     def _order(self, epoch: int) -> Rows:
         """Return the order of the rows of an epoch, computed once."""
         if self.weights is None:
-            return epoch_order(self.rows, self.seed, epoch)
+            return epoch_order(self.num_rows, self.seed, epoch)
         if epoch not in self._drawn:
             self._drawn.clear()
             self._drawn[epoch] = weighted_order(self.weights, self.seed, epoch)
@@ -109,24 +109,24 @@ class BatchSampler:
 
     def _whole_steps(self, position: int) -> int:
         """Round `position` up to the end of its step."""
-        epochs, offset = divmod(position, self.rows)
-        return epochs * self.rows + min(math.ceil(offset / self.batch_size) * self.batch_size, self.rows)
+        epochs, offset = divmod(position, self.num_rows)
+        return epochs * self.num_rows + min(math.ceil(offset / self.batch_size) * self.batch_size, self.num_rows)
 
 
-def end_in_time(plan: BatchSampler, end: int, rows: float, eval_rows: int, test_rows: int, start: int = 0) -> int:
+def plan_end(batches: BatchSampler, end: int, rows: float, eval_rows: int, test_rows: int, start: int = 0) -> int:
     """Return the rows consumed at the end of a run, at most `end`, with time to train up to `rows` rows.
 
     The run is at `start` rows, with the evaluations up to there done. It ends after a whole epoch where one fits, since
     each ends with an evaluation; else after as many steps as fit, at least one. An evaluation pass costs a third of
     training on the same rows: no backward pass.
     """
-    done = start // plan.rows
-    for epochs in range(math.ceil(end / plan.rows), done, -1):
-        stop = min(end, epochs * plan.rows)
+    done = start // batches.num_rows
+    for epochs in range(math.ceil(end / batches.num_rows), done, -1):
+        stop = min(end, epochs * batches.num_rows)
         if stop + ((epochs - done) * eval_rows + test_rows) / 3 <= rows:
             return stop
-    steps = int((rows - start - (eval_rows + test_rows) / 3) // plan.batch_size)
-    return min(end, start + max(1, steps) * plan.batch_size, (done + 1) * plan.rows)
+    steps = int((rows - start - (eval_rows + test_rows) / 3) // batches.batch_size)
+    return min(end, start + max(1, steps) * batches.batch_size, (done + 1) * batches.num_rows)
 
 
 def token_cost(lengths: npt.NDArray[np.int64], hidden_size: int) -> npt.NDArray[np.float64]:

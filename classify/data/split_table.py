@@ -21,7 +21,7 @@ from classify.data.table import Table
 from classify.data.text_hashes import find_overlap
 from classify.data.times import read_times
 from classify.decision import Decision
-from classify.errors import InputError
+from classify.errors import InputError, list_some
 
 # Share of the rows of `--data` to validate on, and to test.
 _SHARE = 0.1
@@ -359,9 +359,8 @@ def _describe_single_rows(encoder: LabelEncoder, train: Split) -> list[str]:
         return []
     rows = [int(train.rows[np.flatnonzero(encoder.has_label(train.targets, label))[0]]) for label in single[:_SHOWN]]
     places = train.table.where_each([[row] for row in rows])
-    listed = ", ".join(f"{encoder.labels[label]!r} ({place})" for label, place in zip(single, places, strict=False))
-    more = f" and {len(single) - _SHOWN} more" if len(single) > _SHOWN else ""
-    return [f"one training row has the label {listed}{more}"]
+    shown = [f"{encoder.labels[label]!r} ({place})" for label, place in zip(single, places, strict=False)]
+    return [f"one training row has the label {list_some(shown, len(single))}"]
 
 
 def _find_occurring(encoder: LabelEncoder, split: Split) -> npt.NDArray[np.bool_]:
@@ -371,4 +370,4 @@ def _find_occurring(encoder: LabelEncoder, split: Split) -> npt.NDArray[np.bool_
 
 def _list(labels: Sequence[str], mask: npt.NDArray[np.bool_]) -> str:
     names = [label for label, is_listed in zip(labels, mask, strict=True) if is_listed]
-    return ", ".join(map(repr, names[:_SHOWN])) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    return list_some(list(map(repr, names[:_SHOWN])), len(names))

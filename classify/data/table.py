@@ -16,6 +16,7 @@ import pyarrow
 import pyarrow.compute as pc
 
 from classify.data.text_hashes import TextHashes, text_hashes
+from classify.errors import list_some
 
 _SHOWN = 3
 _BLOCK = 1 << 16
@@ -168,8 +169,7 @@ class Table:
         places = iter(self.places(shown))
         words = []
         for rows in groups:
-            listed = ", ".join(str(place) for _, place in zip(rows[:_SHOWN], places, strict=False))
-            more = f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
+            listed = list_some([str(place) for _, place in zip(rows[:_SHOWN], places, strict=False)], len(rows))
             unit = f"{self.path} {self.unit}{'s' if len(rows) > 1 else ''} " if self.unit else ""
-            words.append(f"{unit}{listed}{more}")
+            words.append(f"{unit}{listed}")
         return words

@@ -122,7 +122,7 @@ def count_inputs(model: nn.Module, yes: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def statistics_kept(model: nn.Module, *, after_errors_only: bool = False) -> Iterator[None]:
+def restore_statistics(model: nn.Module, *, after_errors_only: bool = False) -> Iterator[None]:
     """Restore the running statistics of a model's BatchNorms after this block."""
     statistics = [buffer for layer in _layers(model) for buffer in layer.buffers(recurse=False)]
     before = [buffer.clone() for buffer in statistics]

@@ -38,16 +38,16 @@ def out_of_memory(error: BaseException) -> bool:
     return _NO_PRIMITIVE in text and _memory_left() < _SHORT
 
 
-def attempt(compute: Callable[[], T], device: torch.device, *, last: bool = False) -> tuple[T | None, str]:
+def attempt(compute: Callable[[], T], device: torch.device, *, reraise: bool = False) -> tuple[T | None, str]:
     """Return a computation's result and "", or None and the error message if memory ran out.
 
-    On failure activations and the device's cache are released, so that a smaller attempt can succeed. With `last` the
-    error is raised.
+    On failure activations and the device's cache are released, so that a smaller attempt can succeed. With `reraise`
+    the error is raised.
     """
     try:
         return compute(), ""
     except (RuntimeError, MemoryError) as error:
-        if last or not out_of_memory(error):
+        if reraise or not out_of_memory(error):
             raise
         reason = str(error).partition("\n")[0]
     release_cache(device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from classify.errors import list_some
 from classify.evaluation.baseline import Baseline, MajorityBaseline
 from classify.evaluation.metrics import Scores, display_name, format_metrics
 
@@ -93,11 +94,10 @@ def missed_classes(score: Scores, *, balanced: bool = False) -> list[str]:
     )
     if not missed:
         return []
-    names = ", ".join(f"{name!r} ({correct} of {rows} rows)" for rows, correct, name in missed[:_SHOWN])
-    more = f" and {len(missed) - _SHOWN} more" if len(missed) > _SHOWN else ""
+    shown = [f"{name!r} ({correct} of {rows} rows)" for rows, correct, name in missed[:_SHOWN]]
     ways = "add rows of these classes, merge them with others"
     weights = "" if balanced else ", or try --class-weights balanced"
-    return [f"{names}{more}: almost never predicted correctly; {ways}{weights}"]
+    return [f"{list_some(shown, len(missed))}: almost never predicted correctly; {ways}{weights}"]
 
 
 def compare_with_majority(score: Scores, majority: MajorityBaseline) -> list[str]:

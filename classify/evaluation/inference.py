@@ -76,7 +76,7 @@ def _compute_in_memory(
     output, _ = attempt(
         lambda: classifier(classifier.batch(tokens, rows[places]).to(world.device), features=features),
         world.device,
-        last=last,
+        reraise=last,
     )
     if output is not None:
         yield places, output

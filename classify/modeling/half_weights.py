@@ -56,7 +56,7 @@ def cast_to_half(model: nn.Module, precision: Precision) -> MasterWeights:
         return masters
     norms = [module for module in model.modules() if _is_norm(module)] if precision.level == 2 else []
     for norm in norms:
-        norm.half = precision.half  # type: ignore[assignment]
+        norm.output_dtype = precision.half  # type: ignore[assignment]
         norm.register_forward_pre_hook(_widen)
         norm.register_forward_hook(_narrow)
     in_fp32 = {id(parameter) for norm in norms for parameter in norm.parameters()}
@@ -77,7 +77,7 @@ def restore_fp32(model: nn.Module, masters: MasterWeights) -> None:
         parameter.data = masters.of(parameter).data.to(parameter.device, torch.float32)
     for module in model.modules():
         if _is_norm(module):
-            module.half = None  # type: ignore[assignment]
+            module.output_dtype = None  # type: ignore[assignment]
 
 
 def _is_norm(module: nn.Module) -> bool:
@@ -91,4 +91,4 @@ def _widen(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _narrow(module: Any, args: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
     """Cast the output of a norm to the dtype of the other weights (forward hook)."""
-    return output if module.half is None else output.to(module.half)
+    return output if module.output_dtype is None else output.to(module.output_dtype)

@@ -76,7 +76,7 @@ def _differences_in_memory(
     """Compare the rows, longest first; if memory runs out, the shorter half of them."""
     while True:
         differences, _ = attempt(
-            partial(_packed_differences, classifier, tokens, rows, device, training), device, last=len(rows) == 1
+            partial(_packed_differences, classifier, tokens, rows, device, training), device, reraise=len(rows) == 1
         )
         if differences is not None:
             return differences

@@ -12,7 +12,7 @@ from classify.training import checkpoint
 from classify.training.setup import TrainingContext
 from classify.training.strategies.named_state import Tensors
 from classify.training.train_log import Log
-from classify.training.trainer import Callback, StepEnd, Trainer, diverged
+from classify.training.trainer import Callback, StepEnd, Trainer, describe_divergence
 
 
 class Evaluate(Callback):
@@ -44,7 +44,7 @@ class Evaluate(Callback):
     def score_epoch(self, trainer: Trainer) -> None:
         """Score, print and log; remember the best, where these weights compete for being kept."""
         context, progress = self.context, trainer.progress
-        planned = trainer.end / trainer.batches.rows  # before this score, which may use up --patience
+        planned = trainer.end / trainer.batches.num_rows  # before this score, which may use up --patience
         score, better = self._score(trainer)
         mean = progress.mean_loss
         if progress.first_loss is None:
@@ -109,7 +109,7 @@ class Checkpointer(Callback):
 
         state = trainer.state_dict(keep=output.is_writer)
         if context.world.all_reduce_any(not _all_finite(state.weights)):
-            raise ClassifyError(diverged(progress.step, "some weights are not finite"))
+            raise ClassifyError(describe_divergence(progress.step, "some weights are not finite"))
         with output.world.sync_errors(), output.writing(f"checkpoint {checkpoint.folder_name(progress.step)}"):
             if output.is_writer:
                 started_with = {

@@ -186,7 +186,7 @@ class ContrastiveTrainer:
 
         Where the computation itself waits for other ranks an error ends the run.
         """
-        result, _ = attempt(compute, self.world.device, last=self.strategy.forward_is_collective)
+        result, _ = attempt(compute, self.world.device, reraise=self.strategy.forward_is_collective)
         if self.world.all_reduce_any(result is None):
             self.strategy.clear_gradients()
             release_cache(self.world.device)  # on all ranks: two may share a device

@@ -24,7 +24,7 @@ from classify.data.split_record import read_num_folds
 from classify.data.split_table import split_table
 from classify.data.splits import Splits
 from classify.decision import Decision
-from classify.errors import ErrorList, InputError
+from classify.errors import ErrorList, InputError, list_some
 from classify.evaluation.predictions_file import FOLD_COLUMN, check_columns_free
 from classify.launch import device_plan, launcher, spawn
 from classify.modeling import memory_estimate
@@ -220,8 +220,7 @@ def _missing(labels: Sequence[str], others: Sequence[str]) -> list[str]:
 
 
 def _list_labels(labels: Sequence[str]) -> str:
-    more = f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else ""
-    return ", ".join(map(repr, labels[:_SHOWN])) + more
+    return list_some(list(map(repr, labels[:_SHOWN])), len(labels))
 
 
 def _check_length(config: RunConfig, model: ModelFolder) -> None:

@@ -47,7 +47,7 @@ def make_optimizer(
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate of the head; each group's own is that times its scale."""
+    """Set each group's learning rate to `rate` times its `scale`, which is 1 for the head."""
     for group in optimizer.param_groups:
         group["lr"] = rate * group["scale"]
 

@@ -10,7 +10,7 @@ from classify.config.schema import TrainingConfig
 from classify.data.sampler import BatchSampler
 from classify.evaluation.metrics import ERRORS
 
-# Lead of an earlier score over the last one for the earlier weights to be kept: chance alone gives it in one of forty.
+# Standard errors by which an earlier score must lead for its weights to be kept; by chance it does once in forty times.
 _STANDARD_ERRORS = 2.0
 # Names in the checkpoints of earlier versions.
 _RENAMED = {
@@ -114,7 +114,7 @@ class Progress:
         return self.best if ahead > margin else self.last_eval
 
 
-def end_of_training(config: TrainingConfig, batches: BatchSampler, progress: Progress) -> int:
+def compute_end_of_training(config: TrainingConfig, batches: BatchSampler, progress: Progress) -> int:
     """Return the rows consumed at the end of training, as far as that is known now."""
     if progress.is_out_of_patience(config.patience):
         return progress.position

@@ -17,7 +17,7 @@ from pathlib import Path
 from classify.config.run_config import RunConfig
 from classify.config.stored_run import earlier_commands
 from classify.data.inspect import count_tokens
-from classify.data.sampler import BatchSampler, balance_by_cost, end_in_time, token_cost
+from classify.data.sampler import BatchSampler, balance_by_cost, plan_end, token_cost
 from classify.data.tokenize import TrainingSet
 from classify.decision import Decision
 from classify.errors import InputError, Interrupted
@@ -31,7 +31,7 @@ from classify.training.contrastive import ContrastiveResult, ContrastiveStep, co
 from classify.training.finish import finish
 from classify.training.folds import cross_validate, make_trainer
 from classify.training.inputs import RunInputs, check
-from classify.training.progress import Progress, end_of_training
+from classify.training.progress import Progress, compute_end_of_training
 from classify.training.run_record import RunRecord
 from classify.training.setup import TrainingContext, prepare, tokenize_tables
 from classify.training.terminal import configure, log, log_decision, log_detail
@@ -170,7 +170,7 @@ def _planned_end(context: TrainingContext, batches: BatchSampler) -> int:
     """Return the rows after which training ends, as far as that is known before it begins."""
     saved = context.checkpoint
     progress = Progress() if saved is None else Progress.from_state(saved.state["progress"])
-    return end_of_training(context.config.training, batches, progress)
+    return compute_end_of_training(context.config.training, batches, progress)
 
 
 def _record(context: TrainingContext, batches: BatchSampler) -> RunRecord:
@@ -208,7 +208,7 @@ def _record(context: TrainingContext, batches: BatchSampler) -> RunRecord:
 def _rows_per_step(context: TrainingContext, batches: BatchSampler) -> list[int]:
     """Return each rank's rows of the first step: texts are shared by token cost, so counts may differ by a few."""
     data = context.training_set
-    costs = token_cost(data.tokens.row_lengths(data.rows[batches.step_at(0).rows]), context.classifier.hidden_size)
+    costs = token_cost(data.tokens.row_lengths(data.rows[batches.step_at(0).indices]), context.classifier.hidden_size)
     return [len(shard) for shard in balance_by_cost(costs, context.world.world_size)]
 
 
@@ -283,7 +283,7 @@ def _dry_run(context: TrainingContext, trainer: Trainer, record: RunRecord) -> N
     unsure = training.max_minutes is not None or (world.distributed and not world.accelerator.synchronous)
     if unsure and not context.strategy.forward_is_collective and start < end:
         before = trainer.num_micro_batches
-        dry_run.find_micro_batches(trainer, list(batches.steps(start, min(end, start + batches.rows))))
+        dry_run.find_micro_batches(trainer, list(batches.steps(start, min(end, start + batches.num_rows))))
         if trainer.num_micro_batches != before:
             log_micro_batches(context.output, progress.step + 1, trainer.num_micro_batches)
     if training.max_minutes is None or end <= start:
@@ -294,9 +294,9 @@ def _dry_run(context: TrainingContext, trainer: Trainer, record: RunRecord) -> N
         tested = len(context.splits.test) if context.splits.test is not None else 0
         rows = start + rate * _TIME_USED * (60 * training.max_minutes - context.elapsed)
         validated = 0 if context.splits.folds is not None else len(context.splits.validation)
-        progress.set_end(end_in_time(batches, end, world.broadcast(rows), validated, tested, start), training)
+        progress.set_end(plan_end(batches, end, world.broadcast(rows), validated, tested, start), training)
         why = f"{training.max_minutes:g} minutes at the measured {rate:.0f} rows/s"
     assert progress.end is not None
-    decision = Decision("epochs", f"{progress.end / batches.rows:.3g}", why, "--max-minutes", True)
+    decision = Decision("epochs", f"{progress.end / batches.num_rows:.3g}", why, "--max-minutes", True)
     record.add(decision)
     context.output.log_decision(decision)

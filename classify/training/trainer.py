@@ -20,7 +20,7 @@ import torch
 
 from classify.data import sampler
 from classify.data.tokenize import TrainingSet
-from classify.distributed.batch_norm import count_inputs, statistics_kept
+from classify.distributed.batch_norm import count_inputs, restore_statistics
 from classify.distributed.memory import attempt, release_cache
 from classify.errors import CheckpointError, ClassifyError, RankError
 from classify.modeling.classifier import Classifier
@@ -29,7 +29,7 @@ from classify.modeling.layout import send
 from classify.tasks.base import Loss
 from classify.training.checkpoint import Checkpoint
 from classify.training.optimizer import learning_rate_factor, set_learning_rate
-from classify.training.progress import Progress, end_of_training
+from classify.training.progress import Progress, compute_end_of_training
 from classify.training.strategies.base import Strategy
 from classify.training.strategies.named_state import Tensors
 
@@ -100,12 +100,12 @@ class Trainer:
     @property
     def epoch(self) -> float:
         """Return the epochs done so far, with the share of the current one."""
-        return self.progress.position / self.batches.rows
+        return self.progress.position / self.batches.num_rows
 
     @property
     def end(self) -> int:
         """Return the rows consumed at the end of training."""
-        return end_of_training(self.config, self.batches, self.progress)
+        return compute_end_of_training(self.config, self.batches, self.progress)
 
     @property
     def num_micro_batches(self) -> int:
@@ -188,15 +188,15 @@ class Trainer:
                 progress.step, total_steps, config.warmup_steps, config.lr_scheduler_type
             )
             set_learning_rate(self.strategy.optimizer, rate)
-            if step.position % self.batches.rows == 0:
+            if step.position % self.batches.num_rows == 0:
                 progress.epoch_loss, progress.epoch_weight = 0.0, 0.0
             loss, weight, norm = self.train_step(step)
             recent.add(loss, weight)
             progress.step += 1
             progress.position = step.end
-            progress.tokens += int(self.data.tokens.row_lengths(self.data.rows[step.rows]).sum())
+            progress.tokens += int(self.data.tokens.row_lengths(self.data.rows[step.indices]).sum())
 
-            epoch_ended = step.end % self.batches.rows == 0
+            epoch_ended = step.end % self.batches.num_rows == 0
             stopped, out_of_time = self._agree_to_stop(stop_requested, time_limit_reached)
             last = step.end >= end or out_of_time
             if out_of_time:
@@ -245,7 +245,7 @@ class Trainer:
         self.progress.epoch_weight += weight
         mean = total / weight
         if not math.isfinite(mean):
-            raise ClassifyError(diverged(self.progress.step, f"the loss is {mean}"))
+            raise ClassifyError(describe_divergence(self.progress.step, f"the loss is {mean}"))
         return mean
 
     def train_step(self, step: sampler.Step) -> tuple[torch.Tensor, float, torch.Tensor]:
@@ -282,7 +282,7 @@ class Trainer:
 
     def _attempt_gradients(self, step: sampler.Step) -> tuple[torch.Tensor, float]:
         """Run `compute_gradients`; after an error BatchNorm's statistics are as before, since the step is repeated."""
-        with statistics_kept(self.classifier, after_errors_only=True):
+        with restore_statistics(self.classifier, after_errors_only=True):
             return self.compute_gradients(step)
 
     def compute_gradients(self, step: sampler.Step) -> tuple[torch.Tensor, float]:
@@ -291,7 +291,7 @@ class Trainer:
         Returns (this rank's summed loss, the rows' weights on all ranks).
         """
         data, world, strategy, config = self.data, self.world, self.strategy, self.config
-        rows, targets = data.rows[step.rows], data.targets[step.rows]
+        rows, targets = data.rows[step.indices], data.targets[step.indices]
         micro_batches = self._micro_batches(step)
         # A rank without rows still takes part in the exchange of gradients: one row, counted zero times.
         weights = [1.0] * len(micro_batches)
@@ -321,7 +321,7 @@ class Trainer:
 
         Raises ClassifyError where each micro-batch holds a single text already.
         """
-        if self.num_micro_batches * self.world.replicas * self.world.world_size >= len(step.rows):
+        if self.num_micro_batches * self.world.replicas * self.world.world_size >= len(step.indices):
             raise ClassifyError(
                 f"step {self.progress.step + 1}: out of memory with a single text ({reason}); {self._less_memory()}."
             )
@@ -333,7 +333,7 @@ class Trainer:
     def _micro_batches(self, step: sampler.Step) -> list[list[Rows]]:
         return make_micro_batches(
             self.classifier,
-            self.data.tokens.row_lengths(self.data.rows[step.rows]),
+            self.data.tokens.row_lengths(self.data.rows[step.indices]),
             self.world.rank,
             self.world.world_size,
             self.num_micro_batches,
@@ -372,7 +372,7 @@ class _RecentLoss:
         return taken
 
 
-def diverged(step: int, sign: str) -> str:
+def describe_divergence(step: int, sign: str) -> str:
     """Return the message of a training that has diverged, by which sign."""
     return f"step {step}: {sign}; training has diverged. Lower --learning-rate, or use another --precision."
 

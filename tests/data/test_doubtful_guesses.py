@@ -77,7 +77,7 @@ def test_a_file_of_two_encodings_is_refused(tmp_path: Path, encoding: str) -> No
     path = write(tmp_path / "a.csv", "text,label", lambda row: CHINESE[row % 9 :] + str(row), ["aa", "bb"])
     path.write_bytes(path.read_bytes() + f"{CHINESE},aa\n".encode(encoding, "ignore") * 7)
     words = refusal(path)
-    assert "60 lines with letters beyond ASCII are UTF-8, and 7 are not (lines 62, 63, 64, 65, 66, ...)" in words
+    assert "60 lines with letters beyond ASCII are UTF-8, and 7 are not (lines 62, 63, 64, 65, 66 and 2 more)" in words
 
 
 def test_a_german_file_of_two_encodings(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from classify.data import sampler
 
 
 def test_an_epoch_holds_every_row_once_and_its_last_step_what_is_left() -> None:
-    batches = sampler.BatchSampler(rows=57, batch_size=8, seed=0)
+    batches = sampler.BatchSampler(num_rows=57, batch_size=8, seed=0)
     steps = list(batches.steps(0, 57))
-    assert [len(step.rows) for step in steps] == [8] * 7 + [1]
-    assert sorted(np.concatenate([step.rows for step in steps]).tolist()) == list(range(57))
+    assert [len(step.indices) for step in steps] == [8] * 7 + [1]
+    assert sorted(np.concatenate([step.indices for step in steps]).tolist()) == list(range(57))
     assert steps[-1].end == 57
 
 
@@ -62,17 +62,17 @@ def test_a_position_is_enough_where_rows_are_drawn(position: int) -> None:
     weights = np.linspace(1, 5, 57)
     whole = list(sampler.BatchSampler(57, 8, 0, weights).steps(0, 6 * 57))
     rest = list(sampler.BatchSampler(57, 8, 0, weights).steps(position, 6 * 57))
-    assert [step.rows.tolist() for step in rest] == [s.rows.tolist() for s in whole if s.position >= position]
+    assert [step.indices.tolist() for step in rest] == [s.indices.tolist() for s in whole if s.position >= position]
 
 
 @pytest.mark.parametrize("position", [0, 8, 48, 56, 57, 65, 5 * 57, 5 * 57 + 16])
 def test_a_position_is_enough_to_go_on(position: int) -> None:
-    batches = sampler.BatchSampler(rows=57, batch_size=8, seed=0)
+    batches = sampler.BatchSampler(num_rows=57, batch_size=8, seed=0)
     whole = list(batches.steps(0, 6 * 57))
     rest = list(batches.steps(position, 6 * 57))
     tail = [step for step in whole if step.position >= position]
-    assert [(s.epoch, s.position, s.rows.tolist()) for s in rest] == [
-        (s.epoch, s.position, s.rows.tolist()) for s in tail
+    assert [(s.epoch, s.position, s.indices.tolist()) for s in rest] == [
+        (s.epoch, s.position, s.indices.tolist()) for s in tail
     ]
 
 
@@ -90,15 +90,15 @@ def test_a_position_is_enough_to_go_on(position: int) -> None:
     ],
 )
 def test_epochs_and_max_steps_to_rows(epochs: float, max_steps: int, end: int, steps: int) -> None:
-    batches = sampler.BatchSampler(rows=57, batch_size=8, seed=0)
+    batches = sampler.BatchSampler(num_rows=57, batch_size=8, seed=0)
     assert batches.compute_end(epochs, max_steps) == end
     assert batches.steps_until(end) == steps
     assert len(list(batches.steps(0, end))) == steps
 
 
 def test_a_batch_larger_than_the_table_is_one_step() -> None:
-    batches = sampler.BatchSampler(rows=5, batch_size=32, seed=0)
-    assert [len(step.rows) for step in batches.steps(0, 10)] == [5, 5]
+    batches = sampler.BatchSampler(num_rows=5, batch_size=32, seed=0)
+    assert [len(step.indices) for step in batches.steps(0, 10)] == [5, 5]
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 5, 40])
@@ -175,7 +175,7 @@ def test_the_plan_needs_no_torch() -> None:
 )
 def test_the_end_that_fits_into_the_time(rows: float, expected: int) -> None:
     """An epoch of 100 rows in batches of 8, three passes over 30 evaluation rows and one over 15 test rows."""
-    assert sampler.end_in_time(sampler.BatchSampler(100, 8, 0), 290, rows, 30, 15) == expected
+    assert sampler.plan_end(sampler.BatchSampler(100, 8, 0), 290, rows, 30, 15) == expected
 
 
 @pytest.mark.parametrize(
@@ -190,4 +190,4 @@ def test_the_end_that_fits_into_the_time(rows: float, expected: int) -> None:
     ],
 )
 def test_the_end_that_fits_from_where_a_run_stands(start: int, rows: float, expected: int) -> None:
-    assert sampler.end_in_time(sampler.BatchSampler(100, 8, 0), 290, rows, 30, 15, start) == expected
+    assert sampler.plan_end(sampler.BatchSampler(100, 8, 0), 290, rows, 30, 15, start) == expected

@@ -17,7 +17,7 @@ from classify.distributed.batch_norm import (
     AllReducedBatchNorm,
     count_inputs,
     describe_synchronization,
-    statistics_kept,
+    restore_statistics,
     synchronize,
 )
 from classify.launch.device_plan import ParallelMode
@@ -120,7 +120,7 @@ def test_no_other_buffers_are_copied_in_a_step(norm: bool) -> None:
             return function(*args, **(kwargs or {}))
 
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    with Clones(), statistics_kept(model):
+    with Clones(), restore_statistics(model):
         model(torch.randn(3, 4))
     assert copied == ([(4,), (4,), ()] if norm else [])
     assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())

@@ -59,7 +59,7 @@ def test_the_same_weights_as_one_device(two_devices: World, model_folder: Path, 
     np.testing.assert_allclose([e.loss for e in events], [e.loss for e in alone], rtol=2e-5, atol=2e-6)
     sizes: Any = strategy.module.sizes
     rows = BatchSampler(ROWS, BATCH, SEED)
-    assert sum(map(sum, sizes)) == sum(len(step.rows) for step in rows.steps(0, rows.compute_end(99, STEPS)))
+    assert sum(map(sum, sizes)) == sum(len(step.indices) for step in rows.steps(0, rows.compute_end(99, STEPS)))
     assert any(len(set(pair)) == 2 for pair in sizes), "some batches are cut unequally"
     assert [1] in sizes, "the last batch of an epoch has a row for one replica only"
     np.testing.assert_allclose(

@@ -154,12 +154,12 @@ def plain_run(folder: Path) -> dict[str, Any]:
         rate = (number + 1) / warmup if number < warmup else (20 - number) / (20 - warmup)
         for group in optimizer.param_groups:
             group["lr"] = LEARNING_RATE * rate
-        texts = [data.tokens.collate(np.array([row])).ids.tolist() for row in step.rows]
+        texts = [data.tokens.collate(np.array([row])).ids.tolist() for row in step.indices]
         longest = max(map(len, texts))
         ids = torch.tensor([text + [0] * (longest - len(text)) for text in texts])
         mask = torch.tensor([[1] * len(text) + [0] * (longest - len(text)) for text in texts])
         model.train()
-        loss = model(input_ids=ids, attention_mask=mask, labels=torch.from_numpy(data.targets[step.rows])).loss
+        loss = model(input_ids=ids, attention_mask=mask, labels=torch.from_numpy(data.targets[step.indices])).loss
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

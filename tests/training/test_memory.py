@@ -113,7 +113,7 @@ def test_a_single_text_that_does_not_fit_ends_the_run(model_folder: Path) -> Non
     config = TrainingConfig(use_cpu=True)
     trainer = make_trainer(model, data, config, config.start(), 8)
     step = trainer.batches.step_at(0)
-    while trainer.num_micro_batches < len(step.rows):
+    while trainer.num_micro_batches < len(step.indices):
         trainer.halve_micro_batches(step, "no room")
     with pytest.raises(ClassifyError, match=r"step 1: out of memory with a single text \(no room\); use --gradient-ch"):
         trainer.halve_micro_batches(step, "no room")

@@ -63,7 +63,7 @@ def plain(
     """The same from the textbook: padded rows, torch's own mean."""
     data, model = data_and_model(folder)
     model.use_packing(False)
-    rows = BatchSampler(57, BATCH, SEED).step_at(0).rows
+    rows = BatchSampler(57, BATCH, SEED).step_at(0).indices
     logits = model(model.batch(data.tokens, rows))
     targets = data.targets if labels is None else labels
     mean = cross_entropy(logits, torch.from_numpy(targets[rows]), **loss)
@@ -262,7 +262,7 @@ def test_schedules_move_the_weights_as_a_plain_loop_does(model_folder: Path, sch
     optimizer = torch.optim.AdamW(stock.model.parameters(), weight_decay=0.0)
     plan = BatchSampler(57, BATCH, SEED)
     for number, rate in enumerate(RATES[schedule]):
-        rows = plan.step_at(number * BATCH).rows
+        rows = plan.step_at(number * BATCH).indices
         optimizer.param_groups[0]["lr"] = 1e-3 * rate
         optimizer.zero_grad()
         cross_entropy(stock(stock.batch(other.tokens, rows)), torch.from_numpy(other.targets[rows])).backward()

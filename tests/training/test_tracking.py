@@ -122,7 +122,7 @@ def test_a_resumed_run_draws_over_what_it_had_written_beyond_its_checkpoint(tmp_
         first.log("train", step, {"loss": 1.0})
     first.close()
     time.sleep(1.1)  # TensorBoard reads files in the order of their names, which hold the second they were begun in
-    second = Tracker(("tensorboard",), tmp_path, step=4)
+    second = Tracker(("tensorboard",), tmp_path, after_step=4)
     for step in range(5, 9):
         second.log("train", step, {"loss": 2.0})
     second.close()

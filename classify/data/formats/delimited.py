@@ -27,7 +27,7 @@ from classify.data.formats.resaved import original_text
 from classify.data.names import LABEL_NAMES, PAIRED_NAMES, TEXT_NAMES
 from classify.data.source import Source
 from classify.data.table import Table
-from classify.errors import InputError
+from classify.errors import InputError, list_some
 
 if TYPE_CHECKING:
     import pyarrow
@@ -308,11 +308,10 @@ def _survey(text: _Text, dialect: Dialect) -> _Survey:
             "name all columns in the first line, or quote fields that contain the delimiter.",
             longest,
         )
-    shown = ", ".join(f"line {line} ({count} field{'s' * (count != 1)})" for line, count in wrong[:_SHOWN])
-    more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+    shown = [f"line {line} ({count} field{'s' * (count != 1)})" for line, count in wrong[:_SHOWN]]
     return _Survey(
         f"{source.path}: the header has {width} columns, but some rows have a different number of fields: "
-        f"{shown}{more}. {_QUOTE}",
+        f"{list_some(shown, len(wrong))}. {_QUOTE}",
         longest,
     )
 

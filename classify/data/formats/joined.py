@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from classify.data.table import Table
-from classify.errors import InputError
+from classify.errors import InputError, list_some
 
 _MARK = "\ufeff"
 _SHOWN = 5
@@ -40,7 +40,7 @@ def drop_traces(table: Table) -> Table:
     kept = np.delete(np.arange(len(arrow)), dropped)
     if not len(kept):
         raise InputError(f"{table.path}: there is a header but no row below it. Expected one row per text.")
-    lines = ", ".join(map(str, table.places(dropped[:_SHOWN]))) + (", ..." if len(dropped) > _SHOWN else "")
+    lines = list_some(list(map(str, table.places(dropped[:_SHOWN]))), len(dropped))
     unit = f"{table.unit or 'line'}{'s' * (len(dropped) > 1)}"
     before = table
     return replace(

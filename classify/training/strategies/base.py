@@ -90,7 +90,7 @@ class Strategy:
         return classifier
 
     @property
-    def trained(self) -> list[nn.Parameter]:
+    def trained_params(self) -> list[nn.Parameter]:
         """Return the parameters that the optimizer updates."""
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
@@ -110,7 +110,7 @@ class Strategy:
     def max_tokens(self) -> int | None:
         """Return the most tokens of a micro-batch; None for no limit.
 
-        Where a pass waits for other ranks, or for weights from afar, more micro-batches would cost more than they save.
+        None where each pass is a collective or moves weights between devices: more micro-batches cost too much there.
         """
         alone = self.classifier.max_tokens
         if alone is None or not self.world.plan.spec.cuts_steps or self.forward_is_collective:
@@ -131,14 +131,14 @@ class Strategy:
         self.masters.add_gradients()
 
     def local_backward(self, loss: torch.Tensor) -> None:
-        """Add the gradients of a loss of features, of this rank alone; `sum_gradients` follows."""
+        """Add the gradients of a loss, of this rank alone; `sum_gradients` sums them over the ranks."""
         self.scaler.scale(loss).backward()
         self.masters.add_gradients()
 
     def sum_gradients(self) -> None:
         """Sum the gradients of `local_backward` over the ranks. A collective."""
         head = {id(self.masters.of(parameter)) for parameter in self.classifier.output_layer.parameters()}
-        self.world.add_gradients([parameter for parameter in self.trained if id(parameter) not in head])
+        self.world.add_gradients([parameter for parameter in self.trained_params if id(parameter) not in head])
 
     def without_exchange(self) -> contextlib.AbstractContextManager[Any]:
         """Allow passes of this rank alone inside: nothing is exchanged, unless `forward_is_collective`."""
@@ -147,7 +147,9 @@ class Strategy:
     def optimizer_step(self) -> torch.Tensor:
         """Unscale, clip, step, clear. Returns the gradient's norm before clipping, the same on every rank."""
         self.scaler.unscale_(self.optimizer)
-        norm = sharding.full_tensor(nn.utils.clip_grad_norm_(self.trained, self.config.max_grad_norm or math.inf))
+        norm = sharding.full_tensor(
+            nn.utils.clip_grad_norm_(self.trained_params, self.config.max_grad_norm or math.inf)
+        )
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.masters.round_into_weights()
@@ -181,7 +183,7 @@ class Strategy:
         self.masters.clear_gradients()
 
     def reshard(self) -> None:
-        """Let parameters be the ones that are trained and saved, where a forward pass has put others in their place."""
+        """Reshard parameters that a forward pass left gathered; nothing to do unless they are sharded."""
 
     @torch.no_grad()
     def round_weights(self, dtype: torch.dtype) -> None:
@@ -237,7 +239,7 @@ class Strategy:
             self.scaler.load_state_dict(scaler)
 
     def end_training(self) -> None:
-        """Leave the model with the weights that are saved, in full precision; it can still be evaluated."""
+        """Restore fp32 weights, as they are saved; the model can still be evaluated."""
         self.classifier.restore_fp32(self.masters)
 
     def stock_weights(self, *, keep: bool) -> Tensors:
