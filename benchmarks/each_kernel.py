@@ -20,7 +20,7 @@ from classify.config.schema import DEFAULT_MODEL, DataConfig, TrainingConfig
 from classify.data.reading import read_tables
 from classify.data.sampler import BatchSampler
 from classify.data.split_table import split_table
-from classify.data.tokenize import TrainingSet, load_tokenizer, padding_id, tokenize
+from classify.data.tokenize import TokenizedSplit, load_tokenizer, padding_id, tokenize
 from classify.modeling.hub import resolve_model
 from classify.modeling.kernels.registry import KERNELS
 from classify.modeling.loading import load_pretrained
@@ -85,7 +85,7 @@ def steps(options: argparse.Namespace, off: list[str]) -> Iterator[object]:
     verify_packing(model, tokens, rows, config.start())
     batches = BatchSampler(len(texts), options.batch_size, config.seed)
     loss = task.loss(config, splits.train.targets)
-    trainer = Trainer(strategy, TrainingSet(tokens, rows, splits.train.targets), batches, loss)
+    trainer = Trainer(strategy, TokenizedSplit(tokens, rows, splits.train.targets), batches, loss)
     trainer.setup()
     return trainer.steps()
 

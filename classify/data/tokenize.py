@@ -217,12 +217,21 @@ def _write_texts(ids: Ids, place: Ids, source: npt.NDArray[np.int32], offsets: I
 
 
 @dataclass(frozen=True)
-class TrainingSet:
-    """The rows to learn from: `rows` (n,) of `tokens`, and their `targets` (n, ...)."""
+class TokenizedSplit:
+    """Rows of a table as token ids: `rows` (n,) of `tokens`, and their `targets` (n, ...)."""
 
     tokens: Tokens
     rows: Ids
     targets: npt.NDArray[Any]
+
+    def take(self, chosen: npt.NDArray[np.bool_]) -> TokenizedSplit:
+        """Return the rows that are `chosen` (n,)."""
+        return TokenizedSplit(self.tokens, self.rows[chosen], self.targets[chosen])
+
+    @property
+    def mean_length(self) -> float:
+        """Return the mean number of tokens of a row, as the model sees it."""
+        return float(self.tokens.row_lengths(self.rows).mean())
 
 
 def load_tokenizer(folder: str) -> Any:

@@ -20,7 +20,7 @@ from torch.nn.functional import normalize
 
 from classify.config.recipe import CONTRASTIVE_ROWS, CONTRASTIVE_TOKENS
 from classify.data.sampler import balance_by_cost, token_cost
-from classify.data.tokenize import TrainingSet
+from classify.data.tokenize import TokenizedSplit
 from classify.distributed.memory import attempt, release_cache
 from classify.errors import ClassifyError, RankError
 from classify.modeling.kernels.dropout import seed_draws
@@ -65,7 +65,7 @@ class ContrastiveResult:
 
 def contrastive_warmup(
     strategy: Strategy,
-    data: TrainingSet,
+    data: TokenizedSplit,
     task: Task,
     steps: int,
     after_step: Callable[[ContrastiveStep], object] = lambda _: None,
@@ -121,7 +121,7 @@ def contrastive_warmup(
 class ContrastiveTrainer:
     """Steps on pairs of rows, through a strategy."""
 
-    def __init__(self, strategy: Strategy, data: TrainingSet, task: Task):
+    def __init__(self, strategy: Strategy, data: TokenizedSplit, task: Task):
         # One sequence of each text does to tell classes apart, and all pairs of a step are in memory at once.
         self.data = replace(data, tokens=data.tokens.truncate())
         self.strategy, self.task, self.world = strategy, task, strategy.world

@@ -21,7 +21,7 @@ from classify.config.run_config import FIELDS
 from classify.data.files import atomic_path
 from classify.data.sampler import BatchSampler
 from classify.data.splits import Split
-from classify.data.tokenize import TrainingSet
+from classify.data.tokenize import TokenizedSplit
 from classify.evaluation.metrics import format_metrics
 from classify.training.resume import SETTINGS_OF_THE_START
 from classify.training.setup import TrainingContext
@@ -51,8 +51,7 @@ def cross_validate(context: TrainingContext, train: Callable[[Trainer, str], Non
                 context.strategy.setup()
                 weights, _ = context.strategy.state_dict(keep=True)
                 initial = {name: tensor.clone() for name, tensor in weights.items()}
-            data = context.training_set
-            trainer = make_trainer(context, TrainingSet(data.tokens, data.rows[~held_out], data.targets[~held_out]))
+            trainer = make_trainer(context, context.data.of(split).take(~held_out))
             trainer.setup(initial)
             train(trainer, f"fold {number + 1} of {count}")
             fold_logits = context.compute_logits(scored)
@@ -68,7 +67,7 @@ def cross_validate(context: TrainingContext, train: Callable[[Trainer, str], Non
     return logits
 
 
-def make_trainer(context: TrainingContext, data: TrainingSet) -> Trainer:
+def make_trainer(context: TrainingContext, data: TokenizedSplit) -> Trainer:
     """Make the trainer of a run, or of one fold, on these rows."""
     config = context.config.training
     weights = None

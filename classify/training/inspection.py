@@ -21,7 +21,7 @@ from classify.data.long_texts import POLICIES
 from classify.data.sampler import BatchSampler
 from classify.data.split_rows import cap_rows
 from classify.data.splits import Splits
-from classify.data.tokenize import Tokens, TrainingSet, tokenize_columns
+from classify.data.tokenize import TokenizedSplit, Tokens, tokenize_columns
 from classify.errors import InputError
 from classify.evaluation import baseline
 from classify.evaluation.inference import compute_logits
@@ -78,15 +78,15 @@ def _measure_speed(inputs: RunInputs, tokenizer: object, tokens: Tokens) -> dict
         precision = choose_precision(training.precision, world.device, training.opt_level)
         classifier, _ = load_classifier(inputs, tokenizer, [tokens], world.device)
         strategy = make_strategy(classifier, training, world)
-        strategy.check_room(float(tokens.row_lengths(train.rows).mean()))
+        data = TokenizedSplit(tokens, train.rows, train.targets)
+        strategy.check_room(data.mean_length)
         strategy.place(Path(folder))
         configure_precision(inputs, classifier, tokens, world, precision)
-        data = TrainingSet(tokens, train.rows, train.targets)
         batches = BatchSampler(len(train), training.train_batch_size, training.seed)
         trainer = Trainer(strategy, data, batches, inputs.task.loss(training, train.targets))
         trainer.setup()
         rate = dry_run.measure(trainer)
-        need = memory_forecast.estimate(inputs, world, float(tokens.row_lengths(data.rows).mean()))
+        need = memory_forecast.estimate(inputs, world, data.mean_length)
         seconds = _estimate_seconds(inputs, strategy, data, rate)
     return {
         "rows_per_second": rate,
@@ -98,7 +98,7 @@ def _measure_speed(inputs: RunInputs, tokenizer: object, tokens: Tokens) -> dict
     }
 
 
-def _estimate_seconds(inputs: RunInputs, strategy: Strategy, data: TrainingSet, rate: float) -> dict[str, float]:
+def _estimate_seconds(inputs: RunInputs, strategy: Strategy, data: TokenizedSplit, rate: float) -> dict[str, float]:
     """Estimate the time of each part of a run, from a few contrastive steps, forward passes and a small baseline.
 
     The contrastive steps change the model, which is not used any more.

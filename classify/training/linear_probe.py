@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from classify.data.split_rows import cap_rows
-from classify.data.tokenize import TrainingSet
+from classify.data.tokenize import TokenizedSplit
 from classify.evaluation.inference import compute_logits
 from classify.modeling.classifier import Classifier
 from classify.tasks.base import Task
@@ -37,7 +37,7 @@ class ProbeResult:
 
 def init_head_from_probe(
     strategy: Strategy,
-    data: TrainingSet,
+    data: TokenizedSplit,
     task: Task,
     *,
     is_final: bool = False,

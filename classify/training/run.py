@@ -18,7 +18,7 @@ from classify.config.run_config import RunConfig
 from classify.config.stored_run import earlier_commands
 from classify.data.inspect import count_tokens
 from classify.data.sampler import BatchSampler, balance_by_cost, plan_end, token_cost
-from classify.data.tokenize import TrainingSet
+from classify.data.tokenize import TokenizedSplit
 from classify.decision import Decision
 from classify.errors import InputError, Interrupted
 from classify.evaluation.metrics import format_metrics
@@ -108,7 +108,7 @@ def _train(config: RunConfig, inputs: RunInputs | None, started: float) -> Path:
 def _run(context: TrainingContext) -> Path:
     """Resume or start, train, score, write."""
     output, saved = context.output, context.checkpoint
-    trainer = make_trainer(context, context.training_set)
+    trainer = make_trainer(context, context.data.of(context.splits.train))
     batches = trainer.batches
     if output.resumes and resume.is_finished(output, context.config, saved, _planned_end(context, batches)):
         return output.folder
@@ -178,7 +178,7 @@ def _record(context: TrainingContext, batches: BatchSampler) -> RunRecord:
     world, inspection = context.world, context.inputs.inspection
     rows = _rows_per_step(context, batches)
     if context.output.is_writer:
-        tokenizer, tokens = context.data.tokenizer, context.data.of(context.splits.train)
+        tokenizer, tokens = context.data.tokenizer, context.data.of(context.splits.train).tokens
         cap = context.inputs.model.max_length
         count_tokens(inspection, context.splits, tokens, context.data.max_length, cap, tokenizer.unk_token_id)
     return RunRecord(
@@ -207,7 +207,7 @@ def _record(context: TrainingContext, batches: BatchSampler) -> RunRecord:
 
 def _rows_per_step(context: TrainingContext, batches: BatchSampler) -> list[int]:
     """Return each rank's rows of the first step: texts are shared by token cost, so counts may differ by a few."""
-    data = context.training_set
+    data = context.data.of(context.splits.train)
     costs = token_cost(data.tokens.row_lengths(data.rows[batches.step_at(0).indices]), context.classifier.hidden_size)
     return [len(shard) for shard in balance_by_cost(costs, context.world.world_size)]
 
@@ -260,7 +260,7 @@ def _init_head(
     return pairs, probe
 
 
-def _train_contrastive(context: TrainingContext, data: TrainingSet, train_log: Log | None) -> ContrastiveResult:
+def _train_contrastive(context: TrainingContext, data: TokenizedSplit, train_log: Log | None) -> ContrastiveResult:
     """Run the contrastive steps, with a bar, and their loss in the log every few steps."""
     training, limit = context.config.training, None
     if training.max_minutes is not None:

@@ -19,8 +19,8 @@ from classify.data.coverage import check_coverage, check_ids
 from classify.data.long_texts import POLICIES
 from classify.data.splits import Split, Splits
 from classify.data.tokenize import (
+    TokenizedSplit,
     Tokens,
-    TrainingSet,
     default_max_length,
     max_length_reason,
     padding_id,
@@ -69,9 +69,9 @@ class TokenizedData:
         """Return the ids of every text."""
         return [*self.by_table.values(), *([] if self.label_texts is None else [self.label_texts])]
 
-    def of(self, split: Split) -> Tokens:
-        """Return the tokens of a split's table."""
-        return self.by_table[split.table.path]
+    def of(self, split: Split) -> TokenizedSplit:
+        """Return the rows of a split as token ids."""
+        return TokenizedSplit(self.by_table[split.table.path], split.rows, split.targets)
 
 
 @dataclass(frozen=True)
@@ -115,20 +115,14 @@ class TrainingContext:
         """Return the seconds since the command was given, or `train` called."""
         return time.time() - self.started
 
-    @property
-    def training_set(self) -> TrainingSet:
-        """Return the training rows."""
-        train = self.splits.train
-        return TrainingSet(self.data.of(train), train.rows, train.targets)
-
-    def with_label_texts(self, data: TrainingSet) -> TrainingSet:
+    def with_label_texts(self, data: TokenizedSplit) -> TokenizedSplit:
         """Return the rows that the model learns from before any epoch: `data`, and the names of the labels."""
         texts = self.data.label_texts
         if texts is None:
             return data
         rows = np.concatenate([data.rows, len(data.tokens) + np.arange(len(texts))])
         targets = np.concatenate([data.targets, np.arange(len(texts), dtype=data.targets.dtype)])
-        return TrainingSet(data.tokens.join(texts), rows, targets)
+        return TokenizedSplit(data.tokens.join(texts), rows, targets)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -151,7 +145,7 @@ class TrainingContext:
 
     def compute_logits(self, split: Split) -> npt.NDArray[np.float32]:
         """Compute the logits of a split in file order, as the model is now. A collective."""
-        return compute_logits(self.classifier, self.data.of(split), split.rows, self.world)
+        return compute_logits(self.classifier, self.data.of(split).tokens, split.rows, self.world)
 
 
 def tokenize_tables(inputs: RunInputs) -> TokenizedData:
@@ -199,12 +193,12 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, started: float
     precision = choose_precision(training.precision, world.device, training.opt_level)
     classifier, unused = load_classifier(inputs, data.tokenizer, data.all, world.device)
     strategy = make_strategy(classifier, training, world)
-    strategy.check_room(float(data.of(train).lengths[train.rows].mean()))
+    strategy.check_room(data.of(train).mean_length)
     with acquire_output_dir(inputs.output_dir, world, each_node=training.save_on_each_node) as output:
         checkpoint = resume.find(output) if output.resumes else None
         placed = strategy.place(output.folder)
         before = checkpoint.state["identity"].get("precision") if checkpoint is not None else None
-        packing = configure_precision(inputs, classifier, data.of(train), world, precision, before)
+        packing = configure_precision(inputs, classifier, data.of(train).tokens, world, precision, before)
         decisions = [data.decision, *_decide(classifier, packing, world, training.train_batch_size)]
         decisions += [placed] if placed is not None else []
         if not output.is_writer:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 
 from classify.data import sampler
-from classify.data.tokenize import TrainingSet
+from classify.data.tokenize import TokenizedSplit
 from classify.distributed.batch_norm import count_inputs, restore_statistics
 from classify.distributed.memory import attempt, release_cache
 from classify.errors import CheckpointError, ClassifyError, RankError
@@ -84,7 +84,7 @@ class Trainer:
     `probe_metrics` and `contrastive_metrics` describe the start, for metrics.json.
     """
 
-    def __init__(self, strategy: Strategy, data: TrainingSet, batches: sampler.BatchSampler, loss: Loss):
+    def __init__(self, strategy: Strategy, data: TokenizedSplit, batches: sampler.BatchSampler, loss: Loss):
         self.strategy, self.data, self.batches, self.loss = strategy, data, batches, loss
         self.config, self.world = strategy.config, strategy.world
         self.progress = Progress()

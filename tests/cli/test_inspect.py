@@ -135,3 +135,16 @@ def test_a_report_that_is_replaced_is_named(
     for _ in range(2):
         assert main(["inspect", "--data", "my.csv", "--model", str(model_folder)]) == 0
     assert capsys.readouterr().out.count("inspect.json (overwritten)") == 1
+
+
+def test_a_model_whose_layers_are_spread(folder: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["inspect", "--data", "my.csv", "--model", str(model_folder), "--cpu", "--strategy", "model"]
+    assert main(words) == 0, capsys.readouterr().err
+    assert "time: about " in capsys.readouterr().out
+
+
+def test_it_shows_what_a_run_would_print(folder: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "--data", "my.csv", "--model", str(model_folder), "--max-length", "4"]) == 0
+    printed = capsys.readouterr().out
+    assert "\ntask: one of 2 classes (one label per row" in printed
+    assert "\nsplit: train 44, 5 folds, test 0 (" in printed

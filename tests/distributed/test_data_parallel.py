@@ -15,7 +15,7 @@ import classify
 from classify.config.run_config import RunConfig
 from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
 from classify.data.sampler import BatchSampler
-from classify.data.tokenize import TrainingSet
+from classify.data.tokenize import TokenizedSplit
 from classify.distributed.world import World
 from classify.evaluation.inference import compute_logits
 from classify.launch.device_plan import DevicePlan, Hardware, plan_devices
@@ -32,7 +32,7 @@ def two_devices(monkeypatch: pytest.MonkeyPatch) -> World:
     return two_device_world(monkeypatch)
 
 
-def train(model_folder: Path, world: World, packed: bool, micro: int) -> tuple[Strategy, TrainingSet, list[StepEnd]]:
+def train(model_folder: Path, world: World, packed: bool, micro: int) -> tuple[Strategy, TokenizedSplit, list[StepEnd]]:
     data, model = data_and_model(model_folder)
     model.use_packing(packed)
     config = TrainingConfig(

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from classify.config.schema import TrainingConfig
 from classify.data.long_texts import POLICIES
-from classify.data.tokenize import TrainingSet, load_tokenizer, tokenize
+from classify.data.tokenize import TokenizedSplit, load_tokenizer, tokenize
 from classify.distributed.sharding import gather_full
 from classify.distributed.world import World
 from classify.evaluation.inference import compute_logits
@@ -73,7 +73,7 @@ def train_task(
         use_cpu=True, learning_rate=LEARNING_RATE, max_steps=STEPS, seed=SEED,
         gradient_accumulation_steps=micro, **settings,  # type: ignore[arg-type]
     )  # fmt: skip
-    data = TrainingSet(tokens, np.arange(ROWS), targets)
+    data = TokenizedSplit(tokens, np.arange(ROWS), targets)
     trainer = make_trainer(model, data, config, world, BATCH, task.loss(config, targets))
     contrastive.contrastive_warmup(trainer.strategy, data, task, 3)
     list(trainer.steps())

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from classify.data.tokenize import TrainingSet
+from classify.data.tokenize import TokenizedSplit
 from classify.modeling.classifier import Classifier
 from classify.modeling.kernels.base import AttentionArgs
 from classify.modeling.kernels.ragged import padded_attention
@@ -23,7 +23,7 @@ NAMES = [kernel.name for kernel in KERNELS]
 HERE = [kernel.name for kernel in KERNELS if kernel.applies(CPU)]
 
 
-def without(folder: Path, off: list[str]) -> tuple[TrainingSet, Classifier]:
+def without(folder: Path, off: list[str]) -> tuple[TokenizedSplit, Classifier]:
     """The rows and a model that has all kernels but some."""
     data, model = data_and_model(folder, off=off)
     model.use_packing(True)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from classify.config.schema import TrainingConfig
-from classify.data.tokenize import TrainingSet, load_tokenizer, tokenize
+from classify.data.tokenize import TokenizedSplit, load_tokenizer, tokenize
 from classify.modeling.hub import resolve_model
 from classify.modeling.loading import load_pretrained
 from tests.support import tiny
@@ -53,7 +53,7 @@ def losses(folder: Path) -> list[float]:
             parameter.copy_(torch.from_numpy(values + (1.0 if name.endswith("LayerNorm.weight") else 0.0)))
     model.use_packing(True)
     config = TrainingConfig(use_cpu=True, learning_rate=1e-3, max_steps=STEPS, seed=5, logging_steps=1)
-    data = TrainingSet(tokens, np.arange(60), np.array([labels.index(label) for _, label in rows]))
+    data = TokenizedSplit(tokens, np.arange(60), np.array([labels.index(label) for _, label in rows]))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

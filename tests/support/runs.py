@@ -15,7 +15,7 @@ import torch
 from classify.config.run_config import RunConfig
 from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
 from classify.data.sampler import BatchSampler
-from classify.data.tokenize import TrainingSet, load_tokenizer, tokenize
+from classify.data.tokenize import TokenizedSplit, load_tokenizer, tokenize
 from classify.distributed.world import World
 from classify.modeling.classifier import Classifier
 from classify.modeling.hub import resolve_model
@@ -69,7 +69,7 @@ def make_config(model: Path, table: Path, out: Path, **changes: Any) -> RunConfi
 
 def make_trainer(
     model: Classifier,
-    data: TrainingSet,
+    data: TokenizedSplit,
     config: TrainingConfig,
     world: World,
     batch_size: int,
@@ -114,7 +114,7 @@ def at_step(step: int, monkeypatch: pytest.MonkeyPatch, action: Callable[[], obj
     monkeypatch.setattr(Log, "on_step_end", log_and_act)
 
 
-def data_and_model(folder: Path, off: Container[str] = ()) -> tuple[TrainingSet, Classifier]:
+def data_and_model(folder: Path, off: Container[str] = ()) -> tuple[TokenizedSplit, Classifier]:
     """The rows and the model that every case begins with, with all kernels but those `off`; dropout 0."""
     rows = tiny.table_rows(ROWS)
     labels = sorted({label for _, label in rows})
@@ -122,4 +122,4 @@ def data_and_model(folder: Path, off: Container[str] = ()) -> tuple[TrainingSet,
     numbers = np.array([labels.index(label) for _, label in rows])
     model = load_pretrained(resolve_model(str(folder)), labels, seed=SEED, pad_token_id=0, dropout=0.0)
     model.install_kernels(torch.device("cpu"), off)
-    return TrainingSet(tokens, np.arange(ROWS), numbers), model
+    return TokenizedSplit(tokens, np.arange(ROWS), numbers), model

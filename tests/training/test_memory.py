@@ -14,7 +14,7 @@ import torch
 
 from classify.config.schema import TrainingConfig
 from classify.data.sampler import BatchSampler
-from classify.data.tokenize import TrainingSet, load_tokenizer, tokenize
+from classify.data.tokenize import TokenizedSplit, load_tokenizer, tokenize
 from classify.distributed.memory import main_memory, out_of_memory
 from classify.errors import ClassifyError, RankError
 from classify.modeling.hub import resolve_model
@@ -51,7 +51,7 @@ def train_with(folder: Path, megabytes: int | None, rows_per_step: int = ROWS) -
     model.install_kernels(torch.device("cpu"))
     freeze_unused(model, tokens, 0)
     model.use_packing(True)
-    data = TrainingSet(tokens, np.arange(ROWS), np.array([labels.index(label) for _, label in rows]))
+    data = TokenizedSplit(tokens, np.arange(ROWS), np.array([labels.index(label) for _, label in rows]))
     config = TrainingConfig(use_cpu=True, max_steps=2, learning_rate=1e-3, logging_steps=1)
     world = config.start()
     trainer = make_trainer(model, data, config, world, rows_per_step)
