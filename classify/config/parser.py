@@ -20,7 +20,7 @@ from classify.config import hf_arguments, sagemaker
 from classify.config.devices import DeviceConfig
 from classify.config.fields import as_switch, choices, shown_name
 from classify.config.output import OutputConfig
-from classify.config.run_config import FIELDS, HINTS, RunConfig, Source
+from classify.config.run_config import FIELDS, HINTS, RunConfig, ValueSource
 from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
 from classify.config.stored_run import FILE, newest_runs, run_folder, stored_values
 from classify.errors import InputError
@@ -191,8 +191,8 @@ def parse_training(argv: Sequence[str], program: str) -> RunConfig:
     config_file = given.pop("config", None)
     if config_file is not None:
         values, names = _yaml_values(config_file, faults, ignored)
-    sources = {name: Source("file", typed) for name, typed in names.items() if name not in given}
-    sources |= {name: Source("flag") for name in given}
+    sources = {name: ValueSource("file", typed) for name, typed in names.items() if name not in given}
+    sources |= {name: ValueSource("flag") for name in given}
     values = _over(given, values)
     sources |= _from_container(values, faults)
     names = {name: text for name, text in names.items() if name not in given}
@@ -200,7 +200,7 @@ def parse_training(argv: Sequence[str], program: str) -> RunConfig:
     stored, file = _from_run(values, faults)
     merged = _over(values, stored)
     taken = [name for name in stored if name in merged and name not in values]
-    sources |= {name: Source("earlier run", file) for name in taken}
+    sources |= {name: ValueSource("earlier run", file) for name in taken}
     names |= {name: f"{file}: {name}" for name in taken}
     sources = {name: source for name, source in sources.items() if name in merged}
     return RunConfig.from_values(merged, names, faults, plan=plan, sources=sources, ignored=tuple(ignored))
@@ -226,7 +226,7 @@ def _translate(foreign: dict[str, Any], given: dict[str, Any], faults: list[str]
     return ignored
 
 
-def _from_container(values: dict[str, Any], faults: list[str]) -> dict[str, Source]:
+def _from_container(values: dict[str, Any], faults: list[str]) -> dict[str, ValueSource]:
     """Add the defaults of SageMaker's container to `values`; return the sources of those fields."""
     try:
         container = sagemaker.container_values(os.environ, values)
@@ -234,7 +234,7 @@ def _from_container(values: dict[str, Any], faults: list[str]) -> dict[str, Sour
         faults.extend(error.faults)
         return {}
     values.update({name: value for name, (value, _) in container.items()})
-    return {name: Source("container", variable) for name, (_, variable) in container.items()}
+    return {name: ValueSource("container", variable) for name, (_, variable) in container.items()}
 
 
 def _over(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:

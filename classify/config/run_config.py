@@ -22,7 +22,7 @@ _HALF_WEIGHT_LEVELS = ("O2", "O3")
 
 
 @dataclass(frozen=True)
-class Source:
+class ValueSource:
     """Origin of a value: a flag, a file, the container, the run to resume, the recipe, the texts, or the model."""
 
     kind: Literal["flag", "file", "container", "earlier run", "recipe", "texts", "model"]
@@ -45,7 +45,7 @@ class RunConfig:
     model: ModelConfig = field(default_factory=ModelConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     plan: bool = False
-    sources: Mapping[str, Source] = field(default_factory=dict)
+    sources: Mapping[str, ValueSource] = field(default_factory=dict)
     # Arguments of other scripts that have no effect here.
     ignored: tuple[str, ...] = ()
 
@@ -129,12 +129,12 @@ class RunConfig:
         if training.per_device_train_batch_size is not None:
             del recipe["batch_size"]
         defaults = {name: value for name, value in recipe.items() if getattr(training, name) is None}
-        sources = {**self.sources, **dict.fromkeys(defaults, Source("recipe"))}
+        sources = {**self.sources, **dict.fromkeys(defaults, ValueSource("recipe"))}
         return dataclasses.replace(self.replace(**defaults), sources=sources)
 
     def with_default(self, name: str, value: Any, kind: Literal["texts", "model"]) -> RunConfig:
         """Return the settings with a default that follows from what was read."""
-        return dataclasses.replace(self.replace(**{name: value}), sources={**self.sources, name: Source(kind)})
+        return dataclasses.replace(self.replace(**{name: value}), sources={**self.sources, name: ValueSource(kind)})
 
     def trains_on_few(self, labelled: int) -> bool:
         """Return whether a table of `labelled` rows is so small that resolved settings train no epochs on it."""

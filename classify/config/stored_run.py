@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from classify.config.run_config import FIELDS, Source
+from classify.config.run_config import FIELDS, ValueSource
 from classify.errors import InputError
 
 CHECKPOINTS = "checkpoints"
@@ -49,7 +49,7 @@ def stored_values(folder: Path) -> dict[str, Any]:
         content = json.loads(file.read_text(encoding="utf-8"))
         parts = [dict(content["config"][part]) for part in ("data", "model", "training")]
         base = Path(content.get("cwd") or ".")
-        chosen = {str(Source("recipe")), str(Source("texts"))}
+        chosen = {str(ValueSource("recipe")), str(ValueSource("texts"))}
         recipe = {name for name, source in content.get("sources", {}).items() if source in chosen}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(

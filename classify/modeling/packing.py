@@ -28,15 +28,15 @@ BY_KERNELS, BY_TORCH = "classify_packed", "classify_packed_torch"
 
 
 @dataclass(frozen=True)
-class Rows:
+class SequenceRows:
     """The rows that sequences belong to: `index` (sequences,), and how many rows there are."""
 
     index: torch.Tensor
     count: int
 
-    def to(self, device: torch.device) -> Rows:
+    def to(self, device: torch.device) -> SequenceRows:
         """Return the same rows on `device`."""
-        return Rows(send(self.index, device), self.count)
+        return SequenceRows(send(self.index, device), self.count)
 
     def mean(self, outputs: torch.Tensor) -> torch.Tensor:
         """Return (count, width) the mean of each row's outputs (sequences, width); of further sequences nothing."""
@@ -55,7 +55,7 @@ class Batch:
 
     tensors: dict[str, torch.Tensor]
     boundaries: Boundaries | None = None
-    rows: Rows | None = None
+    rows: SequenceRows | None = None
 
     def to(self, device: torch.device) -> Batch:
         """Return the same batch on `device`."""
@@ -82,7 +82,7 @@ def pack(rows: Collated, first_position: int) -> Batch:
     return Batch(
         {name: torch.from_numpy(array)[None] for name, array in arrays.items()},
         Boundaries(groups, torch.from_numpy(starts), torch.from_numpy(cumulative), int(lengths.max()), len(ids)),
-        None if rows.rows is None else Rows(torch.from_numpy(rows.rows), int(rows.rows[-1]) + 1),
+        None if rows.rows is None else SequenceRows(torch.from_numpy(rows.rows), int(rows.rows[-1]) + 1),
     )
 
 
@@ -138,7 +138,7 @@ def pad(
     several = None
     if rows.rows is not None:
         outputs = num_rows or int(rows.rows[-1]) + 1
-        several = Rows(torch.from_numpy(np.pad(rows.rows, (0, missing), constant_values=outputs)), outputs)
+        several = SequenceRows(torch.from_numpy(np.pad(rows.rows, (0, missing), constant_values=outputs)), outputs)
     return Batch({name: torch.from_numpy(array) for name, array in arrays.items()}, rows=several)
 
 
