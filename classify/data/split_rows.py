@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -14,15 +13,6 @@ from classify.data.text_hashes import TextHashes, group_duplicates
 
 Rows = npt.NDArray[np.int64]
 _BLOCK = 1 << 16
-
-
-@dataclass(frozen=True)
-class SplitRows:
-    """Row numbers of each split, ascending (file order); `None` where a split comes from a separate file."""
-
-    train: Rows
-    eval: Rows | None
-    test: Rows | None
 
 
 def split_rows(
@@ -34,15 +24,16 @@ def split_rows(
     test_share: float,
     groups: Sequence[npt.NDArray[np.int64]] = (),
     earlier: npt.NDArray[np.int8] | None = None,
-) -> SplitRows:
-    """Split rows so that each split has the same mix of classes, as nearly as whole rows allow.
+) -> npt.NDArray[np.int8]:
+    """Return the split (rows,) of each row: 0 train, 1 validation, 2 test.
+
+    Each split has the same mix of classes, as nearly as whole rows allow.
 
     Duplicates, whose `hashes` are equal, go to the same split, so that no split is scored on training texts; so do rows
     with the same number in one of the `groups`. Every class keeps a row in train; a class with one
-    row stays there whole. A share of 0 gives `None` for that split.
+    row stays there whole. A split with a share of 0 gets no rows.
 
-    `earlier` is the split that each row was in before (0 train, 1 validation, 2 test, -1 new): there it stays, and new
-    rows fill the splits up.
+    `earlier` is the split that each row was in before, -1 for new rows: there it stays, and new rows fill up the rest.
     """
     first, group_of = group_duplicates(hashes)
     texts = len(first)
@@ -53,8 +44,7 @@ def split_rows(
         taken = _assign_groups(group_of, labels, shares, _draws(seed, len(first)), earlier)
     else:
         taken = _assign_texts(first, group_of, labels, shares, _draws(seed, len(first)), earlier)
-    splits = [np.flatnonzero(taken[group_of] == split) for split in (0, 1, 2)]
-    return SplitRows(splits[0], splits[1] if eval_share else None, splits[2] if test_share else None)
+    return taken[group_of]
 
 
 def assign_folds(

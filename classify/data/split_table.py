@@ -23,6 +23,7 @@ from classify.data.times import read_times
 from classify.decision import Decision
 from classify.errors import InputError, list_some
 
+_TRAIN, _VALIDATION, _TEST = range(len(SPLITS))
 # Share of the rows of `--data` to validate on, and to test.
 _SHARE = 0.1
 _SHOWN = 5
@@ -30,15 +31,17 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class _Assignment:
-    """Rows of `--data` by split; None for a split from a separate table, or a missing one."""
+    """The split of each row of `--data`: `parts` (rows,) are indices into `SPLITS`, -1 for rows in none."""
 
-    train: Rows
-    validation: Rows | None
-    test: Rows | None
+    parts: npt.NDArray[np.int8]
     how: str
     flag: str = "--eval-data, --test-data"
     num_folds: int = 0
     notes: tuple[str, ...] = ()
+
+    def rows(self, split: int) -> Rows:
+        """Return the rows of a split, in the file's order."""
+        return np.flatnonzero(self.parts == split)
 
 
 def split_table(tables: InputTables, encoder: LabelEncoder, config: DataConfig, seed: int, folds: int = 0) -> Splits:
@@ -54,17 +57,18 @@ def split_table(tables: InputTables, encoder: LabelEncoder, config: DataConfig, 
     is_labelled = encoder.labelled(table, columns.label)
     labelled = np.flatnonzero(is_labelled)
     assigned = _assign(tables, labelled, encoder.stratify_by(targets), config, seed, folds)
-    train = Split(table, assigned.train, targets[assigned.train])
-    validation = _make_split(tables, tables.eval, encoder, assigned.validation, targets)
-    tested = _make_split(tables, tables.test, encoder, assigned.test, targets)
-    if not len(validation) or not len(train):
+    train = _make_split(tables, None, encoder, assigned.rows(_TRAIN), targets)
+    validation = _make_split(tables, tables.eval, encoder, assigned.rows(_VALIDATION), targets)
+    tested = _make_split(tables, tables.test, encoder, assigned.rows(_TEST), targets)
+    if not len(train) or not (len(validation) or assigned.num_folds):
         raise InputError(_too_few(tables, encoder, validation, config.split_by_time, config.group_column))
     # Without a table, or with too few different texts, there is no test score, rather than a false one.
     test = tested if len(tested) else None
     if config.max_train_samples is not None:
         kept = cap_rows(encoder.stratify_by(targets), train.rows, config.max_train_samples, seed=seed)
         train = Split(table, kept, targets[kept])
-    fold_of, assignment = None, _by_row(assigned, len(table))
+    # Which split a row is in is not recorded where separate tables say it.
+    fold_of, assignment = None, assigned.parts if (assigned.parts > _TRAIN).any() else None
     if assigned.num_folds:
         fold_of, validation = _assign_folds(tables, train, encoder, config, seed, assigned.num_folds), train
         assignment = np.full(len(table), -1, dtype=np.int8)
@@ -112,27 +116,28 @@ def _assign(
     tables: InputTables, labelled: Rows, stratify_by: Rows, config: DataConfig, seed: int, folds: int
 ) -> _Assignment:
     """Assign the labelled rows of `--data`."""
+    all_train = np.full(len(tables.train), -1, dtype=np.int8)
+    all_train[labelled] = _TRAIN
     if tables.eval is not None:
-        return _Assignment(labelled, None, None, "given as separate files")
+        return _Assignment(all_train, "given as separate files")
     if tables.split_column is not None:
         assigned = _by_column(tables, labelled)
     elif config.split_by_time is not None:
         assigned = _by_time(tables, labelled, config.split_by_time)
     else:
-        assigned = _Assignment(labelled, None, None, "")
-    if assigned.validation is not None and config.folds:
+        assigned = _Assignment(all_train, "")
+    validated = len(assigned.rows(_VALIDATION)) > 0
+    if validated and config.folds:
         raise InputError(
             f"--folds {config.folds}: column {tables.split_column!r} of {tables.train.path} has the validation rows; "
             "add --split-column none to cross-validate all rows, or drop --folds."
         )
-    if assigned.validation is not None:
+    if validated:
         return assigned
     if folds:
         return _all_train(assigned, tables, config, seed, folds)
-    tested = assigned.test is None and tables.test is None
-    by_seed = _by_seed(tables, assigned.train, stratify_by, config, seed, test_share=_SHARE if tested else 0.0)
-    how = f"{assigned.how}; {by_seed.how}" if assigned.how else by_seed.how
-    return replace(by_seed, test=assigned.test if by_seed.test is None else by_seed.test, how=how, flag=assigned.flag)
+    taken = tables.test is None and not len(assigned.rows(_TEST))
+    return _by_seed(tables, assigned, stratify_by, config, seed, test_share=_SHARE if taken else 0.0)
 
 
 def _all_train(assigned: _Assignment, tables: InputTables, config: DataConfig, seed: int, folds: int) -> _Assignment:
@@ -142,7 +147,7 @@ def _all_train(assigned: _Assignment, tables: InputTables, config: DataConfig, s
     how += _describe_groups(tables, config)
     how += f", folds of {config.split_like}" if config.split_like is not None else ""
     how = f"{assigned.how}; {how}" if assigned.how else how
-    return replace(assigned, validation=assigned.train, how=how, flag="--folds 0", num_folds=folds)
+    return replace(assigned, how=how, flag="--folds 0", num_folds=folds)
 
 
 def _assign_folds(
@@ -191,39 +196,37 @@ def _describe_groups(tables: InputTables, config: DataConfig) -> str:
 
 
 def _by_seed(
-    tables: InputTables, rows: Rows, stratify_by: Rows, config: DataConfig, seed: int, *, test_share: float
+    tables: InputTables, assigned: _Assignment, stratify_by: Rows, config: DataConfig, seed: int, *, test_share: float
 ) -> _Assignment:
-    """Split these rows of `--data` by the seed, a tenth of them to validate on."""
-    table, text = tables.train, tables.columns.text
+    """Split the training rows that are assigned so far by the seed, a tenth of them to validate on."""
+    table, text, rows = tables.train, tables.columns.text, assigned.rows(_TRAIN)
     groups = _groups(tables, rows, config)
     hashes = table.text_hashes(text)[rows]
     earlier = None if config.split_like is None else _read_earlier(tables, rows, config.split_like).numbers
     split = split_rows(
         hashes, stratify_by[rows], seed=seed, eval_share=_SHARE, test_share=test_share, groups=groups, earlier=earlier
     )
-    splits = (split.train, split.eval, split.test)
+    counts = np.bincount(split, minlength=len(SPLITS)).tolist()
     how = f"{'80/10/10' if test_share else '90/10'} of {table.path}, stratified, seed {seed}"
     if groups:  # what came out, which is as near as whole groups allow
-        shares = "/".join(f"{100 * len(part) / len(rows):.0f}" for part in splits if part is not None)
+        shares = "/".join(f"{100 * count / len(rows):.0f}" for count in counts[: 3 if test_share else 2])
         how = f"{shares} of {table.path}, stratified as far as groups allow, seed {seed}"
     how += _describe_groups(tables, config)
     if earlier is not None:
-        now = np.zeros(len(rows), dtype=np.int8)
-        for number, part in enumerate(splits):
-            now[part if part is not None else slice(0)] = number
         was_split = earlier >= 0
-        kept = int((earlier == now)[was_split].sum())
+        kept = int((earlier == split)[was_split].sum())
         how += f"; {kept} of {int(was_split.sum())} rows of {config.split_like} keep their split"
     notes = []
-    for name, part, share in (("validation", split.eval, _SHARE), ("test", split.test, test_share)):
+    for name, count, share in zip(("validation", "test"), counts[1:], (_SHARE, test_share), strict=True):
         quota = max(1, round(share * len(rows)))
-        if part is not None and 3 * abs(len(part) - quota) > quota:
+        if share and 3 * abs(count - quota) > quota:
             notes.append(
-                f"the {name} split has {len(part)} of {len(rows)} rows instead of {quota}, because groups are not "
-                "divided"
+                f"the {name} split has {count} of {len(rows)} rows instead of {quota}, because groups are not divided"
             )
-    validation, tested = (None if part is None else rows[part] for part in (split.eval, split.test))
-    return _Assignment(rows[split.train], validation, tested, how, notes=tuple(notes))
+    parts = assigned.parts.copy()
+    parts[rows] = split
+    how = f"{assigned.how}; {how}" if assigned.how else how
+    return replace(assigned, parts=parts, how=how, notes=tuple(notes))
 
 
 def _by_column(tables: InputTables, labelled: Rows) -> _Assignment:
@@ -231,15 +234,9 @@ def _by_column(tables: InputTables, labelled: Rows) -> _Assignment:
     name, table = tables.split_column, tables.train
     assert name is not None
     values, numbers = table.values(name)
-    splits = np.array(list(map(split_called, values)), dtype=np.int64)[numbers]
-    train, validation, tested = (labelled[splits[labelled] == number] for number in range(len(SPLITS)))
-    return _Assignment(
-        train,
-        validation if len(validation) else None,
-        tested if len(tested) else (None if not len(validation) else tested),
-        f"by column {name!r} of {table.path}",
-        "--split-column",
-    )
+    parts = np.full(len(table), -1, dtype=np.int8)
+    parts[labelled] = np.array(list(map(split_called, values)), dtype=np.int8)[numbers][labelled]
+    return _Assignment(parts, f"by column {name!r} of {table.path}", "--split-column")
 
 
 def _by_time(tables: InputTables, labelled: Rows, column: str) -> _Assignment:
@@ -253,33 +250,21 @@ def _by_time(tables: InputTables, labelled: Rows, column: str) -> _Assignment:
     if tables.test is None:
         last = int(np.searchsorted(sorted_times, sorted_times[-count]))
     cuts = [int(np.searchsorted(sorted_times, sorted_times[max(0, last - count)])), last]
-    rows = [np.sort(labelled[piece]) for piece in np.split(order, cuts)]
+    parts = np.full(len(tables.train), -1, dtype=np.int8)
+    for split, piece in enumerate(np.split(order, cuts)):
+        parts[labelled[piece]] = split
     newest = "for test, the next newest for validation" if tables.test is None else "for validation"
     how = f"by time in column {column!r} of {tables.train.path}: the newest rows {newest}"
-    return _Assignment(rows[0], rows[1], rows[2], how, "--split-by-time")
+    return _Assignment(parts, how, "--split-by-time")
 
 
-def _make_split(
-    tables: InputTables, table: Table | None, encoder: LabelEncoder, rows: Rows | None, targets: Targets
-) -> Split:
+def _make_split(tables: InputTables, table: Table | None, encoder: LabelEncoder, rows: Rows, targets: Targets) -> Split:
     """Return the labelled rows of a separate table, else these rows of `--data`."""
     if table is None:
-        rows = np.empty(0, dtype=np.int64) if rows is None else rows
         return Split(tables.train, rows, targets[rows])
     known_from = "--data" if tables.eval is None else "--data or --eval-data"
     rows = np.flatnonzero(encoder.labelled(table, tables.columns.label))
     return Split(table, rows, encoder.encode(table, tables.columns.label, known_from)[rows])
-
-
-def _by_row(assigned: _Assignment, count: int) -> npt.NDArray[np.int8] | None:
-    """Return the split of each row of `--data` as an index into `SPLITS`, -1 for none; None where it is not split."""
-    if assigned.validation is None and assigned.test is None:
-        return None
-    by_row = np.full(count, -1, dtype=np.int8)
-    for number, rows in enumerate((assigned.train, assigned.validation, assigned.test)):
-        if rows is not None:
-            by_row[rows] = number
-    return by_row
 
 
 def _find_unlabelled(tables: InputTables, encoder: LabelEncoder) -> dict[str, Split]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 
-from classify.data.split_rows import SplitRows, cap_rows
+from classify.data.split_rows import cap_rows
 from classify.data.split_rows import split_rows as split_copies
 from classify.data.text_hashes import find_overlap, text_hashes
 
@@ -17,8 +18,19 @@ def make_labels(count: int) -> np.ndarray:
     return np.random.default_rng(0).choice(5, count, p=[0.5, 0.3, 0.15, 0.04, 0.01])
 
 
-def split_rows(texts: Sequence[str], labels: np.ndarray, **options: Any) -> SplitRows:
-    return split_copies(text_hashes(texts), labels, **options)
+@dataclass(frozen=True)
+class Parts:
+    """The rows of each split; None for one that gets none."""
+
+    train: np.ndarray
+    eval: np.ndarray | None
+    test: np.ndarray | None
+
+
+def split_rows(texts: Sequence[str], labels: np.ndarray, **options: Any) -> Parts:
+    split = split_copies(text_hashes(texts), labels, **options)
+    train, validated, tested = (np.flatnonzero(split == number) for number in range(3))
+    return Parts(train, validated if options["eval_share"] else None, tested if options["test_share"] else None)
 
 
 def test_shares_and_proportions() -> None:
