@@ -23,6 +23,7 @@ from safetensors.torch import load_file, save_file
 
 from classify.data.files import TEMPORARY, atomic_path, remove_temporaries
 from classify.errors import CheckpointError
+from classify.training.progress import Progress
 
 MANIFEST = "manifest.json"
 _FORMAT = 1
@@ -40,6 +41,11 @@ class Checkpoint:
     def step(self) -> int:
         """Return the optimizer steps done when it was written."""
         return int(self.state["step"])
+
+    @property
+    def progress(self) -> Progress:
+        """Return the progress of training, a copy. Raises TypeError where an unknown version wrote it."""
+        return Progress.from_state(self.state["progress"])
 
     def model_tensors(self) -> dict[str, torch.Tensor]:
         """Load the weights by name; tied ones once."""

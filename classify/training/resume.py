@@ -72,7 +72,7 @@ def _newest(output: Output) -> Checkpoint | None:
 def _read_progress(saved: Checkpoint) -> Progress:
     """Return the progress of a checkpoint. Raises CheckpointError where its state is of an unknown version."""
     try:
-        progress = Progress.from_state(saved.state["progress"])
+        progress = saved.progress
         missing = {"probe", "scaler", "identity"} - set(saved.state)
         if missing:
             raise KeyError(min(missing))
@@ -132,9 +132,9 @@ def is_finished(output: Output, config: RunConfig, saved: Checkpoint | None, end
         output.log(
             f"{output.folder}: this run is finished, and without its checkpoints it cannot be extended; nothing to do."
         )
-    elif finished and saved is not None and saved.state["progress"]["position"] >= end:
+    elif finished and saved is not None and saved.progress.position >= end:
         more = "More --epochs would extend it."
-        if Progress.from_state(saved.state["progress"]).is_out_of_patience(config.training.patience):
+        if saved.progress.is_out_of_patience(config.training.patience):
             more = "A longer --patience would extend it."
         output.log(f"{output.folder}: this run is finished; nothing to do. {more}")
     elif saved is None:

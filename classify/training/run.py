@@ -169,7 +169,7 @@ def _fit(context: TrainingContext, trainer: Trainer, callbacks: list[Callback], 
 def _planned_end(context: TrainingContext, batches: BatchSampler) -> int:
     """Return the rows after which training ends, as far as that is known before it begins."""
     saved = context.checkpoint
-    progress = Progress() if saved is None else Progress.from_state(saved.state["progress"])
+    progress = Progress() if saved is None else saved.progress
     return compute_end_of_training(context.config.training, batches, progress)
 
 

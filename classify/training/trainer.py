@@ -142,7 +142,7 @@ class Trainer:
         self.setup(weights)
         tensors = self.world.broadcast_tensors(saved.optimizer_tensors() if is_main else None)
         self.strategy.load_optimizer(tensors, saved.state["scaler"])
-        self.progress = Progress.from_state(saved.state["progress"])
+        self.progress = saved.progress
         self.probe_metrics, self.contrastive_metrics = saved.state["probe"], saved.state.get("contrastive")
 
     def stop(self) -> None:
