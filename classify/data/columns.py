@@ -56,28 +56,9 @@ def find_columns(
     `text_column` and `label_column` may name several, separated by commas. Raises InputError with every fault, and with
     the candidates where there is doubt.
     """
-    faults: list[str] = []
-    fields = _parse_columns(table, text_column, "--text-column", faults)
-    labels = _parse_columns(table, label_column, "--label-column", faults)
-    pair = _check_column(table, pair_column, "--text-pair-column", faults)
-    taken: dict[str, str] = {}
-    flags = [("--text-column", fields), ("--text-pair-column", [pair] if pair else []), ("--label-column", labels)]
-    for flag, names in flags:
-        for name in names:
-            if name in taken:
-                both = f"{taken[name]} and {flag} both name" if taken[name] != flag else f"{flag} names twice"
-                faults.append(f"{both} {name!r}; give different columns of {table.path}.")
-            taken[name] = flag
+    fields, labels, pair = _check_flags(table, text_column, label_column, pair_column)
     text = fields[0] if fields else None
     label = labels[0] if labels else None
-    if len(table.columns) < 2 and not faults:
-        got = f"the one column {table.columns[0]!r}" if table.columns else "no column with values"
-        faults.append(
-            f"{table.path}: expected a column with texts and one with labels. Got {got} instead; give labels in a "
-            "separate file with --labels."
-        )
-    if faults:
-        raise InputError(*faults)
     search = _Search(table, {name: column_stats(table, name) for name in table.columns})
     decisions: list[Decision] = []
     if text is None:
@@ -115,21 +96,40 @@ def find_columns(
         else:
             labels, label = list(result.columns), result.columns[0]
     if doubts:
-        proposed: list[str] = []
-        for doubt in doubts:  # another column for each, where there is one
-            proposed.append(next((name for name in doubt.candidates if name not in proposed), doubt.candidates[0]))
-        flags_to_give = (f'--{doubt.what}-column "{name}"' for doubt, name in zip(doubts, proposed, strict=True))
-        raise InputError(
-            f"{table.path}: {' and '.join(doubt.words for doubt in doubts)}; the columns are: {_list_columns(table)}. "
-            f"Name {'it' if len(doubts) == 1 else 'them'}, e.g. {' '.join(flags_to_give)}"
-            f"{'' if table.has_names else ' (there is no header)'}."
-        )
+        raise _ask(table, doubts)
     assert text is not None
     assert label is not None
     texts = TextColumns(tuple(fields) or (text,), pair, delimiter)
     if len(labels) > 1:
         return Columns(texts, ",".join(labels), tuple(decisions), tuple(labels))
     return Columns(texts, label, tuple(decisions))
+
+
+def _check_flags(
+    table: Table, text_column: str | None, label_column: str | None, pair_column: str | None
+) -> tuple[list[str], list[str], str | None]:
+    """Return the text columns, the label columns and the second text that flags name. Raises InputError."""
+    faults: list[str] = []
+    fields = _parse_columns(table, text_column, "--text-column", faults)
+    labels = _parse_columns(table, label_column, "--label-column", faults)
+    pair = _check_column(table, pair_column, "--text-pair-column", faults)
+    taken: dict[str, str] = {}
+    flags = [("--text-column", fields), ("--text-pair-column", [pair] if pair else []), ("--label-column", labels)]
+    for flag, names in flags:
+        for name in names:
+            if name in taken:
+                both = f"{taken[name]} and {flag} both name" if taken[name] != flag else f"{flag} names twice"
+                faults.append(f"{both} {name!r}; give different columns of {table.path}.")
+            taken[name] = flag
+    if len(table.columns) < 2 and not faults:
+        got = f"the one column {table.columns[0]!r}" if table.columns else "no column with values"
+        faults.append(
+            f"{table.path}: expected a column with texts and one with labels. Got {got} instead; give labels in a "
+            "separate file with --labels."
+        )
+    if faults:
+        raise InputError(*faults)
+    return fields, labels, pair
 
 
 @dataclass(frozen=True)
@@ -148,6 +148,19 @@ class _Doubt:
     what: str
     words: str
     candidates: Sequence[str]
+
+
+def _ask(table: Table, doubts: Sequence[_Doubt]) -> InputError:
+    """Return the refusal that names the candidates and the flags to type."""
+    proposed: list[str] = []
+    for doubt in doubts:  # another column for each, where there is one
+        proposed.append(next((name for name in doubt.candidates if name not in proposed), doubt.candidates[0]))
+    flags = (f'--{doubt.what}-column "{name}"' for doubt, name in zip(doubts, proposed, strict=True))
+    return InputError(
+        f"{table.path}: {' and '.join(doubt.words for doubt in doubts)}; the columns are: {_list_columns(table)}. "
+        f"Name {'it' if len(doubts) == 1 else 'them'}, e.g. {' '.join(flags)}"
+        f"{'' if table.has_names else ' (there is no header)'}."
+    )
 
 
 @dataclass(frozen=True)
