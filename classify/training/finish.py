@@ -32,7 +32,6 @@ from classify.evaluation.suspects_file import write_suspects
 from classify.modeling.result_folder import FORMAT, save_model
 from classify.tasks.base import Task
 from classify.training.callbacks import Evaluate
-from classify.training.progress import Progress
 from classify.training.resume import load_step_weights
 from classify.training.run_record import RunRecord
 from classify.training.setup import TrainingContext
@@ -54,7 +53,7 @@ class Results:
 
     context: TrainingContext
     task: Task
-    progress: Progress
+    trainer: Trainer
     record: RunRecord
     weights: dict[str, Any]
     logits: npt.NDArray[np.float32]
@@ -64,9 +63,7 @@ class Results:
     unseen: metrics.Scores | None
     calibration: Calibration | None
     majority: MajorityBaseline
-    probe_metrics: dict[str, float] | None
-    contrastive_metrics: dict[str, float] | None
-    best_epoch: float
+    kept_epoch: float
     start_seconds: float
 
     @property
@@ -96,7 +93,7 @@ def finish(
     splits, output, strategy, task = context.splits, context.output, context.strategy, context.inputs.task
     seed, validation = context.config.training.seed, splits.validation
     strategy.end_training()  # what is scored is what will be saved
-    best_epoch, step = _restore_kept_weights(context, trainer)
+    kept_epoch, step = _restore_kept_weights(context, trainer)
     reuse = not context.classifier.precision.rounds_weights and not context.classifier.has_adapters
     context.classifier.merge_adapters()
     validation_logits = evaluate.logits_at(step, reuse=reuse) if out_of_fold is None else out_of_fold
@@ -125,22 +122,20 @@ def finish(
     with contextlib.nullcontext() if context.world.closed else context.world.sync_errors():
         if output.is_writer:
             results = Results(
-                context,
-                task,
-                trainer.progress,
-                record,
-                weights,
-                logits,
-                unlabelled,
-                validation_scores,
-                scores,
-                _score_unseen(context, task, logits),
-                calibration,
-                task.majority(splits.train.targets, splits.scored.targets),
-                trainer.probe_metrics,
-                trainer.contrastive_metrics,
-                best_epoch,
-                start_seconds,
+                context=context,
+                task=task,
+                trainer=trainer,
+                record=record,
+                weights=weights,
+                logits=logits,
+                unlabelled=unlabelled,
+                validation_scores=validation_scores,
+                scores=scores,
+                unseen=_score_unseen(context, task, logits),
+                calibration=calibration,
+                majority=task.majority(splits.train.targets, splits.scored.targets),
+                kept_epoch=kept_epoch,
+                start_seconds=start_seconds,
             )
             for name, write in WRITERS:
                 with output.writing(name):
@@ -318,7 +313,7 @@ def _write_split(results: Results) -> None:
 
 
 def _write_metrics(results: Results) -> None:
-    progress = results.progress
+    progress = results.trainer.progress
     method = {} if results.splits.method is None else {"method": results.splits.method}
     validation, test = {**results.validation_scores.as_json(), **method}, None
     if results.splits.test is not None:
@@ -343,9 +338,9 @@ def _write_metrics(results: Results) -> None:
             "calibration": None if results.calibration is None else results.calibration.as_json(),
             "baseline": _describe_baseline(results),
             "majority": results.majority.as_json(),
-            "probe": results.probe_metrics,
-            "pairs": results.contrastive_metrics,
-            "best_epoch": results.best_epoch,
+            "probe": results.trainer.probe_metrics,
+            "pairs": results.trainer.contrastive_metrics,
+            "best_epoch": results.kept_epoch,
             "start_seconds": results.start_seconds,
             "wall_seconds": results.context.elapsed,
         },
@@ -389,7 +384,7 @@ def _print_summary(results: Results) -> None:
 
 
 def _notes(results: Results, name: str) -> list[str]:
-    progress = results.progress
+    progress = results.trainer.progress
     first, last = progress.first_loss, progress.mean_loss
     epochs = progress.position / len(results.splits.train)
     notes = advice.notes(
