@@ -209,7 +209,7 @@ class RunConfig:
         given = {
             "--eval-data": data.eval_data is not None,
             "--split-by-time": data.split_by_time is not None,
-            "--split-like": data.split_like is not None and data.folds is not None,
+            "--split-like": data.split_like is not None and bool(data.folds),
             "--patience": training.patience is not None,
             f"--keep {training.keep}": training.keep == "best",
         }

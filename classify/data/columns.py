@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from classify.data.content import ColumnStats, binary_columns, column_stats
+from classify.data.content import SAMPLE, ColumnStats, binary_columns, column_stats
 from classify.data.derived import TextColumns
 from classify.data.names import (
     CATEGORY_NAMES,
@@ -220,6 +220,11 @@ class _Search:
     def find_label(self, taken: Collection[str | None]) -> _Found | _Doubt:
         """Find the label column: a usual name counts where values repeat, as classes do."""
         free = [name for name in self.stats if name not in taken]
+        if not free:
+            raise InputError(
+                f"{self.table.path}: no column is left for the labels beside {_list_columns(self.table)}; give a table "
+                "with labels, or a file of them with --labels."
+            )
         likely = [name for name in free if self._is_label(name)]
         for names in (LABEL_NAMES, GROUP_NAMES):
             named = [name for name in free if _key(name) in names and not self.stats[name].is_text]
@@ -230,7 +235,7 @@ class _Search:
                 if _key(chosen) in LABEL_NAMES and _key(chosen) not in CATEGORY_NAMES:
                     return self._by_name(chosen)
                 others = [name for name in free if name != chosen and self._is_label(name, named=True)]
-                rated = [name for name in others if _key(name) in RATING_NAMES]
+                rated = [name for name in others if _key(name) in RATING_NAMES and self._is_filled_class(name)]
                 if rated:
                     return self._doubt("label", [chosen, *rated], "several columns could hold the label")
                 return self._by_name(chosen, [name for name in others if name in likely], "could be labels")
@@ -248,7 +253,8 @@ class _Search:
             if self._is_label(free[0], named=True) or only.distinct < 2:
                 return _Found((free[0],), "the only remaining column")
         scores = [name for name in free if self.stats[name].is_score]
-        repeating = [name for name in free if name not in likely and self.stats[name].repeats]
+        named = [name for name in free if name not in likely and _sounds_like_label(name)]
+        repeating = [name for name in named if self.stats[name].repeats]
         if len(likely) == 1 and repeating and not scores:
             return self._doubt("label", [*likely, *repeating], "several columns could hold the label")
         if len(likely) == 1 and not scores:
@@ -262,6 +268,10 @@ class _Search:
             return self._doubt("label", likely, several + regression)
         words = f"no column looks like a label{regression}"
         return self._doubt("label", scores or [name for name in free if not self.stats[name].is_text] or free, words)
+
+    def _is_filled_class(self, name: str) -> bool:
+        """Return whether a column holds classes in most rows."""
+        return self.stats[name].is_class and 2 * len(self.stats[name].values) > min(len(self.table), SAMPLE)
 
     def _by_name(self, name: str, others: Sequence[str] = (), what: str = "") -> _Found:
         """Return a column with a usual name; others that would do make it worth printing."""
@@ -392,6 +402,11 @@ def _parse_columns(table: Table, names: str | None, flag: str, faults: list[str]
 def _list_columns(table: Table) -> str:
     names = [name or "(unnamed)" for name in table.columns]
     return list_some(names[:_LISTED], len(names))
+
+
+def _sounds_like_label(name: str) -> bool:
+    """Return whether one word of a name is a usual name of labels, as in intent_name."""
+    return not {*_key(name).split("_")}.isdisjoint((*LABEL_NAMES, *GROUP_NAMES))
 
 
 def _key(name: str) -> str:

@@ -11,7 +11,7 @@ from classify.data.label_lists import are_lists
 from classify.data.table import Table
 
 # Rows of the sample.
-_SAMPLE = 5_000
+SAMPLE = 5_000
 # A class has a short name and several rows, in small tables at least two.
 _LONGEST_CLASS, _ROWS_A_CLASS, _FEW_CLASSES = 60, 4, 10
 _FEW_ROWS = 10
@@ -40,6 +40,7 @@ _ODD_KINDS: dict[str, re.Pattern[str]] = {
     "codes": re.compile(r"(?=\S*\d)[!-~]+"),
 }
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 _NO_CLASSES = ("dates or times", "objects")
 
 
@@ -123,6 +124,8 @@ class ColumnStats:
     @property
     def is_score(self) -> bool:
         """Return whether the values are numbers on a scale: with fractions, and many distinct ones."""
+        if are_thousands(self.values):
+            return False
         fractions = _share(self.values, lambda value: not (parse_number(value) or 0.0).is_integer())
         return self.numbers and fractions > 0.1 and self.distinct > 10
 
@@ -134,7 +137,7 @@ class ColumnStats:
     @property
     def is_numbers_or_lists(self) -> bool:
         """Return whether values such as "3" and "3,5" may be numbers with a decimal comma, or lists of numbers."""
-        return self.is_list and all(parse_number(value) is not None for value in self.values)
+        return are_lists(self.values) and all(parse_number(value) is not None for value in self.values)
 
     @property
     def example(self) -> str:
@@ -151,9 +154,15 @@ def parse_number(text: str) -> float | None:
         return None
 
 
+def are_thousands(values: Sequence[str]) -> bool:
+    """Return whether values with a comma may all be thousands, as 1,234; they may be fractions as well."""
+    with_comma = [value.strip() for value in values if "," in value]
+    return bool(with_comma) and all(map(_THOUSANDS.fullmatch, with_comma))
+
+
 def column_stats(table: Table, column: str) -> ColumnStats:
     """Look at a sample of a column."""
-    values = table.arrow.column(column).slice(0, _SAMPLE).to_pylist()
+    values = table.arrow.column(column).slice(0, SAMPLE).to_pylist()
     return ColumnStats([value.strip() for value in values if value.strip()])
 
 

@@ -218,7 +218,7 @@ def has_header(rows: Sequence[Sequence[str]], usual: Sequence[str], known: Seque
     column is a class, unless the whole row repeats, as in joined files. A number over numbers, or any repeated value,
     makes the row data. Otherwise it is a header, unless the rows are as wide as `known`.
     """
-    first, *below = ([row[0].lstrip("\ufeff"), *row[1:]] for row in rows)  # of joined files, each with a mark
+    first, *below = ([value.lstrip("\ufeff") for value in row] for row in rows)  # of joined files, each with a mark
     columns = [[row[place] for row in below if place < len(row) and row[place]] for place in range(len(first))]
     comes_again = [bool(value) and value in column for value, column in zip(first, columns, strict=True)]
     is_name = [value in known or value.strip().lower() in usual for value in first]

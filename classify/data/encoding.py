@@ -138,7 +138,8 @@ def detect_encoding(source: Source, requested: str | None = None) -> Encoding:
         shown = list_some(list(map(str, invalid[:_SHOWN])), len(invalid))
         raise InputError(
             f"{source.path}: {valid} lines with letters beyond ASCII are UTF-8, and {len(invalid)} are not (lines "
-            f"{shown}), as where files of two encodings were joined; save the other lines as UTF-8, too."
+            f"{shown}), as where files of two encodings were joined; save the other lines as UTF-8, too, or give "
+            "--encoding."
         )
     return _legacy_encoding(source, fault)
 
@@ -194,7 +195,7 @@ def _split_lines(source: Source) -> tuple[int, list[int], tuple[int, ...]]:
             bad += broken
             if broken:
                 lines.append(number)
-            else:
+            elif sum(character > "\x7f" for character in text) > 1:  # a single one may be valid by chance
                 valid += 1
     return valid, lines, tuple(lines[:_SHOWN]) if good > _MOSTLY * bad else ()
 

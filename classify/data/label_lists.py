@@ -6,7 +6,7 @@ import ast
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 # Of the values of a column, the share with several labels from which the column is one of lists.
 _LEAST = 0.01
@@ -62,15 +62,19 @@ def are_lists(values: Sequence[str]) -> bool:
     )
 
 
-def unwrap(values: Sequence[str]) -> list[str] | None:
-    """Return the label of each value where each that is not empty is a list of one in brackets; else None."""
-    if find_separator([value for value in values if value.strip()]) != BRACKETS:
-        return None
-    try:
-        lists = [split_cell(value, BRACKETS) for value in values]
-    except ValueError:
-        return None
-    return [labels[0] if labels else "" for labels in lists] if max(map(len, lists)) == 1 else None
+def unwrap(labels: Iterable[str]) -> dict[str, str]:
+    """Map each label that is a list of one in brackets to the label in it; {} where some list has several."""
+    inner: dict[str, str] = {}
+    for label in labels:
+        try:
+            parts = split_cell(label, BRACKETS) if label.strip()[:1] == "[" else []
+        except ValueError:
+            return {}
+        if len(parts) > 1:
+            return {}
+        if parts:
+            inner[label] = parts[0]
+    return inner
 
 
 def _parse_list(cell: str) -> list[object]:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
+from classify.data.label_lists import unwrap
 from classify.data.table import Table
 from classify.data.text_hashes import normalize_text
 from classify.decision import Decision
@@ -103,7 +104,9 @@ class ClassNames:
 
     def notes(self) -> list[str]:
         """Note labels of another name, and those that programs write for a missing value; they may be classes."""
+        lists = [label for label, name in self.names.items() if label in unwrap([label]) and label != name]
         return [
+            *([f"lists of one label, such as {lists[0]}, are read as that label"] if lists else []),
             *(f"the labels {labels} are one class" for labels in self.list_merged(normalized=False)),
             *(
                 f"{rows} rows have the label {label!r}; if it means no label, give --unlabelled-value {label}"
@@ -162,12 +165,13 @@ def name_classes(
 ) -> ClassNames:
     """Name the classes of labels, from the rows of each.
 
-    1.0 and 1 are one class where both occur, as programs write numbers differently. With `normalize` labels that
+    1.0 and 1 are one class where both occur, as programs write numbers differently; ["a"] is a, unless some list has
+    several labels. With `normalize` labels that
     differ in case, spaces or Unicode form are one class, named as in most rows. `given` renames:
     "0=negative,1=positive", or a file with the name of each number. Raises InputError where it names a label that does
     not occur, or a class twice.
     """
-    class_of = {label: label for label in counts}
+    class_of = {label: label for label in counts} | unwrap(counts)
     for label in counts:
         whole = label.partition(".")[0]
         if re.fullmatch(r"[+-]?\d+\.0+", label) and whole in counts:

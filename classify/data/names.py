@@ -30,10 +30,9 @@ CATEGORY_NAMES = (
     "categoria", "класс", "категория", "kategori", "sınıf", "فئة", "类别", "分类", "類別", "カテゴリ", "분류",
 )  # fmt: skip
 RATING_NAMES = (
-    "stars", "star", "star_rating", "rating", "ratings", "score", "overall", "grade", "recommended", "recommend",
-    "spam", "is_spam", "toxic", "is_toxic", "stance", "resolution", "outcome", "verdict", "priority", "severity",
-    "urgency", "bewertung", "note", "sterne", "priorität", "étoiles", "priorité", "puntuación", "estrellas",
-    "prioridad", "评分", "星级", "优先级", "評分", "評価", "평점",
+    "stars", "star", "star_rating", "rating", "ratings", "score", "overall", "recommended", "recommend", "spam",
+    "is_spam", "toxic", "is_toxic", "stance", "resolution", "outcome", "verdict", "bewertung", "sterne", "étoiles",
+    "puntuación", "estrellas", "评分", "星级", "評分", "評価", "평점",
 )  # fmt: skip
 # Names of columns that may hold labels, where no column has one of LABEL_NAMES.
 GROUP_NAMES = (
@@ -66,6 +65,6 @@ def split_called(name: str) -> int | None:
 
     None where it means none, or several, as `dev-test` does: validation in one data set, the test in another.
     """
-    words = re.findall(r"[^\W\d_]+", re.sub(r"h[oe]ld[ _-]out", "holdout", name.lower()))
+    words = re.findall(r"[a-z]+|[^\W\d_]+", re.sub(r"h[oe]ld[ _-]out", "holdout", name.lower()))
     splits = {split for split, names in enumerate(SPLIT_WORDS) if any(word in names for word in words)}
     return splits.pop() if len(splits) == 1 else None

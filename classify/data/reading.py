@@ -13,8 +13,16 @@ from classify.data.columns import Columns, find_columns, require_column, require
 from classify.data.derived import join_labels
 from classify.data.formats.base import ReadOptions
 from classify.data.formats.registry import find_format, read_table
-from classify.data.label_lists import COLUMN_SEPARATOR, unwrap
-from classify.data.names import SPLIT_NAMES, SPLITS, split_called
+from classify.data.label_lists import COLUMN_SEPARATOR
+from classify.data.names import (
+    GROUP_NAMES,
+    LABEL_NAMES,
+    SPLIT_NAMES,
+    SPLIT_WORDS,
+    SPLITS,
+    TEXT_NAMES,
+    split_called,
+)
 from classify.data.table import Table
 from classify.errors import ErrorList, InputError
 
@@ -26,6 +34,9 @@ _SHOWN = 5
 _MOST_SPLITS = 10
 # Rows by which columns are found that hold none.
 _SAMPLE = 1_000
+_SPLIT_WORDS = frozenset(itertools.chain(*SPLIT_WORDS))
+# Columns with these names are texts or labels, even if their values are names of splits.
+_OTHER_NAMES = frozenset((*TEXT_NAMES, *LABEL_NAMES, *GROUP_NAMES))
 
 
 @dataclass(frozen=True)
@@ -81,12 +92,6 @@ def _derive(table: Table, columns: Columns) -> Table:
     """Add the columns that are computed from others. Raises InputError where their cells do not fit."""
     table = columns.texts.derive(table)
     columns.texts.require_both(table)
-    if not columns.labels and table.has(columns.label):
-        values, numbers = table.values(columns.label)
-        labels = unwrap(values)
-        if labels is not None:
-            note = f"column {columns.label!r}: each list holds one label, and is read as that"
-            table = table.with_values(columns.label, labels, numbers, note)
     if columns.labels and all(map(table.has, columns.labels)):
         table = join_labels(table, columns.labels, columns.label, COLUMN_SEPARATOR)
     return table
@@ -225,11 +230,12 @@ def _possible_splits(config: DataConfig, table: Table) -> Iterator[tuple[str, di
     for column in table.columns if config.split_column != NO_COLUMN else ():
         if column in taken:
             continue
-        named = column.strip().lower() in SPLIT_NAMES
-        first = set(table.arrow.column(column).slice(0, _SAMPLE).to_pylist())
-        if named or (len(table.columns) > 2 and None not in map(split_called, first)):
+        name = column.strip().lower()
+        if name in SPLIT_NAMES:
+            yield column, _splits_by_value(table, column)
+        elif len(table.columns) > 2 and name not in _OTHER_NAMES and _holds_split_words(table, column):
             splits = _splits_by_value(table, column)
-            if named or _are_splits(splits.values()):
+            if _are_splits(splits.values()):
                 yield column, splits
 
 
@@ -239,9 +245,14 @@ def _origin(path: str | None, table: Table | None, flag: str) -> str:
 
 
 def _splits_by_value(table: Table, column: str) -> dict[str, int | None]:
-    """Return the split that each value of a column means; of a column with many values only some."""
-    values = itertools.islice(pc.unique(table.arrow.column(column)).to_pylist(), _MOST_SPLITS + 1)
-    return {value: split_called(value) for value in values}
+    """Return the split that each value of a column means."""
+    return {value: split_called(value) for value in pc.unique(table.arrow.column(column)).to_pylist()}
+
+
+def _holds_split_words(table: Table, column: str) -> bool:
+    """Return whether the first values of a column are names of splits and nothing else."""
+    first = set(table.arrow.column(column).slice(0, _SAMPLE).to_pylist())
+    return all(value.strip().lower() in _SPLIT_WORDS for value in first)
 
 
 def _are_splits(splits: Collection[int | None]) -> bool:

@@ -147,7 +147,8 @@ def _all_train(assigned: _Assignment, tables: InputTables, config: DataConfig, s
     how += _describe_groups(tables, config)
     how += f", folds of {config.split_like}" if config.split_like is not None else ""
     how = f"{assigned.how}; {how}" if assigned.how else how
-    return replace(assigned, how=how, flag="--folds 0", num_folds=folds)
+    flag = "--folds 0" if config.split_like is None else "--split-like"
+    return replace(assigned, how=how, flag=flag, num_folds=folds)
 
 
 def _assign_folds(
@@ -289,7 +290,7 @@ def _too_few(
     if split_by_time is not None:
         return f"{table.path}: expected several times in column {split_by_time!r} to split by. Got too few instead."
     if group_column is not None:
-        groups = len(set(table.take(group_column, np.flatnonzero(labelled))))
+        groups = len({*table.take(group_column, np.flatnonzero(labelled))} - {""})
         return (
             f"{table.path}: too few groups to split: column {group_column!r} has {groups}, and train keeps a row of "
             "every class. Expected classes with rows in several groups; leave --group-column out, or give --eval-data."

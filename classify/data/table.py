@@ -143,13 +143,6 @@ class Table:
         """Return the same rows with other column names."""
         return replace(self, arrow=self.arrow.rename_columns(list(names)), _text_hashes={}, _digests={})
 
-    def with_values(self, name: str, values: Sequence[str], numbers: npt.NDArray[np.int64], note: str) -> Table:
-        """Return the table with other values in a column: `numbers` (rows,) are the index of each row's value."""
-        place = self.arrow.column_names.index(name)
-        column = pyarrow.array([values[number] for number in numbers.tolist()], pyarrow.string())
-        arrow = self.arrow.set_column(place, name, pyarrow.chunked_array([column]))
-        return replace(self, arrow=arrow, notes=(*self.notes, note), _text_hashes={}, _digests={})
-
     def with_derived(self, name: str, values: Iterable[str]) -> Table:
         """Return the table with one more column that is not in the file."""
         chunks = pyarrow.chunked_array([pyarrow.array(values, pyarrow.string())], pyarrow.string())

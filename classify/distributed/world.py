@@ -194,7 +194,7 @@ class World:
             empty = torch.empty(shape, dtype=getattr(torch, kind), device=place)
             tensor = empty if tensors is None else tensors[name].to(place)
             torch.distributed.broadcast(tensor, src=0)
-            received[name] = tensor.cpu()
+            received[name] = tensor.cpu() if tensors is None else tensors[name]
         return received
 
     def broadcast_parameters(self, module: nn.Module) -> None:

@@ -65,8 +65,8 @@ class Result:
 
     @property
     def language(self) -> str | None:
-        """Return the code of the language that most texts are in; None where they are mixed or it is unclear."""
-        shares = self.settings.get("languages") or {}
+        """Return the code of the language that most texts are in; None where they are mixed, or it is not known."""
+        shares = self.settings.get("languages", {}) if self.is_training else {}
         return next((code for code, share in shares.items() if code != UNKNOWN and share > 0.5), None)
 
     @functools.cached_property

@@ -380,7 +380,7 @@ def _read_labels(
         rows = np.flatnonzero(numbers == place).tolist()
         raise InputError(
             f'{table.where(rows)}: expected a list of labels such as ["a", "b"] in column {column!r}. '
-            f"Got {cell[:80]!r} instead."
+            f"Got {cell[:80]!r} instead; if that is the name of one label, give --task single."
         ) from None
 
 

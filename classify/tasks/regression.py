@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -11,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.config.schema import TrainingConfig
-from classify.data.content import parse_number
+from classify.data.content import are_thousands, parse_number
 from classify.data.labels import MIN_ROWS
 from classify.data.reading import InputTables
 from classify.data.table import Table
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 # Number of parts of the sorted targets by which splits are stratified.
 _STRATA = 5
-_THOUSANDS = re.compile(r"[+-]?\d{1,3},\d{3}")
 # Strengths of the ridge that leave-one-out cross-validation chooses from, and the one on features that were trained on.
 _STRENGTHS = np.logspace(0, 5, 11).tolist()
 _SEEN_STRENGTHS = [1e4]
@@ -59,6 +57,13 @@ class Regression(Task):
         """Create the task with mean and standard deviation of the training table's numbers."""
         table, column = tables.train, tables.columns.label
         task = cls([column])
+        cells, _ = table.values(column)
+        if are_thousands(cells):
+            example = next(cell for cell in cells if "," in cell)
+            raise InputError(
+                f"{table.path}: column {column!r} holds {example!r}, which may be a thousand or a fraction; write "
+                "thousands without a comma, or fractions with a point."
+            )
         values = task.encode(table, column, "--data")[task.labelled(table, column)]
         if len(values) < MIN_ROWS:
             raise InputError(
@@ -117,12 +122,6 @@ class Regression(Task):
             raise InputError(
                 f"{table.where(rows)}: expected a number in column {column!r}. Got {values[wrong[0]][:80]!r} instead; "
                 "leave the cell empty if the row has no score."
-            )
-        with_comma = [value for value in values if "," in value]
-        if with_comma and all(_THOUSANDS.fullmatch(value.strip()) for value in with_comma):
-            raise InputError(
-                f"{table.path}: column {column!r} holds {with_comma[0]!r}, which may be a thousand or a fraction; "
-                "write thousands without a comma, or fractions with a point."
             )
         scores = np.array(parsed, dtype=np.float32)[numbers]
         infinite = np.flatnonzero(~np.isfinite(scores)).tolist()

@@ -139,6 +139,8 @@ def _choose_folds(config: RunConfig, labelled: int) -> int:
     if earlier is None:
         return config.choose_folds(labelled)
     folds = read_num_folds(earlier)
+    if folds and config.data.folds == 0:
+        raise InputError(f"--split-like {earlier} has {folds} folds, and --folds 0 holds rows out; drop one of them.")
     conflicts = config.find_fold_conflicts(folds, f"--split-like {earlier} with its {folds} folds")
     if conflicts:
         raise InputError(*conflicts)

@@ -138,7 +138,9 @@ def is_finished(output: Output, config: RunConfig, saved: Checkpoint | None, end
             more = "A longer --patience would extend it."
         output.log(f"{output.folder}: this run is finished; nothing to do. {more}")
     elif saved is None:
-        kept = "; finished folds are kept" if any(output.checkpoints.glob("fold-*")) else ""
+        kept = (
+            "; folds that were finished with these settings are kept" if any(output.checkpoints.glob("fold-*")) else ""
+        )
         output.log(f"{output.folder}: no checkpoint to resume from; starting from the beginning{kept}.")
         return False
     else:

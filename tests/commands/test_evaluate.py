@@ -192,3 +192,14 @@ def test_runs_are_listed(trained: Path, tmp_path: Path, capsys: Any) -> None:
     assert listed["one"]["score"] == pytest.approx(read_json(trained / "metrics.json")["test"]["macro_f1"])
     assert listed["broken"]["status"] == "damaged"
     assert main(["runs", str(tmp_path / "nowhere")]) == 2
+
+
+def test_lists_of_one_label_are_scored_as_they_were_trained(model_folder: Path, tmp_path: Path) -> None:
+    """Some programs write every label as a list; cells of predictions.csv stay as they came."""
+    table = tmp_path / "my.jsonl"
+    table.write_text("\n".join(json.dumps({"text": text, "label": [label]}) for text, label in tiny.table_rows(60)))
+    out = train(make_config(model_folder, table, tmp_path / "out", max_steps=1))
+    assert read_json(out / "config.json")["id2label"] == {"0": "app", "1": "card", "2": "money"}
+    assert set(read_table(str(out / "predictions.csv")).column("label")) <= {'["app"]', '["card"]', '["money"]'}
+    assert evaluate(out, table, tmp_path / "scores") == 0
+    assert read_json(tmp_path / "scores" / "metrics.json")["test"]["rows"] == 60

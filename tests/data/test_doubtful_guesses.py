@@ -137,7 +137,7 @@ def test_lists_of_one_label_are_that_label(tmp_path: Path) -> None:
     path.write_text("\n".join(map(json.dumps, records)))
     splits = load(path)
     assert splits.labels == ["neg", "pos"]
-    assert any("each list holds one label" in note for note in splits.warnings)
+    assert any("lists of one label, such as" in note for note in splits.warnings)
 
 
 def test_lists_that_are_something_else(tmp_path: Path) -> None:
@@ -150,12 +150,17 @@ def test_lists_that_are_something_else(tmp_path: Path) -> None:
 
 
 def test_scores_with_a_decimal_comma(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", "text;score", "text", lambda row: f"{row % 5},{row % 7}", between=";")
+    path = write(tmp_path / "a.csv", "text;score", "text", lambda row: f"{row + 20},{row % 7}", between=";")
     splits = load(path)
     assert decision(splits, "task").value == "a score for each row"
-    assert sorted({round(float(target), 1) for target in splits.targets})[:3] == [0.0, 0.1, 0.2]
-    thousands = write(tmp_path / "b.csv", "text;score", "text", lambda row: f"{row % 5},{row:03}", between=";")
-    assert "may be a thousand or a fraction" in refusal(thousands, task="regression")
+    assert splits.targets[:3].tolist() == pytest.approx([20.0, 21.1, 22.2])
+    shares = write(tmp_path / "d.csv", "text;score", "text", lambda row: f"0,{row:03}", between=";")
+    assert load(shares).targets[:3].tolist() == pytest.approx([0.0, 0.001, 0.002])
+    thousands = write(tmp_path / "b.csv", "text;score", "text", lambda row: f"{row % 5 + 1},{row:03}", between=";")
+    assert "may be a thousand or a fraction" in refusal(thousands, task="regression", label_column="score")
+    ids = write(tmp_path / "e.csv", "text;labels", "text", lambda row: f"{row % 3},{row % 5 + 3}", between=";")
+    assert "a number with a decimal comma, or several labels?" in refusal(ids)
+    assert decision(load(ids, task="multi"), "task").value.startswith("any of ")
     mixed = write(tmp_path / "c.csv", "text;score", "text", ["3", "3,5", "4", "4,5", "5"], between=";")
     assert (
         "'3,5': a number with a decimal comma, or several labels? Give --task regression, or --task multi"
@@ -257,15 +262,15 @@ def test_folders_of_documents_by_split(tmp_path: Path) -> None:
     draw = random.Random(0)
     for folder in ("train/pos", "train/neg", "train/unsup", "test/pos", "test/neg"):
         (tmp_path / "reviews" / folder).mkdir(parents=True)
-        for number in range(12):
+        for number in range(12 if "unsup" not in folder else 60):
             (tmp_path / "reviews" / folder / f"{number}.txt").write_text(sentence(draw))
     (tmp_path / "reviews" / "train" / "pos" / "more.pdf").write_bytes(b"%PDF-")
     splits = load(tmp_path / "reviews")
     assert splits.labels == ["neg", "pos"]
     assert splits.test is not None
     assert (len(splits.train) + len(splits.validation), len(splits.test)) == (24, 24)
-    assert any("12 rows without a label" in note for note in splits.warnings)
-    assert any("1 files that are not .txt are not read" in note for note in splits.warnings)
+    assert any("files without a label are not read: 60" in note for note in splits.warnings)
+    assert any("files not .txt are not read: 1, e.g. " in note for note in splits.warnings)
 
 
 def options(**values: Any) -> Any:
@@ -284,3 +289,87 @@ def test_each_table_is_printed(tmp_path: Path, model_folder: Path) -> None:
         f"table: {data}, 60 rows, texts in 'text', labels in 'label' (UTF-8 with a header, comma"
     )
     assert lines[1].startswith(f"table: {test}, 10 rows (UTF-8 with a header, semicolon between columns")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "text,class,grade",
+        "message,category,priority",
+        "subject_line,author,kind",
+        "text,city,channel",
+        "text,y,score",
+    ],
+)
+def test_ordinary_tables_are_not_asked_about(tmp_path: Path, header: str) -> None:
+    """A name in few rows, a priority beside a category, or a probability beside a class, are no second label."""
+    names = [f"name {letter}" for letter in "abcdefghijklmnopqrst"]
+    middle, last = ["p", "q"], ["1", "2", "3"]
+    if "author" in header or "city" in header:
+        middle, last = names, ["x", "y"]
+    if "score" in header:
+        last = [f"0.{number}" for number in range(11, 71)]
+    load(write(tmp_path / "a.csv", header, "text", middle, last))
+
+
+def test_words_of_splits_that_are_texts_or_labels(tmp_path: Path) -> None:
+    draw = ["training", "development"]
+    assert load(write(tmp_path / "a.csv", "text,label,id", "text", draw, str)).labels == sorted(draw)
+    teams = write(tmp_path / "b.csv", "text,department,id", "text", ["Training", "Evaluation"], str)
+    assert load(teams).label_columns == ("department",)
+    titles = ["The train was late", "Test results are here", "Our dev team is new"]
+    titled = write(tmp_path / "c.csv", "id,title,label", str, lambda row: f"{titles[row % 3]} {row}", ["a", "b"])
+    assert load(titled).texts.named == ("title",)
+    many = write(
+        tmp_path / "d.csv",
+        "text,label,part_id",
+        "text",
+        ["a", "b"],
+        lambda row: f"{'train' if row < 40 else 'test'}-{row}",
+    )
+    assert len(load(many, split_column="part_id").train) == 36
+    other = write(
+        tmp_path / "e.csv", "text,label,part_id", "text", ["a", "b"], lambda row: f"train-{row}" if row < 50 else "x"
+    )
+    assert "Got 'x' instead" in refusal(other, split_column="part_id")
+
+
+def test_lists_of_one_label_in_a_further_table(tmp_path: Path) -> None:
+    """Lists stay lists where some row of the run has two."""
+    draw = random.Random(1)
+
+    def table(name: str, cells: list[list[str]]) -> Path:
+        path = tmp_path / name
+        path.write_text(
+            "\n".join(json.dumps({"text": sentence(draw), "labels": cells[n % len(cells)]}) for n in range(60))
+        )
+        return path
+
+    train, test = table("a.jsonl", [["a"], ["b"], ["a", "b"]]), table("b.jsonl", [["a"], ["b"]])
+    splits = load(train, test_data=str(test))
+    assert splits.labels == ["a", "b"]
+    assert splits.test is not None
+    assert splits.test.targets.sum() == 60
+
+
+def test_delimiters_that_a_file_names_itself(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "kind#note", ["a", "b"], "text", between="#")
+    path.write_text("sep=#\n" + path.read_text())
+    assert read_table(str(path)).columns == ["kind", "note"]
+    bare = write(tmp_path / "b.csv", "NUM:How late ?", ["NUM", "DESC"], "text", between=":")
+    assert read_table(str(bare), "--data", options(no_header=True)).columns == ["column_1", "column_2"]
+    lines = tmp_path / "c.txt"
+    lines.write_bytes(bare.read_bytes())
+    assert read_table(str(lines)).columns == ["text"]
+
+
+def test_an_empty_workbook_is_refused(tmp_path: Path) -> None:
+    import openpyxl
+
+    openpyxl.Workbook().save(tmp_path / "e.xlsx")
+    assert "expected a row with column names" in refusal(tmp_path / "e.xlsx")
+
+
+def test_a_table_without_a_column_for_labels(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "sentence1,sentence2", "text", "text")
+    assert "no column is left for the labels beside sentence1, sentence2" in refusal(path)

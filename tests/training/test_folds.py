@@ -159,6 +159,7 @@ def test_few_rows_are_cross_validated_by_themselves(
     for flags, fault in (
         ("--patience 2", "its 5 folds leaves no validation rows, which --patience needs"),
         ("--max-minutes 5", "plans one training, and --split-like"),
+        ("--folds 0", "has 5 folds, and --folds 0 holds rows out"),
     ):
         assert main([*alike.split(), *flags.split()]) == 2
         assert fault in capsys.readouterr().err

@@ -61,9 +61,6 @@ class Delimited(FileFormat):
 
     def read(self, source: Source, options: ReadOptions) -> Table:
         """Read all rows. Raises InputError with the lines of rows that are not as wide as the header."""
-        return self._read(source, options)
-
-    def _read(self, source: Source, options: ReadOptions) -> Table:
         encoding = detect_encoding(source, options.encoding)
         with encoding.text(source) as stream:
             sample = stream.read(_SAMPLE)
@@ -74,7 +71,10 @@ class Delimited(FileFormat):
         dialect, above = find_table(sample, source.suffix, _USUAL, options.columns)
         text = _Text(source, encoding, above)
         sample = skip_lines(sample, above)
-        if dialect.is_doubtful and not {name.strip().lower() for name in _first_row(sample, dialect)} & {*_USUAL}:
+        names = {name.strip().lower() for name in _first_row(sample, dialect)}
+        if dialect.is_doubtful and not (above or options.no_header or options.columns or names & {*_USUAL}):
+            if source.suffix in _PLAIN:
+                return _read_lines(source, encoding, options)
             raise InputError(
                 f"{source.path}: expected commas, tabs, semicolons or pipes between columns. Got {dialect.delimiter!r} "
                 "in each line, which may be text; save the table as CSV, or name its columns in a first line, e.g. "

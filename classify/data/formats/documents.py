@@ -12,10 +12,11 @@ from classify.data.encoding import detect_encoding
 from classify.data.formats.base import Confidence, Format, ReadOptions
 from classify.data.source import Source
 from classify.data.table import Table
-from classify.errors import InputError
+from classify.errors import InputError, list_some
 
 # Folders of documents without a label, as in the movie reviews of Maas et al., 2011.
 _UNLABELLED = ("unsup", "unlabeled", "unlabelled")
+_SHOWN = 3
 
 
 class _Documents(Source):
@@ -24,7 +25,29 @@ class _Documents(Source):
     @cached_property
     def files(self) -> list[Path]:
         """Return the documents, by class and by name."""
-        return sorted(self.file.glob("*/*.txt"))
+        return [file for file in sorted(self.file.glob("*/*.txt")) if file.parent.name.lower() not in _UNLABELLED]
+
+    def require_one_encoding(self) -> None:
+        """Raise InputError with the files where most documents beyond ASCII are UTF-8, and some are not."""
+        contents = {file: data for file in self.files if not (data := file.read_bytes()).isascii()}
+        wrong = [file for file, data in contents.items() if "\ufffd" in data.decode("utf-8-sig", errors="replace")]
+        if 0 < len(wrong) < len(contents) / 2:
+            shown = list_some(list(map(str, wrong[:_SHOWN])), len(wrong))
+            raise InputError(
+                f"{self.path}: {len(contents) - len(wrong)} files beyond ASCII are UTF-8, and {len(wrong)} are not "
+                f"({shown}); save these as UTF-8, too."
+            )
+
+    def notes(self) -> tuple[str, ...]:
+        """Count the files that are not read."""
+        every = [file for file in sorted(self.file.glob("*/*")) if file.is_file() and file.name[0] != "."]
+        left_out = {
+            "without a label": [file for file in every if file.parent.name.lower() in _UNLABELLED],
+            "not .txt": [file for file in every if file.suffix != ".txt"],
+        }
+        return tuple(
+            f"files {why} are not read: {len(files)}, e.g. {files[0]}" for why, files in left_out.items() if files
+        )
 
     def open(self) -> BinaryIO:
         """Open their bytes, joined by line feeds."""
@@ -49,7 +72,11 @@ class Documents(Format):
         import pyarrow
 
         documents = _Documents(source.path, source.flag)
-        encoding = detect_encoding(documents, options.encoding)
+        try:
+            encoding = detect_encoding(documents, options.encoding)
+        except InputError:
+            documents.require_one_encoding()
+            raise
         names = [str(file.relative_to(documents.file)) for file in documents.files]
         digest = hashlib.sha256()
         texts: list[str] = []
@@ -60,11 +87,9 @@ class Documents(Format):
                 texts.append(data.decode(encoding.name, encoding.errors).strip("\ufeff"))
             except UnicodeDecodeError:
                 raise InputError(f"{file}: expected {encoding.title} text, as in the other documents.") from None
-        labels = ["" if (name := file.parent.name).lower() in _UNLABELLED else name for file in documents.files]
-        others = [file for file in sorted(documents.file.glob("*/*")) if file.is_file() and file.suffix != ".txt"]
-        ignored = f"{len(others)} files that are not .txt are not read, e.g. {others[0]}" if others else ""
+        labels = [file.parent.name for file in documents.files]
         arrow = pyarrow.table({"text": texts, "label": labels, "file": names})
-        form = f"a folder for each of {len({*labels} - {''})} classes, a file for each text, {encoding.words}"
+        form = f"a folder for each of {len(set(labels))} classes, a file for each text, {encoding.words}"
         return Table(
             source.path,
             digest.hexdigest(),
@@ -73,5 +98,5 @@ class Documents(Format):
             lambda rows: [names[row] for row in rows],
             "file",
             flag=encoding.flag,
-            notes=(ignored,) if ignored else (),
+            notes=documents.notes(),
         )

@@ -30,9 +30,10 @@ def drop_traces(table: Table) -> Table:
     if pc.any(marked).as_py():
         arrow = arrow.set_column(0, names[0], pc.utf8_ltrim(arrow[names[0]], _MARK))
         table = replace(table, arrow=arrow, form=f"{table.form}; byte order marks between rows left out")
-    if not table.has_names or len(names) < 2:
+    if not table.has_names or len(names) < 2 or r"\E" in names[0]:  # which would end the quotation below
         return table
-    likely = np.from_dlpack(pc.indices_nonzero(pc.starts_with(arrow[names[0]], names[0], ignore_case=True))).tolist()
+    matches = pc.match_substring_regex(arrow[names[0]], rf"^\s*\Q{names[0]}\E\s*$", ignore_case=True)
+    likely = np.from_dlpack(pc.indices_nonzero(matches)).tolist()
     header = [name.lower() for name in names]
     dropped = [row for row in likely if [arrow[name][row].as_py().strip().lower() for name in names] == header]
     if not dropped:

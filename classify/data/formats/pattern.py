@@ -6,6 +6,7 @@ import bisect
 import glob
 import hashlib
 import itertools
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +14,11 @@ from pathlib import Path
 from classify.data.formats.base import Confidence, Format, ReadOptions
 from classify.data.source import Source
 from classify.data.table import Table
-from classify.errors import InputError
+from classify.errors import InputError, list_some
 
+# Of a form: the words by which the reading of its encoding can be judged.
+_EXCERPT = re.compile(r" \(e\.g\. .*?”\)")
+_SHOWN = 3
 Reader = Callable[[str, str, ReadOptions], Table]
 
 
@@ -46,8 +50,10 @@ class Pattern(Format):
                 )
         arrow = pyarrow.concat_tables([table.arrow.select(first.columns) for table in tables])
         digest = hashlib.sha256("".join(table.sha256 for table in tables).encode()).hexdigest()
-        forms = {table.form: table.path for table in reversed(tables)}  # each with the first file of that form
-        form = first.form if len(forms) == 1 else "; ".join(f"{path} {form}" for form, path in reversed(forms.items()))
+        # The first file of each form, whatever excerpt shows its encoding.
+        forms = {_EXCERPT.sub("", table.form): f"{table.path} {table.form}" for table in reversed(tables)}
+        listed = list(reversed(forms.values()))
+        form = first.form if len(forms) == 1 else list_some(listed[:_SHOWN], len(listed))
         return Table(
             source.path,
             digest,

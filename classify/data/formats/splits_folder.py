@@ -52,11 +52,10 @@ class SplitsFolder(Format):
         )
 
     def _named(self, folder: Path, words: Container[str]) -> list[str]:
-        entries = [entry for entry in sorted(folder.iterdir()) if re.split(r"[^a-z]", entry.name.lower())[0] in words]
-        return [
+        entries = [entry for entry in sorted(folder.iterdir()) if re.split(r"[\W\d_]+", entry.name.lower())[0] in words]
+        tables = [
             str(entry)
             for entry in entries
-            if (entry / "state.json").is_file()
-            or holds_classes(entry)
-            or (entry.is_file() and Source(str(entry), "").suffix in self._suffixes)
+            if (entry / "state.json").is_file() or (entry.is_file() and Source(str(entry), "").suffix in self._suffixes)
         ]
+        return tables or [str(entry) for entry in entries if holds_classes(entry)]
