@@ -119,7 +119,7 @@ def explain(
 
 
 def _join_tokens(text: str, spans: Sequence[tuple[int, int]], values: Sequence[float]) -> list[WordAttribution]:
-    """Return the words of a text with the sums over their tokens; those behind the last of `values` are left out."""
+    """Return the words of one text with the sums over their tokens; those behind the last of `values` are left out."""
     spans = spans[: len(values)]
     words = []
     for _, places in itertools.groupby(range(len(spans)), key=_word_numbers(text, spans).__getitem__):

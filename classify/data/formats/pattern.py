@@ -50,7 +50,7 @@ class Pattern(Format):
                 )
         arrow = pyarrow.concat_tables([table.arrow.select(first.columns) for table in tables])
         digest = hashlib.sha256("".join(table.sha256 for table in tables).encode()).hexdigest()
-        # The first file of each form, whatever excerpt shows its encoding.
+        # The first file of each form; excerpts, which show an encoding, always differ.
         forms = {_EXCERPT.sub("", table.form): f"{table.path} {table.form}" for table in reversed(tables)}
         listed = list(reversed(forms.values()))
         form = first.form if len(forms) == 1 else list_some(listed[:_SHOWN], len(listed))
