@@ -81,7 +81,10 @@ class Run:
         return self._predictor.probabilities(texts)
 
     def explain(self, text: str | tuple[str, str], label: str | None = None) -> list[WordAttribution]:
-        """Return by how much each word raises the logit of a label, the predicted one by default."""
+        """Return by how much each word raises the logit of a label, the predicted one by default.
+
+        `text` is a string, or a tuple of two for a model of text pairs.
+        """
         return self._predictor.explain(text, label)
 
     def close(self) -> None:
