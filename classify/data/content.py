@@ -121,13 +121,12 @@ class ColumnStats:
         few = 2 <= self.distinct <= len(self.values) / 2
         return few and self.odd_kind is None and not self.is_text and max(map(len, self.values)) <= _LONGEST_CLASS
 
-    @property
+    @functools.cached_property
     def is_score(self) -> bool:
         """Return whether the values are numbers on a scale: with fractions, and many distinct ones."""
-        if are_thousands(self.values):
+        if not self.numbers or self.distinct <= 10 or are_thousands(self.values):
             return False
-        fractions = _share(self.values, lambda value: not (parse_number(value) or 0.0).is_integer())
-        return self.numbers and fractions > 0.1 and self.distinct > 10
+        return _share(self.values, lambda value: not (parse_number(value) or 0.0).is_integer()) > 0.1
 
     @functools.cached_property
     def is_list(self) -> bool:

@@ -131,15 +131,15 @@ def detect_encoding(source: Source, requested: str | None = None) -> Encoding:
         return _with_sample(source, "iso2022_jp" if _is_iso2022(source) else "utf-8")
     if b"\0" in start:
         raise InputError(f"{source.path} line {fault[0]}: expected text. Got binary data; give another file.")
-    valid, invalid, damaged = _split_lines(source)
-    if damaged:
-        return Encoding("utf-8", damaged)
-    if valid * _MIXED >= len(invalid):
-        shown = list_some(list(map(str, invalid[:_SHOWN])), len(invalid))
+    lines = _compare_to_utf8(source)
+    if lines.damaged:
+        return Encoding("utf-8", lines.first)
+    if lines.valid * _MIXED >= lines.invalid:
+        shown = list_some(list(map(str, lines.first)), lines.invalid)
         raise InputError(
-            f"{source.path}: {valid} lines with letters beyond ASCII are UTF-8, and {len(invalid)} are not (lines "
-            f"{shown}), as where files of two encodings were joined; save the other lines as UTF-8, too, or give "
-            "--encoding."
+            f"{source.path}: {lines.valid} lines with letters beyond ASCII are UTF-8, and {lines.invalid} are not "
+            f"(lines {shown}), as where files of two encodings were joined; save the other lines as UTF-8, too, or "
+            "give --encoding."
         )
     return _legacy_encoding(source, fault)
 
@@ -178,26 +178,38 @@ def _fault(source: Source, name: str) -> tuple[int, str] | None:
     return None
 
 
-def _split_lines(source: Source) -> tuple[int, list[int], tuple[int, ...]]:
-    """Return how many lines beyond ASCII are UTF-8, which ones are not, and the first of these in a damaged file.
+@dataclass(frozen=True)
+class _Lines:
+    """How many lines beyond ASCII are `valid` UTF-8 and how many are not, and the `first` of these.
 
-    A damaged file is one in which nearly all letters beyond ASCII are UTF-8.
+    A file is `damaged` in which nearly all letters beyond ASCII are UTF-8.
     """
-    good = bad = valid = 0
-    lines: list[int] = []
+
+    valid: int
+    invalid: int
+    first: tuple[int, ...]
+    damaged: bool
+
+
+def _compare_to_utf8(source: Source) -> _Lines:
+    """Count the lines beyond ASCII that are UTF-8, and those that are not."""
+    good = bad = valid = invalid = 0
+    first: list[int] = []
     with source.open() as stream:
         for number, line in enumerate(stream, start=1):
             if line.isascii():
                 continue
             text = line.decode("utf-8", errors="replace")
             broken = text.count("\ufffd")
-            good += sum(character > "\x7f" for character in text) - broken
-            bad += broken
+            right = sum(character > "\x7f" for character in text) - broken
+            good, bad = good + right, bad + broken
             if broken:
-                lines.append(number)
-            elif sum(character > "\x7f" for character in text) > 1:  # a single one may be valid by chance
+                invalid += 1
+                if len(first) < _SHOWN:
+                    first.append(number)
+            elif right > 1:  # a single one may be valid by chance
                 valid += 1
-    return valid, lines, tuple(lines[:_SHOWN]) if good > _MOSTLY * bad else ()
+    return _Lines(valid, invalid, tuple(first), good > _MOSTLY * bad)
 
 
 def _blocks(source: Source) -> Iterator[bytes]:

@@ -32,8 +32,8 @@ NO_COLUMN = "none"
 _SHOWN = 5
 # A column with more different values holds something else than splits.
 _MOST_SPLITS = 10
-# Rows by which columns are found that hold none.
-_SAMPLE = 1_000
+# Rows that are looked at before all of a column's values.
+_FIRST = 20
 _SPLIT_WORDS = frozenset(itertools.chain(*SPLIT_WORDS))
 # Columns with these names are texts or labels, even if their values are names of splits.
 _OTHER_NAMES = frozenset((*TEXT_NAMES, *LABEL_NAMES, *GROUP_NAMES))
@@ -250,9 +250,13 @@ def _splits_by_value(table: Table, column: str) -> dict[str, int | None]:
 
 
 def _holds_split_words(table: Table, column: str) -> bool:
-    """Return whether the first values of a column are names of splits and nothing else."""
-    first = set(table.arrow.column(column).slice(0, _SAMPLE).to_pylist())
-    return all(value.strip().lower() in _SPLIT_WORDS for value in first)
+    """Return whether the values of a column are names of splits and nothing else; its first rows rule most out."""
+    values = table.arrow.column(column)
+
+    def are_words(some: Sequence[str]) -> bool:
+        return all(value.strip().lower() in _SPLIT_WORDS for value in some)
+
+    return are_words(values.slice(0, _FIRST).to_pylist()) and are_words(pc.unique(values).to_pylist())
 
 
 def _are_splits(splits: Collection[int | None]) -> bool:

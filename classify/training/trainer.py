@@ -349,7 +349,8 @@ class Trainer:
         """Name ways to need less memory, where smaller micro-batches do not help or cannot be had."""
         ways = [] if self.config.gradient_checkpointing else ["--gradient-checkpointing"]
         ways += ["a smaller --max-length"] + ["--precision bf16"] * (self.classifier.precision.half is None)
-        return f"use {' or '.join(', '.join(ways).rsplit(', ', 1))}"
+        *others, last = ways
+        return f"use {', '.join(others)} or {last}" if others else f"use {last}"
 
 
 class _RecentLoss:

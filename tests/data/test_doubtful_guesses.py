@@ -317,6 +317,10 @@ def test_words_of_splits_that_are_texts_or_labels(tmp_path: Path) -> None:
     assert load(write(tmp_path / "a.csv", "text,label,id", "text", draw, str)).labels == sorted(draw)
     teams = write(tmp_path / "b.csv", "text,department,id", "text", ["Training", "Evaluation"], str)
     assert load(teams).label_columns == ("department",)
+    late = write(
+        tmp_path / "f.csv", "text,label,source", "text", ["a", "b"], lambda row: "xyz" if row > 50 else draw[0]
+    )
+    assert "by column" not in decision(load(late), "split").why, "a word in the last rows, too, is no split"
     titles = ["The train was late", "Test results are here", "Our dev team is new"]
     titled = write(tmp_path / "c.csv", "id,title,label", str, lambda row: f"{titles[row % 3]} {row}", ["a", "b"])
     assert load(titled).texts.named == ("title",)
