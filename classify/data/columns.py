@@ -31,17 +31,25 @@ _LONGER = 1.5
 
 @dataclass(frozen=True)
 class Columns:
-    """The text and label columns, and the decisions behind them; `labels` are several columns of 0 and 1."""
+    """The columns with a meaning, and the decisions behind them.
+
+    `labels` is one column, or several of 0 and 1; `split` is the column of `--data` with the split of each row, if any.
+    """
 
     texts: TextColumns
-    label: str
+    labels: tuple[str, ...]
     decisions: tuple[Decision, ...]
-    labels: tuple[str, ...] = ()
+    split: str | None = None
 
     @property
     def text(self) -> str:
         """Return the column that holds all of a row's text."""
         return self.texts.whole
+
+    @property
+    def label(self) -> str:
+        """Return the column that holds all of a row's labels."""
+        return ",".join(self.labels)
 
 
 def find_columns(
@@ -100,9 +108,7 @@ def find_columns(
     assert text is not None
     assert label is not None
     texts = TextColumns(tuple(fields) or (text,), pair, delimiter)
-    if len(labels) > 1:
-        return Columns(texts, ",".join(labels), tuple(decisions), tuple(labels))
-    return Columns(texts, label, tuple(decisions))
+    return Columns(texts, tuple(labels) or (label,), tuple(decisions))
 
 
 def _check_flags(

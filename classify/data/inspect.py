@@ -130,7 +130,9 @@ def inspect_splits(splits: Splits, listed: int = _SHOWN) -> Report:
     The first `listed` texts with several labels get their places, for which the file is read again.
     """
     table, targets = splits.train.table, splits.targets
-    columns = {**dict.fromkeys(splits.texts.named, "text"), **dict.fromkeys(splits.label_columns, "label")}
+    columns = {**dict.fromkeys(splits.columns.texts.named, "text"), **dict.fromkeys(splits.columns.labels, "label")}
+    if splits.columns.split is not None:
+        columns[splits.columns.split] = "split"
     of_columns = ("text column", "label column")
     why = {decision.value: decision.why for decision in splits.decisions if decision.what in of_columns}
     roles = dict.fromkeys(table.columns, "neither text nor label")

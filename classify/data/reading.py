@@ -41,17 +41,13 @@ _OTHER_NAMES = frozenset((*TEXT_NAMES, *LABEL_NAMES, *GROUP_NAMES))
 
 @dataclass(frozen=True)
 class InputTables:
-    """The tables as they were read, and the columns that matter, which all of them have.
-
-    `split_column` names the column of `--data` that holds the split of each row, if any.
-    """
+    """The tables as they were read, and the columns that matter, which all of them have."""
 
     train: Table
     eval: Table | None
     test: Table | None
     columns: Columns
     config: DataConfig
-    split_column: str | None = None
 
     @property
     def learned(self) -> list[Table]:
@@ -77,22 +73,22 @@ def read_tables(config: DataConfig) -> InputTables:
         config.text_pair_column,
         config.text_column_delimiter,
     )
-    if config.split_column is None and split_column in (*columns.texts.named, columns.label):
-        split_column = None
+    if config.split_column is not None or split_column not in (*columns.texts.named, *columns.labels):
+        columns = replace(columns, split=split_column)
     _require_columns(columns, eval_table, labels=True)
     # Of rows that are only to be predicted no label is expected.
     way = ", or add --predict-unlabelled if its rows are only to be predicted"
     _require_columns(columns, test_table, labels=not config.predict_unlabelled, way=way)
     tables = [None if one is None else _derive(one, columns) for one in (table, eval_table, test_table)]
     assert tables[0] is not None
-    return InputTables(tables[0], tables[1], tables[2], columns, config, split_column)
+    return InputTables(tables[0], tables[1], tables[2], columns, config)
 
 
 def _derive(table: Table, columns: Columns) -> Table:
     """Add the columns that are computed from others. Raises InputError where their cells do not fit."""
     table = columns.texts.derive(table)
     columns.texts.require_both(table)
-    if columns.labels and all(map(table.has, columns.labels)):
+    if len(columns.labels) > 1 and all(map(table.has, columns.labels)):
         table = join_labels(table, columns.labels, columns.label, COLUMN_SEPARATOR)
     return table
 
@@ -137,7 +133,7 @@ def _require_columns(columns: Columns, table: Table | None, *, labels: bool, way
     """
     flags = dict.fromkeys(columns.texts.fields, "--text-column")
     flags |= {} if columns.texts.pair is None else {columns.texts.pair: "--text-pair-column"}
-    flags |= dict.fromkeys(columns.labels or (columns.label,) if labels else (), "--label-column")
+    flags |= dict.fromkeys(columns.labels if labels else (), "--label-column")
     faults = ErrorList()
     for name, flag in flags.items():
         with faults.collect():

@@ -95,8 +95,7 @@ def split_table(tables: InputTables, encoder: LabelEncoder, config: DataConfig, 
     flag = assigned.flag if tables.eval is None else ""
     split = Decision("split", sizes, assigned.how, flag, True)
     return Splits(
-        columns.texts,
-        columns.labels or (columns.label,),
+        columns,
         encoder,
         train,
         validation,
@@ -120,7 +119,7 @@ def _assign(
     all_train[labelled] = _TRAIN
     if tables.eval is not None:
         return _Assignment(all_train, "given as separate files")
-    if tables.split_column is not None:
+    if tables.columns.split is not None:
         assigned = _by_column(tables, labelled)
     elif config.split_by_time is not None:
         assigned = _by_time(tables, labelled, config.split_by_time)
@@ -129,7 +128,7 @@ def _assign(
     validated = len(assigned.rows(_VALIDATION)) > 0
     if validated and config.folds:
         raise InputError(
-            f"--folds {config.folds}: column {tables.split_column!r} of {tables.train.path} has the validation rows; "
+            f"--folds {config.folds}: column {tables.columns.split!r} of {tables.train.path} has the validation rows; "
             "add --split-column none to cross-validate all rows, or drop --folds."
         )
     if validated:
@@ -232,7 +231,7 @@ def _by_seed(
 
 def _by_column(tables: InputTables, labelled: Rows) -> _Assignment:
     """Assign rows by the split column; without validation rows these are taken from train later."""
-    name, table = tables.split_column, tables.train
+    name, table = tables.columns.split, tables.train
     assert name is not None
     values, numbers = table.values(name)
     parts = np.full(len(table), -1, dtype=np.int8)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from classify.data.derived import TextColumns
+from classify.data.columns import Columns
 from classify.data.table import Table
 from classify.decision import Decision
 
@@ -49,8 +49,7 @@ class Splits:
     out: the validation split is the training split, and its logits come from models that were trained without the row.
     """
 
-    texts: TextColumns
-    label_columns: tuple[str, ...]
+    columns: Columns
     encoder: LabelEncoder
     train: Split
     validation: Split
@@ -67,7 +66,7 @@ class Splits:
     @property
     def text_column(self) -> str:
         """Return the column that holds all of a row's text."""
-        return self.texts.whole
+        return self.columns.text
 
     @property
     def labels(self) -> list[str]:
@@ -104,7 +103,7 @@ class Splits:
         digest = hashlib.sha256("\0".join(self.labels).encode())
         for split in (self.train, self.validation, self.test):
             if split is not None:
-                for column in self.texts.inputs:
+                for column in self.columns.texts.inputs:
                     digest.update(split.table.digest(column).encode())
                 digest.update(split.rows.tobytes() + split.targets.tobytes())
         if self.folds is not None:

@@ -89,7 +89,7 @@ class MultiLabel(Task):
         """Create the task with the labels of the training and validation tables."""
         column, config = tables.columns.label, tables.config
         separator = COLUMN_SEPARATOR
-        if not tables.columns.labels:
+        if len(tables.columns.labels) == 1:
             separator = find_separator(column_stats(tables.train, column).values) or _JOIN
 
         def count(table: Table, column: str) -> Mapping[str, int]:

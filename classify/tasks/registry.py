@@ -23,7 +23,7 @@ def recognize(tables: InputTables) -> Task:
     """
     requested = tables.config.task
     if requested != "auto":
-        if requested != "multi" and tables.columns.labels:
+        if requested != "multi" and len(tables.columns.labels) > 1:
             names = ", ".join(tables.columns.labels)
             raise InputError(f"--task {requested}: --label-column names several columns: {names}; name one.")
         return TASKS[requested].of(tables)
@@ -34,7 +34,7 @@ def recognize(tables: InputTables) -> Task:
             f"{tables.train.path}: column {tables.columns.label!r} holds {example!r}: a number with a decimal comma, "
             "or several labels? Give --task regression, or --task multi."
         )
-    if tables.columns.labels or stats.is_list:
+    if len(tables.columns.labels) > 1 or stats.is_list:
         return MultiLabel.of(tables)
     return Regression.of(tables) if stats.is_score else SingleLabel.of(tables)
 

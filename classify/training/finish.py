@@ -243,8 +243,8 @@ def _write_model(results: Results) -> None:
     settings = {
         "format": FORMAT,
         "task": results.task.name,
-        **results.splits.texts.as_settings(),
-        "label_columns": list(results.splits.label_columns),
+        **results.splits.columns.texts.as_settings(),
+        "label_columns": list(results.splits.columns.labels),
         "max_length": context.data.max_length,
         "languages": results.context.inputs.languages.shares,
         "long_text": results.context.config.data.long_texts,
@@ -298,7 +298,7 @@ def _write_suspects(results: Results) -> None:
     probabilities = results.task.probabilities(results.logits)
     suspects = results.task.suspects(probabilities, split.targets)
     if suspects is not None and len(suspects.rows):
-        columns = (splits.text_column, splits.label_columns[0])
+        columns = (splits.text_column, splits.columns.labels[0])
         for_excel = results.context.config.training.excel_safe
         write_suspects(
             path, suspects, split.table, split.rows, columns, split.targets, probabilities, for_excel=for_excel

@@ -124,7 +124,7 @@ def check_inputs(config: RunConfig) -> RunInputs:
     if config.ignored:
         notes = (f"no effect here: {', '.join(config.ignored)}", *notes)
     texts: tuple[str, ...] = ()
-    if config.training.label_texts == "auto" and config.trains_on_few(labelled) and splits.texts.pair is None:
+    if config.training.label_texts == "auto" and config.trains_on_few(labelled) and splits.columns.texts.pair is None:
         texts = task.label_texts(is_english=_reads(config.data.language, languages))
     decisions = (*_decide(config, splits, model, languages), *head, *_recipe(config, splits, width))
     if texts:
@@ -268,7 +268,7 @@ def _check_disk(config: RunConfig, splits: Splits, model: ModelFolder, output_di
 def _decide(config: RunConfig, splits: Splits, model: ModelFolder, languages: Languages) -> tuple[Decision, ...]:
     """Describe the decisions so far."""
     main, values = splits.tables[0], config.flat()
-    texts, labels = ("+".join(map(repr, names)) for names in (splits.texts.named, splits.label_columns))
+    texts, labels = ("+".join(map(repr, names)) for names in (splits.columns.texts.named, splits.columns.labels))
     where = {id(main): f", texts in {texts}, labels in {labels}"}
     return (
         *(

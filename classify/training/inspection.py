@@ -51,7 +51,7 @@ def inspect_run(config: RunConfig) -> Report:
     report = inspect.inspect_splits(splits, listed=_LISTED)
     tokenizer = load_tokenizer(inputs.model)
     with ThreadPoolExecutor(1) as beside:  # the tokenizer works without the GIL
-        task = beside.submit(tokenize_columns, tokenizer, splits.train.table, splits.texts.inputs, cap)
+        task = beside.submit(tokenize_columns, tokenizer, splits.train.table, splits.columns.texts.inputs, cap)
         inspect.inspect_sample(report, splits, config.training.seed)
         report.languages = inputs.languages.among_detected
         tokens = task.result()

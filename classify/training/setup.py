@@ -156,7 +156,7 @@ def tokenize_tables(inputs: RunInputs) -> TokenizedData:
     splits, requested = inputs.splits, inputs.config.data.max_length
     tokenizer = load_tokenizer(inputs.model)
     train, cap = splits.train, inputs.model.max_length
-    full = {table.path: tokenize_columns(tokenizer, table, splits.texts.inputs, cap) for table in splits.tables}
+    full = {table.path: tokenize_columns(tokenizer, table, splits.columns.texts.inputs, cap) for table in splits.tables}
     named = inputs.config.names_model
     note = check_coverage(
         train, splits.text_column, full[train.table.path], tokenizer, inputs.config.model, named=named

@@ -97,7 +97,7 @@ def test_a_kind_of_product_beside_a_rating_is_asked(tmp_path: Path, header: str,
     words = refusal(path)
     assert "several columns could hold the label" in words
     assert rated in words
-    assert load(path, label_column=rated).label_columns == (rated,)
+    assert load(path, label_column=rated).columns.labels == (rated,)
 
 
 def test_other_columns_that_would_do_are_printed(tmp_path: Path) -> None:
@@ -316,14 +316,14 @@ def test_words_of_splits_that_are_texts_or_labels(tmp_path: Path) -> None:
     draw = ["training", "development"]
     assert load(write(tmp_path / "a.csv", "text,label,id", "text", draw, str)).labels == sorted(draw)
     teams = write(tmp_path / "b.csv", "text,department,id", "text", ["Training", "Evaluation"], str)
-    assert load(teams).label_columns == ("department",)
+    assert load(teams).columns.labels == ("department",)
     late = write(
         tmp_path / "f.csv", "text,label,source", "text", ["a", "b"], lambda row: "xyz" if row > 50 else draw[0]
     )
     assert "by column" not in decision(load(late), "split").why, "a word in the last rows, too, is no split"
     titles = ["The train was late", "Test results are here", "Our dev team is new"]
     titled = write(tmp_path / "c.csv", "id,title,label", str, lambda row: f"{titles[row % 3]} {row}", ["a", "b"])
-    assert load(titled).texts.named == ("title",)
+    assert load(titled).columns.texts.named == ("title",)
     many = write(
         tmp_path / "d.csv",
         "text,label,part_id",

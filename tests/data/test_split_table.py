@@ -498,9 +498,9 @@ def test_columns_that_divide_are_neither_text_nor_label(tmp_path: Path) -> None:
     rows = [(sentence(draw), "ab"[i % 2], ("train", "test")[i % 4 == 3], f"owner {i % 9}") for i in range(40)]
     path = write(tmp_path / "a.csv", rows, "words,kind,part,customer")
     splits = load(path, split_column="part", label_column="kind")
-    assert (splits.text_column, splits.label_columns) == ("words", ("kind",))
+    assert (splits.text_column, splits.columns.labels) == ("words", ("kind",))
     three = write(tmp_path / "b.csv", [(*row[:2], row[3]) for row in rows], "words,kind,customer")
-    assert load(three, group_column="customer").label_columns == ("kind",)
+    assert load(three, group_column="customer").columns.labels == ("kind",)
 
 
 def test_a_column_that_divides_is_not_passed_over(tmp_path: Path) -> None:
@@ -508,13 +508,13 @@ def test_a_column_that_divides_is_not_passed_over(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", rows, "text,kind,split,user")
     with pytest.raises(InputError, match="--group-column has no effect when column 'split' defines the splits"):
         load(path, group_column="user")
-    assert load(path, group_column="user", split_column="none", label_column="kind").label_columns == ("kind",)
+    assert load(path, group_column="user", split_column="none", label_column="kind").columns.labels == ("kind",)
 
 
 def test_of_two_columns_one_is_the_label(tmp_path: Path) -> None:
     rows = [(f"text {i}", "train" if i % 4 else "test") for i in range(40)]
     splits = load(write(tmp_path / "a.csv", rows, "text,set"))
-    assert (splits.label_columns, splits.labels) == (("set",), ["test", "train"])
+    assert (splits.columns.labels, splits.labels) == (("set",), ["test", "train"])
     rows = [(f"text {i % 30}", "ab"[i % 2]) for i in range(40)]
     assert load(write(tmp_path / "b.csv", rows, "title,label"), group_column="title").text_column == "title"
 
