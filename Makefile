@@ -45,7 +45,7 @@ $(VENV)/standins: $(VENV)/installed-test $(wildcard tests/standins/accelerator/*
 test: $(VENV)/installed-test
 	$(PYTEST)
 
-# What takes more than eight seconds and is no law of training: schedulers, two machines, mocks of other vendors' devices,
+# What takes more than eight seconds and is no invariant of training: schedulers, two machines, mocks of other vendors' devices,
 # processes that are killed, whole guides, a table of a million rows, the wheel outside the checkout.
 test-slow: $(VENV)/standins
 	$(PYTEST) -m slow

@@ -1,4 +1,4 @@
-"""A table of a million rows, read, tokenised and trained for 200 steps: peak memory, and the tokenising rate by rows.
+"""A table of a million rows, read, tokenized and trained for 200 steps: peak memory, and the tokenizing rate by rows.
 
     python benchmarks/large_table.py [--rows 1000000]
     python benchmarks/large_table.py --predict runs/tickets-1    # memory and rate of classify predict instead
@@ -24,7 +24,7 @@ from benchmarks.generated import write_texts
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def tokenising_rate(texts: list[str], model: str) -> tuple[float, float]:
+def tokenizing_rate(texts: list[str], model: str) -> tuple[float, float]:
     """Texts a second: this program's, without a cache; and the tokenizers library's alone, which makes no arrays."""
     from classify.data.tokenize import load_tokenizer, tokenize
 
@@ -63,7 +63,7 @@ def predict(table: Path, model: str, out: Path) -> tuple[float, float]:
 
 def main() -> None:
     """Tokenise 10,000 rows (after a first pass), 100,000 and all; then train on 2,000 and on all."""
-    parser = argparse.ArgumentParser(description="A large table: memory and tokenising rate.")
+    parser = argparse.ArgumentParser(description="A large table: memory and tokenizing rate.")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--predict", metavar="FOLDER", help="the output folder of a run")
     options = parser.parse_args()
@@ -90,10 +90,10 @@ def main() -> None:
             memory, seconds = train(table, held_out, folder / table.stem)
             print(f"training, {name}: peak memory {memory:.0f} MiB, {seconds:.0f} s")
         texts = list(read_table(str(large)).column("text"))
-        tokenising_rate(texts[:1_000], model)
+        tokenizing_rate(texts[:1_000], model)
         for count in (10_000, 100_000, options.rows):
-            own, library = tokenising_rate(texts[:count], model)
-            print(f"tokenising {count} texts: {own:.0f} texts/s, the library alone {library:.0f} ({own / library:.0%})")
+            own, library = tokenizing_rate(texts[:count], model)
+            print(f"tokenizing {count} texts: {own:.0f} texts/s, the library alone {library:.0f} ({own / library:.0%})")
 
 
 if __name__ == "__main__":

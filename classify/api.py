@@ -1,4 +1,4 @@
-"""The program from Python: `train`, `load` and `Run`; thin over `training` and `prediction`."""
+"""The program from Python: `train`, `load` and `Run`; a thin layer over `training` and `prediction`."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Run:
         return self.folder / "report.html"
 
     def predict(self, texts: Iterable[Any]) -> list[Any]:
-        """Return the label of each text; of several labels a list of them, of a regression a number.
+        """Return for each text its label, a list of labels (multi-label), or a number (regression).
 
         `texts` are strings, or pairs of strings for a model of text pairs; a list, an array, a column of a table.
         """
@@ -221,7 +221,7 @@ def _as_arrow(data: Any, labels: Sequence[Any] | None) -> Any:
     if labels is not None:
         texts, cells = list(data), list(labels)
         if len(texts) != len(cells):
-            raise ValueError(f"train: {len(texts)} texts and {len(cells)} labels; expected as many.")
+            raise ValueError(f"train: {len(texts)} texts and {len(cells)} labels; expected equal numbers.")
         pairs = [text for text in texts if not isinstance(text, str)]
         if pairs:
             raise TypeError(f"train: texts must be strings. Got {type(pairs[0]).__name__} instead.")

@@ -41,8 +41,7 @@ def _run(arguments: list[str], program: str) -> int:
             return _dispatch(arguments)
         if arguments and arguments[0] in COMMANDS:
             raise InputError(
-                f"{arguments[0]}: {program} trains, and takes flags alone; type python -m classify "
-                f"{shlex.join(arguments)} instead."
+                f"{arguments[0]}: {program} takes flags only; type python -m classify {shlex.join(arguments)} instead."
             )
         return int(load_command("train").run(arguments, program))
     except (Exception, KeyboardInterrupt) as error:

@@ -11,7 +11,7 @@ from typing import Self, TextIO
 
 from tqdm import TqdmWarning, tqdm
 
-# Seconds after which a bar appears for what is short with most tables.
+# Delay in seconds of a `delayed` bar.
 _DELAY = 2.0
 # Seconds between two lines of progress where no bar can be drawn.
 _INTERVAL = 10.0
@@ -57,7 +57,7 @@ class ProgressLines:
         self._postfix = text
 
     def close(self) -> None:
-        """Print nothing more."""
+        """Do nothing; tqdm has this method."""
 
 
 def progress_bar(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Decision:
     """A decision of the program, its reason, and the flag that overrides it.
 
-    It is `printed` without --verbose where everybody wants to know it, or where it may be wrong.
+    It is `printed` without --verbose if it is important or uncertain.
     """
 
     what: str

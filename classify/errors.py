@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-# errno values of a disk that the user can fix: full, over quota, failing, read-only.
+# errno values of disk errors that the user can fix: full, over quota, failing, read-only.
 _DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 # errno values of a user's path.
 _PATH_FAULTS = (

@@ -24,7 +24,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
 
     Parameters are the flags of the same name; None is the recipe's choice. `verbose` prints what a run prints,
     `options` holds any other flags. `output_dir` is the folder of the run, which a further fit replaces (default: a
-    temporary one, removed with the estimator unless that was copied or pickled). A tenth of the rows calibrates the
+    temporary one, deleted with the estimator unless it was copied or pickled). A tenth of the rows calibrates the
     probabilities; of fewer than 300 rows cross-validation does, and all of them are trained on.
     """
 

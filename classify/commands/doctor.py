@@ -24,7 +24,7 @@ _WORDS = ("today", "again", "please", "since monday", "on my phone")
 
 def make_parser(program: str) -> Parser:
     """Return the flags of the command."""
-    parser = Parser(prog=program, description="Check this installation; a bug report needs what it prints.")
+    parser = Parser(prog=program, description="Check this installation; print what a bug report needs.")
     flags.add(parser, "--json", action="store_true", help="print JSON")
     flags.add(parser, "--no-self-check", action="store_true", help="leave out the training of a few rows")
     flags.add_debug(parser)
@@ -68,7 +68,7 @@ def describe() -> dict[str, Any]:
         "versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
         "processor": f"{_processor()}, {launcher.available_cores()} cores, {torch.get_num_threads()} threads",
-        "bf16": "multiplied by the processor" if multiplies_bf16() else "not multiplied by the processor",
+        "bf16": "hardware support" if multiplies_bf16() else "no hardware support",
         "device": device,
         "torch": f"{torch.__version__}, CUDA {torch.version.cuda or 'no'}",
         "memory": f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GiB free",
@@ -87,7 +87,7 @@ def _origin(name: str) -> str:
     try:
         return str(resolve_model(name).origin)
     except ClassifyError as error:
-        return f"not at hand ({error})"
+        return f"not available ({error})"
 
 
 def _processor() -> str:
@@ -124,4 +124,4 @@ def _self_check() -> str:
     seconds = time.perf_counter() - begin
     if right < 0.9 * len(rows):
         return f"failed: {right} of {len(rows)} rows are right after training on them"
-    return f"trained on {len(rows)} rows and predicted {right} of them rightly in {seconds:.1f} s"
+    return f"trained on {len(rows)} rows and predicted {right} of them correctly in {seconds:.1f} s"

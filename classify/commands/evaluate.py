@@ -66,7 +66,7 @@ def run(arguments: Sequence[str], program: str) -> int:
         print(f"evaluation: {metrics.format_metrics(scores.metrics)}")
         trained = count_trained(options.model, labelled)
         if trained:
-            print(f"note: the model was trained on {trained} of these texts, so the scores are too high")
+            print(f"note: the model was trained on {trained} of these texts, so the scores may be too high")
         left_out = len(labelled.table) - len(labelled.rows)
         if left_out:
             print(f"note: {left_out} of {len(labelled.table)} rows have no label and are left out")

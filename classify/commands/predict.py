@@ -37,12 +37,17 @@ def make_parser(program: str) -> Parser:
         help="output file: .csv, .tsv, .jsonl, .parquet or .xlsx; - is standard output (default: %(default)s)",
     )
     flags.add(parser, "--top-k", metavar="INT", help="the K most probable labels instead of a column per label")
-    flags.add(parser, "--min-confidence", metavar="FLOAT", help="add the column accepted: confidence at least this")
+    flags.add(
+        parser,
+        "--min-confidence",
+        metavar="FLOAT",
+        help="add the column accepted: whether the confidence is at least this",
+    )
     flags.add(
         parser,
         "--min-precision",
         metavar="FLOAT",
-        help="the same with the confidence at which that share of the run's held-out predictions was right",
+        help="like --min-confidence, at the confidence that reached this precision on the run's held-out rows",
     )
     flags.add(parser, "--resume", action="store_true", help="continue an interrupted prediction of the same table")
     flags.add(parser, "--quiet", action="store_true", help="print errors only")

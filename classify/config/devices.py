@@ -22,13 +22,13 @@ class DeviceConfig:
 
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = option(
         "auto",
-        "precision of the model; auto: bf16 where supported (on CPUs only in training), else fp32",
+        "precision of the model; auto: bf16 for training where supported, else fp32; scores in fp32",
         "--precision",
     )
     opt_level: Literal["O0", "O1", "O2", "O3"] | None = option(
         None,
-        "Apex's names: O0 fp32, O1 autocast, O2 half weights with fp32 master weights and norms, O3 half precision "
-        "throughout; half is fp16, or bf16 on CPUs and with --precision bf16",
+        "Apex's names: O0 fp32, O1 autocast, O2 half-precision weights, fp32 norms and master weights, O3 half "
+        "precision throughout; half is fp16, or bf16 on CPUs and with --precision bf16",
         "--opt-level",
         "--fp16-opt-level",
         learning=True,

@@ -152,5 +152,5 @@ def _expected(kinds: tuple[Any, ...], check: Check | None) -> str:
             expected.append(("one of " if len(names) > 1 else "") + ", ".join(names))
         elif kind in words:
             expected.append(f"{words[kind]} {check.words}" if check else words[kind])
-    assert expected, f"an option of a type without words: {kinds}"
+    assert expected, f"unsupported option type: {kinds}"
     return ", or ".join(expected)

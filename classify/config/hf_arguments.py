@@ -11,7 +11,7 @@ from typing import Any
 
 from classify.config.fields import as_switch
 
-# With any value: the results are the same without it.
+# Ignored with any value.
 NO_EFFECT = frozenset(
     """
     do_train do_eval do_predict
@@ -79,7 +79,7 @@ REFUSED: dict[str, str] = {
     "max_predict_samples": "every row of a table is scored; give a smaller table with --test-data",
     "metric_name": "metrics.json has the usual scores of each task; remove this flag",
     "model_revision": "download it (hf download NAME --revision REVISION --local-dir DIR) and give --model DIR",
-    "neftune_noise_alpha": "no noise is added to embeddings; give --dropout",
+    "neftune_noise_alpha": "NEFTune is not supported; use --dropout",
     "optim": _ADAMW,
     "optim_args": _ADAMW,
     "optim_target_modules": _ADAMW,

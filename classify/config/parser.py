@@ -238,7 +238,7 @@ def _from_container(values: dict[str, Any], faults: list[str]) -> dict[str, Valu
 
 
 def _over(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """Merge values; the first override the second, also where they give the batch size by the other field."""
+    """Merge values; the first override the second, also if they set it by the other batch-size field."""
     alike = ("batch_size", "per_device_train_batch_size")
     if any(name in first for name in alike):
         second = {name: value for name, value in second.items() if name not in alike}

@@ -74,7 +74,7 @@ def choose_folds(labelled: int) -> int:
 def takes_fewer_folds(characters: float, layers: int, width: int) -> bool:
     """Return whether the contrastive steps of all folds are long, for an encoder and texts of that mean length.
 
-    The count is of multiplications in forward passes: the same command has the same folds on any machine.
+    Counts multiply-adds, not seconds, so that all machines choose the same folds.
     """
     tokens = min(CONTRASTIVE_ROWS * characters / _CHARACTERS_PER_TOKEN, CONTRASTIVE_TOKENS)
     return FOLDS * _CONTRASTIVE_STEPS * tokens * 12 * layers * width**2 > _MULTIPLICATIONS

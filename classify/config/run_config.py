@@ -192,7 +192,7 @@ class RunConfig:
             faults.append("--patience keeps the best weights, --keep last the last ones; drop one of them.")
         printing = [f"--{name}" for name in ("verbose", "quiet", "json") if getattr(training, name)]
         if len(printing) > 1:
-            faults.append(f"{' and '.join(printing)} say different things about what to print; give one of them.")
+            faults.append(f"{' and '.join(printing)} contradict each other; give one of them.")
         if training.resume_from_checkpoint and training.overwrite_output_dir:
             faults.append("--resume needs the folder that --overwrite-output-dir empties; give one of them.")
 

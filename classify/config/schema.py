@@ -118,7 +118,7 @@ class DataConfig:
     folds: int | None = option(
         None,
         "cross-validation folds, after which all rows train the final model; 0: hold out validation and test rows "
-        "(default: below 300 labelled rows 5, or 3 if 5 are slow, unless epochs are trained; else 0)",
+        "(default: 5 below 300 labelled rows, 3 if 5 are slow; 0 above, or if epochs are trained)",
         "--folds",
         check=between(0, 101),
     )
@@ -208,7 +208,7 @@ class ModelConfig:
     )
     compact_vocabulary: bool = option(
         True,
-        "train only the embeddings of tokens that occur; freeze the others",
+        "remove embeddings of unused tokens from the model while it trains; they keep their values either way",
         "--compact-vocabulary",
     )
     freeze_embeddings: bool = option(False, "freeze the embeddings", "--freeze-embeddings")
@@ -247,7 +247,7 @@ class TrainingConfig(OutputConfig, DeviceConfig):
     )
     num_train_epochs: float | None = option(
         None,
-        "number of epochs (default 3; 0 below 300 rows, where contrastive training and the probe suffice)",
+        "number of epochs (default: 3; 0 below 300 rows, where contrastive training and the probe suffice)",
         "--epochs",
         "--num-train-epochs",
         check=at_least(0),
@@ -262,7 +262,7 @@ class TrainingConfig(OutputConfig, DeviceConfig):
     )
     max_minutes: float | None = option(
         None,
-        "time limit since the command's start: epochs are reduced to what fits at the measured speed",
+        "time limit in minutes from the command's start; fewer epochs if they would not fit",
         "--max-minutes",
         check=above(0),
         learning=True,
@@ -275,7 +275,7 @@ class TrainingConfig(OutputConfig, DeviceConfig):
     )
     per_device_train_batch_size: int | None = option(
         None,
-        "batch size per device; times the number of devices = --batch-size",
+        "batch size per device, instead of the global --batch-size",
         "--per-device-train-batch-size",
         check=above(0),
     )

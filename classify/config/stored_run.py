@@ -15,7 +15,7 @@ FILE = "run.json"
 TABLES = ("data", "eval_data", "test_data", "labels", "eval_labels", "test_labels", "split_like")
 _PATHS = (*TABLES, "model")
 # Fields that belong to one command and are not restored.
-_OF_A_COMMAND = (
+_NOT_RESTORED = (
     "resume_from_checkpoint", "overwrite_output_dir", "output_dir", "local_rank", "verbose", "quiet", "json",
 )  # fmt: skip
 _NEWEST = 3
@@ -71,7 +71,7 @@ def stored_values(folder: Path) -> dict[str, Any]:
         name: value
         for name, value in stored.items()
         if name in FIELDS
-        and name not in _OF_A_COMMAND
+        and name not in _NOT_RESTORED
         and name not in recipe
         and value != FIELDS[name][1].default
         and value is not None

@@ -1,1 +1,1 @@
-"""From a person's table to token batches: read, understand, split, tokenise, plan."""
+"""Read, check, split and tokenize tables; plan the batches."""

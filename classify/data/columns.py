@@ -24,7 +24,7 @@ from classify.data.text_hashes import EMPTY
 from classify.decision import Decision
 from classify.errors import InputError, list_some
 
-# Candidates and columns that a refusal names, and how much longer the texts of another column must be to count.
+# Candidates and columns that a refusal names, and the ratio of mean lengths from which another column competes.
 _SHOWN, _LISTED = 5, 20
 _LONGER = 1.5
 
@@ -149,7 +149,7 @@ class _Found:
 
 @dataclass(frozen=True)
 class _Doubt:
-    """Why no column was taken for a text or a label, and the candidates, of which the first is proposed."""
+    """An ambiguous column: the reason, and the candidates, best first."""
 
     what: str
     words: str
@@ -368,7 +368,7 @@ def _find_text_column(table: Table, trained_on: str) -> str:
 
 
 def require_column(table: Table, name: str, flag: str, way: str = "") -> None:
-    """Raise InputError where a further table lacks a column of the first; `way` is one more way on."""
+    """Raise InputError where a further table lacks a column of the first; `way` is another fix to suggest."""
     if name not in table.columns:
         raise InputError(
             f"{table.path}: expected the column {name!r}, as in --data. Got {_list_columns(table)} instead; rename a "

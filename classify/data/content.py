@@ -1,4 +1,4 @@
-"""Tell what a column's values are: texts, classes, scores, several labels, or something else."""
+"""Classify the values of a column: texts, classes, scores, several labels, or something else."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class ColumnStats:
 
     @property
     def repeats(self) -> bool:
-        """Return whether the values may be classes with few rows each: short names, each twice in the mean."""
+        """Return whether the values may be classes with few rows each: short names, twice each on average."""
         few = 2 <= self.distinct <= len(self.values) / 2
         return few and self.odd_kind is None and not self.is_text and max(map(len, self.values)) <= _LONGEST_CLASS
 

@@ -20,7 +20,7 @@ _IN_PROSE = ":/#@&=*+<>%$"
 _WITHIN_NAMES = "\0 \r\n\"'._-?!()[]"
 # A dialect fits where at least this share of a sample's rows has the most frequent width.
 _UNIFORM = 0.9
-# The line with which Excel names the delimiter, and the most lines above a header.
+# Excel's `sep=;` line, and the most lines above a header.
 _SEPARATOR = re.compile(r'\ufeff?"?sep=([^\r\n])"?[\r\n]', re.IGNORECASE)
 _MOST_ABOVE = 10
 # Most characters of a class name.

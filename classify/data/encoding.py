@@ -29,8 +29,8 @@ _CLOSE = 8.0
 _ENOUGH = 8_000
 _FIELD = re.compile(rb'[^\t\r\n",;]+')
 _EXCERPT = 20
-# With this many valid letters for each invalid one, a file is damaged UTF-8: letters of another encoding are hardly
-# ever valid.
+# Valid characters per invalid one from which a file is damaged UTF-8: letters of another encoding are hardly ever
+# valid.
 _MOSTLY = 20
 # A file of another encoding has hardly any line beyond ASCII that is valid UTF-8: fewer than one for this many others.
 _MIXED = 3
@@ -137,7 +137,7 @@ def detect_encoding(source: Source, requested: str | None = None) -> Encoding:
     if lines.valid * _MIXED >= lines.invalid:
         shown = list_some(list(map(str, lines.first)), lines.invalid)
         raise InputError(
-            f"{source.path}: {lines.valid} lines with letters beyond ASCII are UTF-8, and {lines.invalid} are not "
+            f"{source.path}: {lines.valid} non-ASCII lines are UTF-8 and {lines.invalid} are not "
             f"(lines {shown}), as where files of two encodings were joined; save the other lines as UTF-8, too, or "
             "give --encoding."
         )

@@ -91,7 +91,7 @@ def umask() -> int:
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Remove what a killed process was making or removing in a folder that nobody else writes to now."""
+    """Remove unfinished files of a killed process in a folder that nobody else writes to now."""
     for left in folder.glob(f"{TEMPORARY}*"):
         _remove(left)
 

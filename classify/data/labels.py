@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MIN_ROWS = 10
 # Labels that mean none where a test table has no other: those of contests.
 _WITHHELD = frozenset({"-1", ""})
-# What programs write into a table where a value is missing.
+# Usual spellings of a missing value.
 _MISSING = frozenset({"nan", "null", "none", "n/a", "na", "#n/a", "<na>"})
 _SHOWN, _LISTED = 5, 10
 
@@ -36,8 +36,8 @@ _SHOWN, _LISTED = 5, 10
 class ClassNames:
     """Class names: `names` maps labels of the table to their class where its name differs.
 
-    `unlabelled` are labels that, like an empty cell, mean none; `rows` counts the rows of each label. `normalized`:
-    labels that differ in case, spaces or Unicode form alone are one class.
+    `unlabelled` are labels that count as missing, as empty cells do; `rows` counts the rows of each label.
+    `normalized`: labels that differ in case, spaces or Unicode form alone are one class.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
@@ -120,7 +120,7 @@ class ClassNames:
 
 
 def _spelling_keys(label: str, *, normalized: bool) -> list[str]:
-    """Return what equal labels have in common: 1 and 1.0 are equal, and with `normalized` Card and card."""
+    """Return the keys by which equal labels match: 1 and 1.0 are equal, and with `normalized` Card and card."""
     plain = normalize_text(label) if normalized else label
     whole = re.fullmatch(r"([+-]?\d+)(\.0+)?", plain)
     return [whole[1] if whole else plain]
@@ -149,7 +149,10 @@ def find_class_names(tables: InputTables, count: Callable[[Table, str], Mapping[
             if label == config.unlabelled_value or (normalize and normalize_text(label) == key)
         }
         if not unlabelled:
-            raise InputError(f"--unlabelled-value {config.unlabelled_value}: no row has it as its label.")
+            raise InputError(
+                f"--unlabelled-value {config.unlabelled_value}: no row has it as its label; give a value of the label "
+                "column, or drop the flag."
+            )
     if len(tested) == 1 and set(tested) <= _WITHHELD and not any(counts[value] for value in tested):
         unlabelled |= set(tested)
     named = {label: count for label, count in counts.items() if label.strip() and label not in unlabelled}

@@ -24,7 +24,7 @@ _OTHERS = 0.1
 # Share of texts without a detected language from which the language of a table is unclear.
 _UNCLEAR = 0.5
 _SHOWN, _LEAST = 4, 0.005
-# Share of the training texts below which a language was not trained on.
+# Share of the training texts below which a language counts as untrained.
 _RARE = 0.02
 # What is not language: links, names of users, numbers, punctuation.
 _NOISE = re.compile(r"https?://\S+|@\w+|[\d_]+|[^\w\s']")

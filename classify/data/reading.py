@@ -76,7 +76,7 @@ def read_tables(config: DataConfig) -> InputTables:
     if config.split_column is not None or split_column not in (*columns.texts.named, *columns.labels):
         columns = replace(columns, split=split_column)
     _require_columns(columns, eval_table, labels=True)
-    # Of rows that are only to be predicted no label is expected.
+    # Rows to predict need no label.
     way = ", or add --predict-unlabelled if its rows are only to be predicted"
     _require_columns(columns, test_table, labels=not config.predict_unlabelled, way=way)
     tables = [None if one is None else _derive(one, columns) for one in (table, eval_table, test_table)]
@@ -129,7 +129,7 @@ def _name_columns(table: Table, headers: Iterable[Sequence[str]]) -> Table:
 def _require_columns(columns: Columns, table: Table | None, *, labels: bool, way: str = "") -> None:
     """Raise InputError with each text column, and label column with `labels`, that a further table lacks.
 
-    `way` is another way on where the labels are missing.
+    `way` is another fix to suggest where the labels are missing.
     """
     flags = dict.fromkeys(columns.texts.fields, "--text-column")
     flags |= {} if columns.texts.pair is None else {columns.texts.pair: "--text-pair-column"}
@@ -203,7 +203,7 @@ def _usual_split_column(config: DataConfig, table: Table) -> str | None:
 def _refuse_unknown_splits(config: DataConfig, table: Table) -> None:
     """Raise InputError where a column of a usual name holds rows to train on, beside a few values of no known split.
 
-    Whatever a column named split holds, if it is few values, the rows were split by somebody.
+    A column named split with few values is an existing split.
     """
     # Of two columns one is the text and the other the label.
     for name, splits in _possible_splits(config, table) if len(table.columns) > 2 else ():

@@ -25,7 +25,7 @@ def epoch_order(rows: int, seed: int, epoch: int) -> Rows:
     """Return a random permutation of range(rows) for one epoch, the same on every machine and NumPy version.
 
     Only bit streams of NumPy's bit generators are guaranteed to stay as they are (NEP 19), not `permutation`; so
-    the order is that of one 64-bit draw a row.
+    the order is that of one 64-bit draw per row.
     """
     draws = np.random.PCG64(np.random.SeedSequence([seed, epoch])).random_raw(rows)
     order = np.argsort(draws, kind="stable")

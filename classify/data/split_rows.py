@@ -164,7 +164,7 @@ class _Tally:
         self.rows = [0] * len(shares)
         self._classes = [[0] * len(rows_per_class) for _ in shares]
         self._shares, self._rows_per_class = shares, rows_per_class
-        # Rows weigh more than one class and less than all together: with either, the other comes out worse.
+        # Weight of split sizes against class balance.
         present = sum(count > 0 for count in rows_per_class)
         self._row_weight = math.sqrt(present) / sum(rows_per_class)
 
@@ -284,7 +284,7 @@ def _take(
                 left[: len(mixed[group])] -= mixed[group]
             else:
                 left[label] -= size
-    if not (taken == part).any():  # every text has more duplicates than fit: rather one too large than none
+    if not (taken == part).any():  # every text has more duplicates than fit: take one
         spared_group = next((group for group in _in_turn(order) if taken[group] == 0 and spared(group)), None)
         if spared_group is not None:
             taken[spared_group] = part

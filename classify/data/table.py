@@ -23,7 +23,7 @@ _BLOCK = 1 << 16
 
 
 class LazyColumn(Sequence[str]):
-    """The values of an Arrow column, of which a slice at a time is in memory as strings."""
+    """The values of an Arrow column, materialized as strings slice by slice."""
 
     def __init__(self, values: pyarrow.ChunkedArray):
         self._values = values

@@ -31,7 +31,7 @@ def text_hashes(texts: Iterable[str]) -> TextHashes:
     return np.frombuffer(b"".join(digests), dtype=">u8").astype(np.uint64)
 
 
-# The hash of texts without any character but space.
+# The hash of empty or blank texts.
 EMPTY = text_hashes([""])[0]
 
 

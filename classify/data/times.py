@@ -1,4 +1,4 @@
-"""Parse the times in a table into numbers that can be ordered."""
+"""Parse the times in a table into sortable numbers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Tokenise texts once: flat arrays that every later pass slices, cached and memory-mapped.
 
-Each text's ids are stored without special tokens and without truncation, so one tokenisation serves every
+Each text's ids are stored without special tokens and without truncation, so one tokenization serves every
 `--max-length`. The special tokens that a tokenizer puts around a text, or two, are the same for all rows; they and the
 truncation are applied when rows are collated.
 """
@@ -72,7 +72,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Collated:
-    """Sequences end to end: ids (T,), lengths (n,), and token types (T,) where they are not all 0.
+    """Concatenated sequences: ids (T,), lengths (n,), and token types (T,) where they are not all 0.
 
     `rows` (n,) are the numbers of the rows that the sequences belong to, where a row has several.
     """
@@ -153,7 +153,7 @@ class Tokens:
         return dataclasses.replace(self, first=first)
 
     def collate(self, rows: Ids) -> Collated:
-        """Join the rows end to end; of a pair the longer text is truncated first, then both."""
+        """Join the rows end to end; pairs are truncated longest first."""
         return self._collate_texts(rows) if self.second is None else self._collate_pairs(self.second, rows)
 
     def _collate_texts(self, rows: Ids) -> Collated:
@@ -271,7 +271,7 @@ def tokenize_columns(
 
 
 def _tokenize(tokenizer: Any, texts: Sequence[str], digest: str | None) -> Segment:
-    """Return the ids of all texts; ranks on one machine that need the same ones tokenise them once: see `cached`."""
+    """Return the ids of all texts; ranks on one machine that need the same ones tokenize them once."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     arrays = None
     if digest is not None and backend is not None:
@@ -322,7 +322,7 @@ def max_length_reason(tokens: Tokens, rows: Ids, cap: int, *, given: bool) -> st
 
 
 def _encode(tokenizer: Any, texts: Sequence[str]) -> Iterator[tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]]:
-    """Yield the flat ids of a block of texts, and how many each has; the next block is tokenised meanwhile."""
+    """Yield the flat ids of a block of texts, and how many each has; the next block is tokenized meanwhile."""
     encode = _block_encoder(tokenizer)
     bar = progress_bar(len(texts), 0, "text", enabled=launcher.is_main_process(), delayed=True)
     # The tokenizers library works without the GIL.

@@ -65,4 +65,4 @@ def refuse_unread_archive(path: str, members: Sequence[str]) -> None:
 
 
 def _error(path: str, name: str, advice: str) -> InputError:
-    return InputError(f"{path}: this is {name}, which cannot be read as a table; {advice.format(path=path)}.")
+    return InputError(f"{path}: this is {name}, which is not supported; {advice.format(path=path)}.")

@@ -26,7 +26,7 @@ _NO_ROOM = (
 )
 # oneDNN's message where memory ran out, and also where the CPU does not support an operation.
 _NO_PRIMITIVE = "could not create a primitive"
-# With less free memory than this, the cause is memory.
+# Free bytes below which oneDNN's error counts as out of memory.
 _SHORT = 1 << 30
 
 

@@ -9,7 +9,7 @@ from classify.errors import DeviceError
 
 
 def interface_towards(address: str) -> str | None:
-    """Return the network interface from which this machine reaches `address`, or None if unknown.
+    """Return the network interface that routes to `address`, or None if unknown.
 
     "Connecting" a UDP socket looks up the routing table and sends nothing.
     """

@@ -105,7 +105,7 @@ class World:
         return self.all_reduce_sum([float(flag)])[0] > 0
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Concatenate (n_i, ...) tensors of all ranks along dimension 0, in rank order; n_i may differ, also be 0."""
+        """Concatenate (n_i, ...) tensors of all ranks along dimension 0, in rank order; n_i may differ and may be 0."""
         if not self.distributed:
             return tensor
         place = tensor.device
@@ -159,7 +159,7 @@ class World:
         self.raise_if_any_rank_failed(None)
 
     def leave(self, fault: str) -> None:
-        """Send this process's fault to the ranks in `raise_if_any_rank_failed`, and close. A collective."""
+        """Send this rank's error to the ranks in `raise_if_any_rank_failed`, and close. A collective."""
         self.raise_if_any_rank_failed(fault)
         self.close()
 

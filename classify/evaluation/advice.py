@@ -21,7 +21,7 @@ _CALMER = "a lower --learning-rate, more --warmup-steps"
 
 @dataclass(frozen=True)
 class TrainingLoss:
-    """Mean training loss of the first and the last epoch, the number of epochs, and the loss of not reading texts."""
+    """Mean training loss of the first and the last epoch, the number of epochs, and the loss of ignoring the text."""
 
     first: float
     last: float

@@ -1,4 +1,4 @@
-"""Confidence above which predictions are as precise as required, on rows that the model was not trained on."""
+"""Find the confidence threshold for a required precision, on rows that the model was not trained on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-# Rows on which a precision rests; of fewer it is chance.
+# Fewest rows for a precision estimate.
 FEWEST = 10
 
 

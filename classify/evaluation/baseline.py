@@ -19,7 +19,7 @@ MAX_ROWS = 20_000
 MAX_CLASSES = 100
 # Classes times features; the solver takes 200 bytes for each.
 MAX_WEIGHTS = 10_000_000
-# Texts vectorised at once: each has a few hundred features of 12 bytes.
+# Texts vectorized at once: each has a few hundred features of 12 bytes.
 _BLOCK = 10_000
 # Scripts without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese; texts that are looked at.
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")

@@ -17,7 +17,7 @@ from classify.evaluation.metrics import Array, binary_cross_entropy, cross_entro
 
 BINS = 15
 _DRAWS = 200
-# Standard deviation of the temperature's logarithm before any row is seen: few rows, all right, would make it 0.
+# Prior standard deviation of the temperature's logarithm; without it few rows, all correct, would make it 0.
 _SPREAD = 1.0
 # Bounds of the search for its logarithm.
 _BOUNDS = (-3.0, 5.0)

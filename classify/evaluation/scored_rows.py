@@ -1,6 +1,6 @@
 """evaluation.parquet: the rows that scored a model, in the order of predictions.csv, for reports and comparisons.
 
-Labels are as the model was trained on them: merged, renamed and encoded, which predictions.csv does not tell.
+Labels are as the model was trained on them: merged, renamed and encoded, which predictions.csv does not record.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from types import FrameType
 
-# Signals within one second count once, because a launcher forwards those that its workers received too.
+# Signals within a second count once: workers may also get them from the launcher.
 _ONE_SECONDS = 1.0
 
 _interrupted: list[float] = []

@@ -304,7 +304,7 @@ def several_machines() -> bool:
 def forward_errors(
     start_world: Callable[[], Any], print_error: Callable[[Exception], object] = lambda error: None
 ) -> Iterator[None]:
-    """Forward an error of this block to the processes of other machines, which may not have it and would wait.
+    """Forward an error of this block to the processes of other machines, which may not have failed and would wait.
 
     They wait in the process group of `start_world`, which may take long to form; `print_error` is called before. On one
     machine all processes have the same error.

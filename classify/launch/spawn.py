@@ -28,7 +28,7 @@ _CLOSING_SECONDS = 30.0
 # Time to end on SIGTERM. It is repeated: a training step only records it, and fails soon after.
 _ENDING_SECONDS = 15.0
 _REPEAT_SECONDS = 1.0
-# Time for the rank that prints an error of all ranks: on a busy machine the silent ones may end before it.
+# Time for the rank that prints an error of all ranks: silent ranks may exit first.
 PRINTING_SECONDS = 5.0
 _MET_BY_ALL = (InputError.exit_code, CheckpointError.exit_code)
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h

@@ -15,7 +15,7 @@ class StrategySpec:
 
     `implementation` is "module:class" below `classify.training.strategies`. `processes`: one process for all devices,
     or one per device. `display_name` is PyTorch's name. `splits` names the parts of a step's memory that are sharded
-    over the devices (see `Need.divided`).
+    over the devices (see `Need.divide`).
     """
 
     implementation: str

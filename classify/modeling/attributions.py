@@ -28,7 +28,7 @@ _WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9
 
 @dataclass(frozen=True)
 class WordAttribution:
-    """A word of the text and by how much it raises the logit over that of padding in its place."""
+    """A word of the text and by how much it raises the logit compared with padding in its place."""
 
     word: str
     score: float

@@ -77,7 +77,7 @@ class Classifier(nn.Module):
         return memory_estimate.tokens_at_once(self.hidden_size) if self.packed else memory_estimate.PADDED_TOKENS
 
     def batch(self, tokens: Tokens, rows: npt.NDArray[np.int64]) -> Batch:
-        """Collate rows, at least one, into a packed or padded batch."""
+        """Collate one or more rows into a packed or padded batch."""
         assert len(rows), "a batch holds at least one row"
         collated, padding = tokens.collate(rows), self._pad_token_id
         if self.vocabulary is not None:

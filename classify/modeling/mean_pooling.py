@@ -19,7 +19,7 @@ from torch import nn
 # mean is at least 0.995. Larger values lose digits in half precision.
 _STRENGTH = 10.0
 _HEAD_SCALE = 0.3
-# Keeps 0.3 times a normalised state positive, so that DistilBERT's ReLU is the identity.
+# Keeps 0.3 times a normalized state positive, so that DistilBERT's ReLU is the identity.
 _RELU_BIAS = 3.0
 
 
@@ -68,7 +68,7 @@ def _make_uniform(query: nn.Linear, value: nn.Linear, output: nn.Linear) -> None
 
 
 def _disable_feed_forward(feed_forward: nn.Linear, *norms: nn.LayerNorm) -> None:
-    """Zero the feed-forward output and reset the norms to plain normalisation."""
+    """Zero the feed-forward output and reset the norms to plain normalization."""
     for parameter in (feed_forward.weight, feed_forward.bias, *(norm.bias for norm in norms)):
         nn.init.zeros_(parameter)
     for norm in norms:

@@ -142,7 +142,7 @@ def training_need(
     added_layers: int = 0,
     checkpointing: bool = False,
 ) -> Need:
-    """Estimate, rather too high, the memory of a step of `rows` texts of `length` tokens.
+    """Estimate conservatively the memory of a step of `rows` texts of `length` tokens.
 
     `weights` counts (trained, frozen) parameters; `half` is autocast in bf16 or fp16; frozen layers keep nothing for
     the backward pass. Vocabulary compaction, which halves a small model, is not included.

@@ -60,7 +60,7 @@ class Precision:
 
     @property
     def scales_gradients(self) -> bool:
-        """Return whether gradients are scaled against underflow; not if the optimizer gets fp16 ones (O3)."""
+        """Return whether gradients are scaled against underflow; not under O3, whose gradients stay fp16."""
         return self.half is torch.float16 and self.level in (1, 2)
 
     def scaler(self) -> torch.amp.GradScaler:

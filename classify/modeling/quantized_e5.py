@@ -28,7 +28,7 @@ _MAGIC, _VERSION = b"E5S1", 1
 _BLOCK = 32  # weights of a block
 _BLOCK_BYTES = 2 + _BLOCK // 2
 _FP32, _Q4 = 0, 1
-# A character that no text has, in which the one that normalization should leave is hidden.
+# A character that no text has: placeholder for one that normalization must keep.
 _HIDDEN = "\U000ffffe"
 _KEPT = "\uff5e"
 

@@ -88,7 +88,7 @@ class Predictor:
         return int(self.classifier.output_layer.out_features)
 
     def compute_logits(self, tokens: Tokens) -> npt.NDArray[np.float32]:
-        """Return the logits (len(tokens), outputs) of tokenised texts, at least one. A collective.
+        """Return the logits (len(tokens), outputs) of tokenized texts, at least one. A collective.
 
         Raises InputError if the tokenizer does not match the model.
         """
@@ -97,7 +97,7 @@ class Predictor:
         return compute_logits(self.classifier, tokens, np.arange(len(tokens)), self.world)
 
     def compute_divided(self, first: Sequence[str], second: Sequence[str] | None) -> npt.NDArray[np.float32]:
-        """Return the logits (len(first), outputs) of texts, or pairs; each rank tokenises and computes its share.
+        """Return the logits (len(first), outputs) of texts, or pairs; each rank tokenizes and computes its share.
 
         A collective, with the same texts on every rank, at least one.
         """

@@ -99,7 +99,7 @@ class PartialLogits:
             fits = file.read(len(self._header)) == self._header
         if not fits:
             raise InputError(
-                f"{self.path}: it is of an interrupted prediction of other rows, or by another model or precision; "
+                f"{self.path}: it is of an interrupted prediction of other rows, or with another model or precision; "
                 "delete it, or give another --out."
             )
         if not resume:

@@ -15,7 +15,7 @@ from classify.tasks.base import Task
 def confidence_for(folder: str, task: Task, precision: float) -> Threshold:
     """Return the confidence at which a run's held-out predictions reach a precision. Raises InputError if none does."""
     if not task.has_confidence:
-        raise InputError("--min-precision: predictions of this model have no single confidence; leave it out.")
+        raise InputError("--min-precision: predictions of this model have no single confidence; drop the flag.")
     try:
         rows = ScoredRows.read(Path(folder))
     except (OSError, ValueError) as error:

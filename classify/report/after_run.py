@@ -1,4 +1,4 @@
-"""Write what people look at when a run has finished."""
+"""Write the report and the model card."""
 
 from __future__ import annotations
 

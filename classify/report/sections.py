@@ -155,7 +155,7 @@ class Reliability:
         thresholds = [find_threshold(confidence, right, precision) for precision in _PRECISIONS]
         automated = [one for one in thresholds if one is not None]
         advised = next((one for one in automated if one.precision == _ADVISED), automated[0] if automated else None)
-        # An evaluation's rows are not those that `predict` finds a precision's confidence by.
+        # `predict --min-precision` uses the training run's rows, not these.
         flag = advised and (
             f"--min-precision {advised.precision:g}" if result.is_training else f"--min-confidence {advised.confidence}"
         )
@@ -289,7 +289,7 @@ class Lengths:
         """Return the mean score by fifths of the texts' lengths in characters."""
         lengths = np.array([len(text) for text in result.texts])
         scores = result.task.row_scores(result.predicted, result.rows.targets)
-        if scores.min() < 0 or len(scores) < 5 * _ROWS_PER_BAR:  # of errors the bars would hang down
+        if scores.min() < 0 or len(scores) < 5 * _ROWS_PER_BAR:  # negative scores cannot be drawn as bars from 0
             return None
         parts = np.array_split(np.argsort(lengths, kind="stable"), 5)
         names = [f"{lengths[part[0]]} to {lengths[part[-1]]}" for part in parts]

@@ -86,7 +86,7 @@ class Task(LabelEncoder):
         return self
 
     def check_settings(self, config: TrainingConfig) -> None:
-        """Raise InputError for settings that labels of this kind do not have."""
+        """Raise InputError for settings that this task does not support."""
         name = config.metric_for_best_model
         if name is not None and name not in self.selection:
             raise InputError(
@@ -114,8 +114,8 @@ class Task(LabelEncoder):
     ) -> tuple[Array, Array]:
         """Fit an output layer on features (rows, width); return weights (outputs, width) and biases (outputs,).
 
-        `encoder_trained`: the encoder was trained on these targets, so cross-validation on its features would be too
-        confident.
+        `encoder_trained`: the encoder was trained on these targets, so cross-validating the regularization on its
+        features would overfit.
         """
 
     def grow_head(

@@ -1,4 +1,4 @@
-"""Fit output layers on standardised features, and fold the standardisation into their weights."""
+"""Fit output layers on standardized features, and fold the standardization into their weights."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ SEEN_STRENGTH = 0.003
 Array = npt.NDArray[np.float64]
 
 
-def fit_standardised(
+def fit_standardized(
     features: npt.NDArray[np.float32], solve: Callable[[npt.NDArray[np.float32]], tuple[Array, Array]]
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """Return the weights (outputs, width) and biases (outputs,) that `solve` finds for standardised features.
+    """Return the weights (outputs, width) and biases (outputs,) that `solve` finds for standardized features.
 
     `features` are (rows, width).
     """

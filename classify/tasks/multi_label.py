@@ -35,7 +35,7 @@ from classify.evaluation.metrics import Scores, binary_cross_entropy, sigmoid
 from classify.evaluation.predictions_file import EXACT
 from classify.tasks.base import Array, Loss, Task
 from classify.tasks.class_weights import BALANCED, DeviceWeights, read_class_weights
-from classify.tasks.heads import SEEN_STRENGTH, fit_standardised
+from classify.tasks.heads import SEEN_STRENGTH, fit_standardized
 from classify.tasks.single_label import FOCUS, choose_strength
 
 if TYPE_CHECKING:
@@ -435,4 +435,4 @@ def _fit_heads(
                 bias[number] = math.log(share / (1 - share))
         return weight, bias
 
-    return fit_standardised(features, solve)
+    return fit_standardized(features, solve)

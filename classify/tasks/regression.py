@@ -1,4 +1,4 @@
-"""Regression: each row has a number. While a model is trained its output is the standardised target."""
+"""Regression: each row has a number. While a model is trained its output is the standardized target."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from classify.evaluation.baseline import RIDGE, LinearModel, MajorityBaseline
 from classify.evaluation.metrics import Scores, correlation_interval, regression_metrics
 from classify.evaluation.predictions_file import EXACT
 from classify.tasks.base import Array, Loss, Task
-from classify.tasks.heads import fit_standardised
+from classify.tasks.heads import fit_standardized
 
 if TYPE_CHECKING:
     import torch
@@ -91,7 +91,7 @@ class Regression(Task):
 
     @property
     def chance_loss(self) -> float:
-        """Return the loss of predicting the mean, 1 in standardised units."""
+        """Return the loss of predicting the mean, 1 in standardized units."""
         return 1.0
 
     def decisions(self) -> list[Decision]:
@@ -130,13 +130,13 @@ class Regression(Task):
         return scores
 
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
-        """Return the squared error of standardised targets."""
+        """Return the squared error of standardized targets."""
         return SquaredError(self.center, self.scale)
 
     def fit_head(
         self, features: npt.NDArray[np.float32], targets: Array, *, encoder_trained: bool
     ) -> tuple[Array, Array]:
-        """Fit a ridge regression to the standardised targets."""
+        """Fit a ridge regression to the standardized targets."""
         from sklearn.linear_model import RidgeCV
 
         def solve(standard: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
@@ -144,7 +144,7 @@ class Regression(Task):
             solver.fit(standard.astype(np.float64), (targets - self.center) / self.scale)
             return np.atleast_2d(solver.coef_), np.atleast_1d(solver.intercept_)
 
-        return fit_standardised(features, solve)
+        return fit_standardized(features, solve)
 
     def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
         """Return the scores (rows, 1)."""
@@ -163,7 +163,7 @@ class Regression(Task):
         return regression_metrics(predicted, targets)
 
     def score(self, logits: Array, targets: Array, seed: int) -> Scores:
-        """Compute these and the loss in standardised units."""
+        """Compute these and the loss in standardized units."""
         metrics = self.metrics(self.decide(self.probabilities(logits)), targets)
         intervals = {"pearson": correlation_interval(metrics["pearson"], len(targets))}
         return Scores(metrics, len(targets), {"loss": metrics["mse"] / self.unit**2}, intervals)
@@ -178,7 +178,7 @@ class Regression(Task):
         return np.clip(1 - distance / 2, 0, 1).astype(np.float32)
 
     def rescale(self, logits: Array, targets: Array, *, calibrate: bool) -> tuple[Array, Array] | None:
-        """Return what turns standardised targets into targets."""
+        """Return what turns standardized targets into targets."""
         return np.array([self.scale], dtype=np.float32), np.array([self.center], dtype=np.float32)
 
     def probability_scores(self, logits: Array, targets: Array, seed: int) -> None:

@@ -35,7 +35,7 @@ from classify.evaluation.metrics import Scores, class_metrics, classification_me
 from classify.evaluation.predictions_file import EXACT
 from classify.tasks.base import Array, Loss, Task
 from classify.tasks.class_weights import BALANCED, DeviceWeights, read_class_weights
-from classify.tasks.heads import SEEN_STRENGTH, fit_standardised
+from classify.tasks.heads import SEEN_STRENGTH, fit_standardized
 
 if TYPE_CHECKING:
     import torch
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 # Target of a padding row; torch's cross-entropy ignores it.
 _NO_LABEL = -100
 _FOLDS = 3
-# C of the probe, on standardised features: noisy labels need small values, many classes large ones.
+# C of the probe, on standardized features: noisy labels need small values, many classes large ones.
 _STRENGTHS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 _LEAST_PROBABILITY = 1e-9
 # Exponent of the focal loss, the best in its paper (table 1b).
@@ -272,7 +272,7 @@ class CrossEntropy:
 def find_ratings(labels: Sequence[str]) -> npt.NDArray[np.int64] | None:
     """Return the labels as numbers (classes,) where they look like ratings: 1 to 5, say, or -1 to 1.
 
-    Whole numbers without a gap, three to eleven of them. From 0 on they are more often the indices of classes.
+    Whole numbers without a gap, three to eleven of them. Numbers starting at 0 are usually class indices.
     """
     if not _FEWEST_RATINGS <= len(labels) <= _MOST_RATINGS or not all(_WHOLE.fullmatch(label) for label in labels):
         return None
@@ -297,7 +297,7 @@ def fit_logistic_head(
     """Fit logistic regression on features (rows, width); return weights (classes, width) and biases (classes,).
 
     `strength` is C, the inverse of the regularization, by default the one that cross-validation chooses. Features are
-    standardised for the solver, and the scaling is folded back into the weights. Two classes have one direction w: it
+    standardized for the solver, and the scaling is folded back into the weights. Two classes have one direction w: it
     becomes -w/2 and +w/2, whose softmax is the same sigmoid. A class without a row in `labels` (all its rows are in the
     validation split) gets zero weights and the smallest bias minus 1.
     """
@@ -321,7 +321,7 @@ def fit_logistic_head(
         bias[absent] = bias[present].min() - 1.0
         return weight, bias
 
-    return fit_standardised(features, solve)
+    return fit_standardized(features, solve)
 
 
 def grow_logistic_head(
@@ -329,7 +329,7 @@ def grow_logistic_head(
 ) -> None:
     """Fit the rows `new` (classes,) of a logistic regression's weights and biases, in place; the others stay.
 
-    The loss is scikit-learn's: C times the summed log loss, and half the squared weights on standardised features.
+    The loss is scikit-learn's: C times the summed log loss, and half the squared weights on standardized features.
     """
     from scipy.optimize import minimize
     from scipy.special import logsumexp
@@ -356,13 +356,13 @@ def grow_logistic_head(
         fitted = fitted.reshape(-1, width + 1)
         return fitted[:, :width], fitted[:, width]
 
-    weight[new], bias[new] = fit_standardised(features, solve)
+    weight[new], bias[new] = fit_standardized(features, solve)
 
 
 def choose_strength(features: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]) -> float:
-    """Return the C with the lowest log loss in cross-validation on standardised features (rows, width).
+    """Return the C with the lowest log loss in cross-validation on standardized features (rows, width).
 
-    Each fold goes from strong to weak regularisation with a warm start, so the search costs little more than one fit.
+    Each fold goes from strong to weak regularization with a warm start, so the search costs little more than one fit.
     """
     from sklearn.linear_model import LogisticRegression
 

@@ -16,7 +16,7 @@ from classify.training.trainer import Callback, StepEnd, Trainer, describe_diver
 
 
 class Evaluate(Callback):
-    """Scores the validation split at each epoch's end; with folds there is none, and the last weights are kept.
+    """Scores the validation split at each epoch's end; with folds nothing is held out, and the last weights are kept.
 
     `logits` are those of the validation split that this process has computed, of the best step and the last one.
     """
@@ -93,7 +93,7 @@ class Checkpointer(Callback):
             self.save(trainer)
 
     def save(self, trainer: Trainer) -> None:
-        """Write a checkpoint; ranks that do not write wait, so that nobody runs ahead of a failing disk.
+        """Write a checkpoint; ranks that do not write wait, so that a disk error stops all ranks.
 
         Raises ClassifyError, with nothing written, where a weight is not finite: a run resumed from it could not learn.
         """
@@ -101,7 +101,7 @@ class Checkpointer(Callback):
         limit = context.config.training.save_total_limit
 
         def keep(steps: list[int]) -> set[int]:
-            # Later steps belong to a course that was left by going back to an older checkpoint.
+            # Drop later steps left by an abandoned resume.
             steps = [step for step in steps if step <= progress.step]
             best = {int(progress.best["step"])} if progress.best is not None else set()
             newest = set(steps[-limit:])

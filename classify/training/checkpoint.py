@@ -1,4 +1,4 @@
-"""Checkpoints that exist whole or not at all, written by the one main process.
+"""Atomic checkpoints, written by rank 0 (or one process per machine).
 
 A checkpoint is written into a temporary sibling folder: weights and optimizer state as safetensors, everything else
 as JSON, then a manifest with every file's size and SHA-256 as the last file. Each file is flushed to the disk, the
@@ -98,7 +98,7 @@ def save(
 
 
 def _remove(path: Path) -> None:
-    """Remove a checkpoint: whole, too, wherever the process is killed. Raises OSError where it stays."""
+    """Remove a checkpoint atomically. Raises OSError where it stays."""
     removed = path.with_name(f"{TEMPORARY}removed-{path.name}")
     path.rename(removed)
     shutil.rmtree(removed, ignore_errors=True)

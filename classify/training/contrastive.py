@@ -32,7 +32,7 @@ _FEWEST_ROWS = 8
 # With fewer, where memory is short, there is little left to learn from.
 _LEAST_ROWS = 4
 _WARMUP = 0.1
-# No epoch has this number: dropout draws what no other step does.
+# Epoch number reserved for the dropout seeds of contrastive steps.
 _EPOCH = 1 << 31
 
 T = TypeVar("T")
@@ -77,7 +77,7 @@ def contrastive_warmup(
     and gradients, so that each pair counts whichever rank has its rows. Where memory runs out, steps have half as many
     rows from there on. A collective.
 
-    Raises ClassifyError where memory does not do for four rows, or training diverges.
+    Raises ClassifyError if four rows do not fit in memory, or training diverges.
     """
     begin = time.perf_counter()
     config, world, classifier = strategy.config, strategy.world, strategy.classifier
@@ -122,7 +122,7 @@ class ContrastiveTrainer:
     """Steps on pairs of rows, through a strategy."""
 
     def __init__(self, strategy: Strategy, data: TokenizedSplit, task: Task):
-        # One sequence of each text does to tell classes apart, and all pairs of a step are in memory at once.
+        # The first sequence of each text suffices, and all pairs of a step are in memory at once.
         self.data = replace(data, tokens=data.tokens.truncate())
         self.strategy, self.task, self.world = strategy, task, strategy.world
         self.loss = torch.zeros(())

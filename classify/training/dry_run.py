@@ -44,7 +44,7 @@ def find_micro_batches(trainer: Trainer, steps: Sequence[sampler.Step]) -> None:
 
 
 def _allocate_moments(trainer: Trainer) -> Iterator[torch.Tensor]:
-    """Allocate the memory that AdamW will take where it will: two moments per weight.
+    """Allocate as much memory as AdamW's moments will take: two moments per weight.
 
     The buckets of DistributedDataParallel hold a gradient per weight already, and the dry run makes another: so one
     moment less is allocated.

@@ -86,7 +86,7 @@ def finish(
     start_seconds: float,
     out_of_fold: npt.NDArray[np.float32] | None,
 ) -> None:
-    """Go back to the weights that are kept, calibrate, score, and write every file. A collective.
+    """Restore the kept weights, calibrate, score, and write every file. A collective.
 
     `out_of_fold` are the logits of the validation split where it is the training split.
     """
@@ -143,7 +143,7 @@ def finish(
 
 
 def _rescale_output_layer(context: TrainingContext, validation_logits: Logits, *, calibrate: bool) -> Rescaling:
-    """Let the output layer compute the scale and shift that the task wants. A collective."""
+    """Let the output layer compute the scale and shift that the task requires. A collective."""
     fitted = context.inputs.task.rescale(validation_logits, context.splits.validation.targets, calibrate=calibrate)
     outputs = validation_logits.shape[1]
     if fitted is None:

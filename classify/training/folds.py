@@ -1,4 +1,4 @@
-"""Cross-validation: the whole recipe is trained once per fold, and scores the rows that it has not seen.
+"""Cross-validation: the whole recipe is trained once per fold, and predicts the held-out fold.
 
 Tokens are shared between folds; weights are not: each fold starts from the weights that the run starts from.
 """

@@ -79,7 +79,7 @@ def check(config: RunConfig) -> RunInputs:
 
 
 def check_inputs(config: RunConfig) -> RunInputs:
-    """Validate what lies on this machine; on another machine it may come out otherwise."""
+    """Validate this machine's inputs; those of other machines may differ."""
     training = config.training
     faults, named = ErrorList(), config.names_model
     with faults.collect():
@@ -254,7 +254,7 @@ def _check_disk(config: RunConfig, splits: Splits, model: ModelFolder, output_di
         has += f" beside {memory_estimate.size_words(room - free)} in the folder"
     if model_bytes + predictions > room and not output_dir.resume:  # of which only a part may be left to do
         raise InputError(
-            f"{has}, and the model takes {memory_estimate.size_words(model_bytes + predictions)}. Free some "
+            f"{has}, but the model needs {memory_estimate.size_words(model_bytes + predictions)}. Free some "
             "space, or give an --output-dir on another disk."
         )
     if most + predictions > room:

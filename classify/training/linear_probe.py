@@ -22,7 +22,7 @@ from classify.modeling.classifier import Classifier
 from classify.tasks.base import Task
 from classify.training.strategies.base import Strategy
 
-# Rows to learn from. On more of them the probe itself gets better, but not what is fine-tuned from it, and each costs
+# Rows to learn from. More rows improve the probe, but not the fine-tuned model, and each costs
 # a forward pass; benchmarks/RESULTS.md has what was tried.
 FEWEST_ROWS, ROWS_PER_CLASS, MOST_ROWS = 1_000, 50, 20_000
 
@@ -57,7 +57,7 @@ def init_head_from_probe(
     limit = row_limit(classifier, is_final=is_final)
     every = np.arange(len(data.rows))
     chosen = cap_rows(task.stratify_by(data.targets), every, limit, seed=strategy.config.seed)
-    # In the precision of training, not of scores: what a rounded feature moves, fine-tuning moves a thousandfold.
+    # In the precision of training, not of scores: rounding is negligible next to fine-tuning.
     with contextlib.nullcontext() if is_final else classifier.precision.autocast(training=True):
         features = compute_logits(classifier, data.tokens, data.rows[chosen], world, features=True)
     fitted = None

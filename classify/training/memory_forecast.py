@@ -1,4 +1,4 @@
-"""Forecast the memory of a run for --plan, before anything is tokenised or loaded."""
+"""Forecast the memory of a run for --plan, before anything is tokenized or loaded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CHARACTERS_PER_TOKEN = 4
 
 
 def describe_memory(inputs: RunInputs, world: World) -> str:
-    """Return a line on the memory of each device, rather too much: a CPU may train in bf16 by default.
+    """Return a line on the memory of each device, estimated conservatively: a CPU may train in bf16 by default.
 
     Raises InputError where the device cannot compute as requested.
     """

@@ -102,9 +102,8 @@ def acquire_output_dir(plan: OutputDirPlan, world: World, *, each_node: bool) ->
 def _acquire_on_each_node(plan: OutputDirPlan, folder: Path, world: World, held: contextlib.ExitStack) -> bool:
     """Return whether this process is the writer of its machine, under --save-on-each-node. A collective.
 
-    Machines that share the main process's disk after all are found by a file it leaves there for a moment: two
-    writers of one folder would spoil it. Raises InputError where the folder holds somebody's files on another
-    machine.
+    A temporary marker file detects machines that share the disk, to avoid two writers. Raises InputError where the
+    folder has files on another machine.
     """
     sign = folder / world.broadcast(f"{TEMPORARY}shared-{uuid.uuid4().hex}" if world.is_main else None)
     if world.is_main:

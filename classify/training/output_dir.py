@@ -42,7 +42,7 @@ class OutputDirPlan:
 
 
 def plan_output_dir(config: RunConfig) -> OutputDirPlan:
-    """Settle the output folder as far as that goes without writing. Raises InputError where it cannot be used."""
+    """Choose the output folder without writing to disk. Raises InputError where it cannot be used."""
     training = config.training
     assert config.data.data is not None
     stem = Source(config.data.data, "--data").stem
@@ -73,7 +73,7 @@ def plan_output_dir(config: RunConfig) -> OutputDirPlan:
 
 
 def check_folder(plan: OutputDirPlan, folder: Path, inputs: Sequence[str | None] = ()) -> None:
-    """Raise InputError where a run may not go into a folder of this machine: it holds files that are somebody's."""
+    """Raise InputError where a run may not go into a folder of this machine: its files may not be overwritten."""
     if (folder / LOCK).exists():
         with FolderLock(folder):
             pass

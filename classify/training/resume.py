@@ -98,7 +98,7 @@ def require_same_run(
         now.pop("model")  # may be named otherwise from another working directory
     if "texts" not in before:
         now.pop("texts")
-        output.log("note: an earlier version wrote the checkpoint; it cannot be checked that the tables are the same")
+        output.log("note: an earlier version wrote the checkpoint; the tables cannot be compared")
     changed = [
         f"{shown_name(FIELDS[key][1]) if key in FIELDS else key} was {before.get(key)!r} and is {now[key]!r}"
         if key != "texts"  # whose hashes would not help in a message

@@ -86,12 +86,12 @@ def train(
 
 
 def _train(config: RunConfig, inputs: RunInputs | None, started: float) -> Path:
-    """Check, tokenise, form the process group, run."""
+    """Check, tokenize, form the process group, run."""
     quiet_libraries()
     configure(config.training)
     with launcher.forward_errors(config.training.start):
         inputs = inputs or check(config)
-        if launcher.is_main_process():  # at once: a long table takes its time to tokenise
+        if launcher.is_main_process():  # at once: a long table takes its time to tokenize
             for decision in inputs.decisions:
                 log_decision(decision)
             for line in inputs.inspection.summary():

@@ -251,7 +251,7 @@ def _require_enough_rows(inputs: RunInputs, world: World) -> None:
 
 
 def _require_same(inputs: RunInputs, world: World) -> None:
-    """Raise InputError where the ranks were started with different arguments or tables; they would train nonsense."""
+    """Raise InputError where the ranks were started with different arguments or tables."""
     arguments = inputs.config.to_dict()
     for own in ("local_rank", "nproc"):  # differ by nature
         arguments["training"].pop(own)

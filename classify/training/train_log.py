@@ -96,7 +96,7 @@ class Log(Callback):
                 self._tracker.log_image("final/confusion", _draw_matrix(shares), step)
 
     def close_trackers(self) -> None:
-        """Flush the trackers, so that their files are whole when the run says so. A collective."""
+        """Flush the trackers, before the run reports success. A collective."""
         with self.output.world.sync_errors(), self.output.writing("tensorboard"):
             self._tracker.close()
 

@@ -1,6 +1,6 @@
 """Training: one step, the loop over them, and all that they change.
 
-The gradient of a step is the sum over its rows divided by the global number of rows, whoever computes which of them.
+The gradient of a step is the sum over its rows divided by the global number of rows, on any number of ranks.
 Every random draw is a function of (seed, epoch, step, micro-batch, rank), so a resumed run draws what an uninterrupted
 one would have drawn. Evaluation, logs and checkpoints are callbacks.
 """
@@ -33,7 +33,7 @@ from classify.training.progress import Progress, compute_end_of_training
 from classify.training.strategies.base import Strategy
 from classify.training.strategies.named_state import Tensors
 
-# At least so often, in steps, the ranks of a run on devices ask each other whether to stop.
+# Most steps between two stop checks of ranks on accelerators.
 _ASK_STEPS = 10
 # Name of the id map among the weights of a checkpoint with a compact embedding table.
 VOCABULARY = "vocabulary"
@@ -293,7 +293,7 @@ class Trainer:
         data, world, strategy, config = self.data, self.world, self.strategy, self.config
         rows, targets = data.rows[step.indices], data.targets[step.indices]
         micro_batches = self._micro_batches(step)
-        # A rank without rows still takes part in the exchange of gradients: one row, counted zero times.
+        # A rank without rows still takes part in the exchange of gradients: one row with weight 0.
         weights = [1.0] * len(micro_batches)
         for _ in range(max(1, strategy.num_forward_passes(len(micro_batches))) - len(micro_batches)):
             micro_batches.append([np.zeros(1, dtype=np.int64)])
@@ -346,7 +346,7 @@ class Trainer:
         return 2 * max(self.num_micro_batches, len(self._micro_batches(step)))
 
     def _less_memory(self) -> str:
-        """Name ways to need less memory, where smaller micro-batches do not help or cannot be had."""
+        """Name ways to need less memory, where smaller micro-batches do not help or are not possible."""
         ways = [] if self.config.gradient_checkpointing else ["--gradient-checkpointing"]
         ways += ["a smaller --max-length"] + ["--precision bf16"] * (self.classifier.precision.half is None)
         *others, last = ways

@@ -189,7 +189,7 @@ def test_a_very_long_text_does_not_hide_a_fault(tmp_path: Path) -> None:
         (["0", "1"], {"label_names": "0=negative,1=positive"}, ["negative", "positive"]),
         (["0", "1", "1.0"], {"label_names": "1=positive"}, ["0", "positive"]),
     ],
-    ids=["1.0 is 1", "floats alone", "normalised", "as they stand", "renamed", "merged and renamed"],
+    ids=["1.0 is 1", "floats alone", "normalized", "as they stand", "renamed", "merged and renamed"],
 )
 def test_what_classes_are_called(
     tmp_path: Path, labels: list[str], changes: dict[str, Any], classes: list[str]

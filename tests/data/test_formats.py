@@ -114,7 +114,7 @@ def test_every_form_gives_the_same_rows(tmp_path: Path, form: str) -> None:
     ],
 )
 @pytest.mark.parametrize("times", [1, 30])
-def test_encodings_are_recognised(tmp_path: Path, text: str, encoding: str, times: int) -> None:
+def test_encodings_are_recognized(tmp_path: Path, text: str, encoding: str, times: int) -> None:
     rows = [(text, "a")] * times + [("plain", "b")]
     (tmp_path / "a.csv").write_bytes(csv_text(rows).encode(encoding))
     table = read_table(str(tmp_path / "a.csv"))
@@ -368,7 +368,7 @@ def written(header: str, rows: Callable[[int], str]) -> str:
     ],
     ids=["names", "numbers", "commas", "bars", "JSON", "Python", "scores", "switches"],
 )
-def test_the_task_is_recognised(tmp_path: Path, content: str, task: str, labels: list[str]) -> None:
+def test_the_task_is_recognized(tmp_path: Path, content: str, task: str, labels: list[str]) -> None:
     (tmp_path / "a.csv").write_text(content)
     recognized = recognize(read_tables(DataConfig(data=str(tmp_path / "a.csv"))))
     assert (recognized.name, recognized.labels) == (task, labels)

@@ -1,4 +1,4 @@
-"""A table of a million rows: read, divided, inspected and tokenised in little more memory than a small one."""
+"""A table of a million rows: read, divided, inspected and tokenized in little more memory than a small one."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_what_can_be_trained_on(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OTHER_TASKS)
-def test_other_tasks_are_recognised(name: str) -> None:
+def test_other_tasks_are_recognized(name: str) -> None:
     options, task, outputs = OTHER_TASKS[name]
     config = DataConfig(data=str(DATA / name), **options)
     tables = read_tables(config)

@@ -57,7 +57,7 @@ def test_the_cache_is_used_and_mapped(model_folder: Path, tmp_path: Path, monkey
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     tokenizer = load_tokenizer(str(model_folder))
     first = tokenize(tokenizer, TEXTS, 64, digest="table-1")
-    monkeypatch.setattr(module, "_encode", lambda *_: pytest.fail("tokenised twice"))
+    monkeypatch.setattr(module, "_encode", lambda *_: pytest.fail("tokenized twice"))
     again = tokenize(tokenizer, TEXTS, 10, digest="table-1")
     assert isinstance(again.first.ids, np.memmap)
     assert again.first.ids.tolist() == first.first.ids.tolist()

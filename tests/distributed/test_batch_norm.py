@@ -36,7 +36,7 @@ def train_with_batch_norm(model_folder: Path, results: Path, way: str) -> None:
     """
     # With AdamW's usual epsilon a gradient that is rounding alone (a key's bias) would move as far as any other.
     settings = {"use_cpu": True, "seed": SEED, "learning_rate": 1e-3, "adam_epsilon": 1e-3}
-    config = TrainingConfig(sync_batch_norm=way == "synchronised", **settings)
+    config = TrainingConfig(sync_batch_norm=way == "synchronized", **settings)
     several = config.world_size > 1 and not config.sync_batch_norm
     world = config.start()
     for batch_size, steps in ((8, 1),) if several else ((8, 1), (4, 1), (3, 6)):
@@ -56,7 +56,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     """Weights, buffers and logits by "way-processes-rows of a step"."""
     folder = tmp_path_factory.mktemp("norms")
     model = tiny.make_model(folder / "model", spread=0.1)
-    for way, world in (("alone", 1), ("alone", 2), ("synchronised", 2), ("synchronised", 4)):
+    for way, world in (("alone", 1), ("alone", 2), ("synchronized", 2), ("synchronized", 4)):
         run_distributed_test(train_with_batch_norm, world, model, folder, way)
     return {path.stem: dict(np.load(path)) for path in folder.glob("*.npz")}
 
@@ -73,11 +73,11 @@ def difference(one: dict[str, Any], other: dict[str, Any]) -> float:
 
 
 @pytest.mark.parametrize("world", [2, 4])
-def test_synchronised_processes_are_one(results: dict[str, dict[str, Any]], world: int) -> None:
+def test_synchronized_processes_are_one(results: dict[str, dict[str, Any]], world: int) -> None:
     """Of a step of three rows the ranks have different numbers, and with four ranks one has none."""
     # Six steps divide by the small variances of three rows each, which enlarges rounding.
     for rows, bound in ((8, 1e-5), (4, 1e-5), (3, 1e-4)):
-        assert difference(results[f"synchronised-{world}-{rows}"], results[f"alone-1-{rows}"]) < bound
+        assert difference(results[f"synchronized-{world}-{rows}"], results[f"alone-1-{rows}"]) < bound
 
 
 def test_without_it_each_rank_has_its_own_statistics(results: dict[str, dict[str, Any]]) -> None:

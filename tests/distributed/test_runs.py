@@ -367,7 +367,7 @@ def test_a_signal_to_one_of_two_processes_ends_both_behind_the_same_step(
 
 
 @pytest.mark.slow
-def test_tables_are_tokenised_before_the_processes_meet_and_once_for_all(
+def test_tables_are_tokenized_before_the_processes_meet_and_once_for_all(
     tmp_path: Path, uneven: dict[str, Path], model_folder: Path
 ) -> None:
     """A rank that waits for the other has its tokens in the cache; the other reads the same files."""

@@ -76,7 +76,7 @@ def test_softmax_and_loss_stand_large_logits() -> None:
 
 @pytest.mark.parametrize("classes", [2, 5])
 def test_the_folded_probe_has_the_regressions_probabilities(classes: int) -> None:
-    """Two classes become -w/2 and +w/2; the standardisation is folded into weights and biases."""
+    """Two classes become -w/2 and +w/2; the standardization is folded into weights and biases."""
     draw = np.random.default_rng(classes)
     labels = draw.integers(0, classes, 300)
     features = (draw.normal(size=(300, 8)) * draw.uniform(0.01, 20, 8) + 5 + labels[:, None]).astype(np.float32)
@@ -141,7 +141,7 @@ def test_epochs_have_time_to_get_ahead_of_the_start() -> None:
 
 @pytest.mark.parametrize("noise", [0.0, 0.3, 1.0])
 def test_the_probes_strength_is_the_best_of_cross_validation(noise: float) -> None:
-    """As scikit-learn finds it by the same folds; the noisier the labels, the stronger the regularisation."""
+    """As scikit-learn finds it by the same folds; the noisier the labels, the stronger the regularization."""
     draw = np.random.default_rng(5)
     labels = draw.integers(0, 3, 120)
     features = draw.normal(size=(120, 16)).astype(np.float32)

@@ -179,7 +179,7 @@ def test_quiet_holds_for_every_bar(
     flags: list[str],
     shown: bool,
 ) -> None:
-    """Also for that of tokenising, where a block takes long."""
+    """Also for that of tokenizing, where a block takes long."""
     monkeypatch.setattr("classify.console._DELAY", 0.0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     try:

@@ -220,7 +220,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "nproc": ("tests.training.test_coverage", "test_two_processes_refuse_in_one_line"),
     "strategy": ("tests.launch.test_device_plan", "test_decision"),
     "device_memory": ("tests.training.test_device_map", "test_frozen_layers_on_disk_change_no_bit"),
-    "sync_batch_norm": ("tests.distributed.test_batch_norm", "test_synchronised_processes_are_one"),
+    "sync_batch_norm": ("tests.distributed.test_batch_norm", "test_synchronized_processes_are_one"),
     "ddp_backend": ("tests.distributed.test_failures", "test_nccl_is_refused_where_no_accelerator_is_found"),
     "local_rank": ("tests.launch.test_device_plan", "test_the_flag_of_the_old_launcher_stands_for_the_variable"),
     "ddp_timeout": ("tests.distributed.test_failures", "test_a_rank_waits_no_longer_than_it_may"),

@@ -9,7 +9,7 @@ from classify.tasks.single_label import SingleLabel
 
 
 def drawn(classes: int, rows: int = 400, width: int = 8) -> tuple[np.ndarray, np.ndarray]:
-    """Features whose means differ by class, not standardised, and the classes."""
+    """Features whose means differ by class, not standardized, and the classes."""
     draw = np.random.default_rng(0)
     targets = draw.integers(classes, size=rows)
     means = 2.0 * draw.normal(size=(classes, width))

@@ -36,7 +36,7 @@ class ReadOptions:
 
 
 class Confidence(enum.IntEnum):
-    """Confidence of a format that a path is of its form; the highest reads it, of equals the first registered."""
+    """Confidence of a format that a path is of its form; the highest reads it, ties go to the first registered."""
 
     NONE = 0
     FALLBACK = 1

@@ -170,7 +170,7 @@ class _Columns:
     def as_texts(
         self, batches: Iterable[pyarrow.RecordBatch], check_size: Callable[[int], None]
     ) -> pyarrow.RecordBatchReader:
-        """Convert batches as they are read; `check_size` gets the bytes so far before they are convert."""
+        """Convert batches as they are read; `check_size` gets the bytes so far before they are converted."""
         import pyarrow
 
         def convert() -> Iterator[pyarrow.RecordBatch]:

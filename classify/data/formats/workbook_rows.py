@@ -1,4 +1,4 @@
-"""Print a sheet of the workbook on standard input as JSON: a line of what there is, then a line a row.
+"""Print a sheet of the workbook on standard input as JSON: a line of sheet names, then a line per row.
 
 `excel.py` runs this file in a process whose memory is limited. The library holds a value for every cell between the
 first and the last one, and a Rust library that gets no memory ends its process. So nothing of classify is imported.

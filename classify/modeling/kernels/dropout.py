@@ -1,6 +1,6 @@
 """Faster dropout on CPUs: 64 random bits serve eight entries, while torch draws a double for each.
 
-The dropped share is a random neighbouring multiple of 1/256, so that each entry is dropped with exactly the rate. Kept
+The rate is rounded at random to a multiple of 1/256; its expectation is exact. Kept
 entries are scaled by the drawn share, so the mean is unchanged. The bits come from torch's generator, so its seed
 determines them, and recomputing a layer for the backward pass repeats them.
 """

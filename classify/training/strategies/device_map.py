@@ -1,8 +1,8 @@
 """Model parallelism in one process: layers spread over devices, frozen ones in main memory or on disk.
 
-The moving is Accelerate's (`dispatch_model` and its hooks); which layer goes where is decided in
+Accelerate moves the tensors (`dispatch_model` and its hooks); which layer goes where is decided in
 `classify.modeling.memory_estimate`.
-A batch goes through the devices one after the other, so they take turns: this fits a model in, it is not faster.
+A batch goes through the devices one after the other, so they take turns: this saves memory, not time.
 """
 
 from __future__ import annotations

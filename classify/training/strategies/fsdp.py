@@ -1,4 +1,4 @@
-"""FSDP2: weights, gradients and optimizer state sharded over the ranks; a layer is whole only while it is computed.
+"""FSDP2: weights, gradients and optimizer state sharded over the ranks; a layer is gathered only while it is computed.
 
 Zhao et al., 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel"; the form here is torch's
 `fully_shard`, which cuts each parameter along its first dimension and leaves module names as they are. Gradients are

@@ -55,7 +55,7 @@ def load_weights(model: nn.Module, tensors: Tensors) -> None:
         raise CheckpointError(f"the checkpoint has no weight {missing[0]!r} ({len(missing)} missing): {_RENAMED}")
     model.load_state_dict(
         {
-            # A weight on no device (see `classify.training.strategies.device_map`) is frozen: it is as it was.
+            # A weight on no device (see `classify.training.strategies.device_map`) is frozen and unchanged.
             name: own[name] if own[name].is_meta else sharding.shard_like(tensors[key], own[name])
             for name, key in _shared_keys(model).items()
         },
