@@ -20,7 +20,7 @@ from classify.config.schema import DEFAULT_MODEL, DataConfig, TrainingConfig
 from classify.data.reading import read_tables
 from classify.data.sampler import BatchSampler
 from classify.data.split_table import split_table
-from classify.data.tokenize import TokenizedSplit, load_tokenizer, padding_id, tokenize
+from classify.data.tokenize import TokenizedSplit, get_padding_id, load_tokenizer, tokenize
 from classify.modeling.hub import resolve_model
 from classify.modeling.kernels.registry import KERNELS
 from classify.modeling.loading import load_pretrained
@@ -76,7 +76,7 @@ def steps(options: argparse.Namespace, off: list[str]) -> Iterator[object]:
     tokenizer = load_tokenizer(str(folder.path))
     texts = splits.train.texts(splits.text_column)
     tokens = tokenize(tokenizer, texts, options.max_length)
-    model = load_pretrained(folder, task.labels, seed=config.seed, pad_token_id=padding_id(tokenizer))
+    model = load_pretrained(folder, task.labels, seed=config.seed, pad_token_id=get_padding_id(tokenizer))
     model.install_kernels(config.device, off)
     strategy = make_strategy(model, config, config.start())
     model.to(config.device)

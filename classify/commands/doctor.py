@@ -55,7 +55,7 @@ def describe() -> dict[str, Any]:
     from classify.data import cache
     from classify.launch import launcher
     from classify.launch.environment import set_variables
-    from classify.modeling.precision import multiplies_bf16
+    from classify.modeling.precision import has_bf16_instructions
     from classify.versions import versions
 
     world = TrainingConfig().start()
@@ -68,7 +68,7 @@ def describe() -> dict[str, Any]:
         "versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
         "processor": f"{_processor()}, {launcher.available_cores()} cores, {torch.get_num_threads()} threads",
-        "bf16": "hardware support" if multiplies_bf16() else "no hardware support",
+        "bf16": "hardware support" if has_bf16_instructions() else "no hardware support",
         "device": device,
         "torch": f"{torch.__version__}, CUDA {torch.version.cuda or 'no'}",
         "memory": f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GiB free",

@@ -52,7 +52,7 @@ def run(arguments: Sequence[str], program: str) -> int:
         name = f"{Path(os.path.abspath(options.model)).name}-{Source(options.data, '--data').stem}"
         folder = Path(options.output_dir or Path("evaluations") / name)
         check_columns_free(labelled.table, labelled.task.prediction_columns())
-        if launcher.checks_folders():
+        if launcher.should_check_output_dir():
             _check_folder(folder, overwrite=options.overwrite_output_dir)
     from classify.evaluation import metrics
     from classify.prediction.evaluate import count_trained, evaluate

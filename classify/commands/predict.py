@@ -83,7 +83,7 @@ def _count_processes(options: argparse.Namespace) -> int:
         raise InputError("--nproc shares the rows of a file; give one with --data.")
     nproc = "gpu" if options.nproc == "gpu" else flags.whole_number(options.nproc, "--nproc")
     spawn.check_count(nproc, launcher.read_launch(os.environ))
-    return device_plan.one_per_device() if isinstance(nproc, str) else nproc
+    return device_plan.count_devices() if isinstance(nproc, str) else nproc
 
 
 def _predict_text(options: argparse.Namespace) -> int:
@@ -149,7 +149,7 @@ def _columns(options: argparse.Namespace) -> tuple[PredictionColumns, str | None
     """Return what to write of each row, and a note on the confidence that is required."""
     from classify.evaluation.predictions_file import EXACT, FOR_EXCEL
     from classify.prediction.columns import PredictionColumns
-    from classify.prediction.thresholds import confidence_for
+    from classify.prediction.thresholds import find_confidence
     from classify.tasks.registry import trained_task
 
     task = trained_task(options.model)
@@ -160,7 +160,7 @@ def _columns(options: argparse.Namespace) -> tuple[PredictionColumns, str | None
         confidence = flags.number(options.min_confidence, "--min-confidence", 0, 1)
     if options.min_precision is not None:
         precision = flags.number(options.min_precision, "--min-precision", 0, 1)
-        threshold = confidence_for(options.model, task, precision)
+        threshold = find_confidence(options.model, task, precision)
         confidence = threshold.confidence
         note = (
             f"accepted: confidence at least {confidence:.3f}; at least {100 * precision:g} % of such predictions were "

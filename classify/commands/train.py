@@ -27,7 +27,7 @@ def run(arguments: Sequence[str], program: str) -> int:
     with launcher.forward_errors(config.training.start, print_error_early):
         inputs = check_inputs(config)
     if config.training.nproc is not None and not launcher.is_nproc_worker():
-        count = device_plan.one_per_device() if config.training.nproc == "gpu" else config.training.nproc
+        count = device_plan.count_devices() if config.training.nproc == "gpu" else config.training.nproc
         return spawn.run_processes(["train", *arguments], count)
     if config.plan:
         from classify.launch import describe

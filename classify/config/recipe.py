@@ -6,14 +6,14 @@ import math
 from dataclasses import dataclass, replace
 
 _EPOCHS = 3
-# Without pairs tables of fewer rows train for more epochs, up to this many.
+# Without contrastive steps tables of fewer rows train for more epochs, up to this many.
 _ROWS, _MOST_EPOCHS = 1_500, 20
 # Rows from which the batch size is 16, and 32.
 _ROWS_FOR_16, _ROWS_FOR_32 = 4_000, 10_000
 # Wider encoders take smaller steps, LoRA's matrices larger ones (Hu et al., 2022, "LoRA", appendix D: 4e-4 and 5e-4).
 _WIDE, _LORA = 512, 10
 # Rows below which contrastive steps come first, and their number; rows below which they replace epochs.
-_ROWS_FOR_PAIRS, _CONTRASTIVE_STEPS = 4_000, 100
+_CONTRASTIVE_MAX_ROWS, _CONTRASTIVE_STEPS = 4_000, 100
 FEW_ROWS = 300
 # Folds of cross-validation where no rows are held out; fewer where all of them would take over a minute on two cores.
 FOLDS, FEWER_FOLDS, _MULTIPLICATIONS = 5, 3, 2e12
@@ -42,11 +42,11 @@ def choose(
     width: int,
     *,
     labelled: int | None = None,
-    pairs: bool = True,
+    contrastive: bool = True,
     preset: str = "default",
     lora: bool = False,
 ) -> Recipe:
-    """Choose for `rows` training rows and an encoder of that width; `pairs` allows contrastive steps.
+    """Choose for `rows` training rows and an encoder of that width; `contrastive` allows contrastive steps.
 
     With fewer than 300 `labelled` rows (default: `rows`) in the table no epochs are trained.
 
@@ -56,13 +56,13 @@ def choose(
     """
     batch = 32 if rows >= _ROWS_FOR_32 else 16 if rows >= _ROWS_FOR_16 else 8
     rate = (5e-5 if width <= _WIDE else 3e-5) * (_LORA if lora else 1)
-    if not pairs:
+    if not contrastive:
         epochs = round(min(_MOST_EPOCHS, max(_EPOCHS, _EPOCHS * math.sqrt(_ROWS / rows))))
         recipe = Recipe(batch, epochs, rate)
     else:
         few = (rows if labelled is None else labelled) < FEW_ROWS
         epochs = 0 if few else _EPOCHS
-        recipe = Recipe(batch, epochs, rate, _CONTRASTIVE_STEPS if rows < _ROWS_FOR_PAIRS else 0)
+        recipe = Recipe(batch, epochs, rate, _CONTRASTIVE_STEPS if rows < _CONTRASTIVE_MAX_ROWS else 0)
     return replace(recipe, **PRESETS[preset])  # type: ignore[arg-type]
 
 
@@ -72,7 +72,7 @@ def choose_folds(labelled: int) -> int:
 
 
 def takes_fewer_folds(characters: float, layers: int, width: int) -> bool:
-    """Return whether the contrastive steps of all folds are long, for an encoder and texts of that mean length.
+    """Return whether the contrastive steps of all folds would be slow, for an encoder and texts of that mean length.
 
     Counts multiply-adds, not seconds, so that all machines choose the same folds.
     """

@@ -101,11 +101,12 @@ class RunConfig:
         held_out = data.eval_data is not None or data.split_by_time is not None or data.split_like is not None
         validated = training.patience is not None or training.keep != "auto"
         limited = training.max_steps > 0 or training.max_minutes is not None
-        epochs = training.num_train_epochs if training.num_train_epochs is not None else not self._trains_on_pairs
-        return 0 if held_out or validated or limited or epochs else choose_folds(labelled)
+        epochs = training.num_train_epochs
+        trains_epochs = epochs > 0 if epochs is not None else not self._uses_contrastive_steps
+        return 0 if held_out or validated or limited or trains_epochs else choose_folds(labelled)
 
     @property
-    def _trains_on_pairs(self) -> bool:
+    def _uses_contrastive_steps(self) -> bool:
         """Return whether contrastive steps are of use: the head starts from the probe."""
         return self.model.head in ("auto", "probe") and self.training.contrastive_steps != 0
 
@@ -121,7 +122,7 @@ class RunConfig:
                 rows,
                 width,
                 labelled=labelled,
-                pairs=self._trains_on_pairs,
+                contrastive=self._uses_contrastive_steps,
                 preset=training.preset,
                 lora=self.model.lora,
             )

@@ -25,7 +25,9 @@ _MULTILINGUAL = "FacebookAI/xlm-roberta-base"
 _CHINESE = "google-bert/bert-base-chinese"
 
 
-def unknown_share(tokens: Tokens, rows: npt.NDArray[np.int64], unknown: int | None, space: int | None = None) -> float:
+def compute_unknown_share(
+    tokens: Tokens, rows: npt.NDArray[np.int64], unknown: int | None, space: int | None = None
+) -> float:
     """Return the share of the rows' tokens that have the id `unknown`; 0 without such an id.
 
     Special tokens do not count, nor does `space`, which begins a word that SentencePiece does not know.
@@ -38,7 +40,7 @@ def unknown_share(tokens: Tokens, rows: npt.NDArray[np.int64], unknown: int | No
     return sum(_count(segment, rows, unknown) for segment in tokens.segments) / max(1, total)
 
 
-def space_id(tokenizer: Any) -> int | None:
+def find_space_id(tokenizer: Any) -> int | None:
     """Return the id of SentencePiece's mark of a space; None for other tokenizers."""
     number = tokenizer.convert_tokens_to_ids(_SPACE)
     return None if number in (None, tokenizer.unk_token_id) else int(number)
@@ -72,7 +74,7 @@ def check_coverage(
 
     Raises InputError where it does not know most of them, unless the user `named` it.
     """
-    share = unknown_share(tokens, train.rows, tokenizer.unk_token_id, space_id(tokenizer))
+    share = compute_unknown_share(tokens, train.rows, tokenizer.unk_token_id, find_space_id(tokenizer))
     if share <= _NOTED:
         return None
     counts = scripts(train.texts(text_column))
@@ -91,7 +93,7 @@ def check_coverage(
 
 def note_unknown(tokens: Tokens, tokenizer: Any) -> str | None:
     """Return a note where the model does not know many tokens of the texts to predict; None where it does."""
-    share = unknown_share(tokens, np.arange(len(tokens)), tokenizer.unk_token_id, space_id(tokenizer))
+    share = compute_unknown_share(tokens, np.arange(len(tokens)), tokenizer.unk_token_id, find_space_id(tokenizer))
     return f"{100 * share:.0f} % of the tokens of the texts are unknown to the model" if share > _NOTED else None
 
 

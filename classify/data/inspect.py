@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from classify.data.coverage import unknown_share
+from classify.data.coverage import compute_unknown_share
 from classify.data.near_duplicates import near_duplicates
 from classify.data.splits import Rows, Splits
 from classify.data.text_hashes import EMPTY, group_duplicates, normalize_text
@@ -187,7 +187,7 @@ def count_tokens(
         "recommended_max_length": float(recommended),
         "rows_cut": float(np.mean(lengths > limit)),
         "tokens_cut": float(np.maximum(lengths - limit, 0).sum() / max(1, lengths.sum())),
-        "unknown": unknown_share(tokens, rows, unknown),
+        "unknown": compute_unknown_share(tokens, rows, unknown),
         "tokens_per_character": float((lengths - tokens.special).sum() / max(1, characters.sum())),
     }
     report.tokens_by_class = {
@@ -212,12 +212,12 @@ def _conflicts(splits: Splits, first: Rows, group_of: Rows, filled: npt.NDArray[
     for row, group in zip(rows.tolist(), group_of[rows].tolist(), strict=True):
         rows_of[group].append(row)
     texts = table.take(splits.text_column, first[listed])
-    places = table.where_each([rows_of[group] for group in listed.tolist()])
+    places = table.describe_row_groups([rows_of[group] for group in listed.tolist()])
     conflicts = [
         {
             "text": text,
             "labels": [
-                splits.encoder.target_words(target)
+                splits.encoder.format_target(target)
                 for target in np.unique(targets[[row for row in rows_of[group] if splits.labelled[row]]], axis=0)
             ],
             "where": where,

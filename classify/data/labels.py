@@ -269,7 +269,7 @@ def find_labels(
             f"{table.path}: expected classes that occur in at least 2 rows. Got {rows} rows with {rows} different "
             f"values in column {label_column!r} instead; name another column with --label-column."
         )
-    return sorted(names, key=label_order)
+    return sorted(names, key=label_sort_key)
 
 
 def class_counts(table: Table, column: str, classes: ClassNames) -> dict[str, int]:
@@ -363,7 +363,7 @@ def has_label(table: Table, column: str, classes: ClassNames) -> npt.NDArray[np.
     return np.array([classes.of(value) is not None for value in values], dtype=bool)[numbers]
 
 
-def label_order(name: str) -> tuple[int, float, str]:
+def label_sort_key(name: str) -> tuple[int, float, str]:
     """Return a key that sorts numbers first, by value, then names."""
     try:
         number = float(name)

@@ -343,7 +343,7 @@ def _describe_single_rows(encoder: LabelEncoder, train: Split) -> list[str]:
     if not single:
         return []
     rows = [int(train.rows[np.flatnonzero(encoder.has_label(train.targets, label))[0]]) for label in single[:_SHOWN]]
-    places = train.table.where_each([[row] for row in rows])
+    places = train.table.describe_row_groups([[row] for row in rows])
     shown = [f"{encoder.labels[label]!r} ({place})" for label, place in zip(single, places, strict=False)]
     return [f"one training row has the label {list_some(shown, len(single))}"]
 

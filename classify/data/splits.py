@@ -148,7 +148,7 @@ class LabelEncoder(ABC):
         """Return (rows,) whether each row has that label."""
 
     @abstractmethod
-    def target_words(self, target: Any) -> str:
+    def format_target(self, target: Any) -> str:
         """Return a row's target as text."""
 
     @abstractmethod

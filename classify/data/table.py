@@ -154,9 +154,9 @@ class Table:
 
     def where(self, rows: Iterable[int]) -> str:
         """Name the places of rows in messages: `my.csv line 7`, or `my.csv lines 7, 9, 12 and 4 more`."""
-        return self.where_each([list(rows)])[0]
+        return self.describe_row_groups([list(rows)])[0]
 
-    def where_each(self, groups: Sequence[Sequence[int]]) -> list[str]:
+    def describe_row_groups(self, groups: Sequence[Sequence[int]]) -> list[str]:
         """Name the places of several groups of rows in one pass over the file."""
         shown = [row for rows in groups for row in rows[:_SHOWN]]
         places = iter(self.places(shown))

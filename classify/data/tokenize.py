@@ -384,6 +384,6 @@ def _block_encoder(tokenizer: Any) -> Callable[[Sequence[str], int], list[list[i
     ]
 
 
-def padding_id(tokenizer: Any) -> int:
+def get_padding_id(tokenizer: Any) -> int:
     """Return the id of padding; any will do where the tokenizer has none, since attention masks it."""
     return 0 if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)

@@ -112,7 +112,7 @@ def _note_if_slow(what: str) -> Iterator[None]:
     timer.daemon = True
     timer.start()
     try:
-        with interrupts.sigint_kills():
+        with interrupts.default_sigint():
             yield
     finally:
         timer.cancel()

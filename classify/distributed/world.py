@@ -203,7 +203,7 @@ class World:
             for parameter in module.parameters():
                 torch.distributed.broadcast(parameter.data, src=0)
 
-    def add_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
+    def all_reduce_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
         """Sum each gradient over all ranks; a missing one counts as zero. A collective."""
         if not self.distributed:
             return
@@ -263,7 +263,7 @@ class World:
             torch.distributed.destroy_process_group()
 
     @contextlib.contextmanager
-    def reporting_lost_peers(self) -> Iterator[None]:
+    def report_lost_peers(self) -> Iterator[None]:
         """Report a lost peer at once where this block waits for one: the launcher is about to end this process."""
         try:
             yield

@@ -47,10 +47,10 @@ def notes(
     lines = [] if baseline is None else compare_with_baseline(score, part, baseline, metric)
     lines += warn_single_class(score, part) or [
         *compare_with_majority(score, majority),
-        *missed_classes(score, balanced=balanced),
+        *warn_missed_classes(score, balanced=balanced),
     ]
-    lines += loss_not_falling(loss)
-    return lines + too_few_rows(score, part)
+    lines += warn_loss(loss)
+    return lines + warn_few_rows(score, part)
 
 
 def compare_with_baseline(score: Scores, part: str, baseline: Baseline, metric: str) -> list[str]:
@@ -70,7 +70,7 @@ def compare_with_baseline(score: Scores, part: str, baseline: Baseline, metric: 
     ]
 
 
-def too_few_rows(score: Scores, part: str) -> list[str]:
+def warn_few_rows(score: Scores, part: str) -> list[str]:
     """Warn if the interval of the first metric is too wide to compare models."""
     name, interval = next(iter(score.intervals.items()), ("", None))
     low, high = interval or (0.0, 0.0)
@@ -82,7 +82,7 @@ def too_few_rows(score: Scores, part: str) -> list[str]:
     ]
 
 
-def missed_classes(score: Scores, *, balanced: bool = False) -> list[str]:
+def warn_missed_classes(score: Scores, *, balanced: bool = False) -> list[str]:
     """Name the classes with almost no correct prediction, largest first."""
     missed = sorted(
         (
@@ -123,7 +123,7 @@ def warn_single_class(score: Scores, part: str) -> list[str]:
     ]
 
 
-def loss_not_falling(loss: TrainingLoss) -> list[str]:
+def warn_loss(loss: TrainingLoss) -> list[str]:
     """Warn if the training loss rose, or stayed at that of a model that does not look at the texts."""
     if loss.epochs >= 1 and loss.last >= loss.chance and loss.last > loss.first - _RISE:
         return [

@@ -33,7 +33,7 @@ class Accelerator:
     # The host waits for each operation, so a collective in each step costs little.
     synchronous: bool = False
     # Steps are faster in micro-batches whose activations fit the caches.
-    cuts_steps: bool = False
+    limits_micro_batch_tokens: bool = False
     # A processor whose fastest precision for training is measured.
     precision_by_processor: bool = False
     # Tokens of an evaluation batch.

@@ -166,7 +166,7 @@ def words(topology: Sequence[Entry], plan: DevicePlan, each_node: bool = False) 
             f"without a launcher: it computes on {plan.device}, draws all rows in random order and writes all files."
         )
     use = "it chooses the device" if plan.device != "cpu" else "on CPUs it chooses nothing, all share them"
-    whole = "together they hold one model" if plan.spec.splits_weights else "every process ends with the same weights"
+    whole = "together they hold one model" if plan.spec.shards_weights else "every process ends with the same weights"
     return (
         f"{world} processes on {machines} machine{'s' if machines > 1 else ''} train together "
         f"({plan.spec.display_name} over {plan.backend}). The rank counts processes over all machines, the local "

@@ -278,7 +278,7 @@ def detect_hardware() -> Hardware:
     return Hardware(accelerator.kind, count)
 
 
-def one_per_device() -> int:
+def count_devices() -> int:
     """Return the number of processes of `--nproc gpu`: one per accelerator. Raises DeviceError if there is none."""
     hardware = detect_hardware()
     accelerator = accelerators.of(hardware.kind)

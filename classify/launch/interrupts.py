@@ -43,7 +43,7 @@ def _interrupt(_: int, __: FrameType | None) -> None:
 
 
 @contextlib.contextmanager
-def sigint_kills() -> Iterator[None]:
+def default_sigint() -> Iterator[None]:
     """Let SIGINT end the process at once in this block: torch handles no signals while it waits for other ranks."""
     if signal.getsignal(signal.SIGINT) is not _interrupt:
         yield

@@ -251,7 +251,7 @@ def launched_environments(
     return environments
 
 
-def set_place(rank: int, world_size: int, init_method: str, local_rank: int = -1) -> None:
+def set_rank_variables(rank: int, world_size: int, init_method: str, local_rank: int = -1) -> None:
     """Set torch's variables in a process that the caller started, e.g. with `torch.multiprocessing.spawn`.
 
     `init_method` is tcp://address:port of the first process. Without a `local_rank` all processes are on one machine,
@@ -352,7 +352,7 @@ def is_main_process() -> bool:
     return place is None or place.is_main
 
 
-def checks_folders() -> bool:
+def should_check_output_dir() -> bool:
     """Return whether this process checks the output folder: rank 0, and every rank if all are on one machine.
 
     There all ranks fail alike, so none waits for another. The folder is created after the process group is formed.

@@ -58,7 +58,7 @@ def run_processes(arguments: Sequence[str], count: int) -> int:
     workers: list[subprocess.Popen[bytes]] = []
     # Bound here and served by rank 0, so that no other program can take the port in between. It stays open here too:
     # if it closed with rank 0, the other ranks would warn before they end.
-    with _noted_signals() as received, socket.create_server(("127.0.0.1", 0), backlog=max(128, count)) as listener:
+    with _collect_signals() as received, socket.create_server(("127.0.0.1", 0), backlog=max(128, count)) as listener:
         try:
             _start(workers, arguments, count, listener)
             return _exit_code(_wait(workers, received), received)
@@ -69,7 +69,7 @@ def run_processes(arguments: Sequence[str], count: int) -> int:
 
 
 @contextlib.contextmanager
-def _noted_signals() -> Iterator[list[int]]:
+def _collect_signals() -> Iterator[list[int]]:
     """Collect SIGINT and SIGTERM in this block."""
     received: list[int] = []
 
@@ -101,12 +101,12 @@ def _start(
                 env=environment,
                 pass_fds=passed,
                 start_new_session=True,
-                preexec_fn=_ends_with_parent(),
+                preexec_fn=_make_parent_death_hook(),
             )
         )
 
 
-def _ends_with_parent() -> Callable[[], None] | None:
+def _make_parent_death_hook() -> Callable[[], None] | None:
     """Return a `preexec_fn` that has a worker killed when this process ends; None outside Linux.
 
     https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html

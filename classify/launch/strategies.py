@@ -25,7 +25,7 @@ class StrategySpec:
     # One process copies the model to each of its devices.
     replicates_model: bool = False
     # A step may have more micro-batches than requested, to stay within a CPU's caches.
-    cuts_steps: bool = False
+    limits_micro_batch_tokens: bool = False
     takes_half_weights: bool = True
     takes_lora: bool = True
     takes_memory_budget: bool = False
@@ -37,15 +37,15 @@ class StrategySpec:
         return self.processes == "one" and "weights" in self.splits
 
     @property
-    def splits_weights(self) -> bool:
+    def shards_weights(self) -> bool:
         """Return whether the weights are sharded over the ranks."""
         return self.processes == "one per device" and "weights" in self.splits
 
 
 STRATEGIES = {
-    "none": StrategySpec("base:Strategy", "one", "one device", cuts_steps=True),
+    "none": StrategySpec("base:Strategy", "one", "one device", limits_micro_batch_tokens=True),
     "dp": StrategySpec("data_parallel:DataParallelStrategy", "one", "DataParallel", replicates_model=True),
-    "ddp": StrategySpec("ddp:DDPStrategy", "one per device", "DistributedDataParallel", cuts_steps=True),
+    "ddp": StrategySpec("ddp:DDPStrategy", "one per device", "DistributedDataParallel", limits_micro_batch_tokens=True),
     "fsdp": StrategySpec(
         "fsdp:FSDPStrategy",
         "one per device",

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from classify.data.tokenize import Tokens, padding_id
+from classify.data.tokenize import Tokens, get_padding_id
 from classify.errors import InputError
 from classify.modeling.classifier import Classifier
 
@@ -110,7 +110,7 @@ def explain(
             f"the words behind a prediction need a fast tokenizer. Got {type(tokenizer).__name__} instead."
         )
     tokens = tokens.truncate()
-    scores = integrated_gradients(classifier, tokens, 0, output, padding_id(tokenizer), device, steps)
+    scores = integrated_gradients(classifier, tokens, 0, output, get_padding_id(tokenizer), device, steps)
     words: list[WordAttribution] = []
     for text, place in zip(texts, tokens.text_places(0), strict=True):
         encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)

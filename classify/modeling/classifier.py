@@ -21,7 +21,7 @@ from classify.modeling.cls_hooks import collect_features, install_hooks, packed_
 from classify.modeling.half_weights import MasterWeights
 from classify.modeling.hub import first_position
 from classify.modeling.kernels.base import AttentionKernel, Kernel
-from classify.modeling.kernels.linear import multiplies_by_onednn
+from classify.modeling.kernels.linear import uses_onednn_linear
 from classify.modeling.kernels.registry import install
 from classify.modeling.packing import BY_KERNELS, BY_TORCH, Batch, pack, pad, pad_to_multiple
 from classify.modeling.precision import FP32, Precision
@@ -51,7 +51,7 @@ class Classifier(nn.Module):
         self._attention = BY_TORCH
         self._padded_for = accelerators.of("cpu")
         self._token_multiple = 1
-        self._cuts_steps = False
+        self._limits_tokens = False
         install_hooks(model, output_layer(model))
 
     @property
@@ -72,7 +72,7 @@ class Classifier(nn.Module):
     @property
     def max_tokens(self) -> int | None:
         """Return the most tokens of a micro-batch, with padding; None for no limit."""
-        if not self._cuts_steps:
+        if not self._limits_tokens:
             return None
         return memory_estimate.tokens_at_once(self.hidden_size) if self.packed else memory_estimate.PADDED_TOKENS
 
@@ -124,10 +124,10 @@ class Classifier(nn.Module):
         products = "high" if precision.name == "tf32" else "highest"
         if torch.get_float32_matmul_precision() != products:  # setting it warns, in builds for CUDA
             torch.set_float32_matmul_precision(products)
-        on_cpu = accelerators.of(precision.device_type).cuts_steps and batch_norm.count(self.model) == 0
-        by_onednn = precision.half is not None or multiplies_by_onednn(self.model)
+        on_cpu = accelerators.of(precision.device_type).limits_micro_batch_tokens and batch_norm.count(self.model) == 0
+        by_onednn = precision.half is not None or uses_onednn_linear(self.model)
         self._token_multiple = _MULTIPLE if on_cpu and by_onednn else 1
-        self._cuts_steps = on_cpu and precision.level == 1
+        self._limits_tokens = on_cpu and precision.level == 1
 
     def install_kernels(self, device: torch.device, off: Container[str] = ()) -> None:
         """Install the kernels that apply on a device, except those named in `off`."""

@@ -19,7 +19,7 @@ from classify.distributed.sharding import repeated_layers
 from classify.modeling.layout import Boundaries
 
 # The first module of a layer after attention; its input has the residual as second argument or added.
-_BEHIND_ATTENTION = ("attention.output", "sa_layer_norm")
+_AFTER_ATTENTION = ("attention.output", "sa_layer_norm")
 # The query projection of a layer.
 _QUERIES = ("attention.self.query", "attention.q_lin")
 
@@ -79,7 +79,7 @@ def install_hooks(model: Any, output_layer: nn.Module) -> None:
     encoder.pool_mean = getattr(model.config, "classifier_pooling", "cls") == "mean"
     encoder.register_forward_hook(_select_cls)
     layers = repeated_layers(encoder)
-    query, point = (_find(layers[-1], names) if layers else None for names in (_QUERIES, _BEHIND_ATTENTION))
+    query, point = (_find(layers[-1], names) if layers else None for names in (_QUERIES, _AFTER_ATTENTION))
     if query is not None and point is not None and not encoder.pool_mean:
         for module in layers[-1].modules():
             module.cls_only = True  # type: ignore[assignment]

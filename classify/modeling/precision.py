@@ -91,8 +91,8 @@ def for_prediction(name: str, device: torch.device) -> Precision:
 def choose_precision(name: str, device: torch.device, opt_level: str | None = None) -> Precision:
     """Return the requested precision; for "auto" bf16 on GPUs that support it, else fp32.
 
-    A CPU may train in another one, see `faster_on_cpu`, which depends on the model. Raises InputError if the device
-    does not support the request.
+    A CPU may train in another one, see `choose_cpu_precision`, which depends on the model. Raises InputError if the
+    device does not support the request.
     """
     kind, accelerator = device.type, accelerators.of(device.type)
     if opt_level == "O0":
@@ -113,7 +113,7 @@ def choose_precision(name: str, device: torch.device, opt_level: str | None = No
     return Precision(name, HALF.get(name), "as requested", kind)
 
 
-def multiplies_bf16() -> bool:
+def has_bf16_instructions() -> bool:
     """Return whether this x86 processor has bf16 matrix instructions; False if torch is too old to tell."""
     return any(capabilities().get(name) for name in ("avx512_bf16", "amx_bf16"))
 
@@ -123,7 +123,7 @@ def for_training(name: str, why: str) -> Precision:
     return Precision(name, HALF.get(name), why, "cpu", automatic=True)
 
 
-def faster_on_cpu(width: int) -> Precision:
+def choose_cpu_precision(width: int) -> Precision:
     """Return the faster training precision, by hidden size, of a CPU with bf16 instructions."""
     if width >= _WIDE:
         return for_training("bf16", "this processor multiplies bfloat16 faster; scores are computed in fp32")

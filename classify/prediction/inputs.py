@@ -39,7 +39,7 @@ def check_prediction(
     table = texts.derive(table)
     texts.require_both(table)
     check_columns_free(table, added)
-    if out != "-" and launcher.checks_folders():  # other machines may lack the folder; they do not write
+    if out != "-" and launcher.should_check_output_dir():  # other machines may lack the folder; they do not write
         check_out(out, [data], len(table))
     return table, texts
 

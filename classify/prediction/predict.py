@@ -15,7 +15,7 @@ import numpy.typing as npt
 from classify.config.fields import describe
 from classify.data.coverage import check_ids
 from classify.data.derived import TextColumns
-from classify.data.tokenize import Tokens, load_tokenizer, padding_id, tokenize
+from classify.data.tokenize import Tokens, get_padding_id, load_tokenizer, tokenize
 from classify.distributed.process_group import start
 from classify.distributed.world import World
 from classify.errors import InputError
@@ -199,7 +199,7 @@ def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "aut
         settings = read_settings(folder)
         task = trained_task(folder)
         tokenizer = load_tokenizer(folder)
-        classifier = load_trained(Path(folder), pad_token_id=padding_id(tokenizer))
+        classifier = load_trained(Path(folder), pad_token_id=get_padding_id(tokenizer))
     world = start_world(use_cpu, alone=alone)
     try:
         world.raise_if_any_rank_failed(None)

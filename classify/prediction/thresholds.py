@@ -12,7 +12,7 @@ from classify.evaluation.scored_rows import FILE, ScoredRows
 from classify.tasks.base import Task
 
 
-def confidence_for(folder: str, task: Task, precision: float) -> Threshold:
+def find_confidence(folder: str, task: Task, precision: float) -> Threshold:
     """Return the confidence at which a run's held-out predictions reach a precision. Raises InputError if none does."""
     if not task.has_confidence:
         raise InputError("--min-precision: predictions of this model have no single confidence; drop the flag.")

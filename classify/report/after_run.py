@@ -27,13 +27,13 @@ def write_pages(folder: Path, *, use_cpu: bool = False) -> None:
     if page.exists() and page.stat().st_mtime >= scores.stat().st_mtime:
         return
     if (folder / "classify.json").exists():  # the folder of an evaluation has no model
-        with _noting(folder / explanations.FILE):
+        with _log_failure(folder / explanations.FILE):
             explanations.write_explanations(folder, use_cpu=use_cpu)
-        with _noting(folder / "README.md"):
+        with _log_failure(folder / "README.md"):
             from classify.report.card import write_card
 
             write_card(folder)
-    with _noting(page):
+    with _log_failure(page):
         from classify.report import page as report
 
         report.write_report(folder)
@@ -41,7 +41,7 @@ def write_pages(folder: Path, *, use_cpu: bool = False) -> None:
 
 
 @contextlib.contextmanager
-def _noting(path: Path) -> Iterator[None]:
+def _log_failure(path: Path) -> Iterator[None]:
     """Print a note where a file cannot be written."""
     try:
         yield

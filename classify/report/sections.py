@@ -387,7 +387,7 @@ def _cluster(counts: Any) -> Any:
 
 def _describe_row(result: Result, row: int) -> dict[str, Any]:
     """Return a row's text, target and prediction in words."""
-    text, words = result.texts[row], result.task.target_words
+    text, words = result.texts[row], result.task.format_target
     return {"text": _shorten(text), "label": words(result.rows.targets[row]), "predicted": words(result.predicted[row])}
 
 

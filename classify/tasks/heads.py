@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 # C of logistic regression on features of an encoder that was trained on the same labels; see docs/recipe.md.
-SEEN_STRENGTH = 0.003
+TRAINED_ENCODER_C = 0.003
 
 Array = npt.NDArray[np.float64]
 

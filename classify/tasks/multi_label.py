@@ -20,7 +20,7 @@ from classify.data.labels import (
     MIN_ROWS,
     ClassNames,
     find_class_names,
-    label_order,
+    label_sort_key,
     list_counts,
     refuse_unknown,
 )
@@ -35,8 +35,8 @@ from classify.evaluation.metrics import Scores, binary_cross_entropy, sigmoid
 from classify.evaluation.predictions_file import EXACT
 from classify.tasks.base import Array, Loss, Task
 from classify.tasks.class_weights import BALANCED, DeviceWeights, read_class_weights
-from classify.tasks.heads import SEEN_STRENGTH, fit_standardized
-from classify.tasks.single_label import FOCUS, choose_strength
+from classify.tasks.heads import TRAINED_ENCODER_C, fit_standardized
+from classify.tasks.single_label import FOCAL_GAMMA, choose_c
 
 if TYPE_CHECKING:
     import torch
@@ -121,7 +121,7 @@ class MultiLabel(Task):
         empty_is_labelled = separator == COLUMN_SEPARATOR or not (config.drop_unlabelled or config.predict_unlabelled)
         if empty_is_labelled and separator != COLUMN_SEPARATOR and config.task == "auto":
             _refuse_mostly_empty(tables.train, column)
-        return cls(sorted(names, key=label_order), classes, separator, empty_is_labelled=empty_is_labelled)
+        return cls(sorted(names, key=label_sort_key), classes, separator, empty_is_labelled=empty_is_labelled)
 
     @classmethod
     def from_settings(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
@@ -218,13 +218,15 @@ class MultiLabel(Task):
         if config.class_weights == BALANCED:
             counts = targets.sum(axis=0, dtype=np.int64)
             weights = np.clip((len(targets) - counts) / np.maximum(counts, 1), 1.0, _MOST_WEIGHT).astype(np.float32)
-        return BinaryCrossEntropy(config.label_smoothing_factor, weights, FOCUS if config.loss == "focal" else 0.0)
+        return BinaryCrossEntropy(
+            config.label_smoothing_factor, weights, FOCAL_GAMMA if config.loss == "focal" else 0.0
+        )
 
     def fit_head(
         self, features: npt.NDArray[np.float32], targets: Array, *, encoder_trained: bool
     ) -> tuple[Array, Array]:
         """Fit one logistic regression per label, all with one C."""
-        return _fit_heads(features, targets, SEEN_STRENGTH if encoder_trained else None)
+        return _fit_heads(features, targets, TRAINED_ENCODER_C if encoder_trained else None)
 
     def grow_head(
         self, features: npt.NDArray[np.float32], targets: Array, head: tuple[Array, Array], new: Array
@@ -285,7 +287,7 @@ class MultiLabel(Task):
         sets, counts = np.unique(train_targets, axis=0, return_counts=True)
         frequent = sets[counts.argmax()]
         return MajorityBaseline(
-            self.target_words(frequent), self.metrics(np.repeat(frequent[None], len(targets), axis=0), targets)
+            self.format_target(frequent), self.metrics(np.repeat(frequent[None], len(targets), axis=0), targets)
         )
 
     def linear_model(self, targets: Array, seed: int) -> LinearModel:
@@ -306,7 +308,7 @@ class MultiLabel(Task):
         """Return whether each row has that label."""
         return np.asarray(targets[:, number] > 0)
 
-    def target_words(self, target: Any) -> str:
+    def format_target(self, target: Any) -> str:
         """Return the labels of a row, joined."""
         return _JOIN.join(self.labels[number] for number in np.flatnonzero(target)) or "no label"
 
@@ -333,14 +335,14 @@ class MultiLabel(Task):
 class BinaryCrossEntropy:
     """Binary cross-entropy, averaged over the labels of a row, with label smoothing and weights of positive labels.
 
-    With a `focus` above 0 it is the focal loss, as for `CrossEntropy`, of each label.
+    With a `gamma` above 0 it is the focal loss, as for `CrossEntropy`, of each label.
 
     Every row weighs 1, so a step's loss is the mean over its rows however they are sharded.
     """
 
     label_smoothing: float = 0.0
     positive_weights: npt.NDArray[np.float32] | None = None
-    focus: float = 0.0
+    gamma: float = 0.0
 
     @functools.cached_property
     def _weights(self) -> DeviceWeights:
@@ -355,10 +357,10 @@ class BinaryCrossEntropy:
         losses = binary_cross_entropy_with_logits(
             logits.float(), aims, reduction="none", pos_weight=self._weights.on(logits.device)
         )
-        if self.focus:
+        if self.gamma:
             present = targets.clamp(max=1).float()
             wrong = (logits.float().sigmoid() - present).abs()
-            losses = losses * wrong**self.focus
+            losses = losses * wrong**self.gamma
         return (losses * counted).sum() / logits.shape[1]
 
     def weight_sum(self, targets: Array) -> float:
@@ -408,7 +410,7 @@ def _count_labels(table: Table, column: str, separator: str | None) -> Counter[s
 
 
 def _fit_heads(
-    features: npt.NDArray[np.float32], targets: Array, strength: float | None
+    features: npt.NDArray[np.float32], targets: Array, c: float | None
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """Fit a logistic regression for each label; one without rows, or with all, gets zero weights."""
     from sklearn.linear_model import LogisticRegression
@@ -417,11 +419,11 @@ def _fit_heads(
         labels = targets.shape[1]
         weight, bias = np.zeros((labels, features.shape[1])), np.zeros(labels)
         counts = targets.sum(axis=0, dtype=np.int64)
-        chosen = strength
+        chosen = c
         if chosen is None:
             balance = np.minimum(counts, len(targets) - counts)
             frequent = [number for number in np.argsort(-balance)[:_CHOOSING_LABELS].tolist() if balance[number]]
-            options = [choose_strength(standard, targets[:, number].astype(np.int64)) for number in frequent]
+            options = [choose_c(standard, targets[:, number].astype(np.int64)) for number in frequent]
             chosen = float(np.exp(np.mean(np.log(options)))) if options else 1.0
         for number in range(labels):
             if 0 < counts[number] < len(targets):

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 # Number of parts of the sorted targets by which splits are stratified.
 _STRATA = 5
 # Strengths of the ridge that leave-one-out cross-validation chooses from, and the one on features that were trained on.
-_STRENGTHS = np.logspace(0, 5, 11).tolist()
-_SEEN_STRENGTHS = [1e4]
+_ALPHAS = np.logspace(0, 5, 11).tolist()
+_TRAINED_ENCODER_ALPHAS = [1e4]
 
 
 class Regression(Task):
@@ -140,7 +140,7 @@ class Regression(Task):
         from sklearn.linear_model import RidgeCV
 
         def solve(standard: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-            solver = RidgeCV(alphas=_SEEN_STRENGTHS if encoder_trained else _STRENGTHS)
+            solver = RidgeCV(alphas=_TRAINED_ENCODER_ALPHAS if encoder_trained else _ALPHAS)
             solver.fit(standard.astype(np.float64), (targets - self.center) / self.scale)
             return np.atleast_2d(solver.coef_), np.atleast_1d(solver.intercept_)
 
@@ -208,7 +208,7 @@ class Regression(Task):
         """Return True for each row."""
         return np.ones(len(targets), dtype=bool)
 
-    def target_words(self, target: Any) -> str:
+    def format_target(self, target: Any) -> str:
         """Return the number."""
         return f"{target:g}"
 

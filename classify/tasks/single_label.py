@@ -35,7 +35,7 @@ from classify.evaluation.metrics import Scores, class_metrics, classification_me
 from classify.evaluation.predictions_file import EXACT
 from classify.tasks.base import Array, Loss, Task
 from classify.tasks.class_weights import BALANCED, DeviceWeights, read_class_weights
-from classify.tasks.heads import SEEN_STRENGTH, fit_standardized
+from classify.tasks.heads import TRAINED_ENCODER_C, fit_standardized
 
 if TYPE_CHECKING:
     import torch
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
 _NO_LABEL = -100
 _FOLDS = 3
 # C of the probe, on standardized features: noisy labels need small values, many classes large ones.
-_STRENGTHS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+_C_VALUES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 _LEAST_PROBABILITY = 1e-9
 # Exponent of the focal loss, the best in its paper (table 1b).
-FOCUS = 2.0
+FOCAL_GAMMA = 2.0
 # Classes up to which C after contrastive steps is that of `heads`; it grows in proportion beyond.
 _FEW_CLASSES = 8
 # C of a class that a trained head gets in addition.
-GROWN_STRENGTH = 0.01
+GROWN_C = 0.01
 _WHOLE = re.compile(r"[+-]?[0-9]{1,3}")
 _FEWEST_RATINGS, _MOST_RATINGS = 3, 11
 
@@ -127,14 +127,14 @@ class SingleLabel(Task):
         weights = read_class_weights(config.class_weights, self.labels)
         if config.class_weights == BALANCED:
             weights = balanced_weights(targets, len(self.labels))
-        return CrossEntropy(config.label_smoothing_factor, weights, FOCUS if config.loss == "focal" else 0.0)
+        return CrossEntropy(config.label_smoothing_factor, weights, FOCAL_GAMMA if config.loss == "focal" else 0.0)
 
     def fit_head(
         self, features: npt.NDArray[np.float32], targets: Array, *, encoder_trained: bool
     ) -> tuple[Array, Array]:
         """Fit a multinomial logistic regression."""
-        strength = SEEN_STRENGTH * max(1.0, len(self.labels) / _FEW_CLASSES)
-        return fit_logistic_head(features, targets, len(self.labels), strength if encoder_trained else None)
+        c = TRAINED_ENCODER_C * max(1.0, len(self.labels) / _FEW_CLASSES)
+        return fit_logistic_head(features, targets, len(self.labels), c if encoder_trained else None)
 
     def grow_head(
         self, features: npt.NDArray[np.float32], targets: Array, head: tuple[Array, Array], new: Array
@@ -208,7 +208,7 @@ class SingleLabel(Task):
         """Return whether each row is of that class."""
         return np.asarray(targets == number)
 
-    def target_words(self, target: Any) -> str:
+    def format_target(self, target: Any) -> str:
         """Return the name of the class."""
         return self.labels[int(target)]
 
@@ -233,7 +233,7 @@ class SingleLabel(Task):
 class CrossEntropy:
     """Cross-entropy with optional label smoothing (Szegedy et al., 2016, section 7) and class weights.
 
-    With a `focus` above 0 each row's loss is multiplied by (1 - p) ** focus, p the probability of its label: Lin et
+    With a `gamma` above 0 each row's loss is multiplied by (1 - p) ** gamma, p the probability of its label: Lin et
     al., 2017, "Focal Loss for Dense Object Detection", equation 4.
 
     The loss of a batch is the weighted mean: the sum over rows of weight times loss, divided by the sum of weights.
@@ -242,7 +242,7 @@ class CrossEntropy:
 
     label_smoothing: float = 0.0
     class_weights: npt.NDArray[np.float32] | None = None
-    focus: float = 0.0
+    gamma: float = 0.0
 
     @functools.cached_property
     def _weights(self) -> DeviceWeights:
@@ -253,12 +253,12 @@ class CrossEntropy:
         from torch.nn.functional import cross_entropy
 
         weights, smoothing = self._weights.on(logits.device), self.label_smoothing
-        if not self.focus:
+        if not self.gamma:
             return cross_entropy(logits.float(), targets, weight=weights, label_smoothing=smoothing, reduction="sum")
         logits = logits.float()
         losses = cross_entropy(logits, targets, weight=weights, label_smoothing=smoothing, reduction="none")
         right = logits.softmax(dim=1).gather(1, targets.clamp(min=0)[:, None])[:, 0]
-        return (losses * (1 - right) ** self.focus).sum()
+        return (losses * (1 - right) ** self.gamma).sum()
 
     def weight_sum(self, targets: npt.NDArray[np.int64]) -> float:
         """Return the sum of the row weights: the number of rows if classes are not weighted."""
@@ -292,11 +292,11 @@ def balanced_weights(labels: npt.NDArray[np.int64], classes: int) -> npt.NDArray
 
 
 def fit_logistic_head(
-    features: npt.NDArray[np.float32], labels: npt.NDArray[np.int64], classes: int, strength: float | None = None
+    features: npt.NDArray[np.float32], labels: npt.NDArray[np.int64], classes: int, c: float | None = None
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """Fit logistic regression on features (rows, width); return weights (classes, width) and biases (classes,).
 
-    `strength` is C, the inverse of the regularization, by default the one that cross-validation chooses. Features are
+    `c` is the inverse of the regularization, by default the one that cross-validation chooses. Features are
     standardized for the solver, and the scaling is folded back into the weights. Two classes have one direction w: it
     becomes -w/2 and +w/2, whose softmax is the same sigmoid. A class without a row in `labels` (all its rows are in the
     validation split) gets zero weights and the smallest bias minus 1.
@@ -307,8 +307,8 @@ def fit_logistic_head(
         weight, bias = np.zeros((classes, features.shape[1])), np.zeros(classes)
         present = np.unique(labels)
         if len(present) > 1:
-            chosen = choose_strength(standard, labels) if strength is None else strength
-            solver = LogisticRegression(C=chosen, max_iter=200, tol=1e-3)
+            best = choose_c(standard, labels) if c is None else c
+            solver = LogisticRegression(C=best, max_iter=200, tol=1e-3)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # not converged, many classes: not actionable
                 solver.fit(standard, labels)
@@ -348,8 +348,8 @@ def grow_logistic_head(
             errors = np.exp(log_probabilities)
             errors[rows, labels] -= 1.0
             slope = np.concatenate([errors[:, new].T @ inputs, errors[:, new].sum(axis=0)[:, None]], axis=1)
-            slope[:, :width] += grown[:, :width] / GROWN_STRENGTH
-            value = -log_probabilities[rows, labels].sum() + 0.5 * (grown[:, :width] ** 2).sum() / GROWN_STRENGTH
+            slope[:, :width] += grown[:, :width] / GROWN_C
+            value = -log_probabilities[rows, labels].sum() + 0.5 * (grown[:, :width] ** 2).sum() / GROWN_C
             return value, slope.ravel()
 
         fitted = minimize(loss, np.zeros(new.sum() * (width + 1)), jac=True, method="L-BFGS-B").x
@@ -359,7 +359,7 @@ def grow_logistic_head(
     weight[new], bias[new] = fit_standardized(features, solve)
 
 
-def choose_strength(features: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]) -> float:
+def choose_c(features: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]) -> float:
     """Return the C with the lowest log loss in cross-validation on standardized features (rows, width).
 
     Each fold goes from strong to weak regularization with a warm start, so the search costs little more than one fit.
@@ -369,14 +369,14 @@ def choose_strength(features: npt.NDArray[np.float32], labels: npt.NDArray[np.in
     fold = np.empty(len(labels), dtype=np.int64)
     by_class = np.argsort(labels, kind="stable")  # deal out each class in turn: stratified folds
     fold[by_class] = np.arange(len(labels)) % _FOLDS
-    losses = np.zeros(len(_STRENGTHS))
+    losses = np.zeros(len(_C_VALUES))
     for number in range(_FOLDS):
         held_out = fold == number
         if not held_out.any() or len(np.unique(labels[~held_out])) < 2:
             continue
         solver = LogisticRegression(max_iter=100, tol=1e-2, warm_start=True)
-        for place, strength in enumerate(_STRENGTHS):
-            solver.C = strength
+        for place, c in enumerate(_C_VALUES):
+            solver.C = c
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 solver.fit(features[~held_out], labels[~held_out])
@@ -385,4 +385,4 @@ def choose_strength(features: npt.NDArray[np.float32], labels: npt.NDArray[np.in
             of_label = probabilities[np.arange(len(column)), column]
             of_label[solver.classes_[column] != labels[held_out]] = 0.0  # class without rows outside this fold
             losses[place] -= np.log(of_label.clip(min=_LEAST_PROBABILITY)).sum()
-    return _STRENGTHS[int(losses.argmin())]
+    return _C_VALUES[int(losses.argmin())]

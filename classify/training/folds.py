@@ -23,7 +23,7 @@ from classify.data.sampler import BatchSampler
 from classify.data.splits import Split
 from classify.data.tokenize import TokenizedSplit
 from classify.evaluation.metrics import format_metrics
-from classify.training.resume import SETTINGS_OF_THE_START
+from classify.training.resume import INITIAL_SETTINGS
 from classify.training.setup import TrainingContext
 from classify.training.trainer import Trainer
 
@@ -86,7 +86,7 @@ def _identity(context: TrainingContext) -> str:
     """Return a hash of everything that a fold's logits depend on."""
     settings = context.config.flat()
     learning = {name: settings[name] for name, (_, spec) in FIELDS.items() if spec.metadata["learning"]}
-    start = {name: settings[name] for name in SETTINGS_OF_THE_START}
+    start = {name: settings[name] for name in INITIAL_SETTINGS}
     values = json.dumps({**context.identity, **learning, **start}, sort_keys=True, default=str)
     return hashlib.sha256(values.encode()).hexdigest()
 

@@ -120,7 +120,7 @@ def check_inputs(config: RunConfig) -> RunInputs:
     if contrastive and chosen and _is_slow(splits, model):
         config = config.with_default("folds", FEWER_FOLDS, "texts")
         splits = split_table(tables, task, config.data, training.seed, FEWER_FOLDS)
-    notes = _check_disk(config, splits, model, output_dir) if launcher.checks_folders() else ()
+    notes = _check_disk(config, splits, model, output_dir) if launcher.should_check_output_dir() else ()
     if config.ignored:
         notes = (f"no effect here: {', '.join(config.ignored)}", *notes)
     texts: tuple[str, ...] = ()

@@ -37,7 +37,7 @@ from classify.training.trainer import Trainer
 # Texts with several labels that inspect.json lists.
 _LISTED = 1000
 # What time is measured on: steps on pairs, of which the first does not count, rows scored, rows of the baseline.
-_PAIR_STEPS, _SCORED_ROWS, _BASELINE_ROWS = 5, 256, 500
+_CONTRASTIVE_STEPS, _SCORED_ROWS, _BASELINE_ROWS = 5, 256, 500
 
 
 def inspect_run(config: RunConfig) -> Report:
@@ -106,7 +106,7 @@ def _estimate_seconds(inputs: RunInputs, strategy: Strategy, data: TokenizedSpli
     config, splits, task = inputs.config.training, inputs.splits, inputs.task
     epochs = config.epochs
     times = [time.perf_counter()]
-    steps = min(config.contrastive_steps or 0, _PAIR_STEPS)
+    steps = min(config.contrastive_steps or 0, _CONTRASTIVE_STEPS)
     contrastive.contrastive_warmup(strategy, data, task, steps, lambda _: times.append(time.perf_counter()))
     pair_step = statistics.median(np.diff(times[1:])) if steps > 1 else 0.0
     sample = data.rows[:_SCORED_ROWS]

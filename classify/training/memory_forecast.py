@@ -35,7 +35,11 @@ def estimate(inputs: RunInputs, world: World, length: float) -> memory_estimate.
     rows = training.train_batch_size / training.gradient_accumulation_steps
     half = choose_precision(training.precision, world.device, training.opt_level).half is not None
     each = rows if plan.spec.spreads_layers else rows / devices
-    if plan.spec.cuts_steps and world.accelerator.cuts_steps and training.opt_level in (None, "O0", "O1"):
+    if (
+        plan.spec.limits_micro_batch_tokens
+        and world.accelerator.limits_micro_batch_tokens
+        and training.opt_level in (None, "O0", "O1")
+    ):
         at_once = memory_estimate.tokens_at_once(memory_estimate.read_hidden_size(inputs.model.config))
         each = min(each, at_once // world.cache_sharers / length)
     return memory_estimate.training_need(

@@ -51,7 +51,7 @@ def plan_output_dir(config: RunConfig) -> OutputDirPlan:
     checkpoint = None
     if isinstance(resume, str):
         requested_dir = Path(resume)
-        if launcher.checks_folders() and not requested_dir.is_dir():
+        if launcher.should_check_output_dir() and not requested_dir.is_dir():
             raise InputError(f"--resume {resume}: no such folder. Expected a run's folder, or a checkpoint in it.")
         checkpoint = requested_dir if requested_dir.parent.name == CHECKPOINTS else None
         requested_dir = run_folder(str(requested_dir))
@@ -65,9 +65,9 @@ def plan_output_dir(config: RunConfig) -> OutputDirPlan:
         named = earlier[-1] if earlier else None
     plan = OutputDirPlan(named, stem, checkpoint, training.overwrite_output_dir, bool(resume))
     if named is None:
-        if launcher.checks_folders():
+        if launcher.should_check_output_dir():
             _check_usable(Path("runs"), may_hold_files=True)
-    elif launcher.checks_folders():
+    elif launcher.should_check_output_dir():
         check_folder(plan, named, [*(getattr(config.data, name) for name in TABLES), config.model.name])
     return plan
 

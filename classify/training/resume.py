@@ -85,7 +85,7 @@ def _read_progress(saved: Checkpoint) -> Progress:
 
 
 # Settings that only matter before the first checkpoint, and how texts are read.
-SETTINGS_OF_THE_START = ("preset", "head", "contrastive_steps", "long_texts")
+INITIAL_SETTINGS = ("preset", "head", "contrastive_steps", "long_texts")
 
 
 def require_same_run(
@@ -109,7 +109,7 @@ def require_same_run(
     settings, current = saved.state.get("settings", {}), config.flat()
     changed += [
         f"{shown_name(FIELDS[name][1])} was {settings[name]} and is {current[name]}"
-        for name in SETTINGS_OF_THE_START
+        for name in INITIAL_SETTINGS
         if name in settings and settings[name] != current[name]
     ]
     if changed:

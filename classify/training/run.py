@@ -68,7 +68,7 @@ def train(
     if rank is not None or world_size is not None or init_method is not None:
         if rank is None or world_size is None or init_method is None:
             raise InputError("train needs rank, world_size and init_method together; give all three, or none.")
-        launcher.set_place(rank, world_size, init_method, config.training.local_rank)
+        launcher.set_rank_variables(rank, world_size, init_method, config.training.local_rank)
     if config.plan or (config.training.nproc is not None and not launcher.is_nproc_worker()):
         raise InputError(
             f"{'plan' if config.plan else 'nproc'} is for the command line: train works in the process that calls it; "
@@ -149,7 +149,7 @@ def _fit(context: TrainingContext, trainer: Trainer, callbacks: list[Callback], 
     steps = trainer.batches.steps_until(trainer.end)
     bar_of_steps = context.output.progress_bar(progress.step, steps)
     # The order matters: a checkpoint holds the score that `Evaluate` has just made.
-    with stop_signals() as received, context.world.reporting_lost_peers(), bar_of_steps as bar:
+    with stop_signals() as received, context.world.report_lost_peers(), bar_of_steps as bar:
         trainer.fit(
             [Terminal(context.output, context.selection_metric, bar), *callbacks],
             stop_requested=lambda: bool(received),
@@ -215,13 +215,13 @@ def _rows_per_step(context: TrainingContext, batches: BatchSampler) -> list[int]
 def _start(context: TrainingContext, trainer: Trainer, evaluate: Evaluate, train_log: Log) -> None:
     """Start afresh; the start is the first candidate for the best unless the head is random."""
     output, planned = context.output, context.config.training.contrastive_steps or 0
-    pairs, probe = _init_head(context, trainer, train_log)
-    if pairs is not None:
-        trainer.contrastive_metrics = dataclasses.asdict(pairs)
-        cut = f" of {planned} (limited by --max-minutes)" if pairs.steps < planned else ""
+    contrastive, probe = _init_head(context, trainer, train_log)
+    if contrastive is not None:
+        trainer.contrastive_metrics = dataclasses.asdict(contrastive)
+        cut = f" of {planned} (limited by --max-minutes)" if contrastive.steps < planned else ""
         output.log(
-            f"contrastive: {pairs.steps} steps{cut}, loss {pairs.loss:.4f}, {pairs.rows / pairs.seconds:.0f} rows/s "
-            f"({pairs.seconds:.1f} s; --contrastive-steps)"
+            f"contrastive: {contrastive.steps} steps{cut}, loss {contrastive.loss:.4f}, "
+            f"{contrastive.rows / contrastive.seconds:.0f} rows/s ({contrastive.seconds:.1f} s; --contrastive-steps)"
         )
     if context.config.model.head == "random":
         return
@@ -245,19 +245,19 @@ def _init_head(
     context: TrainingContext, trainer: Trainer, train_log: Log | None = None
 ) -> tuple[ContrastiveResult | None, linear_probe.ProbeResult | None]:
     """Run the recipe's contrastive steps, then start the head from a probe; return the result of each that ran."""
-    data, pairs, probe = context.with_label_texts(trainer.data), None, None
+    data, contrastive, probe = context.with_label_texts(trainer.data), None, None
     if context.config.training.contrastive_steps:
-        pairs = _train_contrastive(context, data, train_log)
+        contrastive = _train_contrastive(context, data, train_log)
     if context.config.model.head == "probe" or context.inputs.new_labels:
         probe = linear_probe.init_head_from_probe(
             context.strategy,
             data,
             context.inputs.task,
             is_final=trainer.end == 0,
-            encoder_trained=pairs is not None,
+            encoder_trained=contrastive is not None,
             new=context.inputs.new_labels,
         )
-    return pairs, probe
+    return contrastive, probe
 
 
 def _train_contrastive(context: TrainingContext, data: TokenizedSplit, train_log: Log | None) -> ContrastiveResult:

@@ -22,8 +22,8 @@ from classify.data.tokenize import (
     TokenizedSplit,
     Tokens,
     default_max_length,
+    get_padding_id,
     max_length_reason,
-    padding_id,
     tokenize,
     tokenize_columns,
 )
@@ -41,7 +41,13 @@ from classify.modeling.loading import (
     load_pretrained,
     load_tokenizer,
 )
-from classify.modeling.precision import Precision, choose_precision, faster_on_cpu, for_training, multiplies_bf16
+from classify.modeling.precision import (
+    Precision,
+    choose_cpu_precision,
+    choose_precision,
+    for_training,
+    has_bf16_instructions,
+)
 from classify.modeling.verify_packing import verify_packing
 from classify.training import resume
 from classify.training.checkpoint import Checkpoint
@@ -270,7 +276,7 @@ def load_classifier(
         inputs.model,
         inputs.task.labels,
         seed=config.training.seed,
-        pad_token_id=padding_id(tokenizer),
+        pad_token_id=get_padding_id(tokenizer),
         dropout=config.model.dropout,
         problem_type=inputs.task.problem_type,
         keep_head=config.model.head == "keep",
@@ -305,8 +311,8 @@ def configure_precision(
     """
     automatic = precision.automatic and world.accelerator.precision_by_processor
     fastest = precision
-    if automatic and not world.all_reduce_any(not multiplies_bf16()):  # all processes compute alike
-        fastest = faster_on_cpu(classifier.hidden_size)
+    if automatic and not world.all_reduce_any(not has_bf16_instructions()):  # all processes compute alike
+        fastest = choose_cpu_precision(classifier.hidden_size)
     classifier.set_precision(fastest)
     rows = inputs.splits.train.rows
     packing = verify_packing(classifier, tokens, rows, world, inputs.config.model.packing)

@@ -40,7 +40,7 @@ class Log(Callback):
         trackers = context.inputs.trackers
         self._file = None
         self._tracker = Tracker()
-        with self._closed_on_error(), output.world.sync_errors(), output.writing("the training log"):
+        with self._close_on_error(), output.world.sync_errors(), output.writing("the training log"):
             if output.is_writer:
                 self._file = _reopen(output.folder / "train_log.jsonl", after_step)
                 if not output.world.is_main:  # files lie on each machine, a server hears of one run
@@ -115,7 +115,7 @@ class Log(Callback):
         self.close()
 
     @contextlib.contextmanager
-    def _closed_on_error(self) -> Iterator[None]:
+    def _close_on_error(self) -> Iterator[None]:
         try:
             yield
         except BaseException:

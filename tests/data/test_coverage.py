@@ -21,11 +21,11 @@ def test_the_share_is_that_of_the_rows_asked_for(monkeypatch: pytest.MonkeyPatch
     some = tokens([[], [1, 1, 5], [], [7, 8], [1], []])
     for block in (1 << 22, 2):
         monkeypatch.setattr(coverage, "_BLOCK", block)
-        assert coverage.unknown_share(some, np.arange(6), 1) == 0.5
-        assert coverage.unknown_share(some, np.array([1, 3]), 1) == 0.4
-        assert coverage.unknown_share(some, np.array([3, 5]), 1) == 0.0
-        assert coverage.unknown_share(some, np.array([0, 5]), 1) == 0.0
-        assert coverage.unknown_share(some, np.arange(6), None) == 0.0
+        assert coverage.compute_unknown_share(some, np.arange(6), 1) == 0.5
+        assert coverage.compute_unknown_share(some, np.array([1, 3]), 1) == 0.4
+        assert coverage.compute_unknown_share(some, np.array([3, 5]), 1) == 0.0
+        assert coverage.compute_unknown_share(some, np.array([0, 5]), 1) == 0.0
+        assert coverage.compute_unknown_share(some, np.arange(6), None) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ def test_places_in_several_files_are_found_in_one_pass_of_each(tmp_path: Path, m
         delimited, "parse_rows", lambda *given, **more: (passes.append(1), parse_rows(*given, **more))[1]
     )
     first, second = str(tmp_path / "part-0.csv"), str(tmp_path / "part-1.csv")
-    assert table.where_each([[0, 5], [4, 9]]) == [
+    assert table.describe_row_groups([[0, 5], [4, 9]]) == [
         f"{first} line 2, {second} line 2",
         f"{first} line 10, {second} line 10",
     ]

@@ -23,28 +23,28 @@ def scored(targets: list[int], predicted: list[int], labels: list[str] = LABELS)
 
 def test_few_rows_say_little() -> None:
     few = scored([0, 1] * 6, [0, 1] * 5 + [1, 0])
-    (line,) = advice.too_few_rows(few, "test")
+    (line,) = advice.warn_few_rows(few, "test")
     assert line == ("12 test rows are too few: accuracy has a 95 % CI of 0.552 to 0.953; add rows or give --test-data")
-    assert "12 evaluation rows" in advice.too_few_rows(few, "evaluation")[0]
-    assert advice.too_few_rows(scored([0, 1] * 60, [0, 1] * 50 + [1, 0] * 10), "test") == []
+    assert "12 evaluation rows" in advice.warn_few_rows(few, "evaluation")[0]
+    assert advice.warn_few_rows(scored([0, 1] * 60, [0, 1] * 50 + [1, 0] * 10), "test") == []
 
 
 def test_classes_that_are_never_right_are_named() -> None:
     targets = [0] * 20 + [1] * 5 + [2] * 4 + [3] * 20
     result = scored(targets, [0] * 24 + [1] + [0] * 4 + [0] * 18 + [3] * 2)
-    assert advice.missed_classes(result) == [], "a recall of 0.1 or more, or fewer than five rows"
+    assert advice.warn_missed_classes(result) == [], "a recall of 0.1 or more, or fewer than five rows"
     result = scored(targets, [0] * 29 + [0] * 19 + [3])
-    (line,) = advice.missed_classes(result)
+    (line,) = advice.warn_missed_classes(result)
     assert line.startswith("'d' (1 of 20 rows), 'b' (0 of 5 rows): almost never predicted correctly; ")
     assert "add rows" in line
     assert "--class-weights balanced" in line
-    assert "--class-weights" not in advice.missed_classes(result, balanced=True)[0]
+    assert "--class-weights" not in advice.warn_missed_classes(result, balanced=True)[0]
 
 
 def test_at_most_three_missed_classes_are_named() -> None:
     labels = [f"class {number}" for number in range(7)]
     targets = [number for number in range(7) for _ in range(5 + number)]
-    (line,) = advice.missed_classes(scored(targets, [0 if t else 1 for t in targets], labels))
+    (line,) = advice.warn_missed_classes(scored(targets, [0 if t else 1 for t in targets], labels))
     assert line.startswith("'class 6' (0 of 11 rows), 'class 5' (0 of 10 rows), 'class 4' (0 of 9 rows) and 4 more: ")
 
 
@@ -87,7 +87,7 @@ def test_one_answer_for_all_rows() -> None:
     ],
 )
 def test_a_loss_that_does_not_fall(first: float, last: float, epochs: float, part: str | None) -> None:
-    lines = advice.loss_not_falling(advice.TrainingLoss(first, last, epochs, math.log(4)))
+    lines = advice.warn_loss(advice.TrainingLoss(first, last, epochs, math.log(4)))
     if part is None:
         assert lines == []
         return

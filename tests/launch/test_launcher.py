@@ -22,17 +22,17 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 def test_a_place_given_by_hand_replaces_what_stood_there(environment: dict[str, str]) -> None:
     """A pod's variables are the parent's place, not that of the processes it spawns; a second training meets anew."""
     environment |= {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "3", "MASTER_PORT": "1"}
-    launcher.set_place(5, 16, "tcp://[::1]:29500")
+    launcher.set_rank_variables(5, 16, "tcp://[::1]:29500")
     place = launcher.read_launch(environment)
     assert (place.rank, place.local_rank, place.world_size, place.local_world_size) == (5, 5, 16, 16)
     assert (place.machine, place.address, place.port) == (None, "::1", 29500)
     assert not launcher.several_machines()
-    launcher.set_place(5, 16, "tcp://node0:29501")
+    launcher.set_rank_variables(5, 16, "tcp://node0:29501")
     assert launcher.read_launch(environment).port == 29501
 
 
 def test_with_a_local_rank_there_may_be_several_machines(environment: dict[str, str]) -> None:
-    launcher.set_place(1, 2, "tcp://node0:29500", 0)
+    launcher.set_rank_variables(1, 2, "tcp://node0:29500", 0)
     assert launcher.several_machines()
     launcher.export(launcher.read_launch(environment))
     assert launcher.several_machines(), "what nobody has said is not known later either"

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from classify.modeling.kernels import linear
-from classify.modeling.kernels.linear import Linear, multiplies_by_onednn, onednn_is_faster, replace_linear
+from classify.modeling.kernels.linear import Linear, onednn_is_faster, replace_linear, uses_onednn_linear
 from classify.modeling.precision import FP32, choose_precision
 from tests.support import tiny
 from tests.support.runs import data_and_model
@@ -92,7 +92,7 @@ def test_a_model_gives_the_same_logits_and_gradients(
     for processor in ({}, ZEN5):
         monkeypatch.setattr(linear, "capabilities", lambda processor=processor: processor)
         data, model = data_and_model(folder)
-        assert multiplies_by_onednn(model.model) == bool(processor)
+        assert uses_onednn_linear(model.model) == bool(processor)
         model.use_packing(True)
         model.eval()
         batch = model.batch(data.tokens, data.rows[:19])

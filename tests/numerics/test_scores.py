@@ -84,9 +84,7 @@ def test_the_folded_probe_has_the_regressions_probabilities(classes: int) -> Non
     assert weight.shape == (classes, 8)
     mean, scale = features.mean(axis=0, dtype=np.float64), features.std(axis=0, dtype=np.float64) + 1e-6
     standard = ((features - mean) / scale).astype(np.float32)
-    own = LogisticRegression(C=single_label.choose_strength(standard, labels), max_iter=200, tol=1e-3).fit(
-        standard, labels
-    )
+    own = LogisticRegression(C=single_label.choose_c(standard, labels), max_iter=200, tol=1e-3).fit(standard, labels)
     got = metrics.softmax(features.astype(np.float64) @ weight.T + bias)
     np.testing.assert_allclose(got, own.predict_proba(standard), atol=2e-4)
     if classes == 2:
@@ -151,24 +149,24 @@ def test_the_probes_strength_is_the_best_of_cross_validation(noise: float) -> No
     fold[np.argsort(labels, kind="stable")] = np.arange(120) % 3
     losses = [
         -cross_val_score(
-            LogisticRegression(C=strength, max_iter=1_000), features, labels, cv=PredefinedSplit(fold),
+            LogisticRegression(C=c, max_iter=1_000), features, labels, cv=PredefinedSplit(fold),
             scoring="neg_log_loss",
         ).mean()
-        for strength in single_label._STRENGTHS
+        for c in single_label._C_VALUES
     ]  # fmt: skip
-    chosen = single_label.choose_strength(features, labels)
-    assert chosen == single_label._STRENGTHS[int(np.argmin(losses))]
+    chosen = single_label.choose_c(features, labels)
+    assert chosen == single_label._C_VALUES[int(np.argmin(losses))]
     if noise == 1.0:
-        assert chosen == min(single_label._STRENGTHS)
+        assert chosen == min(single_label._C_VALUES)
     if noise == 0.0:
-        assert chosen == max(single_label._STRENGTHS)
+        assert chosen == max(single_label._C_VALUES)
 
 
 def test_cross_validation_with_classes_of_one_row() -> None:
     """A class with no row outside a fold has probability zero there; that ends nothing."""
     features = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
-    assert single_label.choose_strength(features, np.array([0, 0, 0, 0, 0, 0, 0, 1, 2])) in single_label._STRENGTHS
-    assert single_label.choose_strength(features[:2], np.array([0, 1])) in single_label._STRENGTHS
+    assert single_label.choose_c(features, np.array([0, 0, 0, 0, 0, 0, 0, 1, 2])) in single_label._C_VALUES
+    assert single_label.choose_c(features[:2], np.array([0, 1])) in single_label._C_VALUES
 
 
 def test_a_class_the_training_part_lacks_is_not_predicted() -> None:

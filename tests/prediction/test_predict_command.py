@@ -24,7 +24,7 @@ from classify.evaluation.automation import find_threshold
 from classify.evaluation.scored_rows import ScoredRows
 from classify.prediction import stream
 from classify.prediction.predict import Predictor
-from classify.prediction.thresholds import confidence_for
+from classify.prediction.thresholds import find_confidence
 from classify.tasks.single_label import SingleLabel
 from classify.training.run import train
 from tests.support import tiny
@@ -264,11 +264,11 @@ def test_a_precision_that_no_row_reaches(trained: Path, tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"no confidence that 10 rows have reaches it on the 12 held-out rows .* highest is none"
     ):
-        confidence_for(str(tmp_path), task, 0.9)
+        find_confidence(str(tmp_path), task, 0.9)
     half = np.where(np.arange(12) % 2, best, (best + 1) % 3)
     replace(rows, targets=half, logits=np.eye(3, dtype=np.float32)[best]).write(tmp_path)
     with pytest.raises(InputError, match=r"highest is 0\.5 for 100 % of the rows"):
-        confidence_for(str(tmp_path), task, 0.9)
+        find_confidence(str(tmp_path), task, 0.9)
 
 
 def test_find_threshold() -> None:

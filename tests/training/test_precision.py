@@ -18,8 +18,8 @@ from classify.errors import InputError, Interrupted
 from classify.modeling.precision import (
     FP32,
     Precision,
+    choose_cpu_precision,
     choose_precision,
-    faster_on_cpu,
     for_prediction,
 )
 from classify.prediction.predict import load_classifier
@@ -72,7 +72,7 @@ def test_each_level_says_what_it_became(
 
 def test_wide_models_train_in_bf16_and_are_scored_in_full_precision() -> None:
     for width, name in ((384, "bf16"), (256, "bf16"), (128, "fp32")):
-        precision = faster_on_cpu(width)
+        precision = choose_cpu_precision(width)
         assert precision.name == name
         result = []
         for training in (True, False):
@@ -262,7 +262,7 @@ def test_masters_keep_what_half_weights_would_lose(model_folder: Path) -> None:
     assert torch.equal(weight, torch.ones_like(weight))
     assert float(master.detach().min()) > 1
     weight.grad = torch.ones_like(weight)
-    trainer.strategy.masters.add_gradients()
+    trainer.strategy.masters.all_reduce_gradients()
     assert weight.grad is None
     assert master.grad is not None
     assert master.grad.dtype is torch.float32

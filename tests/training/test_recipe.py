@@ -22,15 +22,15 @@ SIZES = [8, 50, 300, 1_000, 2_000, 3_999, 4_000, 9_999, 10_000, 50_000, 1_000_00
 
 
 def test_more_rows_are_seen_less_often_in_larger_batches() -> None:
-    """But tables so small that pairs are trained on instead of epochs."""
-    for pairs, sizes in ((False, SIZES), (True, SIZES[2:])):
-        for fewer, more in itertools.pairwise(choose(rows, 384, pairs=pairs) for rows in sizes):
+    """Except tables so small that contrastive steps replace epochs."""
+    for contrastive, sizes in ((False, SIZES), (True, SIZES[2:])):
+        for fewer, more in itertools.pairwise(choose(rows, 384, contrastive=contrastive) for rows in sizes):
             assert fewer.num_train_epochs >= more.num_train_epochs
             assert fewer.batch_size <= more.batch_size
             assert fewer.learning_rate == more.learning_rate
     assert choose(299, 384) == Recipe(8, 0, 5e-5, 100)
     assert choose(240, 384, labelled=300) == choose(3_999, 384) == Recipe(8, 3, 5e-5, 100)
-    assert choose(4_000, 384) == choose(4_000, 384, pairs=False) == Recipe(16, 3, 5e-5, 0)
+    assert choose(4_000, 384) == choose(4_000, 384, contrastive=False) == Recipe(16, 3, 5e-5, 0)
     assert choose(1_000_000, 384) == Recipe()
     assert choose(2_000, 1_024).learning_rate < choose(2_000, 384).learning_rate
     assert choose(2_000, 384, lora=True).learning_rate == 5e-4
@@ -40,7 +40,7 @@ def test_more_rows_are_seen_less_often_in_larger_batches() -> None:
 def test_more_rows_never_take_fewer_steps() -> None:
     """But where a batch doubles."""
     for fewer, more in itertools.pairwise(SIZES):
-        few, many = (choose(rows, 384, pairs=False) for rows in (fewer, more))
+        few, many = (choose(rows, 384, contrastive=False) for rows in (fewer, more))
         steps = [rows * r.num_train_epochs / r.batch_size for rows, r in ((fewer, few), (more, many))]
         assert steps[1] >= steps[0] or many.batch_size > few.batch_size
 

@@ -128,7 +128,7 @@ def test_the_focal_loss_of_several_labels() -> None:
     present, p = targets[:3].bool(), logits[:3].sigmoid()
     right = torch.where(present, p, 1 - p)
     expected = float((-((1 - right) ** 2) * right.log()).sum()) / 3
-    loss = BinaryCrossEntropy(focus=2.0).loss_sum(logits, targets.to(torch.uint8))
+    loss = BinaryCrossEntropy(gamma=2.0).loss_sum(logits, targets.to(torch.uint8))
     assert float(loss) == pytest.approx(expected, rel=1e-5)
 
 

@@ -86,7 +86,7 @@ class FileFormat(Format):
         return Confidence.NAME if named and (self.is_text or not holds_text) else Confidence.NONE
 
 
-def unique_names(names: Sequence[str]) -> tuple[list[str], str]:
+def deduplicate_names(names: Sequence[str]) -> tuple[list[str], str]:
     """Number repeated column names as pandas does (text, text.1); also return a remark on these, or ""."""
     originals, counts = set(names), Counter[str]()
     unique: dict[str, str] = {}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from classify.data.formats.base import Confidence, FileFormat, Format, ReadOptions, as_text, unique_names
+from classify.data.formats.base import Confidence, FileFormat, Format, ReadOptions, as_text, deduplicate_names
 from classify.data.formats.large import LARGE, map_from_cache
 from classify.data.source import Source
 from classify.data.table import Table
@@ -149,7 +149,7 @@ class _Columns:
                     f"{path}: column {field.name!r} is {field.type}, which is not supported; save it as a plain column."
                 )
         self._path, self._digest, self._given = path, digest, schema.names
-        names, self._remark = unique_names(schema.names)
+        names, self._remark = deduplicate_names(schema.names)
         self._schema = pyarrow.schema([(name, pyarrow.string()) for name in names])
         self._class_names = _class_names(schema)
 

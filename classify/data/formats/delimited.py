@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from classify.data.dialect import Dialect, candidates, find_table, has_header, is_table, parse_rows, skip_lines
 from classify.data.encoding import Encoding, detect_encoding
-from classify.data.formats.base import Confidence, FileFormat, ReadOptions, unique_names
+from classify.data.formats.base import Confidence, FileFormat, ReadOptions, deduplicate_names
 from classify.data.formats.large import LARGE, map_from_cache
 from classify.data.formats.resaved import original_text
 from classify.data.names import LABEL_NAMES, PAIRED_NAMES, TEXT_NAMES
@@ -440,7 +440,7 @@ def _default_names(width: int, options: ReadOptions) -> list[str]:
 def _names(header: Sequence[str]) -> tuple[list[str], str]:
     """Return the names of a header, empty ones numbered, and a remark on repeated ones."""
     names = [name if name.strip() else f"{_UNNAMED}{number}" for number, name in enumerate(header, start=1)]
-    return unique_names(names)
+    return deduplicate_names(names)
 
 
 def _is_empty(arrow: pyarrow.Table, name: str) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from classify.data.dialect import has_header
-from classify.data.formats.base import FileFormat, ReadOptions, unique_names
+from classify.data.formats.base import FileFormat, ReadOptions, deduplicate_names
 from classify.data.names import LABEL_NAMES, TEXT_NAMES
 from classify.data.source import Source
 from classify.data.table import Table
@@ -60,7 +60,7 @@ class Excel(FileFormat):
             names = list(options.columns)
             if len(names) != width:
                 names = [f"column_{place + 1}" for place in used]
-        names, again = unique_names(names)
+        names, again = deduplicate_names(names)
         columns = {
             name: pyarrow.array([row[place] if place < len(row) else "" for row in body], pyarrow.string())
             for name, place in zip(names, used, strict=True)

@@ -83,7 +83,7 @@ def _join_places(tables: Sequence[Table]) -> Callable[[Sequence[int]], list[str]
         for number in set(file_numbers):
             file_rows = [row for row, file_number in zip(rows, file_numbers, strict=True) if file_number == number]
             begin = ends[number] - len(tables[number])
-            names = tables[number].where_each([[row - begin] for row in file_rows])
+            names = tables[number].describe_row_groups([[row - begin] for row in file_rows])
             words |= dict(zip(file_rows, names, strict=True))
         return [words[row] for row in rows]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from classify.data.encoding import Encoding, decode_start, detect_encoding
-from classify.data.formats.base import FileFormat, ReadOptions, as_text, unique_names
+from classify.data.formats.base import FileFormat, ReadOptions, as_text, deduplicate_names
 from classify.data.names import LABEL_NAMES, SPLIT_NAMES, TEXT_NAMES, split_called
 from classify.data.source import Source
 from classify.data.table import Table
@@ -231,7 +231,7 @@ def _read_list(source: Source, rows: list[Any], has_header: bool | None = None) 
         usual = len(texts) == width and any(text in (*TEXT_NAMES, *LABEL_NAMES) for text in texts)
         has_header = usual and not any(value in row for row in rows[1:] for value in rows[0] if isinstance(row, list))
     if has_header:
-        names, _ = unique_names(rows[0])
+        names, _ = deduplicate_names(rows[0])
     records: list[dict[str, Any]] = []
     for number, row in enumerate(rows, start=1):
         if isinstance(row, dict) and width is None:

@@ -30,7 +30,7 @@ class OneDNNLinear(Kernel):
         replace_linear(model)
 
 
-def multiplies_by_onednn(model: nn.Module) -> bool:
+def uses_onednn_linear(model: nn.Module) -> bool:
     """Return whether the model has `Linear` layers."""
     return any(isinstance(module, Linear) for module in model.modules())
 

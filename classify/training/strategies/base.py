@@ -113,7 +113,7 @@ class Strategy:
         None where each pass is a collective or moves weights between devices: more micro-batches cost too much there.
         """
         alone = self.classifier.max_tokens
-        if alone is None or not self.world.plan.spec.cuts_steps or self.forward_is_collective:
+        if alone is None or not self.world.plan.spec.limits_micro_batch_tokens or self.forward_is_collective:
             return None
         return alone // self.world.cache_sharers
 
@@ -128,17 +128,17 @@ class Strategy:
     def backward(self, loss: torch.Tensor, last: bool) -> None:
         """Add the gradients of a micro-batch's loss; in the `last` one they are averaged over the ranks."""
         self.scaler.scale(loss).backward()
-        self.masters.add_gradients()
+        self.masters.all_reduce_gradients()
 
     def local_backward(self, loss: torch.Tensor) -> None:
         """Add the gradients of a loss, of this rank alone; `sum_gradients` sums them over the ranks."""
         self.scaler.scale(loss).backward()
-        self.masters.add_gradients()
+        self.masters.all_reduce_gradients()
 
     def sum_gradients(self) -> None:
         """Sum the gradients of `local_backward` over the ranks. A collective."""
         head = {id(self.masters.of(parameter)) for parameter in self.classifier.output_layer.parameters()}
-        self.world.add_gradients([parameter for parameter in self.trained_params if id(parameter) not in head])
+        self.world.all_reduce_gradients([parameter for parameter in self.trained_params if id(parameter) not in head])
 
     def without_exchange(self) -> contextlib.AbstractContextManager[Any]:
         """Allow passes of this rank alone inside: nothing is exchanged, unless `forward_is_collective`."""
