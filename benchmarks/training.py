@@ -127,10 +127,7 @@ def contestants(gpu: bool) -> list[str]:
     """
     flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     fast = gpu or "avx512_bf16" in flags or "amx_bf16" in flags
-    left_out = [
-        *([] if gpu else ["compiled"]),
-        *([] if fast else ["bf16", "classify, fp32"]),
-    ]
+    left_out = [*([] if gpu else ["compiled"]), *([] if fast else ["bf16", "classify, fp32"])]
     return [name for name in [*OURS, *THEIRS] if not any(word in name for word in left_out)]
 
 

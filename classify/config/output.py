@@ -26,10 +26,7 @@ class OutputConfig:
         metavar="DIR",
     )
     save_steps: int | None = option(
-        None,
-        "steps between checkpoints, besides the one at each epoch's end",
-        "--save-steps",
-        check=above(0),
+        None, "steps between checkpoints, besides the one at each epoch's end", "--save-steps", check=above(0)
     )
     save_on_each_node: bool = option(
         False, "write all files on each machine, for machines without a shared disk", "--save-on-each-node"

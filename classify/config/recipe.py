@@ -21,10 +21,7 @@ FOLDS, FEWER_FOLDS, _MULTIPLICATIONS = 5, 3, 2e12
 CONTRASTIVE_ROWS, CONTRASTIVE_TOKENS = 32, 8_192
 _CHARACTERS_PER_TOKEN = 4
 # Changes of each preset to the recipe: "fast" trains only a logistic regression on the frozen model.
-PRESETS: dict[str, dict[str, float]] = {
-    "fast": {"num_train_epochs": 0, "contrastive_steps": 0},
-    "default": {},
-}
+PRESETS: dict[str, dict[str, float]] = {"fast": {"num_train_epochs": 0, "contrastive_steps": 0}, "default": {}}
 
 
 @dataclass(frozen=True)

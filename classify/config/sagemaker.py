@@ -15,11 +15,7 @@ from classify.config.fields import as_switch
 from classify.errors import InputError
 
 # Fields, and the usual names of the channels that hold their table.
-_CHANNELS = {
-    "data": ("TRAIN", "TRAINING"),
-    "eval_data": ("VALIDATION", "VALID", "EVAL", "DEV"),
-    "test_data": ("TEST",),
-}
+_CHANNELS = {"data": ("TRAIN", "TRAINING"), "eval_data": ("VALIDATION", "VALID", "EVAL", "DEV"), "test_data": ("TEST",)}
 _TABLES = (".csv", ".tsv")
 
 

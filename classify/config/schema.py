@@ -31,11 +31,7 @@ class DataConfig:
         metavar="FILE",
     )
     eval_data: str | None = option(
-        None,
-        "validation table (default: split off --data)",
-        "--eval-data",
-        "--validation-file",
-        metavar="FILE",
+        None, "validation table (default: split off --data)", "--eval-data", "--validation-file", metavar="FILE"
     )
     test_data: str | None = option(
         None,
@@ -45,10 +41,7 @@ class DataConfig:
         metavar="FILE",
     )
     labels: str | None = option(
-        None,
-        "file with one label per line of --data, if that holds texts only",
-        "--labels",
-        metavar="FILE",
+        None, "file with one label per line of --data, if that holds texts only", "--labels", metavar="FILE"
     )
     eval_labels: str | None = option(None, "the same for --eval-data", "--eval-labels", metavar="FILE")
     test_labels: str | None = option(None, "the same for --test-data", "--test-labels", metavar="FILE")
@@ -95,10 +88,7 @@ class DataConfig:
         check=language_code(),
     )
     group_column: str | None = option(
-        None,
-        "column whose equal values stay in one split, e.g. a customer ID",
-        "--group-column",
-        metavar="COLUMN",
+        None, "column whose equal values stay in one split, e.g. a customer ID", "--group-column", metavar="COLUMN"
     )
     split_column: str | None = option(
         None,
@@ -349,10 +339,7 @@ class TrainingConfig(OutputConfig, DeviceConfig):
         learning=True,
     )
     sampler: Literal["uniform", "balanced"] = option(
-        "uniform",
-        "balanced: draw rows with replacement, each class as often as the others",
-        "--sampler",
-        learning=True,
+        "uniform", "balanced: draw rows with replacement, each class as often as the others", "--sampler", learning=True
     )
     patience: int | None = option(
         None,
@@ -385,11 +372,7 @@ class TrainingConfig(OutputConfig, DeviceConfig):
         1.0, "clip gradients to this norm; 0: off", "--max-grad-norm", check=at_least(0), learning=True
     )
     warmup_steps: float = option(
-        0.1,
-        "warmup steps; below 1: fraction of all steps",
-        "--warmup-steps",
-        check=at_least(0),
-        learning=True,
+        0.1, "warmup steps; below 1: fraction of all steps", "--warmup-steps", check=at_least(0), learning=True
     )
     seed: int = option(42, "seed of the split, the shuffle, the head and dropout", "--seed", check=between(0, 2**31))
 

@@ -14,15 +14,7 @@ from classify.data.derived import join_labels
 from classify.data.formats.base import ReadOptions
 from classify.data.formats.registry import find_format, read_table
 from classify.data.label_lists import COLUMN_SEPARATOR
-from classify.data.names import (
-    GROUP_NAMES,
-    LABEL_NAMES,
-    SPLIT_NAMES,
-    SPLIT_WORDS,
-    SPLITS,
-    TEXT_NAMES,
-    split_called,
-)
+from classify.data.names import GROUP_NAMES, LABEL_NAMES, SPLIT_NAMES, SPLIT_WORDS, SPLITS, TEXT_NAMES, split_called
 from classify.data.table import Table
 from classify.errors import ErrorList, InputError
 
@@ -67,11 +59,7 @@ def read_tables(config: DataConfig) -> InputTables:
     # Of two columns all that is left is a text and a label.
     searched = table if len(set(table.columns) - others) < 2 else table.drop(others)
     columns = find_columns(
-        searched,
-        config.text_column,
-        config.label_column,
-        config.text_pair_column,
-        config.text_column_delimiter,
+        searched, config.text_column, config.label_column, config.text_pair_column, config.text_column_delimiter
     )
     if config.split_column is not None or split_column not in (*columns.texts.named, *columns.labels):
         columns = replace(columns, split=split_column)

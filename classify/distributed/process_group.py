@@ -19,20 +19,8 @@ from classify.distributed.network import check_master_address, interface_towards
 from classify.distributed.world import World
 from classify.errors import DeviceError
 from classify.launch import accelerators, interrupts, process_settings
-from classify.launch.device_plan import (
-    DevicePlan,
-    ParallelMode,
-    check_own_device,
-    device_identity,
-)
-from classify.launch.launcher import (
-    Launch,
-    export,
-    hosts_the_store,
-    restart_count,
-    several_machines,
-    take_listener,
-)
+from classify.launch.device_plan import DevicePlan, ParallelMode, check_own_device, device_identity
+from classify.launch.launcher import Launch, export, hosts_the_store, restart_count, several_machines, take_listener
 
 _PATIENCE_SECONDS = 20.0
 # Number of process groups formed by this process: a script may train, or load a classifier, more than once.

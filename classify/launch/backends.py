@@ -29,12 +29,7 @@ class Backend:
 
 _ALL = (
     Backend(
-        "gloo",
-        in_main_memory=True,
-        allowed_on_cpu=True,
-        adds_doubles=True,
-        detects_lost_peers=True,
-        releases_late=True,
+        "gloo", in_main_memory=True, allowed_on_cpu=True, adds_doubles=True, detects_lost_peers=True, releases_late=True
     ),
     Backend("nccl", adds_doubles=True),
     Backend("xccl"),

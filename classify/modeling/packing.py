@@ -114,11 +114,7 @@ def pad_to_multiple(batch: Batch, multiple: int) -> Batch:
 
 
 def pad(
-    rows: Collated,
-    pad_token_id: int,
-    count: int | None = None,
-    length: int | None = None,
-    num_rows: int | None = None,
+    rows: Collated, pad_token_id: int, count: int | None = None, length: int | None = None, num_rows: int | None = None
 ) -> Batch:
     """Pad sequences on the right to the longest, or to `length`; then add empty ones up to `count`.
 

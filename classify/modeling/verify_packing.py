@@ -30,13 +30,7 @@ Rows = npt.NDArray[np.int64]
 
 
 def verify_packing(
-    classifier: Classifier,
-    tokens: Tokens,
-    rows: Rows,
-    world: World,
-    requested: str = "auto",
-    *,
-    training: bool = True,
+    classifier: Classifier, tokens: Tokens, rows: Rows, world: World, requested: str = "auto", *, training: bool = True
 ) -> str:
     """Enable packing if packed and padded texts agree on a few real rows; return the reason.
 

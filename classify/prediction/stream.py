@@ -209,12 +209,7 @@ def partial_path(out: Path) -> Path:
 
 
 def logit_blocks(
-    predictor: Predictor,
-    table: Table,
-    texts: TextColumns,
-    rows: npt.NDArray[np.int64],
-    *,
-    done: int = 0,
+    predictor: Predictor, table: Table, texts: TextColumns, rows: npt.NDArray[np.int64], *, done: int = 0
 ) -> Iterator[tuple[int, Logits]]:
     """Yield the logits of `rows` (ascending) from index `done` on, block by block, with the index that ends each.
 
@@ -230,13 +225,7 @@ def logit_blocks(
 
 
 def _compute(
-    predictor: Predictor,
-    table: Table,
-    texts: TextColumns,
-    sink: Sink | None,
-    kept_in: Path | None,
-    *,
-    done: int,
+    predictor: Predictor, table: Table, texts: TextColumns, sink: Sink | None, kept_in: Path | None, *, done: int
 ) -> None:
     """Compute the logits of the rows from `done` on, into the main process's `sink`.
 

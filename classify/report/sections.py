@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from classify.errors import InputError
-from classify.evaluation import suspects_file
+from classify.evaluation import scored_rows, suspects_file
 from classify.evaluation.automation import find_threshold
 from classify.evaluation.calibration import BINS, calibration_error, equal_mass_bins, error_by_chance
 from classify.evaluation.metrics import display_name, softmax
-from classify.evaluation.scored_rows import confident_errors, worst_rows
 from classify.evaluation.suspects_file import read_suspects
 from classify.prediction.explanations import TEXTS, read_explanations
 from classify.report import charts
@@ -35,334 +35,265 @@ _PRECISIONS, _ADVISED = (0.9, 0.95, 0.98, 0.99), 0.95
 _CHARTED, _LETTERS = 30, 28
 
 
-class Section(Protocol):
-    """A part of the page; its template is templates/<name>.html."""
+@dataclass(frozen=True)
+class Section:
+    """A part of the page: `context` returns the values of templates/<name>.html, None where it does not apply."""
 
     name: str
     title: str
-
-    def context(self, result: Result) -> Mapping[str, Any] | None:
-        """Return the values of the template, or None where the section does not apply."""
-        ...
+    context: Callable[[Result], Mapping[str, Any] | None]
 
 
-class Scores:
+def _section(title: str) -> Callable[[Callable[[Result], Mapping[str, Any] | None]], Section]:
+    """Make a section of a function, which has the name of its template."""
+    return lambda context: Section(context.__name__, title, context)
+
+
+@_section("Scores")
+def scores(result: Result) -> Mapping[str, Any]:
     """Show the metrics with intervals, beside those of the baselines."""
-
-    name, title = "scores", "Scores"
-
-    def context(self, result: Result) -> Mapping[str, Any]:
-        """Return a row per metric; printed metrics first."""
-        scores, majority = result.scores, result.metrics["majority"]
-        names = [name for name in (*majority, *scores) if isinstance(scores.get(name), float)]
-        previous, compared, relabelled = find_previous(result), None, 0
-        if previous is not None:
-            with contextlib.suppress(InputError):  # no row that both scored
-                comparison = compare_results([previous, result])
-                compared, relabelled = verdict(comparison.runs[1]), comparison.relabelled
-        rows = [
-            {**result.score_row(name), "previous": previous and previous.scores.get(name)}
-            for name in dict.fromkeys(names)
-        ]
-        return {
-            "rows": rows,
-            "majority": majority["label"],
-            "has_baseline": bool(result.metrics["baseline"]),
-            "previous": previous and previous.folder.name,
-            "compared": compared,
-            "relabelled": relabelled,
-        }
+    scores, majority = result.scores, result.metrics["majority"]
+    names = [name for name in (*majority, *scores) if isinstance(scores.get(name), float)]
+    previous, compared, relabelled = find_previous(result), None, 0
+    if previous is not None:
+        with contextlib.suppress(InputError):  # no row that both scored
+            comparison = compare_results([previous, result])
+            compared, relabelled = verdict(comparison.runs[1]), comparison.relabelled
+    rows = [
+        {**result.score_row(name), "previous": previous and previous.scores.get(name)} for name in dict.fromkeys(names)
+    ]
+    return {
+        "rows": rows,
+        "majority": majority["label"],
+        "has_baseline": bool(result.metrics["baseline"]),
+        "previous": previous and previous.folder.name,
+        "compared": compared,
+        "relabelled": relabelled,
+    }
 
 
-class Decisions:
+@_section("Decisions")
+def decisions(result: Result) -> Mapping[str, Any] | None:
     """Show the command, and the decisions on table, model and machine with the flags that override them."""
-
-    name, title = "decisions", "Decisions"
-
-    def context(self, result: Result) -> Mapping[str, Any] | None:
-        """Return the command and the decisions of run.json."""
-        if not result.is_training:
-            return None
-        return {"command": shlex.join(result.run["command"]), "decisions": result.run["guesses"]}
+    if not result.is_training:
+        return None
+    return {"command": shlex.join(result.run["command"]), "decisions": result.run["guesses"]}
 
 
-class PerClass:
+@_section("Classes")
+def per_class(result: Result) -> Mapping[str, Any] | None:
     """Show precision, recall and F1 of each class or label."""
-
-    name, title = "per_class", "Classes"
-
-    def context(self, result: Result) -> Mapping[str, Any] | None:
-        """Return a row per class, most frequent first."""
-        per_class = result.scores["per_class"]
-        columns = [key for key in next(iter(per_class.values()), {}) if key != "support"]
-        rows = sorted(per_class.items(), key=lambda item: -item[1]["support"])
-        return {"rows": rows, "columns": columns, "names": [display_name(key) for key in columns]} if rows else None
+    per_class = result.scores["per_class"]
+    columns = [key for key in next(iter(per_class.values()), {}) if key != "support"]
+    rows = sorted(per_class.items(), key=lambda item: -item[1]["support"])
+    return {"rows": rows, "columns": columns, "names": [display_name(key) for key in columns]} if rows else None
 
 
-class Confusion:
+@_section("Confusions")
+def confusion(result: Result) -> Mapping[str, Any] | None:
     """Show the confusion matrix and the most frequent confusions."""
-
-    name, title = "confusion", "Confusions"
-
-    def context(self, result: Result) -> Mapping[str, Any] | None:
-        """Return the matrix, classes that are confused side by side, and the most frequent confusions."""
-        labels = result.task.labels
-        counts = np.zeros((len(labels), len(labels)), dtype=np.int64)
-        np.add.at(counts, (result.rows.targets, result.predicted), 1)
-        wrong = counts - np.diag(np.diag(counts))
-        places = np.argsort(-wrong, axis=None, kind="stable")[:_CONFUSIONS]
-        pairs = [
-            {"of": labels[row], "predicted": labels[column], "rows": int(wrong[row, column])}
-            for row, column in zip(*np.unravel_index(places, wrong.shape), strict=True)
-            if wrong[row, column]
+    labels = result.task.labels
+    counts = np.zeros((len(labels), len(labels)), dtype=np.int64)
+    np.add.at(counts, (result.rows.targets, result.predicted), 1)
+    wrong = counts - np.diag(np.diag(counts))
+    places = np.argsort(-wrong, axis=None, kind="stable")[:_CONFUSIONS]
+    pairs = [
+        {"of": labels[row], "predicted": labels[column], "rows": int(wrong[row, column])}
+        for row, column in zip(*np.unravel_index(places, wrong.shape), strict=True)
+        if wrong[row, column]
+    ]
+    shown = np.flatnonzero(counts.any(axis=0) | counts.any(axis=1))
+    if len(shown) > _DRAWN:
+        return {"pairs": pairs, "table": None, "image": None}
+    order = shown[_cluster(counts[np.ix_(shown, shown)])]
+    counts = counts[np.ix_(order, order)]
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    names = [labels[number] for number in order.tolist()]
+    if len(order) <= _TABLE:
+        table = [
+            {"name": name, "cells": [{"count": int(c), "level": int(10 * s)} for c, s in zip(*row, strict=True)]}
+            for name, row in zip(names, zip(counts, shares, strict=True), strict=True)
         ]
-        shown = np.flatnonzero(counts.any(axis=0) | counts.any(axis=1))
-        if len(shown) > _DRAWN:
-            return {"pairs": pairs, "table": None, "image": None}
-        order = shown[_cluster(counts[np.ix_(shown, shown)])]
-        counts = counts[np.ix_(order, order)]
-        shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-        names = [labels[number] for number in order.tolist()]
-        if len(order) <= _TABLE:
-            table = [
-                {"name": name, "cells": [{"count": int(c), "level": int(10 * s)} for c, s in zip(*row, strict=True)]}
-                for name, row in zip(names, zip(counts, shares, strict=True), strict=True)
-            ]
-            return {"pairs": pairs, "table": table, "names": names, "image": None}
-        return {
-            "pairs": pairs,
-            "table": None,
-            "names": names,
-            "image": charts.matrix(shares),
-            "data": json.dumps(names),
-        }
+        return {"pairs": pairs, "table": table, "names": names, "image": None}
+    return {"pairs": pairs, "table": None, "names": names, "image": charts.matrix(shares), "data": json.dumps(names)}
 
 
-class Reliability:
+@_section("Calibration")
+def reliability(result: Result) -> Mapping[str, Any]:
     """Show how well the confidence is calibrated, and how many rows could be automated at a precision."""
-
-    name, title = "reliability", "Calibration"
-
-    def context(self, result: Result) -> Mapping[str, Any]:
-        """Return the reliability diagram, and how many rows can be automated at some precisions."""
-        confidence = result.probabilities.max(axis=1)
-        right = (result.predicted == result.rows.targets).astype(np.float64)
-        calibration = result.metrics["calibration"]
-        before = None
-        if calibration is not None:
-            uncalibrated = softmax(result.rows.logits * calibration["temperature"])
-            before = _bins(uncalibrated.max(axis=1), right)
-        thresholds = [find_threshold(confidence, right, precision) for precision in _PRECISIONS]
-        automated = [one for one in thresholds if one is not None]
-        advised = next((one for one in automated if one.precision == _ADVISED), automated[0] if automated else None)
-        # `predict --min-precision` uses the training run's rows, not these.
-        flag = advised and (
-            f"--min-precision {advised.precision:g}" if result.is_training else f"--min-confidence {advised.confidence}"
-        )
-        return {
-            "chart": charts.reliability(before, _bins(confidence, right)),
-            "error": calibration_error(confidence, right),
-            "by_chance": error_by_chance(confidence, seed=0),
-            "mean_confidence": float(confidence.mean()),
-            "accuracy": float(right.mean()),
-            "temperature": None if calibration is None else calibration["temperature"],
-            "automated": automated,
-            "flag": flag,
-            "shell": shlex.quote(str(result.model)),
-        }
+    confidence = result.probabilities.max(axis=1)
+    right = (result.predicted == result.rows.targets).astype(np.float64)
+    calibration = result.metrics["calibration"]
+    before = None
+    if calibration is not None:
+        uncalibrated = softmax(result.rows.logits * calibration["temperature"])
+        before = _bins(uncalibrated.max(axis=1), right)
+    thresholds = [find_threshold(confidence, right, precision) for precision in _PRECISIONS]
+    automated = [one for one in thresholds if one is not None]
+    advised = next((one for one in automated if one.precision == _ADVISED), automated[0] if automated else None)
+    # `predict --min-precision` uses the training run's rows, not these.
+    flag = advised and (
+        f"--min-precision {advised.precision:g}" if result.is_training else f"--min-confidence {advised.confidence}"
+    )
+    return {
+        "chart": charts.reliability(before, _bins(confidence, right)),
+        "error": calibration_error(confidence, right),
+        "by_chance": error_by_chance(confidence, seed=0),
+        "mean_confidence": float(confidence.mean()),
+        "accuracy": float(right.mean()),
+        "temperature": None if calibration is None else calibration["temperature"],
+        "automated": automated,
+        "flag": flag,
+        "shell": shlex.quote(str(result.model)),
+    }
 
 
-class Errors:
+@_section("Most confident errors")
+def errors(result: Result) -> Mapping[str, Any] | None:
     """Show the wrong predictions with the highest confidence, which are often label errors."""
-
-    name, title = "errors", "Most confident errors"
-
-    def context(self, result: Result) -> Mapping[str, Any] | None:
-        """Return the texts, labels and predictions."""
-        confidence, explained = result.probabilities.max(axis=1), read_explanations(result.folder)
-        rows = [
-            {**_describe_row(result, row), "confidence": float(confidence[row]), **explained.get(row, _UNEXPLAINED)}
-            for row in confident_errors(result.probabilities, result.rows.targets, _ERRORS).tolist()
-        ]
-        wrong = int((result.predicted != result.rows.targets).sum())
-        return {"rows": rows, "wrong": wrong, "all": len(result.texts), "explained": bool(explained)} if rows else None
+    confidence, explained = result.probabilities.max(axis=1), read_explanations(result.folder)
+    rows = [
+        {**_describe_row(result, row), "confidence": float(confidence[row]), **explained.get(row, _UNEXPLAINED)}
+        for row in scored_rows.confident_errors(result.probabilities, result.rows.targets, _ERRORS).tolist()
+    ]
+    wrong = int((result.predicted != result.rows.targets).sum())
+    return {"rows": rows, "wrong": wrong, "all": len(result.texts), "explained": bool(explained)} if rows else None
 
 
-class SuspectLabels:
+@_section("Labels to check")
+def suspects(result: Result) -> Mapping[str, Any] | None:
     """Show the labels that are probably wrong, where all rows were scored by cross-validation."""
-
-    name, title = "suspects", "Labels to check"
-
-    def context(self, result: Result) -> Mapping[str, Any] | None:
-        """Return the first suspects."""
-        rows, count = read_suspects(result.folder, _ERRORS)
-        if not count:
-            return None
-        for row in rows:
-            row["text"] = _shorten(row["text"])
-        shell = shlex.quote(str(result.folder / suspects_file.FILE))
-        return {"rows": rows, "count": count, "all": len(result.texts), "shell": shell}
+    rows, count = read_suspects(result.folder, _ERRORS)
+    if not count:
+        return None
+    for row in rows:
+        row["text"] = _shorten(row["text"])
+    shell = shlex.quote(str(result.folder / suspects_file.FILE))
+    return {"rows": rows, "count": count, "all": len(result.texts), "shell": shell}
 
 
-class LabelCharts:
+@_section("Labels and probabilities")
+def label_charts(result: Result) -> Mapping[str, Any]:
     """Show precision and recall of each label, and how well the probabilities of all labels are calibrated."""
-
-    name, title = "label_charts", "Labels and probabilities"
-
-    def context(self, result: Result) -> Mapping[str, Any]:
-        """Return the charts, of the most frequent labels."""
-        labels = sorted(result.scores["per_class"].items(), key=lambda item: -item[1]["support"])[:_CHARTED]
-        names = [name if len(name) <= _LETTERS else name[: _LETTERS - 1] + "…" for name, _ in labels]
-        series = [(key, np.array([values[key] for _, values in labels])) for key in ("precision", "recall")]
-        bins = _bins(result.probabilities.ravel(), result.rows.targets.astype(np.float64).ravel())
-        return {
-            "charts": [charts.points(names, series), charts.reliability(None, bins)],
-            "more": len(result.task.labels) > _CHARTED,
-        }
+    labels = sorted(result.scores["per_class"].items(), key=lambda item: -item[1]["support"])[:_CHARTED]
+    names = [name if len(name) <= _LETTERS else name[: _LETTERS - 1] + "…" for name, _ in labels]
+    series = [(key, np.array([values[key] for _, values in labels])) for key in ("precision", "recall")]
+    bins = _bins(result.probabilities.ravel(), result.rows.targets.astype(np.float64).ravel())
+    return {
+        "charts": [charts.points(names, series), charts.reliability(None, bins)],
+        "more": len(result.task.labels) > _CHARTED,
+    }
 
 
-class WorstRows:
+@_section("Largest errors")
+def worst_rows(result: Result) -> Mapping[str, Any] | None:
     """Show the rows whose prediction is furthest from the target."""
-
-    name, title = "worst_rows", "Largest errors"
-
-    def context(self, result: Result) -> Mapping[str, Any] | None:
-        """Return the texts, targets and predictions."""
-        scores = result.task.row_scores(result.predicted, result.rows.targets)
-        explained = read_explanations(result.folder)
-        rows = [
-            {**_describe_row(result, row), **explained.get(row, _UNEXPLAINED)}
-            for row in worst_rows(scores, _ERRORS).tolist()
-        ]
-        return {"rows": rows, "explained": bool(explained), "has_labels": result.task.has_labels} if rows else None
+    scores = result.task.row_scores(result.predicted, result.rows.targets)
+    explained = read_explanations(result.folder)
+    rows = [
+        {**_describe_row(result, row), **explained.get(row, _UNEXPLAINED)}
+        for row in scored_rows.worst_rows(scores, _ERRORS).tolist()
+    ]
+    return {"rows": rows, "explained": bool(explained), "has_labels": result.task.has_labels} if rows else None
 
 
-class Scatter:
+@_section("Predictions")
+def scatter(result: Result) -> Mapping[str, Any]:
     """Show predicted over true scores."""
-
-    name, title = "scatter", "Predictions"
-
-    def context(self, result: Result) -> Mapping[str, Any]:
-        """Return the chart."""
-        targets = result.rows.targets.astype(np.float64)
-        return {"chart": charts.scatter(targets, result.predicted, x="score", y="predicted score")}
+    targets = result.rows.targets.astype(np.float64)
+    return {"chart": charts.scatter(targets, result.predicted, x="score", y="predicted score")}
 
 
-class Data:
+@_section("Data")
+def data(result: Result) -> Mapping[str, Any] | None:
     """Show what is in the table: rows, duplicates, leaks, lengths, unknown tokens."""
-
-    name, title = "data", "Data"
-
-    def context(self, result: Result) -> Mapping[str, Any] | None:
-        """Return the facts, and texts that have several labels."""
-        data = result.run.get("inspection")
-        if not data:
-            return None
-        tokens, characters = data["tokens"], data["characters"]
-        facts = {
-            "rows": f"{data['rows']:,}",
-            "rows that could not be read": data["skipped"],
-            "rows without a label": data["unlabelled"],
-            "rows without text": data["empty_texts"],
-            "labels": data["labels"],
-            "rows that repeat the text of another": data["copies"],
-            "texts with several labels": data["conflicting_texts"],
-            **{f"{split} texts that are also trained on": count for split, count in data["leaks"].items()},
-            "characters per text": _describe_spread(characters),
-        }
-        if tokens:
-            facts["tokens per text"] = _describe_spread(tokens)
-            facts[f"cut by --max-length {tokens['max_length']:.0f}"] = (
-                f"{100 * tokens['rows_cut']:.1f} % of the texts, {100 * tokens['tokens_cut']:.1f} % of the tokens"
-            )
-            facts["tokens that the model does not know"] = f"{100 * tokens['unknown']:.1f} %"
-        conflicts = [{**one, "text": _shorten(one["text"])} for one in data["conflicts"]]
-        return {"facts": {name: value for name, value in facts.items() if value}, "conflicts": conflicts}
+    data = result.run.get("inspection")
+    if not data:
+        return None
+    tokens, characters = data["tokens"], data["characters"]
+    facts = {
+        "rows": f"{data['rows']:,}",
+        "rows that could not be read": data["skipped"],
+        "rows without a label": data["unlabelled"],
+        "rows without text": data["empty_texts"],
+        "labels": data["labels"],
+        "rows that repeat the text of another": data["copies"],
+        "texts with several labels": data["conflicting_texts"],
+        **{f"{split} texts that are also trained on": count for split, count in data["leaks"].items()},
+        "characters per text": _describe_spread(characters),
+    }
+    if tokens:
+        facts["tokens per text"] = _describe_spread(tokens)
+        facts[f"cut by --max-length {tokens['max_length']:.0f}"] = (
+            f"{100 * tokens['rows_cut']:.1f} % of the texts, {100 * tokens['tokens_cut']:.1f} % of the tokens"
+        )
+        facts["tokens that the model does not know"] = f"{100 * tokens['unknown']:.1f} %"
+    conflicts = [{**one, "text": _shorten(one["text"])} for one in data["conflicts"]]
+    return {"facts": {name: value for name, value in facts.items() if value}, "conflicts": conflicts}
 
 
-class Lengths:
+@_section("Text length")
+def lengths(result: Result) -> Mapping[str, Any] | None:
     """Show the scores of short and long texts."""
-
-    name, title = "lengths", "Text length"
-
-    def context(self, result: Result) -> Mapping[str, Any] | None:
-        """Return the mean score by fifths of the texts' lengths in characters."""
-        lengths = np.array([len(text) for text in result.texts])
-        scores = result.task.row_scores(result.predicted, result.rows.targets)
-        if scores.min() < 0 or len(scores) < 5 * _ROWS_PER_BAR:  # negative scores cannot be drawn as bars from 0
-            return None
-        parts = np.array_split(np.argsort(lengths, kind="stable"), 5)
-        names = [f"{lengths[part[0]]} to {lengths[part[-1]]}" for part in parts]
-        return {"chart": charts.bars(names, [float(scores[part].mean()) for part in parts], x="characters", y="score")}
+    lengths = np.array([len(text) for text in result.texts])
+    scores = result.task.row_scores(result.predicted, result.rows.targets)
+    if scores.min() < 0 or len(scores) < 5 * _ROWS_PER_BAR:  # negative scores cannot be drawn as bars from 0
+        return None
+    parts = np.array_split(np.argsort(lengths, kind="stable"), 5)
+    names = [f"{lengths[part[0]]} to {lengths[part[-1]]}" for part in parts]
+    return {"chart": charts.bars(names, [float(scores[part].mean()) for part in parts], x="characters", y="score")}
 
 
-class Course:
+@_section("Training")
+def course(result: Result) -> Mapping[str, Any] | None:
     """Show loss, learning rate and throughput over the steps, and the set-up of the run."""
+    if not result.is_training:
+        return None
+    train = [line for line in result.log if "step" in line and "loss" in line]
+    scored = [{"step": line["step"], **line["eval"]} for line in result.log if "eval" in line]
+    contrastive = [line for line in result.log if "contrastive_step" in line]
 
-    name, title = "course", "Training"
+    def series(name: str, lines: Sequence[Mapping[str, Any]], key: str, step: str = "step") -> tuple[str, Any, Any]:
+        return name, np.array([line[step] for line in lines]), np.array([line[key] for line in lines])
 
-    def context(self, result: Result) -> Mapping[str, Any] | None:
-        """Return the charts."""
-        if not result.is_training:
-            return None
-        train = [line for line in result.log if "step" in line and "loss" in line]
-        scored = [line for line in result.log if "eval" in line]
-        drawn = []
-        if len(train) > 1:
-            steps = np.array([line["step"] for line in train])
-            series = [("training loss", steps, np.array([line["loss"] for line in train]))]
-            if scored:
-                at, evaluated = zip(*((line["step"], line["eval"]["loss"]) for line in scored), strict=True)
-                series.append(("validation loss", np.array(at), np.array(evaluated)))
-            drawn.append(charts.lines(series, x="step", y="loss"))
-            rates = np.array([line["learning_rate"] for line in train])
-            drawn.append(charts.lines([("learning rate", steps, rates)], x="step", y="learning rate"))
-            if "rows_per_second" in train[0]:
-                speed = np.array([line["rows_per_second"] for line in train])
-                drawn.append(charts.lines([("rows/s", steps, speed)], x="step", y="rows per second"))
-        contrastive = [line for line in result.log if "contrastive_step" in line]
-        if len(contrastive) > 1:
-            steps = np.array([line["contrastive_step"] for line in contrastive])
-            losses = np.array([line["loss"] for line in contrastive])
-            drawn.append(
-                charts.lines([("contrastive loss", steps, losses)], x="contrastive step", y="contrastive loss")
-            )
-        run = result.run
-        facts = {
-            "devices": ", ".join(f"rank {one['rank']}: {one['device']}" for one in run["topology"]),
-            "strategy": run["strategy"],
-            "precision": run["precision"],
-            "kernels": ", ".join(run["kernels"]) or "none",
-            "packing": "on" if run["packed"] else "off",
-            "rows per second": f"{result.metrics['train']['rows_per_second']:.0f}",
-            "time": f"{result.metrics['wall_seconds']:.0f} s in all",
-            "versions": ", ".join(f"{name} {version}" for name, version in run["versions"].items()),
-        }
-        return {"charts": drawn, "facts": facts}
+    drawn = []
+    if len(train) > 1:
+        losses = [series("training loss", train, "loss")]
+        losses += [series("validation loss", scored, "loss")] if scored else []
+        drawn.append(charts.lines(losses, x="step", y="loss"))
+        drawn.append(charts.lines([series("learning rate", train, "learning_rate")], x="step", y="learning rate"))
+        if "rows_per_second" in train[0]:
+            drawn.append(charts.lines([series("rows/s", train, "rows_per_second")], x="step", y="rows per second"))
+    if len(contrastive) > 1:
+        losses = [series("contrastive loss", contrastive, "loss", "contrastive_step")]
+        drawn.append(charts.lines(losses, x="contrastive step", y="contrastive loss"))
+    run = result.run
+    facts = {
+        "devices": ", ".join(f"rank {one['rank']}: {one['device']}" for one in run["topology"]),
+        "strategy": run["strategy"],
+        "precision": run["precision"],
+        "kernels": ", ".join(run["kernels"]) or "none",
+        "packing": "on" if run["packed"] else "off",
+        "rows per second": f"{result.metrics['train']['rows_per_second']:.0f}",
+        "time": f"{result.metrics['wall_seconds']:.0f} s in all",
+        "versions": ", ".join(f"{name} {version}" for name, version in run["versions"].items()),
+    }
+    return {"charts": drawn, "facts": facts}
 
 
-class Usage:
+@_section("Usage")
+def usage(result: Result) -> Mapping[str, Any]:
     """Show commands and code that use the model."""
-
-    name, title = "usage", "Usage"
-
-    def context(self, result: Result) -> Mapping[str, Any]:
-        """Return the folder's name, quoted for a shell and for Python, and whether it reads pairs."""
-        folder = str(result.model)
-        return {"folder": folder, "shell": shlex.quote(folder), "python": repr(folder), "pair": result.reads_pairs}
+    folder = str(result.model)
+    return {"folder": folder, "shell": shlex.quote(folder), "python": repr(folder), "pair": result.reads_pairs}
 
 
 _CLASSES = (
-    Scores(), PerClass(), Confusion(), Reliability(), SuspectLabels(), Errors(), Lengths(), Data(), Course(), Usage(),
-    Decisions(),
+    scores, per_class, confusion, reliability, suspects, errors, lengths, data, course, usage, decisions,
 )  # fmt: skip
-_LABELS = (Scores(), PerClass(), LabelCharts(), WorstRows(), Lengths(), Data(), Course(), Usage(), Decisions())
-_NUMBERS = (Scores(), Scatter(), WorstRows(), Data(), Course(), Usage(), Decisions())
-SECTIONS: dict[str, tuple[Section, ...]] = {
-    "single_label": _CLASSES,
-    "multi_label": _LABELS,
-    "regression": _NUMBERS,
-}
+_LABELS = (scores, per_class, label_charts, worst_rows, lengths, data, course, usage, decisions)
+_NUMBERS = (scores, scatter, worst_rows, data, course, usage, decisions)
+SECTIONS: dict[str, tuple[Section, ...]] = {"single_label": _CLASSES, "multi_label": _LABELS, "regression": _NUMBERS}
 
 
 def _bins(confidence: Any, right: Any) -> tuple[Any, Any]:

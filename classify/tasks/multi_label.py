@@ -16,14 +16,7 @@ import numpy.typing as npt
 from classify.config.schema import TrainingConfig
 from classify.data.content import column_stats
 from classify.data.label_lists import BRACKETS, COLUMN_SEPARATOR, find_separator, split_cell
-from classify.data.labels import (
-    MIN_ROWS,
-    ClassNames,
-    find_class_names,
-    label_sort_key,
-    list_counts,
-    refuse_unknown,
-)
+from classify.data.labels import MIN_ROWS, ClassNames, find_class_names, label_sort_key, list_counts, refuse_unknown
 from classify.data.reading import InputTables
 from classify.data.table import Table
 from classify.decision import Decision

@@ -65,10 +65,7 @@ class RunRecord:
             self.folder / "run.json",
             {
                 "command": sys.orig_argv,
-                "commands": [
-                    *self.earlier,
-                    {"command": sys.orig_argv, "from_step": self.from_step, "status": status},
-                ],
+                "commands": [*self.earlier, {"command": sys.orig_argv, "from_step": self.from_step, "status": status}],
                 "cwd": os.getcwd(),
                 "given": self.config.given(),
                 "config": self.config.to_dict(),

@@ -34,13 +34,7 @@ from classify.errors import InputError
 from classify.evaluation.inference import compute_logits
 from classify.launch import describe, launcher
 from classify.modeling.classifier import Classifier
-from classify.modeling.loading import (
-    checkpoint_activations,
-    freeze,
-    freeze_unused,
-    load_pretrained,
-    load_tokenizer,
-)
+from classify.modeling.loading import checkpoint_activations, freeze, freeze_unused, load_pretrained, load_tokenizer
 from classify.modeling.precision import (
     Precision,
     choose_cpu_precision,

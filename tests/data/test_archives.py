@@ -177,8 +177,7 @@ def test_text_under_the_name_of_a_workbook(tmp_path: Path, encoding: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "content",
-    ["ORCHID,flower\nROSE,flower\nOAK,tree\n", "text,label\n<html>,a\n<table>,b\n", "BZh,label\na,b\nc,b\n"],
+    "content", ["ORCHID,flower\nROSE,flower\nOAK,tree\n", "text,label\n<html>,a\n<table>,b\n", "BZh,label\na,b\nc,b\n"]
 )
 def test_text_that_begins_like_another_form(tmp_path: Path, content: str) -> None:
     (tmp_path / "a.csv").write_text(content)

@@ -170,8 +170,7 @@ def test_scores_with_a_decimal_comma(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "values"),
-    [("dataset", ["train", "train", "dev", "test"]), ("数据集", ["训练", "训练", "验证", "测试"])],
+    ("column", "values"), [("dataset", ["train", "train", "dev", "test"]), ("数据集", ["训练", "训练", "验证", "测试"])]
 )
 def test_splits_in_a_column_of_any_name(tmp_path: Path, column: str, values: list[str]) -> None:
     path = write(tmp_path / "a.csv", f"text,label,{column}", "text", ["a", "b", "c"], values)
@@ -293,13 +292,7 @@ def test_each_table_is_printed(tmp_path: Path, model_folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "header",
-    [
-        "text,class,grade",
-        "message,category,priority",
-        "subject_line,author,kind",
-        "text,city,channel",
-        "text,y,score",
-    ],
+    ["text,class,grade", "message,category,priority", "subject_line,author,kind", "text,city,channel", "text,y,score"],
 )
 def test_ordinary_tables_are_not_asked_about(tmp_path: Path, header: str) -> None:
     """A name in few rows, a priority beside a category, or a probability beside a class, are no second label."""

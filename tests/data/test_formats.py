@@ -331,11 +331,7 @@ def test_rows_that_span_lines_in_a_csv_that_was_saved_as_one_of_semicolons(tmp_p
     ("name", "content", "printed"),
     [
         ("a.csv", "text,label\na,x\nb\nc,y\nd,e,f\n", "2 rows with a different number of fields skipped (lines 3, 5)"),
-        (
-            "a.jsonl",
-            '{"text": "a", "label": "x"}\nb\n{"text": "c", "label": "y"}\n[1]\n',
-            "2 lines without an object",
-        ),
+        ("a.jsonl", '{"text": "a", "label": "x"}\nb\n{"text": "c", "label": "y"}\n[1]\n', "2 lines without an object"),
     ],
 )
 def test_rows_that_cannot_be_read_are_skipped_where_that_is_asked_for(

@@ -242,12 +242,7 @@ def test_a_place_that_cannot_be_taken(
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_contradictions_come_once(
-    command: Callable[..., Any],
-    table: Path,
-    model_folder: Path,
-    start: list[str],
-    more: list[str],
-    line: str,
+    command: Callable[..., Any], table: Path, model_folder: Path, start: list[str], more: list[str], line: str
 ) -> None:
     done = command("run_classify.py", *start, *words(table, model_folder, *more))
     assert done.returncode == 2

@@ -195,12 +195,7 @@ def test_processes_of_a_machine_share_its_caches(
 
 @pytest.mark.parametrize(
     ("settings", "norm", "cut"),
-    [
-        ({}, False, True),
-        ({"precision": "bf16"}, False, True),
-        ({"opt_level": "O2"}, False, False),
-        ({}, True, False),
-    ],
+    [({}, False, True), ({"precision": "bf16"}, False, True), ({"opt_level": "O2"}, False, False), ({}, True, False)],
 )
 def test_a_cut_step_changes_no_weight(
     model_folder: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], norm: bool, cut: bool

@@ -5,13 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.stats import pearsonr, spearmanr
-from sklearn.metrics import (
-    accuracy_score,
-    balanced_accuracy_score,
-    f1_score,
-    matthews_corrcoef,
-    top_k_accuracy_score,
-)
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score, matthews_corrcoef, top_k_accuracy_score
 
 from classify.config.schema import TrainingConfig
 from classify.errors import InputError

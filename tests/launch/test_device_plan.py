@@ -8,12 +8,7 @@ import pytest
 
 from classify.distributed.network import interface_towards
 from classify.errors import DeviceError, InputError
-from classify.launch.device_plan import (
-    Hardware,
-    ParallelMode,
-    device_identity,
-    plan_devices,
-)
+from classify.launch.device_plan import Hardware, ParallelMode, device_identity, plan_devices
 from classify.launch.launcher import Launch, expand_tasks, first_host, read_launch
 from classify.launch.process_settings import free_threads, limit_spinning
 
@@ -242,13 +237,7 @@ def test_contradictions_of_a_single_process(arguments: dict[str, object], parts:
         ({}, "environment", 4, 2, 1),
         ({"SLURM_CPUS_PER_TASK": "8"}, "srun", 4, 8, 8),  # srun binds a task: the cores seen are its own
         # One task of sbatch with all cores, in which torchrun starts processes that share them.
-        (
-            {"SLURM_CPUS_PER_TASK": "16", "OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "x"},
-            "torchrun",
-            4,
-            16,
-            4,
-        ),
+        ({"SLURM_CPUS_PER_TASK": "16", "OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "x"}, "torchrun", 4, 16, 4),
     ],
 )
 def test_threads_are_freed_only_from_torchrun(
@@ -346,8 +335,7 @@ def test_slurms_tasks_per_node(text: str, tasks: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "host"),
-    [("gpu[07-09,12],login1", "gpu07"), ("n1,n2", "n1"), ("solo", "solo"), ("a-[3,5]", "a-3")],
+    ("text", "host"), [("gpu[07-09,12],login1", "gpu07"), ("n1,n2", "n1"), ("solo", "solo"), ("a-[3,5]", "a-3")]
 )
 def test_slurms_first_host(text: str, host: str) -> None:
     assert first_host(text) == host

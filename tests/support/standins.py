@@ -25,8 +25,7 @@ _PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH"
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "classify" / "standins"
 
 needs_compiler = pytest.mark.skipif(
-    not (shutil.which("g++") and shutil.which("ninja", path=_PATH)),
-    reason="compiling the stand-in takes g++ and ninja",
+    not (shutil.which("g++") and shutil.which("ninja", path=_PATH)), reason="compiling the stand-in takes g++ and ninja"
 )
 
 

@@ -113,12 +113,7 @@ def configurations() -> dict[str, Any]:
 
 
 def make_model(
-    folder: Path,
-    kind: str = "bert",
-    seed: int = 0,
-    spread: float = 0.2,
-    words: Iterable[str] = (),
-    **changes: Any,
+    folder: Path, kind: str = "bert", seed: int = 0, spread: float = 0.2, words: Iterable[str] = (), **changes: Any
 ) -> Path:
     """Save a random encoder and the tokenizer into a folder, as a pre-trained model would lie there.
 

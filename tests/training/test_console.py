@@ -28,12 +28,7 @@ from tests.support.runs import make_config
 
 @pytest.mark.parametrize(
     ("terminal", "notebook", "enabled", "shown"),
-    [
-        (False, False, True, False),
-        (True, False, True, True),
-        (False, True, True, True),
-        (True, True, False, False),
-    ],
+    [(False, False, True, False), (True, False, True, True), (False, True, True, True), (True, True, False, False)],
 )
 def test_where_a_bar_is_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: Any, terminal: bool, notebook: bool, enabled: bool, shown: bool

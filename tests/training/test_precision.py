@@ -15,13 +15,7 @@ import classify.training.run as run
 from classify.config.run_config import RunConfig
 from classify.config.schema import TrainingConfig
 from classify.errors import InputError, Interrupted
-from classify.modeling.precision import (
-    FP32,
-    Precision,
-    choose_cpu_precision,
-    choose_precision,
-    for_prediction,
-)
+from classify.modeling.precision import FP32, Precision, choose_cpu_precision, choose_precision, for_prediction
 from classify.prediction.predict import load_classifier
 from classify.training.trainer import Trainer
 from tests.support import tiny

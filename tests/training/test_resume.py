@@ -22,15 +22,7 @@ from classify.errors import CheckpointError, InputError, Interrupted
 from classify.training.checkpoint import find_newest
 from classify.training.output_dir import plan_output_dir
 from classify.training.train_log import Log
-from tests.support.runs import (
-    EPOCHS,
-    data_and_model,
-    make_config,
-    make_trainer,
-    read_json,
-    stop_at,
-    worse_in_the_end,
-)
+from tests.support.runs import EPOCHS, data_and_model, make_config, make_trainer, read_json, stop_at, worse_in_the_end
 
 STEPS = 9  # three epochs of three
 

@@ -525,11 +525,7 @@ def test_a_reader_that_leaves_does_not_end_the_training(model_folder: Path, tabl
         "out",
     ]
     process = subprocess.Popen(
-        [sys.executable, SCRIPT, *words],
-        cwd=tmp_path,
-        env=unlaunched(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        [sys.executable, SCRIPT, *words], cwd=tmp_path, env=unlaunched(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert process.stdout is not None
     process.stdout.readline()

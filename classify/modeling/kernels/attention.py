@@ -138,12 +138,7 @@ class _Attend(torch.autograd.Function):
 
 
 def _forward(
-    group: BucketGroup,
-    case: _Case,
-    queries: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    out: torch.Tensor,
+    group: BucketGroup, case: _Case, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, out: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, float]:
     """Write a group's attention to its part of `out`.
 
@@ -206,12 +201,7 @@ def _backward(
 
 
 def _forward_long(
-    group: BucketGroup,
-    case: _Case,
-    queries: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    out: torch.Tensor,
+    group: BucketGroup, case: _Case, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, out: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, float]:
     """Write a long text's attention to its part of `out`, block by block.
 
