@@ -8,14 +8,12 @@ from classify.config.parser import Parser
 
 
 def make_parser(program: str) -> Parser:
-    """Return the flags of the command."""
     parser = Parser(prog=program, description="Show or clear the cache of tables.")
     parser.add_argument("--clear", action="store_true", help="delete all entries")
     return parser
 
 
 def run(arguments: Sequence[str], program: str) -> int:
-    """Run the command."""
     options = make_parser(program).parse(arguments)
     from classify.data import cache
 

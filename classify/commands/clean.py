@@ -13,7 +13,6 @@ from classify.errors import InputError, escape_controls
 
 
 def make_parser(program: str) -> Parser:
-    """Return the flags of the command."""
     parser = Parser(
         prog=program,
         description="Write a copy of a run's table with the suggested labels of suspects.csv, which classify train "
@@ -27,7 +26,6 @@ def make_parser(program: str) -> Parser:
 
 
 def run(arguments: Sequence[str], program: str) -> int:
-    """Run the command."""
     options = make_parser(program).parse(arguments, ["apply", "out"])
     from classify.data.formats.base import ReadOptions
     from classify.data.formats.registry import read_table

@@ -12,7 +12,6 @@ from classify.errors import InputError, escape_controls
 
 
 def make_parser(program: str) -> Parser:
-    """Return the flags of the command."""
     parser = Parser(
         prog=program,
         usage=f"{program} FOLDER FOLDER [FOLDER ...] [flags]",
@@ -26,7 +25,6 @@ def make_parser(program: str) -> Parser:
 
 
 def run(arguments: Sequence[str], program: str) -> int:
-    """Run the command."""
     options = make_parser(program).parse(arguments)
     if len(options.folders) < 2:
         raise InputError(f"{program}: expected two folders or more. Got {len(options.folders)} instead.")

@@ -11,7 +11,6 @@ from classify.errors import InputError
 
 
 def make_parser(program: str) -> Parser:
-    """Return the flags of the command."""
     parser = Parser(
         prog=program,
         usage=f"{program} bash|zsh|fish",
@@ -22,7 +21,6 @@ def make_parser(program: str) -> Parser:
 
 
 def run(arguments: Sequence[str], program: str) -> int:
-    """Run the command."""
     shell = make_parser(program).parse(arguments).shell
     if shell not in _SCRIPTS:
         raise InputError(f"{program}: expected bash, zsh or fish. Got {shell or 'nothing'} instead.")

@@ -12,7 +12,6 @@ from classify.errors import InputError
 
 
 def make_parser(program: str) -> Parser:
-    """Return the flags of the command."""
     parser = Parser(prog=program, description="Show the device of each rank, and why; nothing is trained.")
     parser.add_argument("--nnodes", metavar="N", help="plan a cluster of N machines instead of this one")
     parser.add_argument(
@@ -32,7 +31,6 @@ def make_parser(program: str) -> Parser:
 
 
 def run(arguments: Sequence[str], program: str) -> int:
-    """Run the command."""
     options = make_parser(program).parse(arguments)
     faults = []
     counts = (options.nproc_per_node or "1").split(",")

@@ -23,7 +23,6 @@ _WORDS = ("today", "again", "please", "since monday", "on my phone")
 
 
 def make_parser(program: str) -> Parser:
-    """Return the flags of the command."""
     parser = Parser(prog=program, description="Check this installation; print what a bug report needs.")
     flags.add(parser, "--json", action="store_true", help="print JSON")
     flags.add(parser, "--no-self-check", action="store_true", help="leave out the training of a few rows")

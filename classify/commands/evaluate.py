@@ -17,7 +17,6 @@ from classify.training.output_dir import nearest_existing
 
 
 def make_parser(program: str) -> Parser:
-    """Return the flags of the command."""
     parser = Parser(prog=program, description="Score a trained classifier on a table with labels.")
     flags.add_model(parser)
     flags.add_table(parser)
@@ -33,7 +32,6 @@ def make_parser(program: str) -> Parser:
 
 
 def run(arguments: Sequence[str], program: str) -> int:
-    """Run the command."""
     options = make_parser(program).parse(arguments, ["model", "data"])
     from classify.data.source import Source
     from classify.evaluation.predictions_file import check_columns_free

@@ -14,7 +14,6 @@ _SHOWN = 10
 
 
 def make_parser(program: str) -> Parser:
-    """Return the flags of the command."""
     parser = Parser(
         prog=program,
         usage=f'{program} --model FOLDER "a text" ["its second text"] [flags]',
@@ -29,7 +28,6 @@ def make_parser(program: str) -> Parser:
 
 
 def run(arguments: Sequence[str], program: str) -> int:
-    """Run the command."""
     options = make_parser(program).parse(arguments, ["model"])
     if not options.text:
         raise InputError(f"{program}: expected a text in quotes. Got none.")

@@ -11,7 +11,6 @@ from classify.launch import launcher
 
 
 def make_parser(program: str) -> Parser:
-    """Return the flags of the command."""
     return training_parser(program)
 
 

@@ -24,7 +24,6 @@ _SHOWN = 10
 
 
 def make_parser(program: str) -> Parser:
-    """Return the flags of the command."""
     parser = Parser(prog=program, description="Predict every row of a table with a trained classifier, or one text.")
     flags.add_model(parser)
     flags.add_table(parser)
@@ -63,7 +62,6 @@ def make_parser(program: str) -> Parser:
 
 
 def run(arguments: Sequence[str], program: str) -> int:
-    """Run the command."""
     options = make_parser(program).parse(arguments, ["model"])
     allow_progress(not options.quiet)
     if options.data is None and options.text is None:

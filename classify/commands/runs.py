@@ -12,7 +12,6 @@ from classify.errors import InputError, escape_controls
 
 
 def make_parser(program: str) -> Parser:
-    """Return the flags of the command."""
     parser = Parser(prog=program, usage=f"{program} [DIR] [flags]", description="List the runs in a folder.")
     parser.add_argument("folder", nargs="?", metavar="DIR", default="runs", help="the folder (default: %(default)s)")
     flags.add(parser, "--json", action="store_true", help="print JSON")
@@ -21,7 +20,6 @@ def make_parser(program: str) -> Parser:
 
 
 def run(arguments: Sequence[str], program: str) -> int:
-    """Run the command."""
     options = make_parser(program).parse(arguments)
     from classify.report.runs import list_runs, table
 

@@ -12,12 +12,10 @@ from classify.launch import device_plan, launcher, spawn
 
 
 def make_parser(program: str) -> Parser:
-    """Return the flags of the command."""
     return training_parser(program)
 
 
 def run(arguments: Sequence[str], program: str) -> int:
-    """Run the command."""
     if print_help(arguments, program):
         return 0
     config = parse_training(arguments, program)

@@ -77,7 +77,6 @@ class HeadTail(LongTexts):
         return Cuts(np.arange(len(lengths)), np.stack([np.zeros_like(head), lengths - tail], axis=1), counts)
 
     def describe(self, lengths: Ids, room: int) -> str:
-        """Return how many tokens of each end are kept."""
         return f"their first {int(_HEAD * room)} and last {room - int(_HEAD * room)} tokens are used"
 
 
@@ -91,7 +90,6 @@ class Chunks(LongTexts):
     name = "chunks"
 
     def num_sequences(self, lengths: Ids, room: int) -> Ids:
-        """Return the number of chunks of each text."""
         overlap = int(_OVERLAP * room)
         needed = -(-(lengths - overlap) // max(1, room - overlap))
         return np.where(lengths > room, np.minimum(needed, MAX_CHUNKS), 1).astype(np.int64)

@@ -78,7 +78,6 @@ class CSVWriter(TableWriter):
     delimiter = ","
 
     def open(self, path: Path) -> Self:
-        """Create the file and write the header."""
         return self.write_to(path.open("w", encoding="utf-8", newline=""))
 
     def write_to(self, file: IO[str]) -> Self:
@@ -93,13 +92,11 @@ class CSVWriter(TableWriter):
         return self
 
     def write(self, rows: Sequence[Sequence[str]]) -> None:
-        """Append rows of cells."""
         for row in rows:
             cells = [f"'{text}" if _is_formula(text) else text for text in row] if self.for_excel else row
             (self._quoting if any("\r" in text for text in cells) else self._writer).writerow(cells)
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 
@@ -116,18 +113,15 @@ class JSONLinesWriter(TableWriter):
     suffixes = (".jsonl", ".ndjson")
 
     def open(self, path: Path) -> Self:
-        """Create the file."""
         self._file = path.open("w", encoding="utf-8")
         return self
 
     def write(self, rows: Sequence[Sequence[str]]) -> None:
-        """Append rows of cells."""
         for row in rows:
             json.dump(dict(zip(self.columns, self.convert_types(row), strict=True)), self._file, ensure_ascii=False)
             self._file.write("\n")
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 
@@ -137,7 +131,6 @@ class ParquetWriter(TableWriter):
     suffixes = (".parquet",)
 
     def open(self, path: Path) -> Self:
-        """Create the file."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -147,7 +140,6 @@ class ParquetWriter(TableWriter):
         return self
 
     def write(self, rows: Sequence[Sequence[str]]) -> None:
-        """Append rows of cells."""
         import pyarrow as pa
 
         cells = zip(*map(self.convert_types, rows), strict=True) if rows else [()] * len(self.columns)
@@ -155,7 +147,6 @@ class ParquetWriter(TableWriter):
         self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
 
     def close(self) -> None:
-        """Write the footer."""
         self._writer.close()
 
 
@@ -166,7 +157,6 @@ class ExcelWriter(TableWriter):
     most_rows = _SHEET_ROWS
 
     def open(self, path: Path) -> Self:
-        """Begin the workbook."""
         from openpyxl import Workbook
 
         self._path, self._rows = path, 0
@@ -176,7 +166,6 @@ class ExcelWriter(TableWriter):
         return self
 
     def write(self, rows: Sequence[Sequence[str]]) -> None:
-        """Append rows of cells."""
         from openpyxl.cell import WriteOnlyCell
         from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
 
@@ -193,7 +182,6 @@ class ExcelWriter(TableWriter):
             self._sheet.append(cells)
 
     def close(self) -> None:
-        """Write the file."""
         self._book.save(self._path)
 
     def discard(self) -> None:

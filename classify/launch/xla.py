@@ -29,23 +29,19 @@ class XLA(Accelerator):
     built_into_torch: bool = False
 
     def is_available(self, environment: Mapping[str, str]) -> bool:
-        """Return whether PJRT_DEVICE is set and torch_xla is installed."""
         return "PJRT_DEVICE" in environment and importlib.util.find_spec("torch_xla") is not None
 
     def count(self) -> int:
-        """Count the devices of this process."""
         import torch_xla.runtime
 
         return int(torch_xla.runtime.addressable_device_count())
 
     def flush(self) -> None:
-        """Compile and run the recorded operations."""
         import torch_xla
 
         torch_xla.sync()
 
     def seed(self, value: int) -> None:
-        """Seed the device's random numbers."""
         import torch_xla
 
         torch_xla.manual_seed(value)

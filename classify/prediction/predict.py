@@ -57,7 +57,6 @@ class Predictor:
 
     @property
     def labels(self) -> list[str]:
-        """Return the class names, by class index."""
         return self.task.labels
 
     def probabilities(self, texts: Iterable[Any]) -> npt.NDArray[np.float64]:

@@ -132,7 +132,6 @@ class MultiLabel(Task):
         )
 
     def settings(self) -> dict[str, Any]:
-        """Return the threshold of each label, the spelling of labels, and what an empty cell means."""
         thresholds = dict(zip(self.labels, self.thresholds.tolist(), strict=True))
         return {
             "thresholds": thresholds, "empty_is_labelled": self._empty_is_labelled, **self._classes.as_settings(),
@@ -160,14 +159,12 @@ class MultiLabel(Task):
         return type(self)(self.labels, classes, separator, self.thresholds, empty_is_labelled=empty)
 
     def decisions(self) -> list[Decision]:
-        """Name the number of labels, and labels that are one."""
         shown = {COLUMN_SEPARATOR: "one column of 0 and 1 per label", "[]": "cells hold lists"}
         why = shown.get(self._separator or "", f"labels of a row are separated by {self._separator!r}")
         task = Decision("task", f"any of {len(self.labels)} labels", why, "--task single, --label-column", True)
         return [task, *self._classes.decisions()]
 
     def notes(self) -> list[str]:
-        """Return what is odd in the labels."""
         return self._classes.notes()
 
     def labelled(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
@@ -188,7 +185,6 @@ class MultiLabel(Task):
         return np.array(known, dtype=bool)[numbers]
 
     def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.uint8]:
-        """Return 1 for each label of each row."""
         if not table.has(column):
             return np.zeros((len(table), len(self.labels)), dtype=np.uint8)
         index = {name: number for number, name in enumerate(self.labels)}
@@ -229,7 +225,6 @@ class MultiLabel(Task):
         weight[new], bias[new] = _fit_heads(features, targets[:, new], None)
 
     def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
-        """Apply the sigmoid."""
         return sigmoid(logits)
 
     def decide(self, probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
@@ -237,7 +232,6 @@ class MultiLabel(Task):
         return (probabilities >= self.thresholds).astype(np.uint8)
 
     def values(self, predicted: Array) -> list[list[str]]:
-        """Return a list of labels per row."""
         return [[self.labels[number] for number in np.flatnonzero(row)] for row in predicted]
 
     def metrics(self, predicted: Array, targets: Array) -> dict[str, float]:
@@ -284,7 +278,6 @@ class MultiLabel(Task):
         )
 
     def linear_model(self, targets: Array, seed: int) -> LinearModel:
-        """Return one logistic regression per label, with thresholds chosen on a part of the rows."""
         return LinearModel(LOGREG, multi_label_metrics.ThresholdedRegression(seed), len(self.labels))
 
     def stratify_by(self, targets: Array) -> npt.NDArray[np.int64]:
@@ -294,15 +287,12 @@ class MultiLabel(Task):
         return np.where(targets.any(axis=1), rarity.argmin(axis=1), len(self.labels))
 
     def label_counts(self, targets: Array) -> npt.NDArray[np.int64]:
-        """Count the rows of each label."""
         return np.asarray(targets.sum(axis=0, dtype=np.int64))
 
     def has_label(self, targets: Array, number: int) -> npt.NDArray[np.bool_]:
-        """Return whether each row has that label."""
         return np.asarray(targets[:, number] > 0)
 
     def format_target(self, target: Any) -> str:
-        """Return the labels of a row, joined."""
         return _JOIN.join(self.labels[number] for number in np.flatnonzero(target)) or "no label"
 
     def summary(self, targets: Array) -> str:
@@ -314,11 +304,9 @@ class MultiLabel(Task):
         )
 
     def prediction_columns(self) -> list[str]:
-        """Return the columns for the labels, and the probability of each."""
         return ["predicted_labels", *(f"prob_{label}" for label in self.labels)]
 
     def prediction_fields(self, probabilities: npt.NDArray[np.float64], digits: str = EXACT) -> Iterator[list[str]]:
-        """Yield the cells of each row, numbers in the format `digits`."""
         for row, chosen in zip(probabilities, self.decide(probabilities), strict=True):
             labels = _JOIN.join(self.labels[number] for number in np.flatnonzero(chosen))
             yield [labels, *(f"{p:{digits}}" for p in row)]

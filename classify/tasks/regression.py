@@ -95,23 +95,19 @@ class Regression(Task):
         return 1.0
 
     def decisions(self) -> list[Decision]:
-        """Name mean and standard deviation."""
         why = f"numbers with mean {self.center:.4g} and standard deviation {self.scale:.4g}"
         return [Decision("task", "a score for each row", why, "--task single, --label-column", True)]
 
     def notes(self) -> list[str]:
-        """Return nothing."""
         return []
 
     def labelled(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
-        """Return (rows,) whether each row has a number."""
         if not table.has(column):
             return np.zeros(len(table), dtype=bool)
         values, numbers = table.values(column)
         return np.array([bool(value.strip()) for value in values], dtype=bool)[numbers]
 
     def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.float32]:
-        """Return the number of each row, 0 for a row without one."""
         if not table.has(column):
             return np.zeros(len(table), dtype=np.float32)
         values, numbers = table.values(column)
@@ -147,7 +143,6 @@ class Regression(Task):
         return fit_standardized(features, solve)
 
     def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
-        """Return the scores (rows, 1)."""
         return logits.astype(np.float64) * self.scale + self.center
 
     def decide(self, probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -155,7 +150,6 @@ class Regression(Task):
         return probabilities[:, 0]
 
     def values(self, predicted: Array) -> list[float]:
-        """Return the scores."""
         return [float(score) for score in predicted]
 
     def metrics(self, predicted: Array, targets: Array) -> dict[str, float]:
@@ -190,7 +184,6 @@ class Regression(Task):
         return MajorityBaseline(f"{mean:.4g}", self.metrics(np.full(len(targets), mean), targets))
 
     def linear_model(self, targets: Array, seed: int) -> LinearModel:
-        """Return a ridge regression."""
         from sklearn.linear_model import Ridge
 
         return LinearModel(RIDGE, Ridge(alpha=1.0, solver="sag", random_state=seed), outputs=1)
@@ -201,15 +194,12 @@ class Regression(Task):
         return np.searchsorted(cuts, targets, side="right").astype(np.int64)
 
     def label_counts(self, targets: Array) -> npt.NDArray[np.int64]:
-        """Return the number of rows."""
         return np.array([len(targets)])
 
     def has_label(self, targets: Array, number: int) -> npt.NDArray[np.bool_]:
-        """Return True for each row."""
         return np.ones(len(targets), dtype=bool)
 
     def format_target(self, target: Any) -> str:
-        """Return the number."""
         return f"{target:g}"
 
     def summary(self, targets: Array) -> str:
@@ -218,11 +208,9 @@ class Regression(Task):
         return f"scores: {low:g} to {high:g}, quartiles {first:g}, {middle:g}, {third:g}"
 
     def prediction_columns(self) -> list[str]:
-        """Return the column for the score."""
         return ["predicted_score"]
 
     def prediction_fields(self, probabilities: npt.NDArray[np.float64], digits: str = EXACT) -> Iterator[list[str]]:
-        """Yield the score of each row in the format `digits`."""
         for row in probabilities:
             yield [f"{row[0]:{digits}}"]
 

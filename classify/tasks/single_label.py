@@ -86,7 +86,6 @@ class SingleLabel(Task):
         return cls(labels, ClassNames.from_settings(settings))
 
     def settings(self) -> dict[str, Any]:
-        """Return the spelling of the labels."""
         return self._classes.as_settings()
 
     def for_table(self, table: Table, column: str) -> Self:
@@ -94,7 +93,6 @@ class SingleLabel(Task):
         return type(self)(self.labels, self._classes.spell(value_counts(table, column), self.labels))
 
     def decisions(self) -> list[Decision]:
-        """Name the number of classes, and labels that are one class."""
         why, flag = "one label per row", "--label-column"
         if self._ratings is not None:
             why = f"labels are whole numbers, {self.labels[0]} to {self.labels[-1]}; a score is possible, too"
@@ -102,15 +100,12 @@ class SingleLabel(Task):
         return [Decision("task", f"one of {len(self.labels)} classes", why, flag, True), *self._classes.decisions()]
 
     def notes(self) -> list[str]:
-        """Return what is odd in the labels."""
         return self._classes.notes()
 
     def labelled(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
-        """Return (rows,) whether each row has a class."""
         return has_label(table, column, self._classes)
 
     def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.int64]:
-        """Return the class index of each row."""
         return label_ids(table, column, self.labels, known_from, self._classes)
 
     def label_texts(self, *, is_english: bool) -> tuple[str, ...]:
@@ -143,7 +138,6 @@ class SingleLabel(Task):
         grow_logistic_head(features, targets, head, new)
 
     def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
-        """Apply softmax."""
         return softmax(logits)
 
     def decide(self, probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
@@ -151,7 +145,6 @@ class SingleLabel(Task):
         return probabilities.argmax(axis=1)
 
     def values(self, predicted: Array) -> list[str]:
-        """Return the names of the classes."""
         return [self.labels[number] for number in predicted.tolist()]
 
     def metrics(self, predicted: Array, targets: Array) -> dict[str, float]:
@@ -191,7 +184,6 @@ class SingleLabel(Task):
         return MajorityBaseline(self.labels[largest], self.metrics(np.full_like(targets, largest), targets))
 
     def linear_model(self, targets: Array, seed: int) -> LinearModel:
-        """Return a logistic regression."""
         from sklearn.linear_model import LogisticRegression
 
         return LinearModel(LOGREG, LogisticRegression(C=10), len(np.unique(targets)))
@@ -201,15 +193,12 @@ class SingleLabel(Task):
         return targets
 
     def label_counts(self, targets: Array) -> npt.NDArray[np.int64]:
-        """Count the rows of each class."""
         return np.bincount(targets, minlength=len(self.labels))
 
     def has_label(self, targets: Array, number: int) -> npt.NDArray[np.bool_]:
-        """Return whether each row is of that class."""
         return np.asarray(targets == number)
 
     def format_target(self, target: Any) -> str:
-        """Return the name of the class."""
         return self.labels[int(target)]
 
     def summary(self, targets: Array) -> str:
@@ -219,11 +208,9 @@ class SingleLabel(Task):
         return f"classes: {len(counts)}, the largest {ratio:.1f} times the smallest: {list_counts(self.labels, counts)}"
 
     def prediction_columns(self) -> list[str]:
-        """Return the columns for the class, its probability, and the probability of each class."""
         return ["predicted_label", "confidence", *(f"prob_{label}" for label in self.labels)]
 
     def prediction_fields(self, probabilities: npt.NDArray[np.float64], digits: str = EXACT) -> Iterator[list[str]]:
-        """Yield the cells of each row, numbers in the format `digits`."""
         for row, best in zip(probabilities, self.decide(probabilities).tolist(), strict=True):
             numbers = [f"{p:{digits}}" for p in row]
             yield [self.labels[best], numbers[best], *numbers]

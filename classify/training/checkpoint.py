@@ -39,7 +39,6 @@ class Checkpoint:
 
     @property
     def step(self) -> int:
-        """Return the optimizer steps done when it was written."""
         return int(self.state["step"])
 
     @property

@@ -68,7 +68,6 @@ class Results:
 
     @property
     def splits(self) -> Splits:
-        """Return the splits of the tables."""
         return self.context.splits
 
     @functools.cached_property

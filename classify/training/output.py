@@ -37,12 +37,10 @@ class Output:
 
     @property
     def resumes(self) -> bool:
-        """Return whether the run in the folder is resumed."""
         return self.plan.resume
 
     @property
     def checkpoints(self) -> Path:
-        """Return the folder of the run's checkpoints."""
         return self.folder / CHECKPOINTS
 
     def log(self, text: str) -> None:

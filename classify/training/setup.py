@@ -92,12 +92,10 @@ class TrainingContext:
 
     @property
     def config(self) -> RunConfig:
-        """Return the resolved settings."""
         return self.inputs.config
 
     @property
     def splits(self) -> Splits:
-        """Return the splits of the tables."""
         return self.inputs.splits
 
     @property

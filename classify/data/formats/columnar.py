@@ -32,11 +32,9 @@ class Parquet(FileFormat):
     is_text = False
 
     def matches(self, start: bytes) -> bool:
-        """Look for the magic number."""
         return start.startswith(b"PAR1")
 
     def read(self, source: Source, options: ReadOptions) -> Table:
-        """Read all rows. Raises InputError where the file is damaged."""
         from pyarrow import parquet
 
         with _reading(source, self.name) as stream:
@@ -70,7 +68,6 @@ class Arrow(FileFormat):
         return start.startswith((b"ARROW1", b"FEA1", b"\xff\xff\xff\xff"))
 
     def read(self, source: Source, options: ReadOptions) -> Table:
-        """Read all rows. Raises InputError where the file is damaged."""
         import pyarrow
 
         start = source.head[:4]
@@ -94,12 +91,10 @@ class SavedDataset(Format):
     """A folder that `datasets.Dataset.save_to_disk` wrote."""
 
     def sniff(self, source: Source, options: ReadOptions) -> Confidence:
-        """Look for its two files."""
         files = (Path(source.path) / name for name in ("state.json", "dataset_info.json"))
         return Confidence.CERTAIN if all(file.is_file() for file in files) else Confidence.NONE
 
     def read(self, source: Source, options: ReadOptions) -> Table:
-        """Read all rows. Raises InputError where a file is damaged."""
         import datasets
         import pyarrow
 

@@ -60,7 +60,6 @@ class Delimited(FileFormat):
         return super().sniff(source, options) or (Confidence.FALLBACK if source.is_file else Confidence.NONE)
 
     def read(self, source: Source, options: ReadOptions) -> Table:
-        """Read all rows. Raises InputError with the lines of rows that are not as wide as the header."""
         encoding = detect_encoding(source, options.encoding)
         with encoding.text(source) as stream:
             sample = stream.read(_SAMPLE)

@@ -50,7 +50,6 @@ class _Documents(Source):
         )
 
     def open(self) -> BinaryIO:
-        """Open their bytes, joined by line feeds."""
         return io.BytesIO(b"\n".join(file.read_bytes() for file in self.files))
 
 
@@ -68,7 +67,6 @@ class Documents(Format):
         return Confidence.CERTAIN if holds_classes(Path(source.path)) else Confidence.NONE
 
     def read(self, source: Source, options: ReadOptions) -> Table:
-        """Read all documents. Raises InputError where one is not text."""
         import pyarrow
 
         documents = _Documents(source.path, source.flag)

@@ -39,7 +39,6 @@ class Excel(FileFormat):
         return start.startswith((b"PK\x03\x04", b"\xd0\xcf\x11\xe0"))
 
     def read(self, source: Source, options: ReadOptions) -> Table:
-        """Read all rows of the sheet. Raises InputError where there is no such sheet, or no table in it."""
         import pyarrow
 
         sheet = _read_sheet(source, options.sheet)

@@ -26,7 +26,6 @@ class FastText(FileFormat):
         return decode_start(start).lstrip().startswith(_PREFIX)
 
     def read(self, source: Source, options: ReadOptions) -> Table:
-        """Read all lines that are not empty. Raises InputError where one has no label."""
         import pyarrow
 
         encoding = detect_encoding(source, options.encoding)

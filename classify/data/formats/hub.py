@@ -46,7 +46,6 @@ class Hub(Format):
         return {SPLITS[part]: f"{path}[{split}]" for part, split in parts.items()}
 
     def read(self, source: Source, options: ReadOptions) -> Table:
-        """Read all rows of a split. Raises InputError."""
         import pyarrow
 
         path, flag = source.path, source.flag

@@ -17,11 +17,9 @@ class Lines(Format):
     """Two files beside each other, one of them named with --labels."""
 
     def sniff(self, source: Source, options: ReadOptions) -> Confidence:
-        """Look for --labels."""
         return Confidence.CERTAIN if options.labels is not None else Confidence.NONE
 
     def read(self, source: Source, options: ReadOptions) -> Table:
-        """Read a row per line. Raises InputError where one file has more lines than the other."""
         import pyarrow
 
         assert options.labels is not None

@@ -29,11 +29,9 @@ class Pattern(Format):
         self._read_table = read_table
 
     def sniff(self, source: Source, options: ReadOptions) -> Confidence:
-        """Look for files that match the pattern."""
         return Confidence.CERTAIN if _expand(source.path) else Confidence.NONE
 
     def read(self, source: Source, options: ReadOptions) -> Table:
-        """Read all files. Raises InputError where their columns differ."""
         import pyarrow
 
         names = _expand(source.path)

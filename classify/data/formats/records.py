@@ -97,7 +97,6 @@ class JSON(FileFormat):
         return bool(re.match(r"\s*(\[\s*)?[\[{]", decode_start(start)))
 
     def read(self, source: Source, options: ReadOptions) -> Table:
-        """Read all records. Raises InputError for a document of another shape."""
         encoding = detect_encoding(source, options.encoding)
         if JSONLines().matches(source.head) and _is_lines(source, encoding):
             return JSONLines().read(source, options)

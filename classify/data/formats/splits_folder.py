@@ -24,13 +24,11 @@ class SplitsFolder(Format):
         self._suffixes = table_suffixes
 
     def sniff(self, source: Source, options: ReadOptions) -> Confidence:
-        """Look for a training split."""
         folder = Path(source.path)
         train = folder.is_dir() and self._named(folder, SPLIT_WORDS[0])
         return Confidence.CERTAIN if train else Confidence.NONE
 
     def splits(self, source: Source) -> dict[str, str]:
-        """Return the file of each split. Raises InputError where one has several."""
         splits: dict[str, str] = {}
         for split, words in zip(SPLITS, SPLIT_WORDS, strict=True):
             names = self._named(Path(source.path), words)

@@ -27,7 +27,6 @@ class CPUAttention(AttentionKernel):
     name = "attention"
 
     def applies(self, device: torch.device) -> bool:
-        """Return True on CPUs."""
         return device.type == "cpu"
 
     def attend(

@@ -31,7 +31,6 @@ class CPUDropout(Kernel):
         return device.type == "cpu"
 
     def install(self, model: Any) -> None:
-        """Replace Dropout in every layer."""
         replace_dropout(model)
 
 

@@ -22,11 +22,9 @@ class OneDNNLinear(Kernel):
     name = "linear"
 
     def applies(self, device: torch.device) -> bool:
-        """Return True on CPUs where oneDNN is faster."""
         return device.type == "cpu" and onednn_is_faster(capabilities())
 
     def install(self, model: Any) -> None:
-        """Replace Linear in every layer."""
         replace_linear(model)
 
 

@@ -29,7 +29,6 @@ class RaggedAttention(AttentionKernel):
     name = "ragged attention"
 
     def applies(self, device: torch.device) -> bool:
-        """Return True on CUDA."""
         return device.type == "cuda"
 
     def loses_dropout(self, device: torch.device, dtype: torch.dtype | None, head_size: int) -> bool:

@@ -32,9 +32,7 @@ class DataParallelStrategy(Strategy):
     """One process drives all devices."""
 
     def wrap(self, classifier: nn.Module) -> nn.Module:
-        """Return the module that forward passes go through."""
         return BatchDataParallel(classifier, device_ids=list(range(self.world.replicas)), output_device=0)
 
     def forward(self, batches: list[Batch], *, features: bool = False) -> torch.Tensor:
-        """Compute a micro-batch, one batch per replica, concatenated in order."""
         return self.module(batches, features=features)
