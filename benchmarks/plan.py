@@ -35,7 +35,7 @@ def row_lengths(path: str) -> Lengths:
     table = read_table(path)
     column = columns.find_columns(table, None, None).text
     tokenizer = tokenize.load_tokenizer(str(resolve_model(DEFAULT_MODEL).path))
-    return tokenize.tokenize_columns(tokenizer, table, [column], 512).lengths
+    return tokenize.tokenize_columns(tokenizer, table, [column], 512).lengths()
 
 
 def padded_cost(lengths: Lengths) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 from classify.config.parser import parse_training
 from classify.config.run_config import RunConfig
+from classify.data.files import read_json
 from classify.versions import check_platform
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Run:
     @functools.cached_property
     def metrics(self) -> dict[str, Any]:
         """Return metrics.json."""
-        return dict(json.loads((self.folder / "metrics.json").read_text(encoding="utf-8")))
+        return dict(read_json(self.folder / "metrics.json"))
 
     @property
     def labels(self) -> list[str]:

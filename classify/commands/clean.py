@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -69,9 +68,11 @@ def run(arguments: Sequence[str], program: str) -> int:
 
 def _describe_run(folder: Path) -> tuple[str, str, str, dict[str, Any]]:
     """Return path and hash of a run's table, its label column, and how the table was read."""
+    from classify.data.files import read_json
+
     try:
-        run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        settings = json.loads((folder / "classify.json").read_text(encoding="utf-8"))
+        run = read_json(folder / "run.json")
+        settings = read_json(folder / "classify.json")
         (label_column,) = settings["label_columns"]
         path = Path(run["data"]["path"])
         there = path if path.is_absolute() or path.exists() else Path(run["cwd"]) / path

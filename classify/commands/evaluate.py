@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from classify.commands import flags
 from classify.commands.failure import forward_prediction_errors
 from classify.config.parser import Parser
-from classify.data.files import why_not_writable
+from classify.data.files import read_json, why_not_writable
 from classify.errors import InputError, escape_controls
 from classify.launch import launcher
 from classify.training.output_dir import nearest_existing
@@ -88,7 +87,7 @@ def _check_folder(folder: Path, *, overwrite: bool) -> None:
             f"--output-dir {folder}: the folder exists and is not empty; give another, or --overwrite-output-dir."
         )
     try:
-        is_evaluation = "model" in json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+        is_evaluation = "model" in read_json(folder / "metrics.json")
     except (OSError, ValueError):
         is_evaluation = False
     if not is_evaluation or (folder / "classify.json").exists():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import secrets
@@ -81,6 +82,17 @@ def write_json(path: Path, value: Any) -> None:
     with atomic_write(path) as file:
         json.dump(value, file, indent=2, ensure_ascii=False)
         file.write("\n")
+
+
+def read_json(path: Path) -> Any:
+    """Return the value in a JSON file. Raises OSError or ValueError."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def umask() -> int:

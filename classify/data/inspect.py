@@ -177,7 +177,7 @@ def count_tokens(
 ) -> None:
     """Fill in token counts for a model that reads up to `cap` tokens, and what `max_length` truncates."""
     rows, targets = splits.train.rows, splits.train.targets
-    lengths = tokens.full_lengths[rows]
+    lengths = tokens.full_lengths(rows)
     recommended = default_max_length(lengths, cap)
     limit = max_length or recommended
     characters = splits.train.table.lengths(splits.text_column)[rows]

@@ -5,7 +5,6 @@ Prediction cuts texts as training did: the policy's name is kept in classify.jso
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -29,41 +28,28 @@ class Cuts:
     counts: Ids
 
 
-class LongTexts(ABC):
-    """A policy, by its value of --long-texts. A text longer than `room` tokens has sequences of `room` tokens."""
+class LongTexts:
+    """A policy, by its value of --long-texts; this one keeps the first tokens.
 
-    name: ClassVar[str]
+    A text longer than `room` tokens has sequences of `room` tokens.
+    """
+
+    name: ClassVar[str] = "truncate"
 
     def num_sequences(self, lengths: Ids, room: int) -> Ids:
         """Return (n,) the number of sequences of texts of that many tokens (n,); by default 1."""
         return np.ones(len(lengths), dtype=np.int64)
 
-    @abstractmethod
     def cut(self, lengths: Ids, room: int) -> Cuts:
         """Return the sequences, text by text."""
-
-    @abstractmethod
-    def describe(self, lengths: Ids, room: int) -> str:
-        """Describe what happens to the texts, at least one, that are longer than `room`."""
-
-
-@dataclass(frozen=True)
-class Truncate(LongTexts):
-    """Keep the first tokens."""
-
-    name = "truncate"
-
-    def cut(self, lengths: Ids, room: int) -> Cuts:
-        """Return the first tokens of each text."""
         rows = np.arange(len(lengths))
         return Cuts(rows, np.zeros((len(rows), 1), dtype=np.int64), np.minimum(lengths, room)[:, None])
 
     def describe(self, lengths: Ids, room: int) -> str:
-        """Return that they are truncated."""
+        """Describe what happens to the texts, at least one, that are longer than `room`."""
         return "truncated"
 
 
-@dataclass(frozen=True)
 class HeadTail(LongTexts):
     """Keep first and last tokens (Sun et al., 2019, "How to Fine-Tune BERT for Text Classification?", 5.3.1)."""
 
@@ -80,7 +66,6 @@ class HeadTail(LongTexts):
         return f"their first {int(_HEAD * room)} and last {room - int(_HEAD * room)} tokens are used"
 
 
-@dataclass(frozen=True)
 class Chunks(LongTexts):
     """Read overlapping chunks at equal distances, whose logits are averaged.
 
@@ -110,5 +95,5 @@ class Chunks(LongTexts):
         return f"read in up to {numbers.max()} chunks{partly}"
 
 
-TRUNCATE = Truncate()
+TRUNCATE = LongTexts()
 POLICIES: dict[str, LongTexts] = {policy.name: policy for policy in (TRUNCATE, HeadTail(), Chunks())}

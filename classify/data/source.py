@@ -6,7 +6,6 @@ import atexit
 import bz2
 import functools
 import gzip
-import hashlib
 import io
 import lzma
 import re
@@ -24,6 +23,7 @@ import pyarrow
 
 from classify.console import progress_bar
 from classify.data import archives
+from classify.data.files import file_sha256
 from classify.data.unread import refuse_unread
 from classify.errors import InputError
 from classify.launch import launcher
@@ -141,8 +141,7 @@ class Source:
     @cached_property
     def sha256(self) -> str:
         """Return the hash of the file as stored."""
-        with self.file.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return file_sha256(self.file)
 
 
 class _Watched(io.RawIOBase):

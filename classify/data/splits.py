@@ -120,9 +120,9 @@ class LabelEncoder(ABC):
     def decisions(self) -> list[Decision]:
         """Describe how the labels were understood."""
 
-    @abstractmethod
     def notes(self) -> list[str]:
         """Return what may be wrong with the labels."""
+        return []
 
     @abstractmethod
     def labelled(self, table: Table, column: str) -> npt.NDArray[np.bool_]:

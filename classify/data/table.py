@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -20,25 +19,6 @@ from classify.errors import list_some
 
 _SHOWN = 3
 _BLOCK = 1 << 16
-
-
-class LazyColumn(Sequence[str]):
-    """The values of an Arrow column, materialized as strings slice by slice."""
-
-    def __init__(self, values: pyarrow.ChunkedArray):
-        self._values = values
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    @overload
-    def __getitem__(self, place: int) -> str: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> list[str]: ...
-
-    def __getitem__(self, place: int | slice) -> str | list[str]:
-        return self._values[place].to_pylist() if isinstance(place, slice) else self._values[place].as_py()
 
 
 @dataclass(frozen=True)
@@ -147,10 +127,6 @@ class Table:
         """Return the table with one more column that is not in the file."""
         chunks = pyarrow.chunked_array([pyarrow.array(values, pyarrow.string())], pyarrow.string())
         return replace(self, arrow=self.arrow.append_column(name, chunks), derived=self.derived | {name})
-
-    def lazy_column(self, name: str) -> LazyColumn:
-        """Return the values of a column, which are made into strings where they are read."""
-        return LazyColumn(self.arrow.column(name))
 
     def where(self, rows: Iterable[int]) -> str:
         """Name the places of rows in messages: `my.csv line 7`, or `my.csv lines 7, 9, 12 and 4 more`."""

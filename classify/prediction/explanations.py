@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from classify.data.files import write_json
+from classify.data.files import read_json, write_json
 from classify.data.formats.registry import read_table
 from classify.evaluation.scored_rows import ScoredRows, confident_errors, worst_rows
 from classify.modeling.result_folder import read_settings, trained_texts
@@ -62,7 +61,7 @@ def _worst_outputs(task: Task, rows: ScoredRows) -> dict[int, int]:
 def read_explanations(folder: Path) -> dict[int, dict[str, Any]]:
     """Return the `output` and the `words` with their scores of each explained row; {} without the file."""
     try:
-        content = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        content = read_json(folder / FILE)
     except FileNotFoundError:
         return {}
     return {int(row): explanation for row, explanation in content.items()}

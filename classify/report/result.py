@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from classify.data.files import read_json
 from classify.data.formats.registry import read_table
 from classify.data.languages import UNKNOWN
 from classify.errors import InputError
@@ -42,7 +43,7 @@ class Result:
     @classmethod
     def read(cls, folder: Path) -> Result:
         """Read a folder. Raises OSError, ValueError or InputError where a file is missing or damaged."""
-        metrics = _read_json(folder / "metrics.json")
+        metrics = read_json(folder / "metrics.json")
         model = Path(metrics.get("model", folder))
         settings = read_settings(str(model))
         table = read_table(str(folder / "predictions.csv"), "--model")
@@ -51,7 +52,7 @@ class Result:
             folder,
             model,
             metrics,
-            _read_json(folder / "run.json"),
+            read_json(folder / "run.json"),
             _read_log(folder / "train_log.jsonl"),
             ScoredRows.read(folder),
             tuple(" · ".join(cells) for cells in zip(*columns, strict=True)),
@@ -82,7 +83,7 @@ class Result:
     @functools.cached_property
     def training_scores(self) -> Mapping[str, Any]:
         """Return the scores of the training run itself."""
-        metrics = _read_json(self.model / "metrics.json")
+        metrics = read_json(self.model / "metrics.json")
         return dict(metrics["test"] or metrics["eval"])
 
     @property
@@ -121,10 +122,6 @@ class Result:
         return self.task.decide(self.probabilities)
 
 
-def _read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
 def _read_log(path: Path) -> tuple[Mapping[str, Any], ...]:
     """Return the lines of train_log.jsonl; the last one may be torn."""
     entries = []
@@ -154,7 +151,7 @@ def find_previous(result: Result) -> Result | None:
                 candidates.append((file.stat().st_mtime, file.parent))
     for _, folder in sorted(candidates, reverse=True)[:_PREVIOUS]:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, InputError):
-            run = _read_json(folder / "run.json")
+            run = read_json(folder / "run.json")
             same_path = run["data"]["path"] == result.run["data"]["path"] and run["cwd"] == result.run["cwd"]
             if same_path or _share(result.rows.hashes, read_hashes(folder)) >= _SAME:
                 previous = Result.read(folder)

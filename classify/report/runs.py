@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from classify.console import align_columns
+from classify.data.files import read_json
 from classify.evaluation.metrics import display_name
 from classify.tasks.registry import primary_metric
 
@@ -72,7 +72,7 @@ def _summarize(folder: Path) -> RunSummary:
 def _read(path: Path) -> dict[str, Any]:
     """Return the object of a JSON file; {} where it is missing or damaged."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

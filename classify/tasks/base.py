@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,20 +26,23 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 
-class Loss(Protocol):
+class Loss(ABC):
     """The training loss, as sums: the rows of a step are spread over ranks and micro-batches."""
 
+    padding: ClassVar[float]  # the target of padding rows, which the loss ignores
+
+    @abstractmethod
     def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return the weighted sum of the losses of n rows; logits (n, outputs)."""
-        ...
 
     def weight_sum(self, targets: Array) -> float:
-        """Return the sum of the row weights, by which a step's loss is divided."""
-        ...
+        """Return the sum of the row weights, by which a step's loss is divided: by default each row weighs 1."""
+        return float(len(targets))
 
     def pad_targets(self, targets: Array, rows: int) -> Array:
-        """Pad targets to `rows` rows with ones that the loss ignores."""
-        ...
+        """Pad targets to `rows` rows."""
+        widths = [(0, rows - len(targets)), *[(0, 0)] * (targets.ndim - 1)]
+        return np.pad(targets, widths, constant_values=self.padding)
 
 
 class Task(LabelEncoder):
@@ -166,9 +169,9 @@ class Task(LabelEncoder):
         With `calibrate` they make the probabilities of these validation rows most likely.
         """
 
-    @abstractmethod
     def probability_scores(self, logits: Array, targets: Array, seed: int) -> dict[str, Any] | None:
         """Return the scores of the probabilities of logits (rows, outputs), if any; `seed` is that of an interval."""
+        return None
 
     @abstractmethod
     def majority(self, train_targets: Array, targets: Array) -> MajorityBaseline:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,22 +20,13 @@ if TYPE_CHECKING:
 NONE, BALANCED = "none", "balanced"
 
 
-@dataclass(frozen=True)
-class DeviceWeights:
-    """Weights (labels,) that are copied to each device once."""
+def send_weights(weights: npt.NDArray[np.float32] | None, device: torch.device) -> torch.Tensor | None:
+    """Return weights (labels,) on a device; None without any."""
+    import torch
 
-    values: npt.NDArray[np.float32] | None
-    _sent: dict[torch.device, torch.Tensor] = field(default_factory=dict, compare=False, repr=False)
+    from classify.modeling.layout import send
 
-    def on(self, device: torch.device) -> torch.Tensor | None:
-        """Return the weights on `device`; None without any."""
-        import torch
-
-        from classify.modeling.layout import send
-
-        if self.values is not None and device not in self._sent:
-            self._sent[device] = send(torch.from_numpy(self.values), device)
-        return self._sent.get(device)
+    return None if weights is None else send(torch.from_numpy(weights), device)
 
 
 def read_class_weights(setting: str, labels: Sequence[str]) -> npt.NDArray[np.float32] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import warnings
 from collections import Counter
@@ -27,7 +26,7 @@ from classify.evaluation.calibration import binary_scores, fit_scale_and_shift
 from classify.evaluation.metrics import Scores, binary_cross_entropy, sigmoid
 from classify.evaluation.predictions_file import EXACT
 from classify.tasks.base import Array, Loss, Task
-from classify.tasks.class_weights import BALANCED, DeviceWeights, read_class_weights
+from classify.tasks.class_weights import BALANCED, read_class_weights, send_weights
 from classify.tasks.heads import TRAINED_ENCODER_C, fit_standardized
 from classify.tasks.single_label import FOCAL_GAMMA, choose_c
 
@@ -313,7 +312,7 @@ class MultiLabel(Task):
 
 
 @dataclass(frozen=True)
-class BinaryCrossEntropy:
+class BinaryCrossEntropy(Loss):
     """Binary cross-entropy, averaged over the labels of a row, with label smoothing and weights of positive labels.
 
     With a `gamma` above 0 it is the focal loss, as for `CrossEntropy`, of each label.
@@ -321,13 +320,11 @@ class BinaryCrossEntropy:
     Every row weighs 1, so a step's loss is the mean over its rows however they are sharded.
     """
 
+    padding = _NO_ROW
+
     label_smoothing: float = 0.0
     positive_weights: npt.NDArray[np.float32] | None = None
     gamma: float = 0.0
-
-    @functools.cached_property
-    def _weights(self) -> DeviceWeights:
-        return DeviceWeights(self.positive_weights)
 
     def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return the sum over rows; logits and targets (n, labels)."""
@@ -336,21 +333,13 @@ class BinaryCrossEntropy:
         counted = targets[:, :1] != _NO_ROW
         aims = targets.clamp(max=1).float() * (1 - self.label_smoothing) + self.label_smoothing / 2
         losses = binary_cross_entropy_with_logits(
-            logits.float(), aims, reduction="none", pos_weight=self._weights.on(logits.device)
+            logits.float(), aims, reduction="none", pos_weight=send_weights(self.positive_weights, logits.device)
         )
         if self.gamma:
             present = targets.clamp(max=1).float()
             wrong = (logits.float().sigmoid() - present).abs()
             losses = losses * wrong**self.gamma
         return (losses * counted).sum() / logits.shape[1]
-
-    def weight_sum(self, targets: Array) -> float:
-        """Return the number of rows."""
-        return float(len(targets))
-
-    def pad_targets(self, targets: Array, rows: int) -> Array:
-        """Pad targets to `rows` rows with ones that the loss ignores."""
-        return np.concatenate([targets, np.full((rows - len(targets), targets.shape[1]), _NO_ROW, dtype=np.uint8)])
 
 
 def _read_labels(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -98,9 +99,6 @@ class Regression(Task):
         why = f"numbers with mean {self.center:.4g} and standard deviation {self.scale:.4g}"
         return [Decision("task", "a score for each row", why, "--task single, --label-column", True)]
 
-    def notes(self) -> list[str]:
-        return []
-
     def labelled(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
         if not table.has(column):
             return np.zeros(len(table), dtype=bool)
@@ -143,6 +141,7 @@ class Regression(Task):
         return fit_standardized(features, solve)
 
     def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
+        """Return the scores (rows, 1)."""
         return logits.astype(np.float64) * self.scale + self.center
 
     def decide(self, probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -174,9 +173,6 @@ class Regression(Task):
     def rescale(self, logits: Array, targets: Array, *, calibrate: bool) -> tuple[Array, Array] | None:
         """Return what turns standardized targets into targets."""
         return np.array([self.scale], dtype=np.float32), np.array([self.center], dtype=np.float32)
-
-    def probability_scores(self, logits: Array, targets: Array, seed: int) -> None:
-        """Return None: there are no probabilities."""
 
     def majority(self, train_targets: Array, targets: Array) -> MajorityBaseline:
         """Score predicting the mean of training for all rows."""
@@ -216,8 +212,10 @@ class Regression(Task):
 
 
 @dataclass(frozen=True)
-class SquaredError:
+class SquaredError(Loss):
     """Squared error of targets minus `center` over `scale`; every row weighs 1."""
+
+    padding = math.nan
 
     center: float
     scale: float
@@ -227,11 +225,3 @@ class SquaredError:
         aims = (targets - self.center) / self.scale
         errors = (logits[:, 0].float() - aims) ** 2
         return errors.where(~targets.isnan(), 0.0).sum()
-
-    def weight_sum(self, targets: Array) -> float:
-        """Return the number of rows."""
-        return float(len(targets))
-
-    def pad_targets(self, targets: Array, rows: int) -> Array:
-        """Pad targets to `rows` rows with ones that the loss ignores."""
-        return np.concatenate([targets, np.full(rows - len(targets), np.nan, dtype=np.float32)])

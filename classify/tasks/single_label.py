@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 import warnings
@@ -34,7 +33,7 @@ from classify.evaluation.label_noise import Suspects, find_suspects
 from classify.evaluation.metrics import Scores, class_metrics, classification_metrics, score_classes, softmax
 from classify.evaluation.predictions_file import EXACT
 from classify.tasks.base import Array, Loss, Task
-from classify.tasks.class_weights import BALANCED, DeviceWeights, read_class_weights
+from classify.tasks.class_weights import BALANCED, read_class_weights, send_weights
 from classify.tasks.heads import TRAINED_ENCODER_C, fit_standardized
 
 if TYPE_CHECKING:
@@ -217,7 +216,7 @@ class SingleLabel(Task):
 
 
 @dataclass(frozen=True)
-class CrossEntropy:
+class CrossEntropy(Loss):
     """Cross-entropy with optional label smoothing (Szegedy et al., 2016, section 7) and class weights.
 
     With a `gamma` above 0 each row's loss is multiplied by (1 - p) ** gamma, p the probability of its label: Lin et
@@ -227,19 +226,17 @@ class CrossEntropy:
     Both sums are over all ranks and micro-batches of a step, so the mean does not depend on how a batch is sharded.
     """
 
+    padding = _NO_LABEL
+
     label_smoothing: float = 0.0
     class_weights: npt.NDArray[np.float32] | None = None
     gamma: float = 0.0
-
-    @functools.cached_property
-    def _weights(self) -> DeviceWeights:
-        return DeviceWeights(self.class_weights)
 
     def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return the weighted sum of the losses; logits (n, classes), class indices (n,)."""
         from torch.nn.functional import cross_entropy
 
-        weights, smoothing = self._weights.on(logits.device), self.label_smoothing
+        weights, smoothing = send_weights(self.class_weights, logits.device), self.label_smoothing
         if not self.gamma:
             return cross_entropy(logits.float(), targets, weight=weights, label_smoothing=smoothing, reduction="sum")
         logits = logits.float()
@@ -250,10 +247,6 @@ class CrossEntropy:
     def weight_sum(self, targets: npt.NDArray[np.int64]) -> float:
         """Return the sum of the row weights: the number of rows if classes are not weighted."""
         return float(len(targets)) if self.class_weights is None else float(self.class_weights[targets].sum())
-
-    def pad_targets(self, targets: npt.NDArray[np.int64], rows: int) -> npt.NDArray[np.int64]:
-        """Pad targets to `rows` rows with ones that the loss ignores."""
-        return np.concatenate([targets, np.full(rows - len(targets), _NO_LABEL)])
 
 
 def find_ratings(labels: Sequence[str]) -> npt.NDArray[np.int64] | None:

@@ -26,7 +26,7 @@ class Evaluate(Callback):
         self.logits: dict[int, npt.NDArray[np.float32]] = {}
 
     def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
-        """Score where an epoch has ended; stop where --patience has run out."""
+        """Score where an epoch has ended."""
         if step.epoch_ended or step.last:
             self.score_epoch(trainer)
         patience = self.context.config.training.patience
@@ -35,7 +35,6 @@ class Evaluate(Callback):
             assert best is not None, "a score was compared"
             name = display_name(self.context.selection_metric)
             self.context.output.log(f"stopped: no better {name} since epoch {best['epoch']:g} (--patience)")
-            trainer.stop()
 
     def score_start(self, trainer: Trainer) -> Scores | None:
         """Score the weights that training starts from: the first candidate for the best. Not logged."""

@@ -9,7 +9,6 @@ ever unpickled.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import re
 import shutil
@@ -21,7 +20,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from classify.data.files import TEMPORARY, atomic_path, remove_temporaries
+from classify.data.files import TEMPORARY, atomic_path, file_sha256, read_json, remove_temporaries
 from classify.errors import CheckpointError
 from classify.training.progress import Progress
 
@@ -130,7 +129,7 @@ def list_finished(folder: Path) -> list[Path]:
 def load(path: Path) -> Checkpoint:
     """Read one checkpoint, checking every file against the manifest. Raises CheckpointError, saying which differs."""
     try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        manifest = read_json(path / MANIFEST)
         if manifest.get("format") != _FORMAT:
             raise CheckpointError(f"{path} has format {manifest.get('format')}; this version reads {_FORMAT}")
         files: dict[str, dict[str, Any]] = manifest["files"]
@@ -141,9 +140,9 @@ def load(path: Path) -> Checkpoint:
             size = (path / name).stat().st_size
             if size != expected["bytes"]:
                 raise CheckpointError(f"{path / name} has {size} bytes where the manifest says {expected['bytes']}")
-            if _digest(path / name) != expected["sha256"]:
+            if file_sha256(path / name) != expected["sha256"]:
                 raise CheckpointError(f"{path / name} has changed since it was written (SHA-256 differs)")
-        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        state = read_json(path / "state.json")
     except FileNotFoundError as error:
         raise CheckpointError(f"{error.filename} is missing") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -161,11 +160,7 @@ def _entries(folder: Path) -> list[tuple[int, Path]]:
 
 def _write_manifest(folder: Path) -> None:
     """Write the last file, which describes all others."""
-    files = {path.name: {"bytes": path.stat().st_size, "sha256": _digest(path)} for path in sorted(folder.iterdir())}
+    paths = sorted(folder.iterdir())
+    files = {path.name: {"bytes": path.stat().st_size, "sha256": file_sha256(path)} for path in paths}
     manifest = {"format": _FORMAT, "files": files}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

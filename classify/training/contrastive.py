@@ -84,7 +84,7 @@ def contrastive_warmup(
     trainer = ContrastiveTrainer(strategy, data, task)
     stratify_by = task.stratify_by(data.targets)
     generator = np.random.default_rng(config.seed)
-    mean = trainer.data.tokens.row_lengths(data.rows).mean()
+    mean = trainer.data.tokens.lengths(data.rows).mean()
     rows = int(np.clip(CONTRASTIVE_TOKENS / mean, _FEWEST_ROWS, CONTRASTIVE_ROWS))
     was_training = classifier.training
     strategy.module.train()
@@ -133,7 +133,7 @@ class ContrastiveTrainer:
         # What NumPy's `choice` draws is not the same in all its versions (NEP 19), and ranks may have different ones.
         chosen = np.array(world.broadcast(chosen.tolist()))
         rows = self.data.rows[chosen]
-        costs = token_cost(self.data.tokens.row_lengths(rows), strategy.classifier.hidden_size)
+        costs = token_cost(self.data.tokens.lengths(rows), strategy.classifier.hidden_size)
         shards = [
             [shard[piece] for piece in balance_by_cost(costs[shard], world.replicas) if len(piece)]
             for shard in balance_by_cost(costs, world.world_size)

@@ -25,7 +25,7 @@ def find_micro_batches(trainer: Trainer, steps: Sequence[sampler.Step]) -> None:
     step is tried without any exchange, with AdamW's moments allocated; not for FSDP2, whose every pass is a collective.
     """
     data, world, strategy = trainer.data, trainer.world, trainer.strategy
-    costs = sampler.token_cost(data.tokens.row_lengths(data.rows), strategy.classifier.hidden_size)
+    costs = sampler.token_cost(data.tokens.lengths(data.rows), strategy.classifier.hidden_size)
     heaviest = max(steps, key=lambda step: float(costs[step.indices].sum()))
 
     def dry_step() -> object:

@@ -97,10 +97,9 @@ class Progress:
 
         `share` is the metric, if any, that is a share of the validation split's `rows`.
 
-        The best of several scores on few rows is the luckiest: "auto" takes the last weights unless the accuracy of the
-        best is ahead of theirs by two standard errors (Breiman et al., 1984, "Classification and Regression Trees",
-        section 3.4.3, chooses by one), whichever metric chose the best: macro F1's own error is many times as large
-        where a class has few rows. A loss has no such error, and its lowest counts.
+        The maximum of several scores on few rows is biased upwards: "auto" takes the last weights unless the accuracy
+        of the best leads by two standard errors (Breiman et al., 1984, "Classification and Regression Trees", section
+        3.4.3, by one), whichever metric chose the best. For losses the best is kept.
         """
         assert self.best is not None, "the last step is always scored"
         assert self.last_eval is not None

@@ -5,12 +5,12 @@ Ranks may sit on machines that do not share the main process's disk, so it finds
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from classify.config.fields import shown_name
 from classify.config.run_config import FIELDS, RunConfig
+from classify.data.files import read_json
 from classify.errors import CheckpointError, InputError
 from classify.training import checkpoint
 from classify.training.checkpoint import Checkpoint
@@ -124,7 +124,7 @@ def is_finished(output: Output, config: RunConfig, saved: Checkpoint | None, end
     status = None
     if output.world.is_main:
         try:
-            status = json.loads((output.folder / "run.json").read_text(encoding="utf-8"))["status"]
+            status = read_json(output.folder / "run.json")["status"]
         except (OSError, ValueError, KeyError, TypeError):
             status = None
     finished = output.world.broadcast(status) == "finished"

@@ -208,7 +208,7 @@ def _record(context: TrainingContext, batches: BatchSampler) -> RunRecord:
 def _rows_per_step(context: TrainingContext, batches: BatchSampler) -> list[int]:
     """Return each rank's rows of the first step: texts are shared by token cost, so counts may differ by a few."""
     data = context.data.of(context.splits.train)
-    costs = token_cost(data.tokens.row_lengths(data.rows[batches.step_at(0).indices]), context.classifier.hidden_size)
+    costs = token_cost(data.tokens.lengths(data.rows[batches.step_at(0).indices]), context.classifier.hidden_size)
     return [len(shard) for shard in balance_by_cost(costs, context.world.world_size)]
 
 

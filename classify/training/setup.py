@@ -161,7 +161,7 @@ def tokenize_tables(inputs: RunInputs) -> TokenizedData:
     )
     if note is not None and launcher.is_main_process():
         log(f"note: {note}")
-    lengths = full[train.table.path].full_lengths[train.rows]
+    lengths = full[train.table.path].full_lengths(train.rows)
     max_length, policy = requested or default_max_length(lengths, cap), POLICIES[inputs.config.data.long_texts]
     tokens = {path: one.cut(max_length, policy) for path, one in full.items()}
     why = max_length_reason(tokens[train.table.path], train.rows, cap, given=requested is not None)

@@ -65,7 +65,7 @@ class Callback:
     """Acts between two steps. Every rank calls it, in the order in which callbacks are given."""
 
     def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
-        """Act on a finished step; `trainer.stop()` makes it the last one."""
+        """Act on a finished step."""
         raise NotImplementedError
 
 
@@ -90,7 +90,6 @@ class Trainer:
         self.progress = Progress()
         self.probe_metrics: dict[str, float] | None = None
         self.contrastive_metrics: dict[str, float] | None = None
-        self._stop_requested = False
 
     @property
     def classifier(self) -> Classifier:
@@ -145,10 +144,6 @@ class Trainer:
         self.progress = saved.progress
         self.probe_metrics, self.contrastive_metrics = saved.state["probe"], saved.state.get("contrastive")
 
-    def stop(self) -> None:
-        """Make this step the last one of `fit`. Every rank calls it at the same step."""
-        self._stop_requested = True
-
     def fit(
         self,
         callbacks: Sequence[Callback] = (),
@@ -161,7 +156,7 @@ class Trainer:
         for event in self.steps(end, stop_requested=stop_requested, time_limit_reached=time_limit_reached):
             for callback in callbacks:
                 callback.on_step_end(self, event)
-            if self._stop_requested:
+            if self.progress.position >= self.end:  # --patience has run out
                 return
 
     def steps(
@@ -180,7 +175,8 @@ class Trainer:
         config, progress = self.config, self.progress
         end = end if end is not None else self.end
         total_steps = self.batches.steps_until(end)
-        recent = _RecentLoss()
+        # Since the last log line; on the device, so that no step waits for it.
+        recent_loss, recent_weight = torch.zeros((), device=self.world.device), 0.0
         num_micro_batches = self.num_micro_batches
         for step in self.batches.steps(progress.position, end):
             begin = time.perf_counter()
@@ -191,10 +187,10 @@ class Trainer:
             if step.position % self.batches.num_rows == 0:
                 progress.epoch_loss, progress.epoch_weight = 0.0, 0.0
             loss, weight, norm = self.train_step(step)
-            recent.add(loss, weight)
+            recent_loss, recent_weight = recent_loss + loss, recent_weight + weight
             progress.step += 1
             progress.position = step.end
-            progress.tokens += int(self.data.tokens.row_lengths(self.data.rows[step.indices]).sum())
+            progress.tokens += int(self.data.tokens.lengths(self.data.rows[step.indices]).sum())
 
             epoch_ended = step.end % self.batches.num_rows == 0
             stopped, out_of_time = self._agree_to_stop(stop_requested, time_limit_reached)
@@ -203,7 +199,10 @@ class Trainer:
                 progress.set_end(progress.position, config)
             save_due = config.save_steps is not None and progress.step % config.save_steps == 0
             log_due = progress.step % config.logging_steps == 0 or epoch_ended or last or save_due or stopped
-            mean = self._take_mean(recent) if log_due else None
+            mean = None
+            if log_due:
+                mean = self._mean_loss(recent_loss, recent_weight)
+                recent_loss, recent_weight = torch.zeros_like(recent_loss), 0.0
             progress.seconds += time.perf_counter() - begin
             yield StepEnd(
                 step=progress.step,
@@ -234,13 +233,12 @@ class Trainer:
         stopped, out_of_time = world.all_reduce_sum([float(stop_requested()), float(time_limit_reached())])
         return stopped > 0, out_of_time > 0
 
-    def _take_mean(self, recent: _RecentLoss) -> float:
-        """Return the exact (weighted) mean loss over all rows of all ranks since the last call. A collective.
+    def _mean_loss(self, loss: torch.Tensor, weight: float) -> float:
+        """Return the exact (weighted) mean of this rank's summed `loss` and those of all ranks. A collective.
 
         Adds to the epoch's. Raises ClassifyError where it is not finite.
         """
-        local, weight = recent.take()
-        total = self.world.all_reduce_sum([local])[0]
+        total = self.world.all_reduce_sum([float(loss)])[0]
         self.progress.epoch_loss += total
         self.progress.epoch_weight += weight
         mean = total / weight
@@ -333,7 +331,7 @@ class Trainer:
     def _micro_batches(self, step: sampler.Step) -> list[list[Rows]]:
         return make_micro_batches(
             self.classifier,
-            self.data.tokens.row_lengths(self.data.rows[step.indices]),
+            self.data.tokens.lengths(self.data.rows[step.indices]),
             self.world.rank,
             self.world.world_size,
             self.num_micro_batches,
@@ -351,26 +349,6 @@ class Trainer:
         ways += ["a smaller --max-length"] + ["--precision bf16"] * (self.classifier.precision.half is None)
         *others, last = ways
         return f"use {', '.join(others)} or {last}" if others else f"use {last}"
-
-
-class _RecentLoss:
-    """The loss since it was last taken, kept on the device so that no step waits for it."""
-
-    def __init__(self) -> None:
-        self._loss: torch.Tensor | None = None
-        self._weight = 0.0
-
-    def add(self, loss: torch.Tensor, weight: float) -> None:
-        """Add one rank's summed loss of a step, and the summed weight of the step's rows on all ranks."""
-        self._loss = loss if self._loss is None else self._loss + loss
-        self._weight += weight
-
-    def take(self) -> tuple[float, float]:
-        """Return (this rank's summed loss, summed weight of all ranks) since the last call, and start again."""
-        assert self._loss is not None
-        taken = float(self._loss), self._weight
-        self._loss, self._weight = None, 0.0
-        return taken
 
 
 def describe_divergence(step: int, sign: str) -> str:

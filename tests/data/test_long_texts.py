@@ -33,8 +33,8 @@ def test_lengths_are_those_of_the_sequences(policy: str) -> None:
     rows = np.array([3, 7, 0, 10, 7])
     collated = tokens.collate(rows)
     index = np.arange(len(rows)) if collated.rows is None else collated.rows
-    assert np.bincount(index, weights=collated.lengths).tolist() == tokens.row_lengths(rows).tolist()
-    assert tokens.lengths[rows].tolist() == tokens.row_lengths(rows).tolist()
+    assert np.bincount(index, weights=collated.lengths).tolist() == tokens.lengths(rows).tolist()
+    assert tokens.lengths(rows).tolist() == tokens.lengths(rows).tolist()
     for row, length in enumerate(LENGTHS):
         if length <= ROOM:
             assert sequences(tokens, row) == [list(range(length))]

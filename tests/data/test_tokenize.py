@@ -152,5 +152,5 @@ def test_the_cache_knows_a_column_by_its_values(
     lengths = []
     for names in (("text", "label"), ("label", "text")):
         table = read_table(str(tmp_path / "test.csv"), options=ReadOptions(columns=names))
-        lengths.append(tokenize_columns(tokenizer, table, ["text"], 64).full_lengths.tolist())
+        lengths.append(tokenize_columns(tokenizer, table, ["text"], 64).full_lengths().tolist())
     assert lengths == [[3, 3], [6, 6]]

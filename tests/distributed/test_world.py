@@ -127,7 +127,7 @@ def test_data_parallel_gets_one_packed_batch_a_replica(model_folder: Path) -> No
     model = load_pretrained(resolve_model(str(model_folder)), ["a", "b"], seed=0, pad_token_id=0, dropout=0.0)
     model.use_packing(True)
     rows = np.arange(11)
-    (pieces,) = make_micro_batches(model, tokens.row_lengths(rows), rank=0, world_size=1, count=1, replicas=2)
+    (pieces,) = make_micro_batches(model, tokens.lengths(rows), rank=0, world_size=1, count=1, replicas=2)
     batches = [model.batch(tokens, rows[piece]) for piece in pieces]
     stand_in: Any = SimpleNamespace(src_device_obj=torch.device("cpu"))
     inputs, kwargs = BatchDataParallel.scatter(stand_in, (batches,), {}, [0, 1])
@@ -145,7 +145,7 @@ def test_large_steps_are_cut_on_a_cpu(model_folder: Path) -> None:
     tokens = tokenize(load_tokenizer(str(model_folder)), texts, 64)
     model = load_pretrained(resolve_model(str(model_folder)), ["a", "b"], seed=0, pad_token_id=0, dropout=0.0)
     model.use_packing(True)
-    lengths = tokens.lengths
+    lengths = tokens.lengths()
     at_once = int(lengths.sum()) // 5 + 1
     for rank, world_size, parts, wanted in ((0, 1, 1, 5), (0, 1, 9, 9), (1, 2, 1, 3)):
         micros = make_micro_batches(model, lengths, rank, world_size, parts, 1, at_once)
@@ -161,7 +161,8 @@ def test_padded_steps_are_cut_by_tokens_and_on_a_cpu_alone(model_folder: Path) -
     texts = [text for text, _ in tiny.table_rows(256)]
     tokens = tokenize(load_tokenizer(str(model_folder)), texts, 64)
     model = load_pretrained(resolve_model(str(model_folder)), ["a", "b"], seed=0, pad_token_id=0, dropout=0.0)
-    lengths, longest = tokens.lengths, int(tokens.lengths.max())
+    lengths = tokens.lengths()
+    longest = int(lengths.max())
     model.set_precision(Precision("fp32", None, "", "cuda"))
     assert model.max_tokens is None
     whole = make_micro_batches(model, lengths, 0, 1, 1, 1, model.max_tokens)

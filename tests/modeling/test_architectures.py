@@ -61,7 +61,7 @@ def test_packed_logits_are_those_of_the_stock_model(folders: dict[str, Path], ki
         for place, row in enumerate(rows):
             ids = torch.from_numpy(tokens.collate(np.array([row])).ids)[None]
             alone = model.model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0]
-            assert (got[place] - alone).abs().max() < 2e-5, tokens.lengths[row]
+            assert (got[place] - alone).abs().max() < 2e-5, tokens.lengths()[row]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in WHOLE])
@@ -78,13 +78,13 @@ def test_the_last_feed_forward_part_sees_one_token_a_text(folders: dict[str, Pat
     checkpoint_activations(model.model)
     model.train()
     model(model.batch(tokens, rows)).sum().backward()
-    total = int(tokens.lengths[rows].sum())
+    total = int(tokens.lengths(rows).sum())
     assert len(layers) == 2
     assert sizes == [total, 6, 6, total]
     sizes.clear()
     model.use_packing(False)
     model(model.batch(tokens, rows))
-    assert sizes == [6 * int(tokens.lengths[rows].max())] * 2
+    assert sizes == [6 * int(tokens.lengths(rows).max())] * 2
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in WHOLE])
@@ -229,7 +229,7 @@ def test_positions_of_roberta_begin_behind_the_padding(folders: dict[str, Path])
     model, tokens = load(folders["roberta"])
     model.use_packing(True)
     batch: Any = model.batch(tokens, np.array([0, 1]))
-    lengths = tokens.row_lengths(np.array([0, 1]))
+    lengths = tokens.lengths(np.array([0, 1]))
     assert batch.tensors["position_ids"][0].tolist() == [*range(1, lengths[0] + 1), *range(1, lengths[1] + 1)]
     assert resolve_model(str(folders["roberta"])).max_length == 63
     assert resolve_model(str(folders["bert"])).max_length == 64

@@ -7,14 +7,19 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from classify.modeling.kernels.dropout import Dropout, draw_scaled_mask, replace_dropout
+from classify.modeling.kernels.dropout import CPUDropout, Dropout, draw_mask
+
+
+def draw_scaled_mask(shape: tuple[int, ...], rate: float) -> torch.Tensor:
+    mask, scale = draw_mask(shape, rate, torch.float32)
+    return mask * scale
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.5, 0.999])
 @pytest.mark.parametrize("shape", [(1,), (7, 3), (500, 400)])
 def test_the_share_dropped_and_the_scale_of_the_rest(rate: float, shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
-    mask = draw_scaled_mask(shape, rate, torch.float32)
+    mask = draw_scaled_mask(shape, rate)
     assert mask.shape == shape
     values = mask.unique()
     assert len(values) <= 2
@@ -31,7 +36,7 @@ def test_the_share_dropped_and_the_scale_of_the_rest(rate: float, shape: tuple[i
 @pytest.mark.parametrize("rate", [0.001, 0.1, 0.3])
 def test_over_many_masks_the_share_is_the_rate_and_the_mean_is_one(rate: float) -> None:
     torch.manual_seed(0)
-    masks = torch.stack([draw_scaled_mask((500,), rate, torch.float32) for _ in range(4000)])
+    masks = torch.stack([draw_scaled_mask((500,), rate) for _ in range(4000)])
     error = (rate * (1 - rate) / masks.numel()) ** 0.5 + 1 / 512 / 4000**0.5
     assert float((masks == 0).float().mean()) == pytest.approx(rate, abs=4 * error)
     assert float(masks.mean()) == pytest.approx(1, abs=6 * error)
@@ -40,7 +45,7 @@ def test_over_many_masks_the_share_is_the_rate_and_the_mean_is_one(rate: float) 
 def test_entries_are_dropped_independently() -> None:
     """Neighbours come from the same 64 bits; their correlation must not show."""
     torch.manual_seed(1)
-    gone = (draw_scaled_mask((200_000, 4), 0.25, torch.float32) == 0).double()
+    gone = (draw_scaled_mask((200_000, 4), 0.25) == 0).double()
     correlation = torch.corrcoef(gone.T)
     assert float((correlation - torch.eye(4)).abs().max()) < 0.01
 
@@ -69,7 +74,7 @@ def test_a_layer_computed_again_drops_the_same_entries() -> None:
 def test_every_dropout_of_a_model_is_replaced() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.2), nn.Sequential(nn.Dropout(0.4)))
     before = list(model.state_dict())
-    replace_dropout(model)
+    CPUDropout().install(model)
     assert [type(m) for m in model.modules() if isinstance(m, nn.Dropout)] == [Dropout, Dropout]
     assert (model[1].p, model[2][0].p) == (0.2, 0.4)
     assert list(model.state_dict()) == before

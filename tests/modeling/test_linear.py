@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from classify.modeling.kernels import linear
-from classify.modeling.kernels.linear import Linear, onednn_is_faster, replace_linear, uses_onednn_linear
+from classify.modeling.kernels.linear import Linear, OneDNNLinear, onednn_is_faster, uses_onednn_linear
 from classify.modeling.precision import FP32, choose_precision
 from tests.support import tiny
 from tests.support.runs import data_and_model
@@ -27,7 +27,7 @@ def layers(bias: bool = True) -> tuple[nn.Linear, nn.Linear]:
     stock = nn.Linear(24, 10, bias=bias)
     other = nn.Linear(24, 10, bias=bias)
     other.load_state_dict(stock.state_dict())
-    replace_linear(other)
+    OneDNNLinear().install(other)
     assert type(other) is Linear
     return stock, other
 

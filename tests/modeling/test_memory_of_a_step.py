@@ -49,7 +49,7 @@ def test_a_step_takes_what_is_estimated_or_a_little_less(folder: Path, name: str
     step = BatchSampler(ROWS, ROWS, 0).step_at(0)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         trainer.train_step(step)
-    lengths = data.tokens.row_lengths(data.rows)
+    lengths = data.tokens.lengths(data.rows)
     need = training_need(
         model.model.config.to_dict(),
         (count_weights(resolve_model(str(folder)).weight_counts), 0),

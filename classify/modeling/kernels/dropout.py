@@ -1,8 +1,8 @@
 """Faster dropout on CPUs: 64 random bits serve eight entries, while torch draws a double for each.
 
-The rate is rounded at random to a multiple of 1/256; its expectation is exact. Kept
-entries are scaled by the drawn share, so the mean is unchanged. The bits come from torch's generator, so its seed
-determines them, and recomputing a layer for the backward pass repeats them.
+The rate is rounded at random to a multiple of 1/256; its expectation is exact. Kept entries are scaled by the drawn
+share, so the mean is unchanged. The bits come from torch's generator, so its seed determines them, and recomputing a
+layer for the backward pass repeats them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ class CPUDropout(Kernel):
         return device.type == "cpu"
 
     def install(self, model: Any) -> None:
-        replace_dropout(model)
+        """Replace every torch Dropout; it has no weights, so checkpoints are unchanged."""
+        for module in list(model.modules()):
+            for name, child in module.named_children():
+                if type(child) is nn.Dropout:
+                    setattr(module, name, Dropout(child.p))
 
 
 def draw_mask(
@@ -51,12 +55,6 @@ def draw_mask(
     return mask, _LEVELS / (_LEVELS - dropped)
 
 
-def draw_scaled_mask(shape: Sequence[int], rate: float, dtype: torch.dtype) -> torch.Tensor:
-    """Draw a mask multiplied by its scale, with mean 1."""
-    mask, scale = draw_mask(shape, rate, dtype)
-    return mask.mul_(scale)
-
-
 class Dropout(nn.Dropout):
     """torch's Dropout (Srivastava et al., 2014) with faster draws on CPUs."""
 
@@ -64,15 +62,8 @@ class Dropout(nn.Dropout):
         """Apply dropout to an input of any shape; on other devices, and in evaluation, as torch does."""
         if not self.training or self.p == 0 or input.device.type != "cpu":
             return super().forward(input)
-        return input * draw_scaled_mask(input.shape, self.p, input.dtype)
-
-
-def replace_dropout(model: nn.Module) -> None:
-    """Replace every torch Dropout; it has no weights, so checkpoints are unchanged."""
-    for module in list(model.modules()):
-        for name, child in module.named_children():
-            if type(child) is nn.Dropout:
-                setattr(module, name, Dropout(child.p))
+        mask, scale = draw_mask(input.shape, self.p, input.dtype)
+        return input * mask.mul_(scale)
 
 
 def seed_draws(seed: int, epoch: int, step: int, micro_batch: int, rank: int, device: str = "cpu") -> None:

@@ -25,7 +25,10 @@ class OneDNNLinear(Kernel):
         return device.type == "cpu" and onednn_is_faster(capabilities())
 
     def install(self, model: Any) -> None:
-        replace_linear(model)
+        """Turn every torch Linear into `Linear`; weights, hooks and names are unchanged."""
+        for module in model.modules():
+            if type(module) is nn.Linear:
+                module.__class__ = Linear
 
 
 def uses_onednn_linear(model: nn.Module) -> bool:
@@ -90,10 +93,3 @@ class Linear(nn.Linear):
             return multiply(input, self.weight, self.bias)
         product: torch.Tensor = _Linear.apply(input, self.weight, self.bias)
         return product
-
-
-def replace_linear(model: nn.Module) -> None:
-    """Turn every torch Linear of a model into `Linear`; weights, hooks and names are unchanged."""
-    for module in model.modules():
-        if type(module) is nn.Linear:
-            module.__class__ = Linear
