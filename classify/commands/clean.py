@@ -20,7 +20,6 @@ def make_parser(program: str) -> Parser:
     flags.add(parser, "--apply", metavar="FILE", help="suspects.csv in the folder of a run")
     flags.add(parser, "--data", metavar="FILE", help="the table (default: that of the run)")
     flags.add(parser, "--out", metavar="FILE", help="the corrected copy: .csv, .tsv, .jsonl, .parquet or .xlsx")
-    flags.add_debug(parser)
     return parser
 
 

@@ -20,7 +20,6 @@ def make_parser(program: str) -> Parser:
     parser.add_argument("folders", nargs="*", metavar="FOLDER", help="output folders of classify train or evaluate")
     flags.add(parser, "--html", metavar="FILE", help="also write the table as a page")
     flags.add(parser, "--json", action="store_true", help="print JSON")
-    flags.add_debug(parser)
     return parser
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from classify.commands import flags
 from classify.config.parser import Parser
 from classify.config.recipe import Recipe
 from classify.config.schema import TrainingConfig
-from classify.errors import InputError
+from classify.errors import ErrorList, InputError
 
 
 def make_parser(program: str) -> Parser:
@@ -24,35 +25,34 @@ def make_parser(program: str) -> Parser:
         help="device type of the planned cluster: cuda, npu, xpu, ..., cpu (default: %(default)s)",
     )
     size = str(Recipe.batch_size)
-    parser.add_argument("--batch-size", "--batch_size", metavar="N", default=size, help="global batch size")
+    parser.add_argument(
+        "--batch-size", "--batch_size", metavar="N", default=size, help="global batch size (default: %(default)s)"
+    )
     parser.add_argument("--cpu", "--use-cpu", "--no-cuda", action="store_true", help="use the CPU only")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
 
 
 def run(arguments: Sequence[str], program: str) -> int:
     options = make_parser(program).parse(arguments)
-    faults = []
-    counts = (options.nproc_per_node or "1").split(",")
-    for name, texts in (
-        ("--nnodes", [options.nnodes or "1"]),
-        ("--nproc-per-node", counts),
-        ("--batch-size", [options.batch_size]),
-    ):
-        if not all(text.isdecimal() and int(text) > 0 for text in texts):
-            faults.append(f"{name} must be a whole number above 0. Got {','.join(texts)!r} instead.")
-    if faults:
-        raise InputError(*faults)
+    texts = (options.nproc_per_node or "1").split(",")
+    faults = ErrorList()
+    with faults.collect():
+        nnodes = options.nnodes and flags.count(options.nnodes, "--nnodes")
+    with faults.collect():
+        counts = [flags.count(text, "--nproc-per-node") for text in texts]
+    with faults.collect():
+        batch_size = flags.count(options.batch_size, "--batch-size")
+    faults.raise_if_any()
     from classify.launch import describe
 
     planned = options.nnodes is not None or options.nproc_per_node is not None
     if planned:
-        machines = int(options.nnodes or len(counts))
-        per_machine = [int(text) for text in counts] * (machines if len(counts) == 1 else 1)
+        machines = nnodes or len(counts)
+        per_machine = counts * (machines if len(counts) == 1 else 1)
         if len(per_machine) != machines:
             raise InputError(
-                f"--nproc-per-node {options.nproc_per_node} names {len(counts)} machines, --nnodes {machines}. Give "
-                "one count per machine."
+                f"--nproc-per-node {options.nproc_per_node} gives {len(counts)} counts, but --nnodes is {machines}; "
+                "give one count per machine."
             )
         topology, plan = describe.planned_cluster(per_machine, "cpu" if options.cpu else options.device)
     else:
@@ -60,5 +60,5 @@ def run(arguments: Sequence[str], program: str) -> int:
         topology, plan = world.topology, world.plan
         world.close()
     if plan.launch.is_main:
-        describe.show(topology, plan, int(options.batch_size), {} if planned else os.environ)
+        describe.show(topology, plan, batch_size, {} if planned else os.environ)
     return 0

@@ -26,7 +26,6 @@ def make_parser(program: str) -> Parser:
     parser = Parser(prog=program, description="Check this installation; print what a bug report needs.")
     flags.add(parser, "--json", action="store_true", help="print JSON")
     flags.add(parser, "--no-self-check", action="store_true", help="leave out the training of a few rows")
-    flags.add_debug(parser)
     return parser
 
 

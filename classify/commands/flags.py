@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from classify.config.fields import above, between, parse
 from classify.config.parser import Parser, spellings
 from classify.data.formats.base import ReadOptions
 from classify.data.source import STANDARD_INPUT
@@ -33,12 +34,6 @@ def add_model(parser: Parser) -> None:
         help="fp32, tf32, bf16 or fp16 (default: fp32)",
     )
     parser.add_argument("--cpu", "--use-cpu", "--no-cuda", action="store_true", help="use the CPU only")
-    add_debug(parser)
-
-
-def add_debug(parser: Parser) -> None:
-    """Add --debug."""
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
 
 def add_table(parser: Parser) -> None:
@@ -61,22 +56,14 @@ def read_options(options: argparse.Namespace) -> ReadOptions:
     return ReadOptions(options.encoding, options.sheet, no_header=options.no_header)
 
 
-def number(text: str, flag: str, least: float, most: float) -> float:
-    """Parse the value of a flag. Raises InputError for anything but a number from `least` to `most`."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not least <= value <= most:
-        raise InputError(f"{flag} must be a number from {least:g} to {most:g}. Got {text!r} instead.")
-    return value
+def probability(text: str, flag: str) -> float:
+    """Parse the value of a flag. Raises InputError for anything but a number from 0 to 1."""
+    return float(parse(text, (float,), flag, between(0, 1, include_high=True)))
 
 
-def whole_number(text: str, flag: str) -> int:
+def count(text: str, flag: str) -> int:
     """Parse the value of a flag. Raises InputError for anything but a whole number above 0."""
-    if not text.isdecimal() or int(text) == 0:
-        raise InputError(f"{flag} must be a whole number above 0. Got {text!r} instead.")
-    return int(text)
+    return int(parse(text, (int,), flag, above(0)))
 
 
 def check_standard_input(data: str) -> None:

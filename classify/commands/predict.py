@@ -79,7 +79,7 @@ def _count_processes(options: argparse.Namespace) -> int:
     """Return the number of processes to start. Raises InputError where the rows cannot be shared."""
     if options.text is not None or options.data == STANDARD_INPUT:
         raise InputError("--nproc shares the rows of a file; give one with --data.")
-    nproc = "gpu" if options.nproc == "gpu" else flags.whole_number(options.nproc, "--nproc")
+    nproc = "gpu" if options.nproc == "gpu" else flags.count(options.nproc, "--nproc")
     spawn.check_count(nproc, launcher.read_launch(os.environ))
     return device_plan.count_devices() if isinstance(nproc, str) else nproc
 
@@ -104,7 +104,7 @@ def _predict_text(options: argparse.Namespace) -> int:
     print(escape_controls(cells[0]))
     if task.has_labels:
         ranked = sorted(zip(names, cells, strict=True), key=lambda pair: pair[1], reverse=True)
-        count = _SHOWN if options.top_k is None else flags.whole_number(options.top_k, "--top-k")
+        count = _SHOWN if options.top_k is None else flags.count(options.top_k, "--top-k")
         for name, cell in [pair for pair in ranked if pair[0].startswith("prob_")][:count]:
             print(escape_controls(f"  {cell}  {name.removeprefix('prob_')}"))
     return 0
@@ -155,9 +155,9 @@ def _columns(options: argparse.Namespace) -> tuple[PredictionColumns, str | None
         raise InputError("--min-confidence and --min-precision both set the confidence; give one of them.")
     confidence, note = None, None
     if options.min_confidence is not None:
-        confidence = flags.number(options.min_confidence, "--min-confidence", 0, 1)
+        confidence = flags.probability(options.min_confidence, "--min-confidence")
     if options.min_precision is not None:
-        precision = flags.number(options.min_precision, "--min-precision", 0, 1)
+        precision = flags.probability(options.min_precision, "--min-precision")
         threshold = find_confidence(options.model, task, precision)
         confidence = threshold.confidence
         note = (
@@ -166,7 +166,7 @@ def _columns(options: argparse.Namespace) -> tuple[PredictionColumns, str | None
         )
     columns = PredictionColumns(
         task,
-        None if options.top_k is None else flags.whole_number(options.top_k, "--top-k"),
+        None if options.top_k is None else flags.count(options.top_k, "--top-k"),
         confidence,
         FOR_EXCEL if options.excel_safe and not options.exact else EXACT,
         options.excel_safe,

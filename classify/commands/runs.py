@@ -15,7 +15,6 @@ def make_parser(program: str) -> Parser:
     parser = Parser(prog=program, usage=f"{program} [DIR] [flags]", description="List the runs in a folder.")
     parser.add_argument("folder", nargs="?", metavar="DIR", default="runs", help="the folder (default: %(default)s)")
     flags.add(parser, "--json", action="store_true", help="print JSON")
-    flags.add_debug(parser)
     return parser
 
 

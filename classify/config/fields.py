@@ -83,9 +83,13 @@ def convert(spec: dataclasses.Field[Any], hint: Any, raw: Any, name: str) -> Any
     kinds = _kinds(hint)
     if raw is None and type(None) in kinds:
         return None
-    check: Check | None = spec.metadata["check"]
     if spec.metadata["switch"] and (on := as_switch(raw)) is not None:
         raw = spec.metadata["switch"][0 if on else 1]
+    return parse(raw, kinds, name, spec.metadata["check"])
+
+
+def parse(raw: Any, kinds: tuple[Any, ...], name: str, check: Check | None = None) -> Any:
+    """Return `raw` as the first of the types `kinds` that fits. Raises InputError, which calls it `name`."""
     for kind in kinds:
         value = _as_kind(kind, raw)
         is_word = typing.get_origin(kind) is Literal

@@ -47,10 +47,12 @@ _FOREIGN = "foreign:"
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse without usage text, abbreviations and exit."""
+    """argparse without usage text, abbreviations and exit; with the flag --debug, which `cli` reads."""
 
-    def __init__(self, **kwargs: Any):
+    def __init__(self, *, debug: bool = True, **kwargs: Any):
         super().__init__(allow_abbrev=False, formatter_class=_Formatter, **kwargs)
+        if debug:
+            self.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
     def error(self, message: str) -> NoReturn:
         """Raise InputError instead of printing the usage and exiting."""
@@ -89,6 +91,7 @@ def training_parser(program: str, *, full_help: bool = True) -> Parser:
     Values stay strings; absent flags are not in the namespace.
     """
     parser = Parser(
+        debug=False,
         prog=program,
         usage=f"{program} --data FILE [flags]",
         description="Fine-tune a BERT classifier on your own table of texts and labels.",

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -36,18 +35,6 @@ STANDARD_OUTPUT = "-"
 _BLOCK = 2048
 
 Logits = npt.NDArray[np.float32]
-
-
-class Sink(Protocol):
-    """Consume the logits (n, outputs) of each block, in order, on the main process."""
-
-    def append(self, logits: Logits) -> None:
-        """Take the next rows."""
-        ...
-
-    def finish(self) -> None:
-        """Write what is still to be written."""
-        ...
 
 
 class PartialLogits:
@@ -81,7 +68,7 @@ class PartialLogits:
         self._file.flush()
         self.rows += len(logits)
 
-    def blocks(self) -> Iterator[Logits]:
+    def __iter__(self) -> Iterator[Logits]:
         """Yield all rows, a block at a time."""
         with self.path.open("rb") as file:
             file.seek(len(self._header))
@@ -109,24 +96,25 @@ class PartialLogits:
 
 
 class _File:
-    """Writes the file at the end; until then the logits are in `partial`, or in memory where there is none."""
+    """Writes the file at the end; until then the logits of each block are in `logits`."""
 
     def __init__(
-        self, predictor: Predictor, table: Table, path: Path, columns: PredictionColumns, partial: PartialLogits | None
+        self,
+        predictor: Predictor,
+        table: Table,
+        path: Path,
+        columns: PredictionColumns,
+        logits: list[Logits] | PartialLogits,
     ):
         self._predictor, self._table, self._path, self._columns = predictor, table, path, columns
-        self._partial = partial
-        self._kept: list[Logits] = []
+        self._logits = logits
 
     def append(self, logits: Logits) -> None:
-        if self._partial is None:
-            self._kept.append(logits)
-        else:
-            self._partial.append(logits)
+        self._logits.append(logits)
 
     def finish(self) -> None:
-        blocks = iter(self._kept) if self._partial is None else self._partial.blocks()
-        fields = (row for block in blocks for row in self._columns.fields(self._predictor.compute_probabilities(block)))
+        blocks = map(self._predictor.compute_probabilities, self._logits)
+        fields = (row for block in blocks for row in self._columns.fields(block))
         rows, columns = np.arange(len(self._table)), self._columns
         write_predictions(self._path, self._table, rows, columns.names, fields, for_excel=columns.for_excel)
 
@@ -152,6 +140,9 @@ class _StandardOutput:
         self._file.detach()  # the stream stays open
 
 
+_Sink = _File | _StandardOutput
+
+
 def predict_table(
     predictor: Predictor,
     table: Table,
@@ -173,7 +164,7 @@ def predict_table(
     digests = " ".join(map(table.digest, texts.inputs))
     world.check_same({"data": digests})
     partial: PartialLogits | None = None
-    sink: Sink | None = None
+    sink: _Sink | None = None
     path = Path(out).resolve()  # what a link points to
     keeps = out != STANDARD_OUTPUT and len(table) > _BLOCK
     with world.sync_errors():
@@ -184,7 +175,7 @@ def predict_table(
         if world.is_main and out == STANDARD_OUTPUT:
             sink = _StandardOutput(predictor, table, columns)
         elif world.is_main:
-            sink = _File(predictor, table, path, columns, partial)
+            sink = _File(predictor, table, path, columns, [] if partial is None else partial)
     done = int(world.broadcast(0 if partial is None else partial.rows))
     try:
         _compute(predictor, table, texts, sink, partial_path(Path(out)) if keeps else None, done=done)
@@ -225,7 +216,13 @@ def logit_blocks(
 
 
 def _compute(
-    predictor: Predictor, table: Table, texts: TextColumns, sink: Sink | None, kept_in: Path | None, *, done: int
+    predictor: Predictor,
+    table: Table,
+    texts: TextColumns,
+    sink: _File | _StandardOutput | None,
+    kept_in: Path | None,
+    *,
+    done: int,
 ) -> None:
     """Compute the logits of the rows from `done` on, into the main process's `sink`.
 

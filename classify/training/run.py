@@ -15,9 +15,7 @@ import time
 from pathlib import Path
 
 from classify.config.run_config import RunConfig
-from classify.config.stored_run import earlier_commands
-from classify.data.inspect import count_tokens
-from classify.data.sampler import BatchSampler, balance_by_cost, plan_end, token_cost
+from classify.data.sampler import BatchSampler, plan_end
 from classify.data.tokenize import TokenizedSplit
 from classify.decision import Decision
 from classify.errors import InputError, Interrupted
@@ -32,7 +30,7 @@ from classify.training.finish import finish
 from classify.training.folds import cross_validate, make_trainer
 from classify.training.inputs import RunInputs, check
 from classify.training.progress import Progress, compute_end_of_training
-from classify.training.run_record import RunRecord
+from classify.training.run_record import RunRecord, make_record
 from classify.training.setup import TrainingContext, prepare, tokenize_tables
 from classify.training.terminal import configure, log, log_decision, log_detail
 from classify.training.train_log import Log, Terminal, log_micro_batches
@@ -112,7 +110,7 @@ def _run(context: TrainingContext) -> Path:
     batches = trainer.batches
     if output.resumes and resume.is_finished(output, context.config, saved, _planned_end(context, batches)):
         return output.folder
-    with _record(context, batches).track_status(output) as record, contextlib.ExitStack() as opened:
+    with make_record(context, batches).track_status(output) as record, contextlib.ExitStack() as opened:
         out_of_fold = None
         if context.splits.folds is not None:
             out_of_fold = cross_validate(context, functools.partial(_train_fold, context, record))
@@ -171,45 +169,6 @@ def _planned_end(context: TrainingContext, batches: BatchSampler) -> int:
     saved = context.checkpoint
     progress = Progress() if saved is None else saved.progress
     return compute_end_of_training(context.config.training, batches, progress)
-
-
-def _record(context: TrainingContext, batches: BatchSampler) -> RunRecord:
-    """Make the record of this run for run.json."""
-    world, inspection = context.world, context.inputs.inspection
-    rows = _rows_per_step(context, batches)
-    if context.output.is_writer:
-        tokenizer, tokens = context.data.tokenizer, context.data.of(context.splits.train).tokens
-        cap = context.inputs.model.max_length
-        count_tokens(inspection, context.splits, tokens, context.data.max_length, cap, tokenizer.unk_token_id)
-    return RunRecord(
-        context.output.folder,
-        context.config,
-        context.splits,
-        list(context.decisions),
-        topology=[{**entry, "rows_per_step": rows[i]} for i, entry in enumerate(world.topology)],
-        strategy=world.plan.strategy,
-        launcher=world.plan.launch.launcher,
-        precision=context.classifier.precision.name,
-        extra={
-            "task": context.inputs.task.name,
-            "parallel_mode": context.config.training.parallel_mode.value,
-            "n_gpu": context.config.training.n_gpu,
-            "packed": context.classifier.packed,
-            "kernels": [kernel.name for kernel in context.classifier.kernels],
-            "max_length": context.data.max_length,
-            "batch_size": batches.batch_size,
-            "inspection": inspection.as_json(),
-        },
-        earlier=earlier_commands(context.output.folder),
-        from_step=context.checkpoint.step if context.checkpoint is not None else 0,
-    )
-
-
-def _rows_per_step(context: TrainingContext, batches: BatchSampler) -> list[int]:
-    """Return each rank's rows of the first step: texts are shared by token cost, so counts may differ by a few."""
-    data = context.data.of(context.splits.train)
-    costs = token_cost(data.tokens.lengths(data.rows[batches.step_at(0).indices]), context.classifier.hidden_size)
-    return [len(shard) for shard in balance_by_cost(costs, context.world.world_size)]
 
 
 def _start(context: TrainingContext, trainer: Trainer, evaluate: Evaluate, train_log: Log) -> None:

@@ -6,37 +6,32 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from classify.config.run_config import RunConfig
+from classify.config.stored_run import earlier_commands
 from classify.data.files import write_json
-from classify.data.splits import Splits
+from classify.data.inspect import count_tokens
+from classify.data.sampler import BatchSampler, balance_by_cost, token_cost
 from classify.decision import Decision
 from classify.errors import Interrupted
 from classify.training.output import Output
+from classify.training.setup import TrainingContext
 from classify.versions import versions
 
 
 @dataclass
 class RunRecord:
-    """The content of run.json.
+    """The content of run.json: `values`, and what changes while the run goes on.
 
-    `earlier` are the starts of this run before this one, which continues from `from_step`.
+    `commands` are all starts of the run; the last one is this.
     """
 
     folder: Path
-    config: RunConfig
-    splits: Splits
+    values: dict[str, Any]
+    commands: list[dict[str, Any]]
     decisions: list[Decision]
-    topology: list[dict[str, Any]] = field(default_factory=list)
-    strategy: str = "none"
-    launcher: str = "none"
-    precision: str = "fp32"
-    extra: dict[str, Any] = field(default_factory=dict)
-    earlier: list[dict[str, Any]] = field(default_factory=list)
-    from_step: int = 0
 
     def add(self, decision: Decision) -> None:
         """Add a decision of a run that has begun."""
@@ -60,33 +55,59 @@ class RunRecord:
 
     def write(self, status: str) -> None:
         """Write run.json with the run's status: finished, interrupted or failed."""
-        table = self.splits.tables[0]
-        write_json(
-            self.folder / "run.json",
-            {
-                "command": sys.orig_argv,
-                "commands": [*self.earlier, {"command": sys.orig_argv, "from_step": self.from_step, "status": status}],
-                "cwd": os.getcwd(),
-                "given": self.config.given(),
-                "config": self.config.to_dict(),
-                "sources": {name: str(source) for name, source in self.config.sources.items()},
-                "guesses": [decision.as_json() for decision in self.decisions],
-                "versions": versions(),
-                "data": {
-                    "path": table.path,
-                    "sha256": table.sha256,
-                    "form": table.form,
-                    "rows": len(table),
-                    "skipped": table.skipped,
-                    "columns": table.columns,
-                    "fingerprint": self.splits.fingerprint,
-                },
-                "seed": self.config.training.seed,
-                "topology": self.topology,
-                "strategy": self.strategy,
-                "launcher": self.launcher,
-                "precision": self.precision,
-                **self.extra,
-                "status": status,
-            },
-        )
+        *earlier, this = self.commands
+        changing = {
+            "commands": [*earlier, {**this, "status": status}],
+            "guesses": [decision.as_json() for decision in self.decisions],
+            "status": status,
+        }
+        write_json(self.folder / "run.json", {**self.values, **changing})
+
+
+def make_record(context: TrainingContext, batches: BatchSampler) -> RunRecord:
+    """Make the record of a run that begins, or continues."""
+    config, splits, world, data = context.config, context.splits, context.world, context.data
+    inspection, table, train = context.inputs.inspection, splits.tables[0], data.of(splits.train)
+    if context.output.is_writer:
+        cap, unknown = context.inputs.model.max_length, data.tokenizer.unk_token_id
+        count_tokens(inspection, splits, train.tokens, data.max_length, cap, unknown)
+    # Texts are shared by token cost, so the ranks' rows of a step may differ by a few.
+    lengths = train.tokens.lengths(train.rows[batches.step_at(0).indices])
+    shards = balance_by_cost(token_cost(lengths, context.classifier.hidden_size), world.world_size)
+    values = {
+        "command": sys.orig_argv,
+        "commands": [],
+        "cwd": os.getcwd(),
+        "given": config.given(),
+        "config": config.to_dict(),
+        "sources": {name: str(source) for name, source in config.sources.items()},
+        "guesses": [],
+        "versions": versions(),
+        "data": {
+            "path": table.path,
+            "sha256": table.sha256,
+            "form": table.form,
+            "rows": len(table),
+            "skipped": table.skipped,
+            "columns": table.columns,
+            "fingerprint": splits.fingerprint,
+        },
+        "seed": config.training.seed,
+        "topology": [
+            {**entry, "rows_per_step": len(shard)} for entry, shard in zip(world.topology, shards, strict=True)
+        ],
+        "strategy": world.plan.strategy,
+        "launcher": world.plan.launch.launcher,
+        "precision": context.classifier.precision.name,
+        "task": context.inputs.task.name,
+        "parallel_mode": config.training.parallel_mode.value,
+        "n_gpu": config.training.n_gpu,
+        "packed": context.classifier.packed,
+        "kernels": [kernel.name for kernel in context.classifier.kernels],
+        "max_length": data.max_length,
+        "batch_size": batches.batch_size,
+        "inspection": inspection.as_json(),
+    }
+    folder = context.output.folder
+    this = {"command": sys.orig_argv, "from_step": 0 if context.checkpoint is None else context.checkpoint.step}
+    return RunRecord(folder, values, [*earlier_commands(folder), this], list(context.decisions))

