@@ -90,14 +90,11 @@ def _origin(name: str) -> str:
 
 def _processor() -> str:
     """Return the name of the processor, with the instructions that matter here."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return platform.processor() or platform.machine()
-    lines = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    values = {name.strip(): value.strip() for name, value in lines.items()}
-    known = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in values.get("flags", "").split()]
-    return f"{values.get('model name', platform.machine())} ({', '.join(known) or 'no AVX2'})"
+    from classify.modeling.kernels.linear import capabilities
+
+    values = capabilities()
+    known = [name for name in ("avx2", "avx512_f", "avx512_bf16", "amx_bf16") if values.get(name)]
+    return f"{values.get('cpu_name') or platform.machine()} ({', '.join(known) or 'no AVX2'})"
 
 
 def _self_check() -> str:

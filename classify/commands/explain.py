@@ -59,15 +59,12 @@ def run(arguments: Sequence[str], program: str) -> int:
         }
         print(json.dumps(content, indent=2, ensure_ascii=False))
         return 0
-    if not task.has_labels:
+    if task.has_labels:
+        ranked = sorted(zip(probabilities.tolist(), task.labels, strict=True), reverse=True)[:_SHOWN]
+        for probability, name in ranked:
+            print(escape_controls(f"{probability:.3f}  {name}"))
+    else:
         print(f"{probabilities[0]:.3f}")
-    ranked = (
-        []
-        if not task.has_labels
-        else sorted(zip(probabilities.tolist(), task.labels, strict=True), reverse=True)[:_SHOWN]
-    )
-    for probability, name in ranked:
-        print(escape_controls(f"{probability:.3f}  {name}"))
     what = f"logit of {label!r}" if task.has_labels else "score"
     print(escape_controls(f"\nwords that raise (+) or lower (-) the {what}:"))
     for one in sorted(words, key=lambda one: -abs(one.score))[:_SHOWN]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from classify.config.parser import Parser, parse_training, print_help, training_parser
@@ -29,6 +30,6 @@ def run(arguments: Sequence[str], program: str) -> int:
         print(escape_controls(line))
     file = Path("inspect.json")
     replaced = " (overwritten)" if file.exists() else ""
-    write_json(file, report.as_json())
+    write_json(file, asdict(report))
     print(f"full report: {file}{replaced}")
     return 0

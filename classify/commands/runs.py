@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from classify.commands import flags
@@ -26,7 +27,7 @@ def run(arguments: Sequence[str], program: str) -> int:
         raise InputError(f"{options.folder}: no such folder. Expected one with output folders of training runs.")
     runs = list_runs(Path(options.folder))
     if options.json:
-        print(json.dumps([run.as_json() for run in runs], indent=2, ensure_ascii=False))
+        print(json.dumps([asdict(run) for run in runs], indent=2, ensure_ascii=False))
         return 0
     for line in table(runs) if runs else [f"{options.folder}: no runs"]:
         print(escape_controls(line))

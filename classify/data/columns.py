@@ -295,12 +295,9 @@ class _Search:
             return ""
         stats = self.stats[named[0]]
         if not stats.values:
-            held = "nothing"
-        elif stats.odd_kind is not None:
-            held = stats.odd_kind
-        else:
-            held = f"{stats.distinct} different values in {len(stats.values)} rows"
-        return f"; {named[0]!r} holds {held}, e.g. {stats.example}" if stats.values else f"; {named[0]!r} holds nothing"
+            return f"; {named[0]!r} holds nothing"
+        held = stats.odd_kind or f"{stats.distinct} different values in {len(stats.values)} rows"
+        return f"; {named[0]!r} holds {held}, e.g. {stats.example}"
 
     def _doubt(self, what: str, candidates: Sequence[str], why: str) -> _Doubt:
         shown = [f"{name} ({self._describe(what, name)})" for name in candidates[:_SHOWN]]

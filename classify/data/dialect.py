@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, AnyStr
 
+from classify.data.names import is_usual
+
 csv.field_size_limit((1 << 31) - 1)  # texts longer than the standard library's 128 Ki characters exist
 
 _DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "pipe"}
@@ -96,12 +98,12 @@ def detect_dialect(sample: str, suffix: str) -> Dialect:
     return Dialect(_most_frequent(sample, delimiters))
 
 
-def find_table(sample: str, suffix: str, usual: Sequence[str], known: Sequence[str] = ()) -> tuple[Dialect, int]:
+def find_table(sample: str, suffix: str, known: Sequence[str] = ()) -> tuple[Dialect, int]:
     """Return the dialect of a sample's table, and the number of lines above it.
 
     Above a table there may be `sep=;`, Excel's name of the delimiter, or a title, keys and values, blank lines. Such
     lines fill at most half of the columns. The header below them has no numbers, fills all columns and, of two columns,
-    holds a `usual` or `known` name.
+    holds a usual or `known` name.
     """
     separator = _SEPARATOR.match(sample)
     if separator is not None:
@@ -120,7 +122,7 @@ def find_table(sample: str, suffix: str, usual: Sequence[str], known: Sequence[s
         header, *rows = _sample_rows(table, below)
         width = Counter(map(len, rows)).most_common(1)[0][0] if rows else 0
         is_full = len(header) == _count_filled(header) == width and not any(map(is_number, header))
-        named = any(value in known or value.strip().lower() in usual for value in header)
+        named = any(is_usual(value, known) for value in header)
         lines = sample[: len(sample) - len(table)]
         is_narrow = all(_count_filled(row) <= max(1, width // 2) for row in _sample_rows(lines, below))
         if is_full and is_narrow and (named or width > 2):
@@ -128,16 +130,16 @@ def find_table(sample: str, suffix: str, usual: Sequence[str], known: Sequence[s
     return dialect, 0
 
 
-def is_table(sample: str, usual: Sequence[str], known: Sequence[str] = ()) -> bool:
+def is_table(sample: str, known: Sequence[str] = ()) -> bool:
     """Return whether a text file without a table's suffix shows columns: prose has commas, too.
 
-    It does with a header of several names, one of them `usual` or `known`, and with rows of equal width: by a
+    It does with a header of several names, one of them usual or `known`, and with rows of equal width: by a
     delimiter that is not followed by a space, or where the values of a column repeat, as classes do.
     """
-    dialect, above = find_table(sample, "", usual, known)
+    dialect, above = find_table(sample, "", known)
     rows = _sample_rows(skip_lines(sample, above), dialect)
     header = rows[0] if rows else []
-    if above or (len(header) > 1 and any(value in known or value.strip().lower() in usual for value in header)):
+    if above or (len(header) > 1 and any(is_usual(value, known) for value in header)):
         return True
     if _uniformity(sample, dialect) < _UNIFORM:
         return False
@@ -211,17 +213,17 @@ def parse_rows(lines: Iterable[str], dialect: Dialect, *, strict: bool = True) -
         before = reader.line_num
 
 
-def has_header(rows: Sequence[Sequence[str]], usual: Sequence[str], known: Sequence[str] = ()) -> bool:
+def has_header(rows: Sequence[Sequence[str]], known: Sequence[str] = ()) -> bool:
     """Return whether the first of some rows names the columns.
 
-    It does where it holds a `usual` name, or one of the `known` columns of a related table. A name that repeats in its
+    It does where it holds a usual name, or one of the `known` columns of a related table. A name that repeats in its
     column is a class, unless the whole row repeats, as in joined files. A number over numbers, or any repeated value,
     makes the row data. Otherwise it is a header, unless the rows are as wide as `known`.
     """
     first, *below = ([value.lstrip("\ufeff") for value in row] for row in rows)  # of joined files, each with a mark
     columns = [[row[place] for row in below if place < len(row) and row[place]] for place in range(len(first))]
     comes_again = [bool(value) and value in column for value, column in zip(first, columns, strict=True)]
-    is_name = [value in known or value.strip().lower() in usual for value in first]
+    is_name = [is_usual(value, known) for value in first]
     if any(is_name):
         joined = len(first) > 1 and first in below
         return joined or not any(named and again for named, again in zip(is_name, comes_again, strict=True))

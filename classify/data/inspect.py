@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -47,10 +47,6 @@ class Report:
     near_duplicates: dict[str, int] = field(default_factory=dict)
     speed: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values, numbers unrounded."""
-        return asdict(self)
 
     def lines(self) -> list[str]:
         """Return the report as lines for a terminal."""

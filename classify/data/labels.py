@@ -64,15 +64,14 @@ class ClassNames:
         """
         own, alike = set(classes), dict[str, set[str]]()
         for label in (*classes, *self.names):
-            for key in _spelling_keys(label, normalized=self.normalized):
-                alike.setdefault(key, set()).add(label if label in own else self.names[label])
+            key = _spelling_key(label, normalized=self.normalized)
+            alike.setdefault(key, set()).add(label if label in own else self.names[label])
         names = {label: name for label, name in self.names.items() if label not in own}
         for label in written:
             if label not in own and label not in names:
-                keys = _spelling_keys(label, normalized=self.normalized)
-                matches = set().union(*(alike.get(key, set()) for key in keys))
+                matches = alike.get(_spelling_key(label, normalized=self.normalized), set())
                 if len(matches) == 1:
-                    names[label] = matches.pop()
+                    (names[label],) = matches
         return dataclasses.replace(self, names=names)
 
     def of(self, label: str) -> str | None:
@@ -119,11 +118,11 @@ class ClassNames:
         return (-self.rows.get(label, 0), label)
 
 
-def _spelling_keys(label: str, *, normalized: bool) -> list[str]:
-    """Return the keys by which equal labels match: 1 and 1.0 are equal, and with `normalized` Card and card."""
+def _spelling_key(label: str, *, normalized: bool) -> str:
+    """Return the key by which equal labels match: 1 and 1.0 are equal, and with `normalized` Card and card."""
     plain = normalize_text(label) if normalized else label
     whole = re.fullmatch(r"([+-]?\d+)(\.0+)?", plain)
-    return [whole[1] if whole else plain]
+    return whole[1] if whole else plain
 
 
 def find_class_names(tables: InputTables, count: Callable[[Table, str], Mapping[str, int]]) -> ClassNames:
@@ -169,10 +168,9 @@ def name_classes(
     """Name the classes of labels, from the rows of each.
 
     1.0 and 1 are one class where both occur, as programs write numbers differently; ["a"] is a, unless some list has
-    several labels. With `normalize` labels that
-    differ in case, spaces or Unicode form are one class, named as in most rows. `given` renames:
-    "0=negative,1=positive", or a file with the name of each number. Raises InputError where it names a label that does
-    not occur, or a class twice.
+    several labels. With `normalize` labels that differ in case, spaces or Unicode form are one class, named as in most
+    rows. `given` renames: "0=negative,1=positive", or a file with the name of each number. Raises InputError where it
+    names a label that does not occur, or a class twice.
     """
     class_of = {label: label for label in counts} | unwrap(counts)
     for label in counts:
@@ -345,8 +343,7 @@ def check_empty_labels(tables: InputTables) -> None:
         return
     is_withheld = test is None or not test.has(column) or not any(map(str.strip, test.values(column)[0]))
     for table in [*tables.learned, *([] if test is None or is_withheld else [test])]:
-        values, numbers = table.values(column)
-        empty = np.flatnonzero(np.isin(numbers, [place for place, value in enumerate(values) if not value.strip()]))
+        empty = np.flatnonzero(table.is_blank(column))
         if 2 * len(empty) > len(table):
             raise InputError(
                 f"{table.where(empty.tolist())}: the label is empty in {len(empty)} of {len(table)} rows; name another "

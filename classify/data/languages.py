@@ -126,15 +126,16 @@ def _identify(words: str, least: float = _CERTAIN) -> str:
     """Return the most probable language, UNKNOWN where its probability is below `least` or it is none."""
     if not words:
         return UNKNOWN
-    code, probability = _identifier().classify(words)
+    code, probability = load_identifier(norm_probs=True).classify(words)
     return str(code) if probability >= least and code != _NO_LANGUAGE else UNKNOWN
 
 
 @functools.cache
-def _identifier() -> Any:
+def load_identifier(*, norm_probs: bool) -> Any:
+    """Load py3langid's model; it gives probabilities with `norm_probs`, else log-likelihoods."""
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
-    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=norm_probs)
 
 
 def _is_latin(letters: list[str]) -> bool:

@@ -6,14 +6,11 @@ that is written in that encoding, and letters that do not belong together.
 
 from __future__ import annotations
 
-import functools
 import re
 import unicodedata
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from py3langid.langid import LanguageIdentifier
+from classify.data.languages import load_identifier
 
 _WESTERN = "en de fr es it pt nl sv da no nn fi is fo ca gl eu oc ga gd cy br af lb sq et id ms sw tl"
 _CENTRAL = "en cs pl hu sk hr sl bs sr ro sq de"
@@ -127,13 +124,6 @@ def rank_readings(sample: bytes) -> list[Reading]:
     return sorted(readings.values(), key=lambda reading: -reading.points)
 
 
-@functools.cache
-def _identifier() -> LanguageIdentifier:
-    from py3langid.langid import MODEL_FILE, LanguageIdentifier
-
-    return LanguageIdentifier.from_model_file(MODEL_FILE)
-
-
 def _language_evidence(text: str, languages: list[str]) -> float:
     """Return the log-likelihood of the likeliest of these languages, above the mean of all languages.
 
@@ -141,7 +131,7 @@ def _language_evidence(text: str, languages: list[str]) -> float:
     """
     if _LETTER.search(text) and not _LETTER_IN_WORD.search(text):
         return 0.0
-    likelihoods = dict(_identifier().rank(text))
+    likelihoods = dict(load_identifier(norm_probs=False).rank(text))
     return max(likelihoods[language] for language in languages) - sum(likelihoods.values()) / len(likelihoods)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Collection
 
 TEXT_NAMES = (
     "text", "sentence", "message", "review", "content", "body", "comment", "tweet", "question", "utterance",
@@ -47,6 +49,8 @@ TEXT_PAIR_NAMES = (
 )  # fmt: skip
 # Pairs of names for text and label: those of a spreadsheet that was read in R.
 PAIRED_NAMES = (("v2", "v1"),)
+# Names by which a header is known.
+USUAL_NAMES = frozenset((*TEXT_NAMES, *LABEL_NAMES, *itertools.chain(*PAIRED_NAMES)))
 # The splits of a table, the words for each, and the names of columns that hold them.
 SPLITS = ("train", "eval", "test")
 SPLIT_WORDS = (
@@ -58,6 +62,11 @@ SPLIT_WORDS = (
     ("test", "testing", "tst", "holdout", "heldout", "prueba", "teste", "测试", "测试集", "テスト"),
 )  # fmt: skip
 SPLIT_NAMES = ("split", "partition", "subset", "part", "set", "usage")
+
+
+def is_usual(name: str, known: Collection[str] = ()) -> bool:
+    """Return whether a header may have this name: a usual one, or one of the `known` columns of a related table."""
+    return name in known or name.strip().lower() in USUAL_NAMES
 
 
 def split_called(name: str) -> int | None:

@@ -174,23 +174,18 @@ def _groups(tables: InputTables, rows: Rows, config: DataConfig) -> list[Rows]:
     """Return numbers (rows,), equal for rows that must share a split, for each reason there is."""
     groups = []
     if config.group_column is not None:
-        values, numbers = tables.train.values(config.group_column)
-        groups.append(np.where(_is_empty(values, numbers), len(values) + np.arange(len(numbers)), numbers)[rows])
+        (values, numbers), blank = tables.train.values(config.group_column), tables.train.is_blank(config.group_column)
+        groups.append(np.where(blank, len(values) + np.arange(len(numbers)), numbers)[rows])
     if config.near_duplicates:
         groups.append(near_duplicates(tables.train.take(tables.columns.text, rows)))
     return groups
-
-
-def _is_empty(values: Sequence[str], numbers: Rows) -> npt.NDArray[np.bool_]:
-    """Return (rows,) whether each value, given by its number, is empty."""
-    return np.isin(numbers, [number for number, value in enumerate(values) if not value.strip()])
 
 
 def _describe_groups(tables: InputTables, config: DataConfig) -> str:
     how = ""
     if config.group_column is not None:
         how = f", grouped by {config.group_column!r}"
-        empty = int(_is_empty(*tables.train.values(config.group_column)).sum())
+        empty = int(tables.train.is_blank(config.group_column).sum())
         how += f" ({empty} rows without a value are in no group)" if empty else ""
     return how + (", near-duplicates in one split" if config.near_duplicates else "")
 

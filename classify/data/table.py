@@ -70,6 +70,11 @@ class Table:
         numbers = np.concatenate([np.from_dlpack(chunk.indices) for chunk in encoded.chunks]).astype(np.int64)
         return encoded.chunk(0).dictionary.to_pylist(), numbers
 
+    def is_blank(self, name: str) -> npt.NDArray[np.bool_]:
+        """Return (rows,) whether each value of a column is empty or blank."""
+        values, numbers = self.values(name)
+        return np.array([not value.strip() for value in values], dtype=bool)[numbers]
+
     def text_hashes(self, name: str) -> TextHashes:
         """Return (rows,) hashes of a column's texts, equal for duplicates; see `text_hashes`."""
         if name not in self._text_hashes:

@@ -46,8 +46,4 @@ def group_duplicates(numbers: TextHashes) -> tuple[npt.NDArray[np.int64], npt.ND
 
 def find_overlap(hashes: TextHashes, *others: TextHashes) -> list[list[int]]:
     """Return for each of `others` the indices of its texts that also occur in `hashes`."""
-    hashes = np.sort(hashes)
-    if not len(hashes):
-        return [[] for _ in others]
-    places = (np.minimum(np.searchsorted(hashes, other), len(hashes) - 1) for other in others)
-    return [np.flatnonzero(hashes[place] == other).tolist() for place, other in zip(places, others, strict=True)]
+    return [np.flatnonzero(np.isin(other, hashes)).tolist() for other in others]

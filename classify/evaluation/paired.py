@@ -16,10 +16,6 @@ class SignTest:
     worse: int
     p: float
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the entry of metrics.json."""
-        return {"better": self.better, "worse": self.worse, "p": self.p}
-
 
 def sign_test(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> SignTest:
     """Compare scores (rows,) of two models row by row, larger is better, by the exact sign test.

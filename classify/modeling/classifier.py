@@ -49,7 +49,7 @@ class Classifier(nn.Module):
         self._first_position = first_position(model.config.to_dict())
         self._half_weights = False
         self._attention = BY_TORCH
-        self._padded_for = accelerators.of("cpu")
+        self.padded_for = accelerators.of("cpu")  # whose shapes padded batches have
         self._token_multiple = 1
         self._limits_tokens = False
         install_hooks(model, output_layer(model))
@@ -85,28 +85,17 @@ class Classifier(nn.Module):
             padding = int(self.vocabulary.map_ids(np.array([padding]))[0])
         if self.packed:
             return pad_to_multiple(pack(collated, self._first_position), self._token_multiple)
-        if self.static_shapes:
-            longest, sequences = int(collated.lengths.max()), self.padded_rows(len(collated.lengths))
-            return pad(collated, padding, sequences, self.padded_length(longest), self.padded_rows(len(rows)))
+        if (shapes := self.padded_for).static_shapes:
+            length = shapes.padded_length(int(collated.lengths.max()))
+            return pad(
+                collated, padding, shapes.padded_rows(len(collated.lengths)), length, shapes.padded_rows(len(rows))
+            )
         return pad(collated, padding)
-
-    @property
-    def static_shapes(self) -> bool:
-        """Return whether padded batches have few distinct shapes, for compilers."""
-        return self._padded_for.static_shapes
-
-    def padded_rows(self, rows: int) -> int:
-        """Return the number of logits of a batch of `rows`: more with static shapes."""
-        return self._padded_for.padded_rows(rows)
-
-    def padded_length(self, tokens: int) -> int:
-        """Return the length that texts of up to `tokens` tokens are padded to."""
-        return self._padded_for.padded_length(tokens)
 
     def pad_for(self, accelerator: Accelerator) -> None:
         """Disable packing and pad batches as this kind of device requires."""
         self.use_packing(False)
-        self._padded_for = accelerator
+        self.padded_for = accelerator
 
     def use_packing(self, packed: bool) -> None:
         """Switch between packed and padded batches; the weights are unchanged."""

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from classify.data.columns import find_text_columns
 from classify.data.derived import TextColumns, join_labels
 from classify.data.formats.base import ReadOptions
-from classify.data.formats.registry import read_table
 from classify.data.label_lists import COLUMN_SEPARATOR
 from classify.data.table import Table
 from classify.errors import InputError
 from classify.modeling.result_folder import read_settings, trained_texts
+from classify.prediction.inputs import read_texts
 from classify.tasks.base import Task
 from classify.tasks.registry import trained_task
 
@@ -44,11 +43,7 @@ def read_labelled(
 ) -> LabelledTable:
     """Read a table with the columns and labels that a model was trained on. Raises InputError with the candidates."""
     settings = read_settings(model)
-    trained = trained_texts(settings)
-    table = read_table(data, options=options)
-    texts = find_text_columns(table, trained, text_column, pair_column)
-    table = texts.derive(table)
-    texts.require_both(table)
+    table, texts = read_texts(data, trained_texts(settings), text_column, pair_column, options)
     table, column = _find_label_column(table, settings.get("label_columns", []), label_column)
     task = trained_task(model).for_table(table, column)
     rows = np.flatnonzero(task.labelled(table, column))

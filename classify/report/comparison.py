@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ class Comparison:
     def as_json(self) -> dict[str, Any]:
         """Return all values."""
         runs = [
-            {"folder": run.folder, "metrics": run.metrics, "paired": run.paired and run.paired.as_json()}
+            {"folder": run.folder, "metrics": run.metrics, "paired": run.paired and asdict(run.paired)}
             for run in self.runs
         ]
         return {"rows": self.rows, "relabelled": self.relabelled, "runs": runs}

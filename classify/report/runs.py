@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,6 @@ class RunSummary:
     baseline: float | None
     seconds: float | None
     status: str
-
-    def as_json(self) -> dict[str, Any]:
-        """Return all values by name."""
-        return asdict(self)
 
     def cells(self) -> tuple[str, ...]:
         """Return the values as text, in the order of the header."""

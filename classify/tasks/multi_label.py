@@ -358,8 +358,7 @@ def _read_labels(
 
 def _refuse_mostly_empty(table: Table, column: str) -> None:
     """Raise InputError where most rows have no label: they may have none, or not have been labelled yet."""
-    values, numbers = table.values(column)
-    empty = int(np.isin(numbers, [place for place, value in enumerate(values) if not value.strip()]).sum())
+    empty = int(table.is_blank(column).sum())
     if 2 * empty > len(table):
         raise InputError(
             f"{table.path}: {empty} of {len(table)} rows have an empty cell in column {column!r}. If no label applies "

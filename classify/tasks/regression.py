@@ -100,10 +100,7 @@ class Regression(Task):
         return [Decision("task", "a score for each row", why, "--task single, --label-column", True)]
 
     def labelled(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
-        if not table.has(column):
-            return np.zeros(len(table), dtype=bool)
-        values, numbers = table.values(column)
-        return np.array([bool(value.strip()) for value in values], dtype=bool)[numbers]
+        return ~table.is_blank(column) if table.has(column) else np.zeros(len(table), dtype=bool)
 
     def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.float32]:
         if not table.has(column):
@@ -120,7 +117,9 @@ class Regression(Task):
         scores = np.array(parsed, dtype=np.float32)[numbers]
         infinite = np.flatnonzero(~np.isfinite(scores)).tolist()
         if infinite:
-            raise InputError(f"{table.where(infinite)}: expected a finite number in column {column!r}.")
+            raise InputError(
+                f"{table.where(infinite)}: expected a finite number in column {column!r}; correct or empty the cell."
+            )
         return scores
 
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:

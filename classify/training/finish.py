@@ -12,7 +12,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -353,11 +353,7 @@ def _describe_baseline(results: Results) -> dict[str, Any] | None:
         return None
     predicted = task.decide(task.probabilities(results.logits))
     compared = sign_test(task.row_scores(predicted, targets), task.row_scores(baseline.predicted, targets))
-    return {**baseline.as_json(), "paired": compared.as_json()}
-
-
-def _write_record(results: Results) -> None:
-    results.record.write("finished")
+    return {**baseline.as_json(), "paired": asdict(compared)}
 
 
 def _print_summary(results: Results) -> None:
@@ -419,6 +415,6 @@ WRITERS: tuple[tuple[str, Callable[[Results], None]], ...] = (
     (scored_rows.FILE, _write_scored_rows),
     (suspects_file.FILE, _write_suspects),
     ("metrics.json", _write_metrics),
-    ("run.json", _write_record),
+    ("run.json", lambda results: results.record.write("finished")),
     ("the summary", _print_summary),
 )

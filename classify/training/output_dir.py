@@ -68,19 +68,14 @@ def plan_output_dir(config: RunConfig) -> OutputDirPlan:
         if launcher.should_check_output_dir():
             _check_usable(Path("runs"), may_hold_files=True)
     elif launcher.should_check_output_dir():
+        if (named / LOCK).exists():
+            FolderLock(named).release()
         check_folder(plan, named, [*(getattr(config.data, name) for name in TABLES), config.model.name])
     return plan
 
 
 def check_folder(plan: OutputDirPlan, folder: Path, inputs: Sequence[str | None] = ()) -> None:
     """Raise InputError where a run may not go into a folder of this machine: its files may not be overwritten."""
-    if (folder / LOCK).exists():
-        with FolderLock(folder):
-            pass
-    _check_contents(plan, folder, inputs)
-
-
-def _check_contents(plan: OutputDirPlan, folder: Path, inputs: Sequence[str | None] = ()) -> None:
     _check_usable(folder, may_hold_files=plan.resume or plan.overwrite)
     if plan.overwrite:
         _check_disposable(folder, inputs)
@@ -208,12 +203,6 @@ class FolderLock:
                 self._path.unlink()
             self._lock.release()
 
-    def __enter__(self) -> FolderLock:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
 
 def acquire_folder(plan: OutputDirPlan) -> tuple[Path, FolderLock]:
     """Create the output folder on the process that is to write it, and lock it, for the caller to release.
@@ -228,7 +217,7 @@ def acquire_folder(plan: OutputDirPlan) -> tuple[Path, FolderLock]:
         folder.mkdir(parents=True, exist_ok=True)
     lock = FolderLock(folder, _RESTART_SECONDS if launcher.restart_count() else _LOCK_SECONDS)
     try:
-        _check_contents(plan, folder)
+        check_folder(plan, folder)
         remove_temporaries(folder)
         remove_temporaries(folder / CHECKPOINTS)
         if plan.overwrite:

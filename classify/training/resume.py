@@ -5,6 +5,7 @@ Ranks may sit on machines that do not share the main process's disk, so it finds
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -107,11 +108,7 @@ def require_same_run(
         if before.get(key) != now[key]
     ]
     settings, current = saved.state.get("settings", {}), config.flat()
-    changed += [
-        f"{shown_name(FIELDS[name][1])} was {settings[name]} and is {current[name]}"
-        for name in INITIAL_SETTINGS
-        if name in settings and settings[name] != current[name]
-    ]
+    changed += _list_changes(settings, current, INITIAL_SETTINGS)
     if changed:
         raise InputError(
             f"--resume {output.folder}: the run was started with other settings: {'; '.join(changed)}. Give the same, "
@@ -153,13 +150,17 @@ def is_finished(output: Output, config: RunConfig, saved: Checkpoint | None, end
 def _log_changes(output: Output, config: RunConfig, saved: Checkpoint) -> None:
     """Print the settings of learning that differ from those the checkpoint was trained with."""
     before, now = saved.state.get("settings", {}), config.flat()
-    changed = [
-        f"{shown_name(FIELDS[name][1])} was {before[name]} and is {now[name]}"
-        for name in now
-        if FIELDS[name][1].metadata["learning"] and name in before and before[name] != now[name]
-    ]
+    changed = _list_changes(before, now, [name for name in now if FIELDS[name][1].metadata["learning"]])
     if changed:
         output.log(f"note: {'; '.join(changed)} from step {saved.step} on")
+
+
+def _list_changes(before: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    return [
+        f"{shown_name(FIELDS[name][1])} was {before[name]} and is {now[name]}"
+        for name in names
+        if name in before and before[name] != now[name]
+    ]
 
 
 def load_step_weights(output: Output, strategy: Strategy, step: int) -> bool:

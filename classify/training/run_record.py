@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -106,7 +106,7 @@ def make_record(context: TrainingContext, batches: BatchSampler) -> RunRecord:
         "kernels": [kernel.name for kernel in context.classifier.kernels],
         "max_length": data.max_length,
         "batch_size": batches.batch_size,
-        "inspection": inspection.as_json(),
+        "inspection": asdict(inspection),
     }
     folder = context.output.folder
     this = {"command": sys.orig_argv, "from_step": 0 if context.checkpoint is None else context.checkpoint.step}

@@ -318,7 +318,9 @@ def configure_precision(
 def _decide(classifier: Classifier, packing: str, world: World, batch_size: int) -> list[Decision]:
     """Describe the decisions on the model and the machine, each with its flag."""
     precision, vocabulary = classifier.precision, classifier.vocabulary
-    way = "on" if classifier.packed else "off; padded" if classifier.static_shapes else "off; padded by length"
+    way = (
+        "on" if classifier.packed else "off; padded" if classifier.padded_for.static_shapes else "off; padded by length"
+    )
     decisions = [
         Decision("packing", way, packing, "--packing"),
         Decision(

@@ -305,7 +305,7 @@ class Trainer:
             seed_draws(config.seed, step.epoch, self.progress.step, number, world.rank, world.device.type)
             batches = [self.classifier.batch(data.tokens, rows[piece]) for piece in pieces]
             own = targets[np.concatenate(pieces)]
-            padded = self.loss.pad_targets(own, self.classifier.padded_rows(len(own)))
+            padded = self.loss.pad_targets(own, self.classifier.padded_for.padded_rows(len(own)))
             last = number == len(micro_batches) - 1
             with strategy.accumulate(last), count_inputs(strategy.module, weight > 0):
                 loss = self.loss.loss_sum(strategy.forward(batches), send(torch.from_numpy(padded), world.device))
@@ -393,8 +393,8 @@ def make_micro_batches(
             for cut in cuts
             if len(cut)
         ]
-    if classifier.static_shapes:
-        sizes = np.array([classifier.padded_length(length) for length in lengths[shard].tolist()])
+    if (shapes := classifier.padded_for).static_shapes:
+        sizes = np.array([shapes.padded_length(length) for length in lengths[shard].tolist()])
         alike = [shard[sizes == size] for size in np.unique(sizes)]
         return [[cut] for group in alike for cut in np.array_split(group, count) if len(cut)]
     pieces = sampler.split_by_length(lengths[shard], count)

@@ -65,22 +65,16 @@ class Arrow(FileFormat):
 
     def matches(self, start: bytes) -> bool:
         """Look for the magic number of files, or the continuation mark of streams."""
-        return start.startswith((b"ARROW1", b"FEA1", b"\xff\xff\xff\xff"))
+        return start.startswith((b"ARROW1", b"\xff\xff\xff\xff"))
 
     def read(self, source: Source, options: ReadOptions) -> Table:
         import pyarrow
 
-        start = source.head[:4]
         with _reading(source, self.name) as stream:
             batches: Iterable[pyarrow.RecordBatch]
-            if start == b"\xff\xff\xff\xff":
+            if source.head.startswith(b"\xff\xff\xff\xff"):
                 reader = pyarrow.ipc.open_stream(stream)
                 schema, batches = reader.schema, reader
-            elif start == b"FEA1":
-                from pyarrow import feather
-
-                table = feather.read_table(stream)
-                schema, batches = table.schema, table.to_batches()
             else:
                 file = pyarrow.ipc.open_file(stream)
                 schema, batches = file.schema, map(file.get_batch, range(file.num_record_batches))

@@ -24,7 +24,7 @@ from classify.data.encoding import Encoding, detect_encoding
 from classify.data.formats.base import Confidence, FileFormat, ReadOptions, deduplicate_names
 from classify.data.formats.large import LARGE, map_from_cache
 from classify.data.formats.resaved import original_text
-from classify.data.names import LABEL_NAMES, PAIRED_NAMES, TEXT_NAMES
+from classify.data.names import TEXT_NAMES, USUAL_NAMES
 from classify.data.source import Source
 from classify.data.table import Table
 from classify.errors import InputError, list_some
@@ -42,7 +42,6 @@ _LONG_FIELD, _MOST = 10, 0.9
 _QUOTE = "Quote fields that contain the delimiter, or skip these rows with --on-bad-rows skip."
 # Files of these names, and standard input, hold one text per line unless they look like a table.
 _PLAIN = (".txt", "")
-_USUAL = (*TEXT_NAMES, *LABEL_NAMES, *itertools.chain(*PAIRED_NAMES))
 
 
 class Delimited(FileFormat):
@@ -65,13 +64,13 @@ class Delimited(FileFormat):
             sample = stream.read(_SAMPLE)
         if not sample.strip():
             raise InputError(f"{source.path}: only empty lines. Expected a header line with column names, then rows.")
-        if source.suffix in _PLAIN and not is_table(sample, _USUAL, options.columns):
+        if source.suffix in _PLAIN and not is_table(sample, options.columns):
             return _read_lines(source, encoding, options)
-        dialect, above = find_table(sample, source.suffix, _USUAL, options.columns)
+        dialect, above = find_table(sample, source.suffix, options.columns)
         text = _Text(source, encoding, above)
         sample = skip_lines(sample, above)
         names = {name.strip().lower() for name in _first_row(sample, dialect)}
-        if dialect.is_doubtful and not (above or options.no_header or options.columns or names & {*_USUAL}):
+        if dialect.is_doubtful and not (above or options.no_header or options.columns or names & USUAL_NAMES):
             if source.suffix in _PLAIN:
                 return _read_lines(source, encoding, options)
             raise InputError(
@@ -338,7 +337,7 @@ def _read(text: _Text, dialect: Dialect, options: ReadOptions) -> tuple[Table, i
     """Read all rows with Arrow; also return their number of lines if none spans several."""
     source, encoding = text.source, text.encoding
     first = [row for _, row in itertools.islice(text.rows(dialect), _SAMPLE_ROWS)]
-    header = not options.no_header and has_header(first, _USUAL, options.columns)
+    header = not options.no_header and has_header(first, options.columns)
     names, again = _names(first[0]) if header else (_default_names(len(first[0]), options), "")
     if header and len(first) == 1:
         raise InputError(f"{source.path}: there is a header but no row below it. Expected one row per text.")
@@ -369,7 +368,7 @@ def _read_good(text: _Text, dialect: Dialect, options: ReadOptions) -> Table:
             continue
         rows.append(row)
         lines.append(line)
-    header = not options.no_header and has_header(rows[:_SAMPLE_ROWS], _USUAL, options.columns)
+    header = not options.no_header and has_header(rows[:_SAMPLE_ROWS], options.columns)
     names, again = _names(rows[0]) if header else (_default_names(len(rows[0]), options), "")
     body = rows[header:]
     if not body:

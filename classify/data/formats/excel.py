@@ -15,7 +15,7 @@ from pathlib import Path
 
 from classify.data.dialect import has_header
 from classify.data.formats.base import FileFormat, ReadOptions, deduplicate_names
-from classify.data.names import LABEL_NAMES, TEXT_NAMES
+from classify.data.names import is_usual
 from classify.data.source import Source
 from classify.data.table import Table
 from classify.errors import InputError
@@ -24,7 +24,6 @@ _READER = Path(__file__).with_name("workbook_rows.py")
 # Memory of the process that reads: this, and that many times the size of the file.
 _MOST_BYTES, _MOST_GROWTH = 256 << 20, 64
 _SAMPLE_ROWS = 2000
-_USUAL = (*TEXT_NAMES, *LABEL_NAMES)
 
 
 class Excel(FileFormat):
@@ -44,7 +43,7 @@ class Excel(FileFormat):
         sheet = _read_sheet(source, options.sheet)
         above = _count_rows_above(sheet.rows, options.columns)
         sample = sheet.rows[above : above + _SAMPLE_ROWS] or [[]]
-        header = not options.no_header and has_header(sample, _USUAL, options.columns)
+        header = not options.no_header and has_header(sample, options.columns)
         body, places = sheet.rows[above + header :], sheet.numbers[above + header :]
         if not body:
             raise InputError(f"{source.path}, {sheet.words}: expected a row with column names, and rows below it.")
@@ -146,6 +145,6 @@ def _count_rows_above(rows: Sequence[Sequence[str]], known: Sequence[str]) -> in
     counts = [sum(bool(value.strip()) for value in row) for row in rows[:_SAMPLE_ROWS]]
     usual = max(Counter(counts).items(), key=lambda item: (item[1], item[0]), default=(0, 0))[0]
     above = next((place for place, count in enumerate(counts) if count >= usual), 0)
-    if any(value in known or value.strip().lower() in _USUAL for row in rows[:above] for value in row):
+    if any(is_usual(value, known) for row in rows[:above] for value in row):
         return 0
-    return above if above and has_header(rows[above : above + _SAMPLE_ROWS], _USUAL, known) else 0
+    return above if above and has_header(rows[above : above + _SAMPLE_ROWS], known) else 0
