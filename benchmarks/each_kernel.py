@@ -71,7 +71,7 @@ def steps(options: argparse.Namespace, off: list[str]) -> Iterator[object]:
     config = TrainingConfig(use_cpu=options.cpu, num_train_epochs=1e6, learning_rate=5e-5, logging_steps=1_000_000)
     tables = read_tables(DataConfig(data=options.data))
     task = recognize(tables)
-    splits = split_table(tables, task, DataConfig(data=options.data), config.seed)
+    splits = split_table(tables, task, config.seed)
     folder = resolve_model(options.model)
     tokenizer = load_tokenizer(str(folder.path))
     texts = splits.train.texts(splits.text_column)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from classify.config.schema import DataConfig
 from classify.data import split_record
 from classify.data.columns import empty_texts
 from classify.data.labels import case_variants
@@ -44,7 +43,7 @@ class _Assignment:
         return np.flatnonzero(self.parts == split)
 
 
-def split_table(tables: InputTables, encoder: LabelEncoder, config: DataConfig, seed: int, folds: int = 0) -> Splits:
+def split_table(tables: InputTables, encoder: LabelEncoder, seed: int, folds: int = 0) -> Splits:
     """Split the tables of a run. Raises InputError where the texts are too few, or a label is unknown.
 
     Given tables are taken as they are. `--data` alone is split 80/10/10 into train, validation and test, 90/10 into
@@ -52,16 +51,16 @@ def split_table(tables: InputTables, encoder: LabelEncoder, config: DataConfig, 
     held out, and the training split is cross-validated, in the folds of the run that `split_like` names, if any.
     `max_train_samples` caps the training split once the class names are fixed. Rows without a label are in no split.
     """
-    table, columns = tables.train, tables.columns
+    table, columns, config = tables.train, tables.columns, tables.config
     targets = encoder.encode(table, columns.label, "--data")
     is_labelled = encoder.labelled(table, columns.label)
     labelled = np.flatnonzero(is_labelled)
-    assigned = _assign(tables, labelled, encoder.stratify_by(targets), config, seed, folds)
+    assigned = _assign(tables, labelled, encoder.stratify_by(targets), seed, folds)
     train = _make_split(tables, None, encoder, assigned.rows(_TRAIN), targets)
     validation = _make_split(tables, tables.eval, encoder, assigned.rows(_VALIDATION), targets)
     tested = _make_split(tables, tables.test, encoder, assigned.rows(_TEST), targets)
     if not len(train) or not (len(validation) or assigned.num_folds):
-        raise InputError(_too_few(tables, encoder, validation, config.split_by_time, config.group_column))
+        raise InputError(_too_few(tables, encoder, validation, by_time=config.split_by_time))
     # Without a table, or with too few different texts, there is no test score, rather than a false one.
     test = tested if len(tested) else None
     if config.max_train_samples is not None:
@@ -70,7 +69,7 @@ def split_table(tables: InputTables, encoder: LabelEncoder, config: DataConfig, 
     # Which split a row is in is not recorded where separate tables say it.
     fold_of, assignment = None, assigned.parts if (assigned.parts > _TRAIN).any() else None
     if assigned.num_folds:
-        fold_of, validation = _assign_folds(tables, train, encoder, config, seed, assigned.num_folds), train
+        fold_of, validation = _assign_folds(tables, train, encoder, seed, assigned.num_folds), train
         assignment = np.full(len(table), -1, dtype=np.int8)
         assignment[train.rows] = fold_of
     scored = {} if fold_of is not None else {"validation": validation}
@@ -111,12 +110,11 @@ def split_table(tables: InputTables, encoder: LabelEncoder, config: DataConfig, 
     )
 
 
-def _assign(
-    tables: InputTables, labelled: Rows, stratify_by: Rows, config: DataConfig, seed: int, folds: int
-) -> _Assignment:
+def _assign(tables: InputTables, labelled: Rows, stratify_by: Rows, seed: int, folds: int) -> _Assignment:
     """Assign the labelled rows of `--data`."""
     all_train = np.full(len(tables.train), -1, dtype=np.int8)
     all_train[labelled] = _TRAIN
+    config = tables.config
     if tables.eval is not None:
         return _Assignment(all_train, "given as separate files")
     if tables.columns.split is not None:
@@ -134,34 +132,34 @@ def _assign(
     if validated:
         return assigned
     if folds:
-        return _all_train(assigned, tables, config, seed, folds)
+        return _all_train(assigned, tables, seed, folds)
     taken = tables.test is None and not len(assigned.rows(_TEST))
-    return _by_seed(tables, assigned, stratify_by, config, seed, test_share=_SHARE if taken else 0.0)
+    return _by_seed(tables, assigned, stratify_by, seed, test_share=_SHARE if taken else 0.0)
 
 
-def _all_train(assigned: _Assignment, tables: InputTables, config: DataConfig, seed: int, folds: int) -> _Assignment:
+def _all_train(assigned: _Assignment, tables: InputTables, seed: int, folds: int) -> _Assignment:
     """Hold no row out: all are in the training split, and their scores come from cross-validation."""
+    config = tables.config
     how = f"the final model trains on all training rows of {tables.train.path}; "
     how += f"scores from cross-validation, stratified, seed {seed}"
-    how += _describe_groups(tables, config)
+    how += _describe_groups(tables)
     how += f", folds of {config.split_like}" if config.split_like is not None else ""
     how = f"{assigned.how}; {how}" if assigned.how else how
     flag = "--folds 0" if config.split_like is None else "--split-like"
     return replace(assigned, how=how, flag=flag, num_folds=folds)
 
 
-def _assign_folds(
-    tables: InputTables, train: Split, encoder: LabelEncoder, config: DataConfig, seed: int, folds: int
-) -> Rows:
+def _assign_folds(tables: InputTables, train: Split, encoder: LabelEncoder, seed: int, folds: int) -> Rows:
     """Return the fold of each training row."""
+    config = tables.config
     earlier = None if config.split_like is None else _read_earlier(tables, train.rows, config.split_like).numbers
     hashes = train.table.text_hashes(tables.columns.text)[train.rows]
-    groups = _groups(tables, train.rows, config)
+    groups = _groups(tables, train.rows)
     assigned = assign_folds(
         hashes, encoder.stratify_by(train.targets), folds, seed=seed, groups=groups, earlier=earlier
     )
     if assigned.max() < 1:
-        raise InputError(_too_few(tables, encoder, train, None, config.group_column))
+        raise InputError(_too_few(tables, encoder, train))
     return assigned
 
 
@@ -170,8 +168,9 @@ def _read_earlier(tables: InputTables, rows: Rows, folder: str) -> split_record.
     return split_record.read_record(tables.train.text_hashes(tables.columns.text)[rows], folder)
 
 
-def _groups(tables: InputTables, rows: Rows, config: DataConfig) -> list[Rows]:
+def _groups(tables: InputTables, rows: Rows) -> list[Rows]:
     """Return numbers (rows,), equal for rows that must share a split, for each reason there is."""
+    config = tables.config
     groups = []
     if config.group_column is not None:
         (values, numbers), blank = tables.train.values(config.group_column), tables.train.is_blank(config.group_column)
@@ -181,7 +180,8 @@ def _groups(tables: InputTables, rows: Rows, config: DataConfig) -> list[Rows]:
     return groups
 
 
-def _describe_groups(tables: InputTables, config: DataConfig) -> str:
+def _describe_groups(tables: InputTables) -> str:
+    config = tables.config
     how = ""
     if config.group_column is not None:
         how = f", grouped by {config.group_column!r}"
@@ -191,11 +191,12 @@ def _describe_groups(tables: InputTables, config: DataConfig) -> str:
 
 
 def _by_seed(
-    tables: InputTables, assigned: _Assignment, stratify_by: Rows, config: DataConfig, seed: int, *, test_share: float
+    tables: InputTables, assigned: _Assignment, stratify_by: Rows, seed: int, *, test_share: float
 ) -> _Assignment:
     """Split the training rows that are assigned so far by the seed, a tenth of them to validate on."""
+    config = tables.config
     table, text, rows = tables.train, tables.columns.text, assigned.rows(_TRAIN)
-    groups = _groups(tables, rows, config)
+    groups = _groups(tables, rows)
     hashes = table.text_hashes(text)[rows]
     earlier = None if config.split_like is None else _read_earlier(tables, rows, config.split_like).numbers
     split = split_rows(
@@ -206,7 +207,7 @@ def _by_seed(
     if groups:  # what came out, which is as near as whole groups allow
         shares = "/".join(f"{100 * count / len(rows):.0f}" for count in counts[: 3 if test_share else 2])
         how = f"{shares} of {table.path}, stratified as far as groups allow, seed {seed}"
-    how += _describe_groups(tables, config)
+    how += _describe_groups(tables)
     if earlier is not None:
         was_split = earlier >= 0
         kept = int((earlier == split)[was_split].sum())
@@ -272,17 +273,19 @@ def _find_unlabelled(tables: InputTables, encoder: LabelEncoder) -> dict[str, Sp
     return splits
 
 
-def _too_few(
-    tables: InputTables, encoder: LabelEncoder, validation: Split, split_by_time: str | None, group_column: str | None
-) -> str:
+def _too_few(tables: InputTables, encoder: LabelEncoder, validation: Split, by_time: str | None = None) -> str:
     if tables.eval is not None and not len(validation):
-        return f"{tables.eval.path}: no row has a label; expected rows to validate on."
+        return f"{tables.eval.path}: no row has a label; expected rows to validate on. Label some, or drop --eval-data."
     table = tables.train
     labelled = encoder.labelled(table, tables.columns.label)
     if not labelled.any():
         return f"{table.path}: no row has a label; expected rows to train on."
-    if split_by_time is not None:
-        return f"{table.path}: expected several times in column {split_by_time!r} to split by. Got too few instead."
+    if by_time is not None:
+        return (
+            f"{table.path}: expected several times in column {by_time!r} to split by. Got too few instead; give "
+            "--eval-data."
+        )
+    group_column = tables.config.group_column
     if group_column is not None:
         groups = len({*table.take(group_column, np.flatnonzero(labelled))} - {""})
         return (
@@ -290,7 +293,8 @@ def _too_few(
             "every class. Expected classes with rows in several groups; leave --group-column out, or give --eval-data."
         )
     different = len(np.unique(table.text_hashes(tables.columns.text)))
-    return f"{table.path}: too few different texts to split: {len(table)} rows hold {different}."
+    few = f"{table.path}: too few different texts to split: {len(table)} rows hold {different}"
+    return f"{few}; add rows, or give --eval-data."
 
 
 def _describe_unlabelled(file: str, split: Split, *, predicted: bool) -> str:

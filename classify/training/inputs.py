@@ -99,7 +99,7 @@ def check_inputs(config: RunConfig) -> RunInputs:
             config = config.with_default("contrastive_steps", 0, "texts")
         task.check_settings(config.training)
         labelled = int(task.labelled(tables.train, tables.columns.label).sum())
-        splits = split_table(tables, task, config.data, training.seed, _choose_folds(config, labelled))
+        splits = split_table(tables, task, training.seed, _choose_folds(config, labelled))
         for split in (splits.scored, *splits.unlabelled.values()):
             check_columns_free(split.table, [*task.prediction_columns(), *([FOLD_COLUMN] if splits.num_folds else [])])
         sample = sample_rows(splits.train.rows, training.seed)
@@ -119,7 +119,7 @@ def check_inputs(config: RunConfig) -> RunInputs:
     chosen = config.data.folds is None and config.data.split_like is None
     if contrastive and chosen and _is_slow(splits, model):
         config = config.with_default("folds", FEWER_FOLDS, "texts")
-        splits = split_table(tables, task, config.data, training.seed, FEWER_FOLDS)
+        splits = split_table(tables, task, training.seed, FEWER_FOLDS)
     notes = _check_disk(config, splits, model, output_dir) if launcher.should_check_output_dir() else ()
     if config.ignored:
         notes = (f"no effect here: {', '.join(config.ignored)}", *notes)

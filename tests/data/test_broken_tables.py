@@ -153,7 +153,7 @@ def test_a_broken_table_is_read_or_refused(tmp_path: Path, fault: str) -> None:
         begin = time.monotonic()
         try:
             tables = read_tables(config)
-            splits = split_table(tables, recognize(tables), config, seed=0)
+            splits = split_table(tables, recognize(tables), seed=0)
         except InputError as error:
             for line in error.faults:
                 assert name in line or "--" in line, line

@@ -97,7 +97,7 @@ def test_labels_that_cannot_be_learned(tmp_path: Path, rows: list[str], parts: l
 
 def load(config: DataConfig) -> Splits:
     tables = read_tables(config)
-    return split_table(tables, recognize(tables), config, seed=0)
+    return split_table(tables, recognize(tables), seed=0)
 
 
 def corpus_files(tmp_path: Path, test: str) -> DataConfig:

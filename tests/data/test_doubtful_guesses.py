@@ -57,7 +57,7 @@ def write(path: Path, header: str, *values: Any, rows: int = 60, between: str = 
 
 def load(path: Path, **options: Any) -> Splits:
     tables = read_tables(DataConfig(data=str(path), **options))
-    return split_table(tables, recognize(tables), tables.config, seed=0)
+    return split_table(tables, recognize(tables), seed=0)
 
 
 def refusal(path: Path, **options: Any) -> str:

@@ -78,7 +78,7 @@ def test_any_bytes_end_in_rows_or_in_a_line(suffix: str, content: bytes) -> None
         faults: tuple[str, ...] = ()
         try:
             tables = read_tables(config)
-            split_table(tables, recognize(tables), config, 0)
+            split_table(tables, recognize(tables), 0)
         except InputError as error:
             faults = error.faults
         assert all("\n" not in line for line in faults)

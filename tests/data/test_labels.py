@@ -39,7 +39,7 @@ def load(path: Path, counts: dict[str, int], **options: Any) -> Splits:
         csv.writer(file).writerows([("text", "label"), *((f"text {i}", label) for i, label in enumerate(labels))])
     config = DataConfig(data=str(path), **options)
     tables = read_tables(config)
-    return split_table(tables, recognize(tables), config, seed=0)
+    return split_table(tables, recognize(tables), seed=0)
 
 
 def test_labels_that_differ_in_writing_alone_are_one_class(tmp_path: Path) -> None:

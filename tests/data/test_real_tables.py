@@ -63,7 +63,7 @@ def test_what_can_be_trained_on(name: str) -> None:
     options, classes = LABELLED[name]
     config = DataConfig(data=str(DATA / name), **options)
     tables = read_tables(config)
-    splits = split_table(tables, recognize(tables), config, 42)
+    splits = split_table(tables, recognize(tables), 42)
     assert len(splits.labels) == classes
     assert len(splits.validation) > 0
     assert len(set(splits.train.texts(splits.text_column)[:50])) > 40, "texts, not classes"
@@ -76,7 +76,7 @@ def test_other_tasks_are_recognized(name: str) -> None:
     tables = read_tables(config)
     recognized = recognize(tables)
     assert (recognized.name, len(recognized.labels)) == (task, outputs)
-    assert len(split_table(tables, recognized, config, 42).validation) > 0
+    assert len(split_table(tables, recognized, 42).validation) > 0
 
 
 def test_a_score_among_other_columns_is_asked_for() -> None:

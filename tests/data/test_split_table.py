@@ -28,7 +28,7 @@ WORDS = "card lost late fee money transfer refund blocked phone app login slow c
 def load(path: Path, seed: int = 0, **options: Any) -> Splits:
     config = DataConfig(data=str(path), **options)
     tables = read_tables(config)
-    return split_table(tables, recognize(tables), config, seed)
+    return split_table(tables, recognize(tables), seed)
 
 
 def sentence(draw: random.Random) -> str:

@@ -42,7 +42,7 @@ def test_nan_is_an_empty_label(tmp_path: Path, kind: Any) -> None:
     parquet.write_table(pyarrow.table({"text": TEXTS, "label": labels}), tmp_path / "a.parquet")
     config = DataConfig(data=str(tmp_path / "a.parquet"))
     tables = read_tables(config)
-    splits = split_table(tables, recognize(tables), config, seed=0)
+    splits = split_table(tables, recognize(tables), seed=0)
     assert splits.labels == ["0.0", "1.0"]
     assert list(splits.unlabelled["unlabelled.csv"].rows) == [18, 19]
 
