@@ -119,13 +119,3 @@ class DeviceConfig:
     def strategy_spec(self) -> StrategySpec:
         """Return the strategy's properties; "auto", or an invalid name, has those of one device."""
         return STRATEGIES.get(str(self.strategy), STRATEGIES["none"])
-
-    @property
-    def fp16(self) -> bool:
-        """Return whether `precision` is fp16."""
-        return self.precision == "fp16"
-
-    @property
-    def bf16(self) -> bool:
-        """Return whether `precision` is bf16."""
-        return self.precision == "bf16"

@@ -63,11 +63,6 @@ def choose(
     return replace(recipe, **PRESETS[preset])  # type: ignore[arg-type]
 
 
-def choose_folds(labelled: int) -> int:
-    """Return the number of folds for a table of `labelled` rows; 0: hold rows out."""
-    return FOLDS if labelled < FEW_ROWS else 0
-
-
 def takes_fewer_folds(characters: float, layers: int, width: int) -> bool:
     """Return whether the contrastive steps of all folds would be slow, for an encoder and texts of that mean length.
 

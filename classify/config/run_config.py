@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from classify.config.fields import convert, shown_name
-from classify.config.recipe import FEW_ROWS, PRESETS, choose, choose_folds
+from classify.config.recipe import FEW_ROWS, FOLDS, PRESETS, choose
 from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
 from classify.errors import InputError
 from classify.launch.strategies import STRATEGIES
@@ -103,7 +103,8 @@ class RunConfig:
         limited = training.max_steps > 0 or training.max_minutes is not None
         epochs = training.num_train_epochs
         trains_epochs = epochs > 0 if epochs is not None else not self._uses_contrastive_steps
-        return 0 if held_out or validated or limited or trains_epochs else choose_folds(labelled)
+        holds_out = held_out or validated or limited or trains_epochs or labelled >= FEW_ROWS
+        return 0 if holds_out else FOLDS
 
     @property
     def _uses_contrastive_steps(self) -> bool:

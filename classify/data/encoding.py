@@ -89,9 +89,9 @@ class Encoding:
         """Return the flag to override it; none for valid UTF-8, since nothing else looks like it."""
         return "" if self.words == "UTF-8" else "--encoding"
 
-    def text(self, source: Source) -> io.TextIOWrapper:
-        """Open a file as text."""
-        return io.TextIOWrapper(source.open(), encoding=self.name, errors=self.errors, newline="")
+    def text(self, source: Source, newline: str = "") -> io.TextIOWrapper:
+        """Open a file as text, with its line ends as they are; `newline` is that of `open`."""
+        return io.TextIOWrapper(source.open(), encoding=self.name, errors=self.errors, newline=newline)
 
 
 def detect_encoding(source: Source, requested: str | None = None) -> Encoding:

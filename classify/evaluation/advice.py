@@ -60,7 +60,7 @@ def compare_with_baseline(score: Scores, part: str, baseline: Baseline, metric: 
             f"the TF-IDF baseline has a higher {display_name(metric)} ({baseline.metrics[metric]:.3f}, the model "
             f"{score[metric]:.3f}); try more --epochs, another --model or more rows"
         ]
-    name, interval = next(iter(score.intervals.items()), ("", None))
+    name, interval = score.first_interval
     value = baseline.metrics.get(name, 0.0)
     if interval is None or value < interval[0]:
         return []
@@ -72,7 +72,7 @@ def compare_with_baseline(score: Scores, part: str, baseline: Baseline, metric: 
 
 def warn_few_rows(score: Scores, part: str) -> list[str]:
     """Warn if the interval of the first metric is too wide to compare models."""
-    name, interval = next(iter(score.intervals.items()), ("", None))
+    name, interval = score.first_interval
     low, high = interval or (0.0, 0.0)
     if high - low <= _WIDE:
         return []
@@ -102,7 +102,7 @@ def warn_missed_classes(score: Scores, *, balanced: bool = False) -> list[str]:
 
 def compare_with_majority(score: Scores, majority: MajorityBaseline) -> list[str]:
     """Warn if the majority baseline lies within the interval of the first metric, or above it."""
-    name, interval = next(iter(score.intervals.items()), ("", None))
+    name, interval = score.first_interval
     if interval is None or interval[0] > majority.metrics[name]:
         return []
     return [

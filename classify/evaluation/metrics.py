@@ -48,6 +48,11 @@ class Scores:
     def __getitem__(self, name: str) -> float:
         return self.values[name]
 
+    @property
+    def first_interval(self) -> tuple[str, tuple[float, float] | None]:
+        """Return the metric of the first interval, and the interval; "" and None without any."""
+        return next(iter(self.intervals.items()), ("", None))
+
     def as_json(self) -> dict[str, Any]:
         """Return nested plain values for metrics.json, numbers unrounded."""
         intervals = {f"{name}_interval": pair and list(pair) for name, pair in self.intervals.items()}
@@ -66,9 +71,9 @@ def format_metrics(metrics: Mapping[str, float]) -> str:
 
 def softmax(logits: Array) -> Array:
     """Return probabilities (n, classes) of logits (n, classes), in float64."""
-    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
-    exponent = np.exp(shifted)
-    return exponent / exponent.sum(axis=1, keepdims=True)
+    from scipy import special
+
+    return np.asarray(special.softmax(logits.astype(np.float64), axis=1))
 
 
 def sigmoid(logits: Array) -> Array:
@@ -118,9 +123,9 @@ def cross_entropy(logits: Array, targets: Array) -> float:
     """Return the mean negative log-likelihood of the targets; 0 if there are no rows."""
     if not len(targets):
         return 0.0
-    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
-    log_total = np.log(np.exp(shifted).sum(axis=1))
-    return float(np.mean(log_total - shifted[np.arange(len(targets)), targets]))
+    from scipy.special import log_softmax
+
+    return float(-np.mean(log_softmax(logits.astype(np.float64), axis=1)[np.arange(len(targets)), targets]))
 
 
 def score_classes(

@@ -24,7 +24,7 @@ class MasterWeights(dict[nn.Parameter, nn.Parameter]):
         return self.get(weight, weight)
 
     @torch.no_grad()
-    def all_reduce_gradients(self) -> None:
+    def add_gradients(self) -> None:
         """Move each weight's gradient to its master, added in fp32."""
         for weight, master in self.items():
             if weight.grad is not None:

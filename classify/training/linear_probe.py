@@ -1,8 +1,7 @@
 """Start the head from a linear probe: a logistic regression on the frozen encoder's features, set as output layer.
 
-Fine-tuning from a random head spends its first hundreds of steps on finding the classes while it shakes the
-encoder. A linear probe finds them in one pass, and fine-tuning begins where it ends (Kumar et al., 2022,
-"Fine-Tuning can Distort Pretrained Features and Underperform Out-of-Distribution", section 4: LP-FT).
+Fine-tuning from a random head distorts pretrained features; a linear probe avoids that (LP-FT: Kumar et al., 2022,
+"Fine-Tuning can Distort Pretrained Features and Underperform Out-of-Distribution", section 4).
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -27,14 +25,6 @@ from classify.training.strategies.base import Strategy
 FEWEST_ROWS, ROWS_PER_CLASS, MOST_ROWS = 1_000, 50, 20_000
 
 
-@dataclass(frozen=True)
-class ProbeResult:
-    """Rows the probe learned from, and the seconds it took."""
-
-    rows: int
-    seconds: float
-
-
 def init_head_from_probe(
     strategy: Strategy,
     data: TokenizedSplit,
@@ -43,11 +33,12 @@ def init_head_from_probe(
     is_final: bool = False,
     encoder_trained: bool = False,
     new: Sequence[str] = (),
-) -> ProbeResult:
+) -> tuple[int, float]:
     """Fit the probe on some of the training rows (50 per class, at least 1,000) and set the output layer to it.
 
     With `is_final`, when nothing is fine-tuned from it, it learns from up to 20,000. `encoder_trained`: the encoder was
-    trained on these rows. With `new` labels it fits the output layer's rows of these, and the others stay.
+    trained on these rows. With `new` labels it fits the output layer's rows of these, and the others stay. Returns the
+    number of rows it learned from, and the seconds.
 
     The features come from all ranks; the main process fits, and its weights go to every rank, so that all start from
     the same bits. A collective.
@@ -55,8 +46,7 @@ def init_head_from_probe(
     begin = time.perf_counter()
     classifier, world = strategy.classifier, strategy.world
     limit = row_limit(classifier, is_final=is_final)
-    every = np.arange(len(data.rows))
-    chosen = cap_rows(task.stratify_by(data.targets), every, limit, seed=strategy.config.seed)
+    chosen = cap_rows(task.stratify_by(data.targets), np.arange(len(data.rows)), limit, seed=strategy.config.seed)
     # In the precision of training, not of scores: rounding is negligible next to fine-tuning.
     with contextlib.nullcontext() if is_final else classifier.precision.autocast(training=True):
         features = compute_logits(classifier, data.tokens, data.rows[chosen], world, features=True)
@@ -71,7 +61,7 @@ def init_head_from_probe(
         fitted = {"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)}
     fitted = world.broadcast_tensors(fitted)
     strategy.set_output_layer(fitted["weight"], fitted["bias"])
-    return ProbeResult(len(chosen), time.perf_counter() - begin)
+    return len(chosen), time.perf_counter() - begin
 
 
 def row_limit(classifier: Classifier, *, is_final: bool) -> int:

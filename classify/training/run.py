@@ -190,19 +190,19 @@ def _start(context: TrainingContext, trainer: Trainer, evaluate: Evaluate, train
         if score is not None:
             output.log(f"head: kept, validation {format_metrics(score.metrics)} (--head)")
         return
-    seconds = probe.seconds + time.perf_counter() - begin
+    rows, seconds = probe
     metrics = {} if score is None else score.metrics
-    trainer.probe_metrics = {**metrics, "seconds": probe.seconds}
+    trainer.probe_metrics = {**metrics, "seconds": seconds}
     validated = f", validation {format_metrics(metrics)}" if metrics else ""
     output.log(
-        f"head: {context.inputs.task.probe} fitted on the features of {probe.rows:,} rows{validated} "
-        f"({seconds:.1f} s; --head)"
+        f"head: {context.inputs.task.probe} fitted on the features of {rows:,} rows{validated} "
+        f"({seconds + time.perf_counter() - begin:.1f} s; --head)"
     )
 
 
 def _init_head(
     context: TrainingContext, trainer: Trainer, train_log: Log | None = None
-) -> tuple[ContrastiveResult | None, linear_probe.ProbeResult | None]:
+) -> tuple[ContrastiveResult | None, tuple[int, float] | None]:
     """Run the recipe's contrastive steps, then start the head from a probe; return the result of each that ran."""
     data, contrastive, probe = context.with_label_texts(trainer.data), None, None
     if context.config.training.contrastive_steps:

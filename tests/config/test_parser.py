@@ -189,7 +189,7 @@ def test_yaml_under_flags(tmp_path: Path) -> None:
     assert config.training.learning_rate == 3e-5
     assert config.training.weight_decay == 0.1
     assert (config.training.batch_size, config.training.per_device_train_batch_size) == (None, 4)
-    assert (config.training.fp16, config.training.bf16) == (False, True)
+    assert config.training.precision == "bf16"
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_channels_and_the_model_folder(container: dict[str, str]) -> None:
     assert Path(config.data.eval_data or "").name == "validation.csv"
     assert Path(config.data.test_data or "").name == "test.csv"
     assert config.training.output_dir == container["SM_MODEL_DIR"]
-    assert config.training.bf16
+    assert config.training.precision == "bf16"
     assert not config.model.lora
     assert given_by_container(config) == {
         "data": "SM_CHANNEL_TRAIN",

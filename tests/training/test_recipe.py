@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from classify.config.recipe import FOLDS, Recipe, choose, choose_folds, takes_fewer_folds
+from classify.config.recipe import FOLDS, Recipe, choose, takes_fewer_folds
 from classify.config.run_config import RunConfig
 from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
 from classify.training.inputs import check
@@ -139,8 +139,8 @@ def test_the_fast_preset_keeps_a_head_that_has_seen_all_rows(
 
 def test_folds_are_fewer_where_contrastive_steps_take_long() -> None:
     """By the length of texts and the size of the encoder, the same on any machine."""
-    assert choose_folds(299) == FOLDS
-    assert choose_folds(300) == 0
+    assert RunConfig().choose_folds(299) == FOLDS
+    assert RunConfig().choose_folds(300) == 0
     assert not takes_fewer_folds(40, 6, 384)
     assert takes_fewer_folds(80, 6, 384)
     assert takes_fewer_folds(1_000, 6, 384)

@@ -27,6 +27,9 @@ _ROW_KEYS = ("data", "rows", "items", "results", "examples", "records", "values"
 _SHAPES = "a list of objects, alone or under a key, an object of columns (lists of equal length), or an object of lists"
 _EMPTY = "{}: no record in it. Expected one object per text."
 
+# Lines of JSON Lines end in a line feed: texts may hold other breaks.
+_LINE_END = "\n"
+
 
 class JSONLines(FileFormat):
     """One object per line; empty lines are skipped."""
@@ -47,8 +50,8 @@ class JSONLines(FileFormat):
         bad: list[int] = []
 
         def records() -> Iterator[dict[str, Any]]:
-            with encoding.text(source) as stream:
-                for number, line in enumerate(_physical(stream), start=1):
+            with encoding.text(source, _LINE_END) as stream:
+                for number, line in enumerate(stream, start=1):
                     if not line.strip():
                         continue
                     try:
@@ -121,20 +124,10 @@ class JSON(FileFormat):
         return bool(_row_lists(document)) or _is_frame(document)
 
 
-def _physical(stream: Any) -> Any:
-    """Yield lines that end in a line feed, as JSON Lines has them: texts may hold other breaks."""
-    line = ""
-    while block := stream.read(1 << 20):
-        *lines, line = (line + block).split("\n")
-        yield from lines
-    if line:
-        yield line
-
-
 def _is_lines(source: Source, encoding: Encoding) -> bool:
     """Return whether each of the first two non-empty lines is an object."""
-    with encoding.text(source) as stream:
-        first = [line for line, _ in zip((line for line in _physical(stream) if line.strip()), range(2), strict=False)]
+    with encoding.text(source, _LINE_END) as stream:
+        first = list(itertools.islice((line for line in stream if line.strip()), 2))
     try:
         return len(first) > 1 and all(isinstance(json.loads(line), dict) for line in first)
     except (ValueError, RecursionError):

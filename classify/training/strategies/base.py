@@ -128,12 +128,11 @@ class Strategy:
     def backward(self, loss: torch.Tensor, last: bool) -> None:
         """Add the gradients of a micro-batch's loss; in the `last` one they are averaged over the ranks."""
         self.scaler.scale(loss).backward()
-        self.masters.all_reduce_gradients()
+        self.masters.add_gradients()
 
     def local_backward(self, loss: torch.Tensor) -> None:
         """Add the gradients of a loss, of this rank alone; `sum_gradients` sums them over the ranks."""
-        self.scaler.scale(loss).backward()
-        self.masters.all_reduce_gradients()
+        Strategy.backward(self, loss, last=True)
 
     def sum_gradients(self) -> None:
         """Sum the gradients of `local_backward` over the ranks. A collective."""

@@ -42,7 +42,7 @@ class DDPStrategy(Strategy):
         """Add the gradients of a micro-batch's loss; the reducer adds up in place, in half precision."""
         self.scaler.scale(loss).backward()
         if last:
-            self.masters.all_reduce_gradients()
+            self.masters.add_gradients()
 
     @contextlib.contextmanager
     def without_exchange(self) -> Iterator[None]:
