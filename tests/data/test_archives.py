@@ -113,7 +113,7 @@ def test_archives_that_are_refused(tmp_path: Path) -> None:
 STARTS: dict[str, tuple[bytes, str]] = {
     "a.db": (
         b"SQLite format 3\0" + bytes(99),
-        "an SQLite database, which cannot be read as a table; export the table: sqlite3",
+        "an SQLite database, which is not supported; export the table: sqlite3",
     ),
     "a.mdb": (b"\0\1\0\0Standard Jet DB\0", "an Access database"),
     "a.sav": (b"$FL2@(#) SPSS DATA FILE", "an SPSS file"),

@@ -77,13 +77,13 @@ def test_a_file_of_two_encodings_is_refused(tmp_path: Path, encoding: str) -> No
     path = write(tmp_path / "a.csv", "text,label", lambda row: CHINESE[row % 9 :] + str(row), ["aa", "bb"])
     path.write_bytes(path.read_bytes() + f"{CHINESE},aa\n".encode(encoding, "ignore") * 7)
     words = refusal(path)
-    assert "60 lines with letters beyond ASCII are UTF-8, and 7 are not (lines 62, 63, 64, 65, 66 and 2 more)" in words
+    assert "60 non-ASCII lines are UTF-8 and 7 are not (lines 62, 63, 64, 65, 66 and 2 more)" in words
 
 
 def test_a_german_file_of_two_encodings(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "text,label", lambda row: f"Größe {row} gefällt", ["aa", "bb"], rows=20)
     path.write_bytes(path.read_bytes() + "Größe gefällt mir,aa\n".encode("cp1252") * 3)
-    assert "20 lines with letters beyond ASCII are UTF-8, and 3 are not (lines 22, 23, 24)" in refusal(path)
+    assert "20 non-ASCII lines are UTF-8 and 3 are not (lines 22, 23, 24)" in refusal(path)
     path.write_bytes(b"text,label\n" + "Größe gefällt mir,aa\n".encode("cp1252") * 9)
     assert "cp1252" in read_table(str(path)).form
 

@@ -228,7 +228,7 @@ def test_too_little_room_is_told_before_torch_is_loaded(
     assert done.returncode == 2
     assert done.stdout == "False\n"
     assert re.fullmatch(
-        rf"error: {small_disk}/out: the disk of {small_disk} has (98|99|100) kB free, and the model takes \d+ kB\. "
+        rf"error: {small_disk}/out: the disk of {small_disk} has (98|99|100) kB free, but the model needs \d+ kB\. "
         r"Free some space, or give an --output-dir on another disk\.\n",
         done.stderr,
     )
@@ -280,7 +280,7 @@ def test_a_run_that_is_resumed_is_not_refused_for_what_it_has_written(
     monkeypatch.setattr(memory_estimate, "disk_need", lambda *_: (1 << 60, 1 << 60))
     train(make_config(model_folder, table, out, max_steps=1, resume_from_checkpoint=True))
     assert "this run is finished" in capsys.readouterr().out
-    with pytest.raises(InputError, match=r"free beside \d+ kB in the folder, and the model takes"):
+    with pytest.raises(InputError, match=r"free beside \d+ kB in the folder, but the model needs"):
         train(make_config(model_folder, table, out, max_steps=1, overwrite_output_dir=True))
 
 
