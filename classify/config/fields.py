@@ -20,7 +20,7 @@ _LONGEST = 80
 class Check:
     """A condition on a value, and its words after "must be a number" or "must be a name"."""
 
-    words: str
+    description: str
     holds: Callable[[Any], object]
 
 
@@ -155,6 +155,6 @@ def _expected(kinds: tuple[Any, ...], check: Check | None) -> str:
             names = typing.get_args(kind)
             expected.append(("one of " if len(names) > 1 else "") + ", ".join(names))
         elif kind in words:
-            expected.append(f"{words[kind]} {check.words}" if check else words[kind])
+            expected.append(f"{words[kind]} {check.description}" if check else words[kind])
     assert expected, f"unsupported option type: {kinds}"
     return ", or ".join(expected)

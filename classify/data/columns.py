@@ -152,7 +152,7 @@ class _Doubt:
     """An ambiguous column: the reason, and the candidates, best first."""
 
     what: str
-    words: str
+    reason: str
     candidates: Sequence[str]
 
 
@@ -163,7 +163,7 @@ def _ask(table: Table, doubts: Sequence[_Doubt]) -> InputError:
         proposed.append(next((name for name in doubt.candidates if name not in proposed), doubt.candidates[0]))
     flags = (f'--{doubt.what}-column "{name}"' for doubt, name in zip(doubts, proposed, strict=True))
     return InputError(
-        f"{table.path}: {' and '.join(doubt.words for doubt in doubts)}; the columns are: {_list_columns(table)}. "
+        f"{table.path}: {' and '.join(doubt.reason for doubt in doubts)}; the columns are: {_list_columns(table)}. "
         f"Name {'it' if len(doubts) == 1 else 'them'}, e.g. {' '.join(flags)}"
         f"{'' if table.has_names else ' (there is no header)'}."
     )
@@ -384,7 +384,7 @@ def require_named_column(table: Table, name: str | None, flag: str) -> None:
 def empty_texts(table: Table, text_column: str) -> str | None:
     """Return a note with the lines of empty texts; None without any."""
     empty = np.flatnonzero(table.text_hashes(text_column) == EMPTY).tolist()
-    return f"{table.where(empty)}: the text is empty" if empty else None
+    return f"{table.describe_rows(empty)}: the text is empty" if empty else None
 
 
 def _check_column(table: Table, name: str | None, flag: str, faults: list[str]) -> str | None:

@@ -56,7 +56,7 @@ class ColumnStats:
         return len(set(self.values))
 
     @functools.cached_property
-    def numbers(self) -> bool:
+    def is_numeric(self) -> bool:
         """Return whether nearly all values are numbers."""
         points = _share(self.values, lambda value: "," not in value and parse_number(value) is not None)
         return max(points, _share(self.values, _DECIMAL_COMMA.fullmatch)) >= _MOST
@@ -64,7 +64,7 @@ class ColumnStats:
     @functools.cached_property
     def odd_kind(self) -> str | None:
         """Return what nearly all values are, where they are neither texts nor names."""
-        if self.numbers:
+        if self.is_numeric:
             return "numbers"
         kinds = (kind for kind, form in _ODD_KINDS.items() if _share(self.values, form.fullmatch) >= _MOST)
         return next(kinds, None)
@@ -95,7 +95,7 @@ class ColumnStats:
     @property
     def is_class(self) -> bool:
         """Return whether the values are classes: short, few, and repeated."""
-        return self.could_be_class and not (self.numbers and self.distinct > _MOST_NUMBERS)
+        return self.could_be_class and not (self.is_numeric and self.distinct > _MOST_NUMBERS)
 
     @property
     def could_be_class(self) -> bool:
@@ -124,14 +124,14 @@ class ColumnStats:
     @functools.cached_property
     def is_score(self) -> bool:
         """Return whether the values are numbers on a scale: with fractions, and many distinct ones."""
-        if not self.numbers or self.distinct <= 10 or are_thousands(self.values):
+        if not self.is_numeric or self.distinct <= 10 or are_thousands(self.values):
             return False
         return _share(self.values, lambda value: not (parse_number(value) or 0.0).is_integer()) > 0.1
 
     @functools.cached_property
     def is_list(self) -> bool:
         """Return whether the values are lists of classes such as "a,b" or "a|b"; "3,1" in all rows is a number."""
-        return not self.numbers and are_lists(self.values)
+        return not self.is_numeric and are_lists(self.values)
 
     @property
     def is_numbers_or_lists(self) -> bool:

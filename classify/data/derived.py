@@ -57,9 +57,10 @@ class TextColumns:
         first, second = (table.text_hashes(name) == EMPTY for name in self.inputs)
         for name, rows in ((self.inputs[0], first & ~second), (self.pair, second & ~first)):
             if rows.any():
+                where = table.describe_rows(np.flatnonzero(rows).tolist())
                 raise InputError(
-                    f"{table.where(np.flatnonzero(rows).tolist())}: column {name!r} is empty; expected two texts in "
-                    "each row. Fill it in, or leave such rows out."
+                    f"{where}: column {name!r} is empty; expected two texts in each row. Fill it in, or leave such "
+                    "rows out."
                 )
 
     def as_settings(self) -> dict[str, Any]:
@@ -74,14 +75,14 @@ def join_labels(table: Table, names: Sequence[str], name: str, separator: str) -
     """Add a column with the names of those columns that hold 1 in a row. Raises InputError for other cells."""
     marks = []
     for source in names:
-        values, numbers = table.values(source)
+        values, numbers = table.dictionary_encode(source)
         stripped = [value.strip() for value in values]
         wrong = [place for place, value in enumerate(stripped) if value not in ("0", "1")]
         if wrong:
-            rows = np.flatnonzero(np.isin(numbers, wrong)).tolist()
+            where = table.describe_rows(np.flatnonzero(np.isin(numbers, wrong)).tolist())
             raise InputError(
-                f"{table.where(rows)}: column {source!r} holds {values[wrong[0]]!r}; expected 0 or 1, as in each of "
-                "several label columns."
+                f"{where}: column {source!r} holds {values[wrong[0]]!r}; expected 0 or 1, as in each of several label "
+                "columns."
             )
         marks.append(np.array([value == "1" for value in stripped], dtype=bool)[numbers])
     rows_of = np.stack(marks, axis=1) if marks else np.zeros((len(table), 0), dtype=bool)
@@ -91,7 +92,7 @@ def join_labels(table: Table, names: Sequence[str], name: str, separator: str) -
 
 def _join(table: Table, name: str, sources: Sequence[str], delimiter: str) -> Table:
     """Add a column of the joined texts. Raises InputError where the table has a column of that name."""
-    if table.has(name):
+    if table.has_column(name):
         raise InputError(f"{table.path}: the column {name!r} has the name that the joined text columns get; rename it.")
     cells = zip(*map(table.column, sources), strict=True)
     return table.with_derived(name, (delimiter.join(filter(None, texts)) for texts in cells))

@@ -38,7 +38,7 @@ class Dialect:
     escape: str | None = None
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Describe the delimiter, and quotes other than the usual ones."""
         between = f"{_DELIMITERS.get(self.delimiter, repr(self.delimiter))} between columns"
         if self.quote is None:

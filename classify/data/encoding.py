@@ -76,7 +76,7 @@ class Encoding:
         return _WORDS.get(self.name, self.name)
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Return its display name, with the damaged lines or an excerpt."""
         name = self.title
         if self.damaged:
@@ -87,7 +87,7 @@ class Encoding:
     @property
     def flag(self) -> str:
         """Return the flag to override it; none for valid UTF-8, since nothing else looks like it."""
-        return "" if self.words == "UTF-8" else "--encoding"
+        return "" if self.description == "UTF-8" else "--encoding"
 
     def text(self, source: Source, newline: str = "") -> io.TextIOWrapper:
         """Open a file as text, with its line ends as they are; `newline` is that of `open`."""

@@ -138,7 +138,7 @@ def find_class_names(tables: InputTables, count: Callable[[Table, str], Mapping[
     normalize = config.normalize_labels == "auto"
     unlabelled = set()
     # A label of the test table alone is not a class, but may be another spelling of one.
-    tested = {} if test is None or not test.has(column) else count(test, column)
+    tested = {} if test is None or not test.has_column(column) else count(test, column)
     counts.update(dict.fromkeys(tested, 0))
     if config.unlabelled_value is not None:
         key = normalize_text(config.unlabelled_value)
@@ -300,9 +300,9 @@ def label_ids(
     Raises InputError naming labels that `known_from` does not have, with their lines.
     """
     index: dict[str | None, int] = {None: -1} | {name: number for number, name in enumerate(labels)}
-    if not table.has(label_column):
+    if not table.has_column(label_column):
         return np.full(len(table), -1)
-    values, numbers = table.values(label_column)
+    values, numbers = table.dictionary_encode(label_column)
     named = list(map((classes or ClassNames()).of, values))
     faults: dict[str, list[int]] = {}
     for number, name in enumerate(named):
@@ -317,7 +317,7 @@ def refuse_unknown(rows_of: Mapping[str, list[int]], table: Table, labels: Seque
     if rows_of:
         raise InputError(
             *(
-                f"{table.where(rows)}: the label {name!r} is in no row of {known_from}; expected one of "
+                f"{table.describe_rows(rows)}: the label {name!r} is in no row of {known_from}; expected one of "
                 f"{', '.join(map(repr, labels[:10]))}{' ...' if len(labels) > 10 else ''}."
                 for name, rows in list(rows_of.items())[:5]
             )
@@ -341,22 +341,22 @@ def check_empty_labels(tables: InputTables) -> None:
     column, config, test = tables.columns.label, tables.config, tables.test
     if config.drop_unlabelled or config.predict_unlabelled:
         return
-    is_withheld = test is None or not test.has(column) or not any(map(str.strip, test.values(column)[0]))
-    for table in [*tables.learned, *([] if test is None or is_withheld else [test])]:
+    has_labels = test is not None and test.has_column(column) and not test.is_blank(column).all()
+    for table in [*tables.learned, *([test] if test is not None and has_labels else [])]:
         empty = np.flatnonzero(table.is_blank(column))
         if 2 * len(empty) > len(table):
+            where = table.describe_rows(empty.tolist())
             raise InputError(
-                f"{table.where(empty.tolist())}: the label is empty in {len(empty)} of {len(table)} rows; name another "
-                "column with --label-column, or leave such rows out (--drop-unlabelled), or predict them "
-                "(--predict-unlabelled)."
+                f"{where}: the label is empty in {len(empty)} of {len(table)} rows; name another column with "
+                "--label-column, or leave such rows out (--drop-unlabelled), or predict them (--predict-unlabelled)."
             )
 
 
 def has_label(table: Table, column: str, classes: ClassNames) -> npt.NDArray[np.bool_]:
     """Return (rows,) whether each row of a table has a label."""
-    if not table.has(column):
+    if not table.has_column(column):
         return np.zeros(len(table), dtype=bool)
-    values, numbers = table.values(column)
+    values, numbers = table.dictionary_encode(column)
     return np.array([classes.of(value) is not None for value in values], dtype=bool)[numbers]
 
 

@@ -76,7 +76,7 @@ def _derive(table: Table, columns: Columns) -> Table:
     """Add the columns that are computed from others. Raises InputError where their cells do not fit."""
     table = columns.texts.derive(table)
     columns.texts.require_both(table)
-    if len(columns.labels) > 1 and all(map(table.has, columns.labels)):
+    if len(columns.labels) > 1 and all(map(table.has_column, columns.labels)):
         table = join_labels(table, columns.labels, columns.label, COLUMN_SEPARATOR)
     return table
 

@@ -173,7 +173,10 @@ def _groups(tables: InputTables, rows: Rows) -> list[Rows]:
     config = tables.config
     groups = []
     if config.group_column is not None:
-        (values, numbers), blank = tables.train.values(config.group_column), tables.train.is_blank(config.group_column)
+        (values, numbers), blank = (
+            tables.train.dictionary_encode(config.group_column),
+            tables.train.is_blank(config.group_column),
+        )
         groups.append(np.where(blank, len(values) + np.arange(len(numbers)), numbers)[rows])
     if config.near_duplicates:
         groups.append(near_duplicates(tables.train.take(tables.columns.text, rows)))
@@ -229,7 +232,7 @@ def _by_column(tables: InputTables, labelled: Rows) -> _Assignment:
     """Assign rows by the split column; without validation rows these are taken from train later."""
     name, table = tables.columns.split, tables.train
     assert name is not None
-    values, numbers = table.values(name)
+    values, numbers = table.dictionary_encode(name)
     parts = np.full(len(table), -1, dtype=np.int8)
     parts[labelled] = np.array(list(map(split_called, values)), dtype=np.int8)[numbers][labelled]
     return _Assignment(parts, f"by column {name!r} of {table.path}", "--split-column")
@@ -329,7 +332,7 @@ def _warnings(
             notes.append(f"no {name} row has the label {missing}; the {name} scores do not cover it")
     for name, split in scored.items():
         if in_training[name]:
-            lines = split.table.where([int(split.rows[i]) for i in in_training[name]])
+            lines = split.table.describe_rows([int(split.rows[i]) for i in in_training[name]])
             notes.append(
                 f"{len(in_training[name])} of {len(split)} {name} texts are also in the training split ({lines})"
             )

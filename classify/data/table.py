@@ -50,7 +50,7 @@ class Table:
         """Return the column names in the order of the file."""
         return [name for name in self.arrow.column_names if name not in self.derived]
 
-    def has(self, name: str) -> bool:
+    def has_column(self, name: str) -> bool:
         """Return whether the file has a column of that name, or one was derived."""
         return name in self.arrow.column_names
 
@@ -62,7 +62,7 @@ class Table:
         values: list[str] = self.arrow.column(name).to_pylist()
         return values
 
-    def values(self, name: str) -> tuple[list[str], npt.NDArray[np.int64]]:
+    def dictionary_encode(self, name: str) -> tuple[list[str], npt.NDArray[np.int64]]:
         """Return the distinct values of a column by first appearance, and (rows,) the index of each row's value."""
         encoded = self.arrow.column(name).dictionary_encode().unify_dictionaries()
         if not encoded.num_chunks:
@@ -72,7 +72,7 @@ class Table:
 
     def is_blank(self, name: str) -> npt.NDArray[np.bool_]:
         """Return (rows,) whether each value of a column is empty or blank."""
-        values, numbers = self.values(name)
+        values, numbers = self.dictionary_encode(name)
         return np.array([not value.strip() for value in values], dtype=bool)[numbers]
 
     def text_hashes(self, name: str) -> TextHashes:
@@ -133,7 +133,7 @@ class Table:
         chunks = pyarrow.chunked_array([pyarrow.array(values, pyarrow.string())], pyarrow.string())
         return replace(self, arrow=self.arrow.append_column(name, chunks), derived=self.derived | {name})
 
-    def where(self, rows: Iterable[int]) -> str:
+    def describe_rows(self, rows: Iterable[int]) -> str:
         """Name the places of rows in messages: `my.csv line 7`, or `my.csv lines 7, 9, 12 and 4 more`."""
         return self.describe_row_groups([list(rows)])[0]
 

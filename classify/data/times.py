@@ -67,6 +67,6 @@ def _refuse(table: Table, column: str, rows: Rows) -> None:
     """Raise InputError where there are rows that hold no time."""
     if len(rows):
         raise InputError(
-            f"--split-by-time {column}: {table.where(rows.tolist())}: expected a time such as 2024-12-31 or 2024-12-31 "
+            f"--split-by-time {column}: {table.describe_rows(rows.tolist())}: expected a time such as 2024-12-31 or 2024-12-31 "
             f"18:30:00. Got {table.take(column, rows[:1])[0]!r} instead."
         )

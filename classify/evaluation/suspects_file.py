@@ -63,11 +63,11 @@ def apply_suspects(path: Path, table: Table, label_column: str) -> tuple[list[st
         place = int(row) - 1 if row.isdecimal() else -1
         if not 0 <= place < len(labels):
             raise InputError(
-                f"{suspects.where([number])}: row {row!r} is not in {table.path}, which has {len(labels)} rows."
+                f"{suspects.describe_rows([number])}: row {row!r} is not in {table.path}, which has {len(labels)} rows."
             )
         if labels[place] not in (before, after):
             raise InputError(
-                f"{suspects.where([number])}: row {row} of {table.path} has the label {labels[place]!r}. Expected "
+                f"{suspects.describe_rows([number])}: row {row} of {table.path} has the label {labels[place]!r}. Expected "
                 f"{before!r}; the table has changed since the run."
             )
         if after.strip() and labels[place] != after:

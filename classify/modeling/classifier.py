@@ -114,7 +114,7 @@ class Classifier(nn.Module):
         if torch.get_float32_matmul_precision() != products:  # setting it warns, in builds for CUDA
             torch.set_float32_matmul_precision(products)
         on_cpu = accelerators.of(precision.device_type).limits_micro_batch_tokens and batch_norm.count(self.model) == 0
-        by_onednn = precision.half is not None or uses_onednn_linear(self.model)
+        by_onednn = precision.half_dtype is not None or uses_onednn_linear(self.model)
         self._token_multiple = _MULTIPLE if on_cpu and by_onednn else 1
         self._limits_tokens = on_cpu and precision.level == 1
 
@@ -126,7 +126,7 @@ class Classifier(nn.Module):
 
     def loses_attention_dropout(self, device: torch.device) -> bool:
         """Return whether a kernel for packed texts has no dropout."""
-        half = self.precision.half
+        half = self.precision.half_dtype
         return self.packed and any(kernel.loses_dropout(device, half, self.head_size) for kernel in self.kernels)
 
     def compact_vocabulary(self, tables: Sequence[Tokens], special_ids: Iterable[int], *, compact: bool) -> None:

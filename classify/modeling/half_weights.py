@@ -56,7 +56,7 @@ def cast_to_half(model: nn.Module, precision: Precision) -> MasterWeights:
         return masters
     norms = [module for module in model.modules() if _is_norm(module)] if precision.level == 2 else []
     for norm in norms:
-        norm.output_dtype = precision.half  # type: ignore[assignment]
+        norm.output_dtype = precision.half_dtype  # type: ignore[assignment]
         norm.register_forward_pre_hook(_widen)
         norm.register_forward_hook(_narrow)
     in_fp32 = {id(parameter) for norm in norms for parameter in norm.parameters()}
@@ -67,7 +67,7 @@ def cast_to_half(model: nn.Module, precision: Precision) -> MasterWeights:
             masters[parameter] = nn.Parameter(parameter.detach().to("cpu", copy=True), requires_grad=False)
         elif precision.level == 2:
             masters[parameter] = nn.Parameter(parameter.detach().clone())
-        parameter.data = parameter.data.to(precision.half)
+        parameter.data = parameter.data.to(precision.half_dtype)
     return masters
 
 

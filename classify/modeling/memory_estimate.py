@@ -50,7 +50,7 @@ class Need:
         """Return the need per device if these parts are sharded over `by` devices."""
         return dataclasses.replace(self, **{part: math.ceil(getattr(self, part) / by) for part in parts})
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """Format the sum and the parts in MiB."""
         parts = {
             "weights": self.weights,

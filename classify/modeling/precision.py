@@ -35,7 +35,7 @@ class Precision:
     """
 
     name: str
-    half: torch.dtype | None
+    half_dtype: torch.dtype | None
     why: str
     device_type: str
     level: int = 1
@@ -44,24 +44,24 @@ class Precision:
 
     def autocast(self, training: bool) -> contextlib.AbstractContextManager[Any]:
         """Return the autocast context of a forward pass with weights in fp32."""
-        if self.half is None or not (training or self.for_scores):
+        if self.half_dtype is None or not (training or self.for_scores):
             return contextlib.nullcontext()
-        return torch.autocast(self.device_type, dtype=self.half)
+        return torch.autocast(self.device_type, dtype=self.half_dtype)
 
     @property
     def rounds(self) -> bool:
         """Return whether products have fewer bits than fp32."""
-        return self.half is not None or self.name == "tf32"
+        return self.half_dtype is not None or self.name == "tf32"
 
     @property
     def rounds_weights(self) -> bool:
         """Return whether the model computes with weights that differ from the saved ones."""
-        return self.half is not None and self.level != 1
+        return self.half_dtype is not None and self.level != 1
 
     @property
     def scales_gradients(self) -> bool:
         """Return whether gradients are scaled against underflow; not under O3, whose gradients stay fp16."""
-        return self.half is torch.float16 and self.level in (1, 2)
+        return self.half_dtype is torch.float16 and self.level in (1, 2)
 
     def scaler(self) -> torch.amp.GradScaler:
         """Return the gradient scaler, disabled if gradients are not scaled."""

@@ -63,5 +63,5 @@ def _find_label_column(table: Table, trained: Sequence[str], flag: str | None) -
         raise InputError(f"{table.path}: {which}; it has: {listed}. Name it with --label-column.")
     if len(names) == 1:
         return table, names[0]
-    joined = next(name for name in (_JOINED, *(f"{_JOINED}_{n}" for n in range(99))) if not table.has(name))
+    joined = next(name for name in (_JOINED, *(f"{_JOINED}_{n}" for n in range(99))) if not table.has_column(name))
     return join_labels(table, names, joined, COLUMN_SEPARATOR), joined

@@ -171,9 +171,9 @@ class MultiLabel(Task):
 
         An empty cell is a row without labels, unless its whole table has none, or a flag says what else to do with it.
         """
-        if not table.has(column):
+        if not table.has_column(column):
             return np.zeros(len(table), dtype=bool)
-        values, numbers = table.values(column)
+        values, numbers = table.dictionary_encode(column)
         cells = [value.strip() for value in values]
         # A file may hold no labels of a test; columns of 0 and 1 always hold some.
         has_labels = any(cells) or self._separator == COLUMN_SEPARATOR
@@ -184,10 +184,10 @@ class MultiLabel(Task):
         return np.array(known, dtype=bool)[numbers]
 
     def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.uint8]:
-        if not table.has(column):
+        if not table.has_column(column):
             return np.zeros((len(table), len(self.labels)), dtype=np.uint8)
         index = {name: number for number, name in enumerate(self.labels)}
-        values, numbers = table.values(column)
+        values, numbers = table.dictionary_encode(column)
         targets = np.zeros((len(values), len(self.labels)), dtype=np.uint8)
         faults: dict[str, list[int]] = {}
         for place, value in enumerate(values):
@@ -351,7 +351,7 @@ def _read_labels(
     except ValueError:
         rows = np.flatnonzero(numbers == place).tolist()
         raise InputError(
-            f'{table.where(rows)}: expected a list of labels such as ["a", "b"] in column {column!r}. '
+            f'{table.describe_rows(rows)}: expected a list of labels such as ["a", "b"] in column {column!r}. '
             f"Got {cell[:80]!r} instead; if that is the name of one label, give --task single."
         ) from None
 
@@ -369,7 +369,7 @@ def _refuse_mostly_empty(table: Table, column: str) -> None:
 
 def _count_labels(table: Table, column: str, separator: str | None) -> Counter[str]:
     """Count the rows of each label of a column."""
-    values, numbers = table.values(column)
+    values, numbers = table.dictionary_encode(column)
     rows = np.bincount(numbers, minlength=len(values))
     counts: Counter[str] = Counter()
     for place, value in enumerate(values):

@@ -58,7 +58,7 @@ class Regression(Task):
         """Create the task with mean and standard deviation of the training table's numbers."""
         table, column = tables.train, tables.columns.label
         task = cls([column])
-        cells, _ = table.values(column)
+        cells, _ = table.dictionary_encode(column)
         if are_thousands(cells):
             example = next(cell for cell in cells if "," in cell)
             raise InputError(
@@ -100,25 +100,25 @@ class Regression(Task):
         return [Decision("task", "a score for each row", why, "--task single, --label-column", True)]
 
     def labelled(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
-        return ~table.is_blank(column) if table.has(column) else np.zeros(len(table), dtype=bool)
+        return ~table.is_blank(column) if table.has_column(column) else np.zeros(len(table), dtype=bool)
 
     def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.float32]:
-        if not table.has(column):
+        if not table.has_column(column):
             return np.zeros(len(table), dtype=np.float32)
-        values, numbers = table.values(column)
+        values, numbers = table.dictionary_encode(column)
         parsed = [parse_number(value.strip()) if value.strip() else 0.0 for value in values]
         wrong = [place for place, number in enumerate(parsed) if number is None]
         if wrong:
             rows = np.flatnonzero(np.isin(numbers, wrong)).tolist()
             raise InputError(
-                f"{table.where(rows)}: expected a number in column {column!r}. Got {values[wrong[0]][:80]!r} instead; "
+                f"{table.describe_rows(rows)}: expected a number in column {column!r}. Got {values[wrong[0]][:80]!r} instead; "
                 "leave the cell empty if the row has no score."
             )
         scores = np.array(parsed, dtype=np.float32)[numbers]
         infinite = np.flatnonzero(~np.isfinite(scores)).tolist()
         if infinite:
             raise InputError(
-                f"{table.where(infinite)}: expected a finite number in column {column!r}; correct or empty the cell."
+                f"{table.describe_rows(infinite)}: expected a finite number in column {column!r}; correct or empty the cell."
             )
         return scores
 

@@ -23,7 +23,7 @@ def describe_memory(inputs: RunInputs, world: World) -> str:
     characters = float(train.table.lengths(inputs.splits.text_column)[train.rows].mean())
     limit = inputs.config.data.max_length or min(DEFAULT_LIMIT, inputs.model.max_length)
     length = min(characters / _CHARACTERS_PER_TOKEN + 2, limit)
-    words = estimate(inputs, world, length).words()
+    words = estimate(inputs, world, length).describe()
     return f"memory: {words}, for texts of about {length:.0f} tokens; a compact vocabulary needs less"
 
 
@@ -33,7 +33,7 @@ def estimate(inputs: RunInputs, world: World, length: float) -> memory_estimate.
     training, settings = config.training, config.model
     devices = world.world_size * max(1, training.n_gpu if plan.spec.processes == "one" else 1)
     rows = training.train_batch_size / training.gradient_accumulation_steps
-    half = choose_precision(training.precision, world.device, training.opt_level).half is not None
+    half = choose_precision(training.precision, world.device, training.opt_level).half_dtype is not None
     each = rows if plan.spec.spreads_layers else rows / devices
     if (
         plan.spec.limits_micro_batch_tokens

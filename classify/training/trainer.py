@@ -346,7 +346,7 @@ class Trainer:
     def _less_memory(self) -> str:
         """Name ways to need less memory, where smaller micro-batches do not help or are not possible."""
         ways = [] if self.config.gradient_checkpointing else ["--gradient-checkpointing"]
-        ways += ["a smaller --max-length"] + ["--precision bf16"] * (self.classifier.precision.half is None)
+        ways += ["a smaller --max-length"] + ["--precision bf16"] * (self.classifier.precision.half_dtype is None)
         *others, last = ways
         return f"use {', '.join(others)} or {last}" if others else f"use {last}"
 

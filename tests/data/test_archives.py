@@ -53,7 +53,7 @@ def test_the_one_table_in_an_archive(tmp_path: Path, name: str) -> None:
     table = read_table(str(path))
     assert table.column("text") == ["good", "bad"]
     assert table.form.startswith(f"x/tickets.csv in {name}: UTF-8 with a header, comma")
-    assert table.where([1]) == f"{path} line 3"
+    assert table.describe_rows([1]) == f"{path} line 3"
     assert Source(str(path), "").stem == "a"
     assert [entry.name for entry in tmp_path.iterdir()] == [name], "nothing is unpacked"
 
@@ -111,10 +111,7 @@ def test_archives_that_are_refused(tmp_path: Path) -> None:
 
 # A file's first bytes, in the order of the registry, and what the line says of it.
 STARTS: dict[str, tuple[bytes, str]] = {
-    "a.db": (
-        b"SQLite format 3\0" + bytes(99),
-        "an SQLite database, which is not supported; export the table: sqlite3",
-    ),
+    "a.db": (b"SQLite format 3\0" + bytes(99), "an SQLite database, which is not supported; export the table: sqlite3"),
     "a.mdb": (b"\0\1\0\0Standard Jet DB\0", "an Access database"),
     "a.sav": (b"$FL2@(#) SPSS DATA FILE", "an SPSS file"),
     "a.dta": (b"<stata_dta><header><release>118", "a Stata file"),

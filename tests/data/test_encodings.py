@@ -213,7 +213,7 @@ def test_a_sample_is_shown_wherever_the_file_is_not_utf_8(tmp_path: Path, encodi
     (tmp_path / "a.csv").write_bytes(text.encode(encoding))
     requested = encoding if encoding == "mac_roman" else None
     result = detect_encoding(Source(str(tmp_path / "a.csv"), "--data"), requested)
-    assert "retardée" in result.words
+    assert "retardée" in result.description
 
 
 def test_japanese_of_seven_bits_far_into_a_file(tmp_path: Path) -> None:

@@ -194,11 +194,11 @@ def test_what_is_a_header_stays_one(tmp_path: Path, content: str, columns: list[
 
 def test_places_count_what_a_person_sees(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n\n{"text": "b"}\n')
-    assert read_table(str(tmp_path / "a.jsonl")).where([1]).endswith("a.jsonl line 3")
+    assert read_table(str(tmp_path / "a.jsonl")).describe_rows([1]).endswith("a.jsonl line 3")
     write_workbook(tmp_path / "a.xlsx", {"one": [(None, None), ("text", "label"), ("a", 1), (None, None), ("b", 2.5)]})
     table = read_table(str(tmp_path / "a.xlsx"))
     assert pairs(table) == [("a", "1"), ("b", "2.5")]
-    assert table.where([0, 1]).endswith("a.xlsx rows 3, 5")
+    assert table.describe_rows([0, 1]).endswith("a.xlsx rows 3, 5")
 
 
 def test_a_sheet_by_its_name(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_a_folder_for_each_class_and_a_file_for_each_document(tmp_path: Path, en
     assert dict(zip(table.column("file"), pairs(table), strict=True)) == {
         name: (text, name.split("/")[0]) for name, text in texts.items()
     }
-    assert table.where([2]).endswith("data file 文学/1.txt")
+    assert table.describe_rows([2]).endswith("data file 文学/1.txt")
 
 
 def test_a_folder_with_a_file_for_each_part(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_files_that_a_pattern_names_are_one_table(tmp_path: Path) -> None:
     (tmp_path / "part-2.csv").write_text("label;text\nneg;last\n")
     table = read_table(str(tmp_path / "part-*.csv"))
     assert pairs(table) == [*PLAIN, ("last", "neg")]
-    assert table.where([3]).endswith("part-2.csv line 2")
+    assert table.describe_rows([3]).endswith("part-2.csv line 2")
     assert Source(str(tmp_path / "part-*.csv"), "").stem == "part"
     (tmp_path / "part-3.csv").write_text("text,class\na,b\n")
     with pytest.raises(InputError, match=r"part-1\.csv and .*part-3\.csv have different columns \('class', 'label'"):

@@ -46,7 +46,7 @@ def test_rows_that_repeat_the_header_are_dropped_and_counted(tmp_path: Path) -> 
     assert len(table) == 2 * len(ROWS)
     assert "text" not in table.column("text")
     assert f"rows that repeat the header dropped (line {len(ROWS) + 2})" in table.form
-    assert table.where([len(ROWS)]).endswith(f"a.csv line {len(ROWS) + 3}")
+    assert table.describe_rows([len(ROWS)]).endswith(f"a.csv line {len(ROWS) + 3}")
 
 
 @pytest.mark.parametrize("separator", ["sep=;", '"sep=;"', "SEP=;"])
@@ -54,7 +54,7 @@ def test_the_line_in_which_excel_names_the_delimiter(tmp_path: Path, separator: 
     table = read(tmp_path, f"{separator}\r\ntext;label\r\n{lines()}")
     assert table.columns == ["text", "label"]
     assert len(table) == len(ROWS)
-    assert table.where([0]).endswith("a.csv line 3")
+    assert table.describe_rows([0]).endswith("a.csv line 3")
     assert "line 1 above the table left out" in table.form
 
 
@@ -75,7 +75,7 @@ def test_lines_above_the_header_are_no_rows(tmp_path: Path, above: str, count: i
         return
     assert table.columns[:2] == ["text", "label"]
     assert len(table) == len(ROWS)
-    assert table.where([0]).endswith(f"line {count + 2}")
+    assert table.describe_rows([0]).endswith(f"line {count + 2}")
     assert " above the table left out" in table.form
 
 
@@ -153,7 +153,7 @@ def test_fasttext(tmp_path: Path) -> None:
     table = read(tmp_path, content, "a.txt")
     assert table.column("label") == ["billing", "login|app"]
     assert table.column("text") == ["I was charged twice", "cannot log in, __label__ said"]
-    assert table.where([1]).endswith("line 3")
+    assert table.describe_rows([1]).endswith("line 3")
     with pytest.raises(InputError, match=r"a\.txt line 2: expected __label__NAME before the text, as in line 1"):
         read(tmp_path, "__label__a hello\nyou\n", "a.txt")
 

@@ -433,7 +433,7 @@ def test_texts_and_labels_in_files_of_their_own(tmp_path: Path) -> None:
     table = splits.train.table
     assert table.column("text") == [f'text, "{i}" of\x85 many' for i in range(20)]
     assert table.column("label") == [str(i % 2) for i in range(20)]
-    assert table.where([3]).endswith("texts.txt line 4")
+    assert table.describe_rows([3]).endswith("texts.txt line 4")
     (tmp_path / "labels.txt").write_text("1\n2\n")
     with pytest.raises(InputError, match=r"--labels .*labels\.txt: expected a label for each of the 20 lines .* Got 2"):
         load(tmp_path / "texts.txt", labels=str(tmp_path / "labels.txt"))

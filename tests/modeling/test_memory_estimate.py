@@ -36,7 +36,7 @@ def test_weights_are_counted_by_the_headers_alone(tmp_path: Path) -> None:
 def test_the_parts_and_their_sum() -> None:
     need = training_need(BERT_BASE, (110_000_000, 0), rows=32, length=128)
     assert need.total == need.weights + need.gradients + need.optimizer + need.activations
-    assert f"about {need.total / MIB:,.0f} MiB per device" in need.words()
+    assert f"about {need.total / MIB:,.0f} MiB per device" in need.describe()
 
 
 def test_half_precision_and_masters() -> None:

@@ -91,7 +91,7 @@ def test_wide_models_train_in_bf16_and_are_scored_in_full_precision() -> None:
 def test_scores_are_computed_in_full_precision_unless_asked(precision: Precision, half: bool) -> None:
     """On any device; `classify predict --precision bf16` asks for it."""
     assert isinstance(precision.autocast(training=False), contextlib.nullcontext) is not half
-    assert isinstance(precision.autocast(training=True), contextlib.nullcontext) is (precision.half is None)
+    assert isinstance(precision.autocast(training=True), contextlib.nullcontext) is (precision.half_dtype is None)
 
 
 def test_a_gpu_that_has_bf16_trains_in_it_and_predicts_in_full_precision(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -343,7 +343,7 @@ def _read(text: _Text, dialect: Dialect, options: ReadOptions) -> tuple[Table, i
         raise InputError(f"{source.path}: there is a header but no row below it. Expected one row per text.")
     arrow = _parse(text, dialect, names, header)
     arrow = arrow.drop_columns([name for name in names if name.startswith(_UNNAMED) and _is_empty(arrow, name)])
-    form = f"{encoding.words} {'with a' if header else 'without'} header, {dialect.words}{again}{_above_words(text)}"
+    form = _describe_form(text, dialect, header) + again
 
     def places(rows: Sequence[int]) -> list[int]:
         numbers = {row + header for row in rows}
@@ -378,8 +378,7 @@ def _read_good(text: _Text, dialect: Dialect, options: ReadOptions) -> Table:
     )
     shown = ", ".join(map(str, bad[:_SHOWN])) + (", ..." if len(bad) > _SHOWN else "")
     skipped = f"{len(bad)} rows with a different number of fields skipped (lines {shown})"
-    words = f"{dialect.words}{again}{_above_words(text)}"
-    form = f"{text.encoding.words} {'with a' if header else 'without'} header, {words}; {skipped}"
+    form = f"{_describe_form(text, dialect, header)}{again}; {skipped}"
 
     def places(numbers: Sequence[int]) -> list[int]:
         return [lines[row + header] for row in numbers]
@@ -400,11 +399,12 @@ def _long_fields(survey: _Survey) -> tuple[str, ...]:
     )
 
 
-def _above_words(text: _Text) -> str:
-    """Describe the lines that are left out above the table."""
+def _describe_form(text: _Text, dialect: Dialect, header: bool) -> str:
+    """Describe how a table was read, and the lines that are left out above it."""
+    form = f"{text.encoding.description} {'with a' if header else 'without'} header, {dialect.description}"
     if not text.above:
-        return ""
-    return f"; line{'s 1 to' if text.above > 1 else ''} {text.above} above the table left out"
+        return form
+    return f"{form}; line{'s 1 to' if text.above > 1 else ''} {text.above} above the table left out"
 
 
 def _read_lines(source: Source, encoding: Encoding, options: ReadOptions) -> Table:
@@ -421,7 +421,7 @@ def _read_lines(source: Source, encoding: Encoding, options: ReadOptions) -> Tab
     if not body:
         raise InputError(f"{source.path}: there is a header but no row below it. Expected one row per text.")
     arrow = pyarrow.table({name: pyarrow.array([line for _, line in body], pyarrow.string())})
-    form = f"{encoding.words}, one text per line, {'with a' if header else 'without'} header"
+    form = f"{encoding.description}, one text per line, {'with a' if header else 'without'} header"
     places = lambda rows: [body[row][0] for row in rows]  # noqa: E731
     return Table(source.path, source.sha256, arrow, form, places, flag=encoding.flag, has_names=header)
 

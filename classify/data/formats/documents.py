@@ -87,7 +87,7 @@ class Documents(Format):
                 raise InputError(f"{file}: expected {encoding.title} text, as in the other documents.") from None
         labels = [file.parent.name for file in documents.files]
         arrow = pyarrow.table({"text": texts, "label": labels, "file": names})
-        form = f"a folder for each of {len(set(labels))} classes, a file for each text, {encoding.words}"
+        form = f"a folder for each of {len(set(labels))} classes, a file for each text, {encoding.description}"
         return Table(
             source.path,
             digest.hexdigest(),

@@ -46,7 +46,9 @@ class Excel(FileFormat):
         header = not options.no_header and has_header(sample, options.columns)
         body, places = sheet.rows[above + header :], sheet.numbers[above + header :]
         if not body:
-            raise InputError(f"{source.path}, {sheet.words}: expected a row with column names, and rows below it.")
+            raise InputError(
+                f"{source.path}, {sheet.description}: expected a row with column names, and rows below it."
+            )
         width = max(map(len, sheet.rows[above:]))
         if header:
             first = [value.strip() for value in sheet.rows[above]]
@@ -63,7 +65,7 @@ class Excel(FileFormat):
             name: pyarrow.array([row[place] if place < len(row) else "" for row in body], pyarrow.string())
             for name, place in zip(names, used, strict=True)
         }
-        form = f"Excel, {sheet.words}{'' if header else ', without a header'}{again}"
+        form = f"Excel, {sheet.description}{'' if header else ', without a header'}{again}"
         if above:
             rows = f"row {sheet.numbers[0]}" if above == 1 else f"rows {sheet.numbers[0]}-{sheet.numbers[above - 1]}"
             form += f"; {rows} above the header left out"
@@ -89,7 +91,7 @@ class _Sheet:
     rows: list[list[str]] = field(default_factory=list)
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Return its name, and those of the other sheets."""
         others = ", ".join(name for name in self.all_names if name != self.name)
         return f"sheet {self.name!r}" + (f" (others: {others})" if others else "")

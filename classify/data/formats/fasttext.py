@@ -48,7 +48,7 @@ class FastText(FileFormat):
                 f"Got none in {len(missing)} of {len(numbers)} lines instead."
             )
         arrow = pyarrow.table({"text": pyarrow.array(texts, pyarrow.string()), "label": labels})
-        form = f"fastText, {_PREFIX}NAME before each text, {encoding.words}"
+        form = f"fastText, {_PREFIX}NAME before each text, {encoding.description}"
         return Table(
             source.path, source.sha256, arrow, form, lambda rows: [numbers[row] for row in rows], flag=encoding.flag
         )

@@ -34,7 +34,7 @@ class Lines(Format):
                 f"Got {counts['label']} lines instead."
             )
         arrow = pyarrow.table({name: pyarrow.array(values, pyarrow.string()) for name, values in columns.items()})
-        form = f"one text per line, labels from {labels.path}, {encoding.words}"
+        form = f"one text per line, labels from {labels.path}, {encoding.description}"
         digest = hashlib.sha256(f"{texts.sha256}{labels.sha256}".encode()).hexdigest()
         return Table(source.path, digest, arrow, form, lambda rows: [row + 1 for row in rows], flag=encoding.flag)
 

@@ -77,7 +77,7 @@ class JSONLines(FileFormat):
             and JSON().is_document(source, encoding)
         ):
             return JSON().read(source, options)
-        form, flag = f"JSON Lines, {encoding.words}", encoding.flag
+        form, flag = f"JSON Lines, {encoding.description}", encoding.flag
         if faults:
             if not options.skips_bad_rows:
                 raise InputError(*faults)
@@ -113,7 +113,7 @@ class JSON(FileFormat):
         arrow = _table(rows.records)
         if arrow is None:
             raise InputError(_EMPTY.format(source.path))
-        form = f"JSON, {rows.words}{encoding.words}"
+        form = f"JSON, {rows.description}{encoding.description}"
         places = lambda numbers: [row + rows.first for row in numbers]  # noqa: E731
         return Table(source.path, source.sha256, arrow, form, places, "record", flag=encoding.flag)
 
@@ -136,10 +136,10 @@ def _is_lines(source: Source, encoding: Encoding) -> bool:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Records, in `words` where they were found, and the number of the first one in the file."""
+    """Records, in `description` where they were found, and the number of the first one in the file."""
 
     records: list[dict[str, Any]]
-    words: str = ""
+    description: str = ""
     first: int = 1
 
 
@@ -169,7 +169,7 @@ def _find_rows(source: Source, document: Any) -> _Rows:
     if row_lists:
         key = usual[0] if usual else next(iter(row_lists))
         rows_below = _read_list(source, row_lists[key])
-        return _Rows(rows_below.records, f'rows under "{key}", {rows_below.words}', rows_below.first)
+        return _Rows(rows_below.records, f'rows under "{key}", {rows_below.description}', rows_below.first)
     keys = ", ".join(map(repr, list(document)[:_SHOWN]))
     raise InputError(f"{source.path}: expected {_SHAPES}. Got an object with the keys {keys} instead.")
 

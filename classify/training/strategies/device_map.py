@@ -43,7 +43,7 @@ class DeviceMapStrategy(Strategy):
         """Move the layers to their places; weights that find no room elsewhere lie in a file of `folder`."""
         self._placement = Placement(self.classifier.model, self._places, folder)
         why = "the devices take turns" if len(self.world.devices) > 1 else "as many layers as fit in its memory"
-        return Decision("layers", self._placement.words(), why, "--device-memory", True)
+        return Decision("layers", self._placement.describe(), why, "--device-memory", True)
 
     def stock_weights(self, *, keep: bool) -> Tensors:
         """Return the weights to save; the model is in main memory then."""
@@ -70,7 +70,7 @@ class Placement:
         logging.getLogger("accelerate.big_modeling").setLevel(logging.ERROR)
         dispatch_model(model, places, main_device=main, offload_dir=self._disk and self._disk.name)
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """Count the pieces on each device, in order."""
         places = list(self.places.values())
         counts = [f"{places.count(place)} on {place}" for place in dict.fromkeys(places)]
