@@ -66,7 +66,8 @@ def read_times(table: Table, column: str, rows: Rows) -> npt.NDArray[np.float64]
 def _refuse(table: Table, column: str, rows: Rows) -> None:
     """Raise InputError where there are rows that hold no time."""
     if len(rows):
+        where = table.describe_rows(rows.tolist())
         raise InputError(
-            f"--split-by-time {column}: {table.describe_rows(rows.tolist())}: expected a time such as 2024-12-31 or 2024-12-31 "
-            f"18:30:00. Got {table.take(column, rows[:1])[0]!r} instead."
+            f"--split-by-time {column}: {where}: expected a time such as 2024-12-31 or 2024-12-31 18:30:00. "
+            f"Got {table.take(column, rows[:1])[0]!r} instead."
         )

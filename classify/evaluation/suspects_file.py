@@ -66,8 +66,9 @@ def apply_suspects(path: Path, table: Table, label_column: str) -> tuple[list[st
                 f"{suspects.describe_rows([number])}: row {row!r} is not in {table.path}, which has {len(labels)} rows."
             )
         if labels[place] not in (before, after):
+            where = suspects.describe_rows([number])
             raise InputError(
-                f"{suspects.describe_rows([number])}: row {row} of {table.path} has the label {labels[place]!r}. Expected "
+                f"{where}: row {row} of {table.path} has the label {labels[place]!r}. Expected "
                 f"{before!r}; the table has changed since the run."
             )
         if after.strip() and labels[place] != after:

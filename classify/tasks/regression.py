@@ -109,17 +109,16 @@ class Regression(Task):
         parsed = [parse_number(value.strip()) if value.strip() else 0.0 for value in values]
         wrong = [place for place, number in enumerate(parsed) if number is None]
         if wrong:
-            rows = np.flatnonzero(np.isin(numbers, wrong)).tolist()
+            where = table.describe_rows(np.flatnonzero(np.isin(numbers, wrong)).tolist())
             raise InputError(
-                f"{table.describe_rows(rows)}: expected a number in column {column!r}. Got {values[wrong[0]][:80]!r} instead; "
-                "leave the cell empty if the row has no score."
+                f"{where}: expected a number in column {column!r}. Got {values[wrong[0]][:80]!r} instead; leave the "
+                "cell empty if the row has no score."
             )
         scores = np.array(parsed, dtype=np.float32)[numbers]
         infinite = np.flatnonzero(~np.isfinite(scores)).tolist()
         if infinite:
-            raise InputError(
-                f"{table.describe_rows(infinite)}: expected a finite number in column {column!r}; correct or empty the cell."
-            )
+            where = table.describe_rows(infinite)
+            raise InputError(f"{where}: expected a finite number in column {column!r}; correct or empty the cell.")
         return scores
 
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
