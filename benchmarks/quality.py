@@ -164,7 +164,7 @@ def model_folder(name: str, place: str) -> str:
     from classify.modeling.hub import MULTILINGUAL_MODEL, resolve_model
     from classify.modeling.loading import load_pretrained, load_tokenizer
 
-    folder = resolve_model(MULTILINGUAL_MODEL if name in LANGUAGES else MODEL)
+    folder = resolve_model(MULTILINGUAL_MODEL if name in LANGUAGES else MODEL, pooling="first")
     if folder.quantized is None:
         return str(folder.path)
     tokenizer = load_tokenizer(folder)
@@ -216,6 +216,7 @@ def trainer(
         begin = time.perf_counter()
         loop.train()
         seconds = time.perf_counter() - begin
+        arguments.train_sampling_strategy = "random"  # else predictions come in the order of lengths, too
         best = loop.predict(encode([(text, labels[0]) for text, _ in scored])).predictions.argmax(axis=1)
     predicted = [labels[number] for number in best]
     entry = figures([label for _, label in scored], predicted, "transformers", "torch", "accelerate")

@@ -74,11 +74,6 @@ def test_it_reads_what_the_standard_library_reads(tmp_path: Path) -> None:
     assert [list(row) for row in zip(table.column("text"), table.column("label"), strict=True)] == rows
 
 
-def test_a_column_is_read_a_slice_at_a_time(tmp_path: Path) -> None:
-    column = read_table(write(tmp_path / "a.csv", b"text,label\na,b\nc,d\ne,f\n")).lazy_column("text")
-    assert (len(column), column[1], column[1:], column[3:], list(column)) == (3, "c", ["c", "e"], [], ["a", "c", "e"])
-
-
 def test_a_byte_order_mark_and_tabs(tmp_path: Path) -> None:
     assert read_table(write(tmp_path / "a.csv", b"\xef\xbb\xbftext,label\na,b\n")).columns == ["text", "label"]
     assert read_table(write(tmp_path / "a.tsv", b"text\tlabel\na, b\tc\n")).column("text") == ["a, b"]

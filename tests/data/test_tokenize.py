@@ -38,7 +38,7 @@ def test_ids_are_those_of_transformers(model_folder: Path, max_length: int) -> N
     wanted = tokenizer(TEXTS, truncation=True, max_length=max_length)["input_ids"]
     collated = got.collate(np.arange(len(TEXTS)))
     assert collated.ids.tolist() == [token for ids in wanted for token in ids]
-    assert collated.lengths.tolist() == got.lengths.tolist() == [len(ids) for ids in wanted]
+    assert collated.lengths.tolist() == got.lengths().tolist() == [len(ids) for ids in wanted]
     some = np.array([52, 3, 50, 3])
     assert got.collate(some).ids.tolist() == [token for row in some for token in wanted[row]]
 
@@ -49,7 +49,7 @@ def test_truncation_and_padding_of_the_embedded_tokenizer_are_off() -> None:
     assert len(tokenizer("word " * 300)["input_ids"]) == 302
     assert len(tokenizer(["a", "a b c"])["input_ids"][0]) == 3
     got = tokenize(tokenizer, ["word " * 300, "Hello, world!"], 512)
-    assert got.lengths.tolist() == [302, 6]
+    assert got.lengths().tolist() == [302, 6]
     assert (got.template.prefix, got.template.suffix) == ((101,), (102,))
 
 
