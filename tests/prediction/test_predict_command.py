@@ -124,7 +124,7 @@ def test_a_partial_file_that_ends_in_a_row_loses_that_row(tmp_path: Path) -> Non
     again = stream.PartialLogits(tmp_path / "p", "k", 2, resume=True)
     assert again.rows == 2
     again.append(np.array([[8, 9]], dtype=np.float32))
-    np.testing.assert_array_equal(np.concatenate(list(again.blocks())), [[0, 1], [2, 3], [8, 9]])
+    np.testing.assert_array_equal(np.concatenate(list(again)), [[0, 1], [2, 3], [8, 9]])
     again.close(remove=True)
     assert not (tmp_path / "p").exists()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import json
 import re
@@ -216,4 +217,4 @@ def test_the_sign_test_is_the_exact_one() -> None:
     assert (actual.better, actual.worse) == (better, worse)
     assert actual.p == pytest.approx(binomtest(better, better + worse).pvalue)
     assert sign_test(first, first).p == 1.0
-    assert json.dumps(actual.as_json())
+    assert json.dumps(dataclasses.asdict(actual))
