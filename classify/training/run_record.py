@@ -23,7 +23,7 @@ from classify.versions import versions
 
 @dataclass
 class RunRecord:
-    """The content of run.json: `values`, and what changes while the run goes on.
+    """The content of run.json: `values`, and what changes during the run.
 
     `commands` are all starts of the run; the last one is this.
     """
