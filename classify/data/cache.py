@@ -37,7 +37,7 @@ def cached_bytes() -> tuple[int, int]:
 
 
 def why_not_trusted() -> str | None:
-    """Return why the cache is not used, None where it is: an untrusted user could write to it."""
+    """Return why an untrusted user could write to the cache, so that it is not used; None where it is safe."""
     try:
         status = cache_folder().lstat()
     except FileNotFoundError:

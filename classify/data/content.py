@@ -88,7 +88,7 @@ class ColumnStats:
 
     @property
     def could_be_text(self) -> bool:
-        """Return the same for a column named like a text: its texts may be short, or repeat."""
+        """Return whether the values may be texts in a column named like a text: short or repeated ones, too."""
         enough = self.distinct >= _DIFFERENT_IF_NAMED * len(self.values)
         return bool(self.values) and self.odd_kind is None and enough
 
@@ -99,7 +99,7 @@ class ColumnStats:
 
     @property
     def could_be_class(self) -> bool:
-        """Return the same for a column named like a label: its classes may be many numbers."""
+        """Return whether the values may be classes in a column named like a label: many numbers, too."""
         rows = len(self.values)
         most = max(rows / _ROWS_A_CLASS, min(rows / 2, _FEW_CLASSES)) if rows >= _FEW_ROWS else rows
         if not 2 <= self.distinct <= most or self.odd_kind in _NO_CLASSES or self.is_score:

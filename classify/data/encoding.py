@@ -180,7 +180,7 @@ def _fault(source: Source, name: str) -> tuple[int, str] | None:
 
 @dataclass(frozen=True)
 class _Lines:
-    """How many lines beyond ASCII are `valid` UTF-8 and how many are not, and the `first` of these.
+    """Counts of non-ASCII lines that are `valid` UTF-8 and that are not, and the `first` of the latter.
 
     A file is `damaged` in which nearly all letters beyond ASCII are UTF-8.
     """

@@ -173,10 +173,8 @@ def _groups(tables: InputTables, rows: Rows) -> list[Rows]:
     config = tables.config
     groups = []
     if config.group_column is not None:
-        (values, numbers), blank = (
-            tables.train.dictionary_encode(config.group_column),
-            tables.train.is_blank(config.group_column),
-        )
+        values, numbers = tables.train.dictionary_encode(config.group_column)
+        blank = tables.train.is_blank(config.group_column)
         groups.append(np.where(blank, len(values) + np.arange(len(numbers)), numbers)[rows])
     if config.near_duplicates:
         groups.append(near_duplicates(tables.train.take(tables.columns.text, rows)))

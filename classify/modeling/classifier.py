@@ -86,10 +86,8 @@ class Classifier(nn.Module):
         if self.packed:
             return pad_to_multiple(pack(collated, self._first_position), self._token_multiple)
         if (shapes := self.padded_for).static_shapes:
-            length = shapes.padded_length(int(collated.lengths.max()))
-            return pad(
-                collated, padding, shapes.padded_rows(len(collated.lengths)), length, shapes.padded_rows(len(rows))
-            )
+            longest, sequences = int(collated.lengths.max()), shapes.padded_rows(len(collated.lengths))
+            return pad(collated, padding, sequences, shapes.padded_length(longest), shapes.padded_rows(len(rows)))
         return pad(collated, padding)
 
     def pad_for(self, accelerator: Accelerator) -> None:

@@ -33,6 +33,7 @@ def check_prediction(
     `added` are the columns that the predictions add.
     """
     trained = trained_texts(read_settings(model))
+    reading = replace(reading or ReadOptions(), columns=trained.named)
     table, texts = read_texts(data, trained, text_column, pair_column, reading)
     check_columns_free(table, added)
     if out != "-" and launcher.should_check_output_dir():  # other machines may lack the folder; they do not write
@@ -44,7 +45,7 @@ def read_texts(
     data: str, trained: TextColumns, text_column: str | None, pair_column: str | None, reading: ReadOptions | None
 ) -> tuple[Table, TextColumns]:
     """Read a table with the text columns that a model was trained on, or those named. Raises InputError."""
-    table = read_table(data, options=replace(reading or ReadOptions(), columns=trained.named))
+    table = read_table(data, options=reading)
     texts = find_text_columns(table, trained, text_column, pair_column)
     table = texts.derive(table)
     texts.require_both(table)

@@ -216,13 +216,7 @@ def logit_blocks(
 
 
 def _compute(
-    predictor: Predictor,
-    table: Table,
-    texts: TextColumns,
-    sink: _File | _StandardOutput | None,
-    kept_in: Path | None,
-    *,
-    done: int,
+    predictor: Predictor, table: Table, texts: TextColumns, sink: _Sink | None, kept_in: Path | None, *, done: int
 ) -> None:
     """Compute the logits of the rows from `done` on, into the main process's `sink`.
 
