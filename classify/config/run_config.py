@@ -17,6 +17,15 @@ from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
 from classify.errors import InputError
 from classify.launch.strategies import STRATEGIES
 
+# Settings of the steps that an epoch takes, and of those of contrastive training, too.
+_OF_EPOCHS = (
+    "batch_size", "per_device_train_batch_size", "lr_scheduler_type", "warmup_steps", "label_smoothing_factor", "loss",
+    "sampler", "patience", "metric_for_best_model",
+)  # fmt: skip
+_OF_STEPS = (
+    "learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "layerwise_lr_decay", "lora",
+    "freeze_embeddings", "freeze_layers", "dropout",
+)  # fmt: skip
 # Apex's levels at which the model itself holds half weights.
 _HALF_WEIGHT_LEVELS = ("O2", "O3")
 
@@ -141,6 +150,18 @@ class RunConfig:
     def trains_on_few(self, labelled: int) -> bool:
         """Return whether a table of `labelled` rows is so small that resolved settings train no epochs on it."""
         return labelled < FEW_ROWS and self.training.epochs == 0 and self.training.max_steps < 0
+
+    def flags_without_effect(self) -> list[str]:
+        """Return the flags that were given for steps that resolved settings do not take."""
+        training = self.training
+        if training.epochs > 0 or training.max_steps > 0:
+            return []
+        given = self.given()
+        unused = _OF_EPOCHS if training.contrastive_steps else (*_OF_EPOCHS, *_OF_STEPS)
+        names = [name for name in unused if name in given]
+        if "class_weights" in given and self.model.head == "keep":
+            names.append("class_weights")
+        return [shown_name(FIELDS[name][1]) for name in names]
 
     @property
     def names_model(self) -> bool:

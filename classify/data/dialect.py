@@ -133,12 +133,15 @@ def find_table(sample: str, suffix: str, known: Sequence[str] = ()) -> tuple[Dia
 def is_table(sample: str, known: Sequence[str] = ()) -> bool:
     """Return whether a text file without a table's suffix shows columns: prose has commas, too.
 
-    It does with a header of several names, one of them usual or `known`, and with rows of equal width: by a
-    delimiter that is not followed by a space, or where the values of a column repeat, as classes do.
+    It does with a header of several names, one of them usual or `known`, or of one name above quoted fields; and with
+    rows of equal width: by a delimiter that is not followed by a space, or where the values of a column repeat, as
+    classes do.
     """
     dialect, above = find_table(sample, "", known)
     rows = _sample_rows(skip_lines(sample, above), dialect)
     header = rows[0] if rows else []
+    if len(header) == 1 and is_usual(header[0], known) and _is_quoted_column(sample):
+        return True
     if above or (len(header) > 1 and any(is_usual(value, known) for value in header)):
         return True
     if _uniformity(sample, dialect) < _UNIFORM:
@@ -147,6 +150,18 @@ def is_table(sample: str, known: Sequence[str] = ()) -> bool:
         len(set(column)) <= len(column) / 2 and max(map(len, column)) <= _LONGEST_CLASS
         for column in itertools.zip_longest(*rows, fillvalue="")
     )
+
+
+def _is_quoted_column(sample: str) -> bool:
+    """Return whether a sample is a CSV of one column: fields with commas, quotes or line breaks are in quotes."""
+    reader = Dialect(",").reader(io.StringIO(sample, newline=""))
+    try:
+        if any(len(row) > 1 for row in reader):
+            return False
+    except csv.Error:
+        # The sample's end may cut a field.
+        return reader.line_num >= sample.count("\n")
+    return '\n"' in sample
 
 
 def skip_lines(text: AnyStr, count: int) -> AnyStr:

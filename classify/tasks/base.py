@@ -111,14 +111,23 @@ class Task(LabelEncoder):
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
         """Return the loss for training on these targets."""
 
+    def class_weights(self, config: TrainingConfig, targets: Array) -> npt.NDArray[np.float32] | None:
+        """Return the weight of each output's label under --class-weights for these targets; None: all weigh 1."""
+        return None
+
     @abstractmethod
     def fit_head(
-        self, features: npt.NDArray[np.float32], targets: Array, *, encoder_trained: bool
+        self,
+        features: npt.NDArray[np.float32],
+        targets: Array,
+        *,
+        encoder_trained: bool,
+        class_weights: npt.NDArray[np.float32] | None = None,
     ) -> tuple[Array, Array]:
         """Fit an output layer on features (rows, width); return weights (outputs, width) and biases (outputs,).
 
         `encoder_trained`: the encoder was trained on these targets, so cross-validating the regularization on its
-        features would overfit.
+        features would overfit. `class_weights` are as `class_weights` returns them.
         """
 
     def grow_head(

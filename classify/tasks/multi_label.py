@@ -202,19 +202,28 @@ class MultiLabel(Task):
 
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
         """Return binary cross-entropy, or focal loss, with --label-smoothing-factor and --class-weights."""
-        weights = read_class_weights(config.class_weights, self.labels)
-        if config.class_weights == BALANCED:
-            counts = targets.sum(axis=0, dtype=np.int64)
-            weights = np.clip((len(targets) - counts) / np.maximum(counts, 1), 1.0, _MOST_WEIGHT).astype(np.float32)
+        weights = self.class_weights(config, targets)
         return BinaryCrossEntropy(
             config.label_smoothing_factor, weights, FOCAL_GAMMA if config.loss == "focal" else 0.0
         )
 
+    def class_weights(self, config: TrainingConfig, targets: Array) -> npt.NDArray[np.float32] | None:
+        """Return the weights of the rows that have each label, next to 1 for the others."""
+        if config.class_weights != BALANCED:
+            return read_class_weights(config.class_weights, self.labels)
+        counts = targets.sum(axis=0, dtype=np.int64)
+        return np.clip((len(targets) - counts) / np.maximum(counts, 1), 1.0, _MOST_WEIGHT).astype(np.float32)
+
     def fit_head(
-        self, features: npt.NDArray[np.float32], targets: Array, *, encoder_trained: bool
+        self,
+        features: npt.NDArray[np.float32],
+        targets: Array,
+        *,
+        encoder_trained: bool,
+        class_weights: npt.NDArray[np.float32] | None = None,
     ) -> tuple[Array, Array]:
         """Fit one logistic regression per label, all with one C."""
-        return _fit_heads(features, targets, TRAINED_ENCODER_C if encoder_trained else None)
+        return _fit_heads(features, targets, TRAINED_ENCODER_C if encoder_trained else None, class_weights)
 
     def grow_head(
         self, features: npt.NDArray[np.float32], targets: Array, head: tuple[Array, Array], new: Array
@@ -379,10 +388,19 @@ def _count_labels(table: Table, column: str, separator: str | None) -> Counter[s
 
 
 def _fit_heads(
-    features: npt.NDArray[np.float32], targets: Array, c: float | None
+    features: npt.NDArray[np.float32],
+    targets: Array,
+    c: float | None,
+    class_weights: npt.NDArray[np.float32] | None = None,
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """Fit a logistic regression for each label; one without rows, or with all, gets zero weights."""
     from sklearn.linear_model import LogisticRegression
+
+    def row_weights(number: int) -> npt.NDArray[np.float32] | None:
+        if class_weights is None:
+            return None
+        weights = np.where(targets[:, number] > 0, class_weights[number], 1).astype(np.float32)
+        return weights / weights.mean()
 
     def solve(standard: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         labels = targets.shape[1]
@@ -392,14 +410,16 @@ def _fit_heads(
         if chosen is None:
             balance = np.minimum(counts, len(targets) - counts)
             frequent = [number for number in np.argsort(-balance)[:_CHOOSING_LABELS].tolist() if balance[number]]
-            options = [choose_c(standard, targets[:, number].astype(np.int64)) for number in frequent]
+            options = [
+                choose_c(standard, targets[:, number].astype(np.int64), row_weights(number)) for number in frequent
+            ]
             chosen = float(np.exp(np.mean(np.log(options)))) if options else 1.0
         for number in range(labels):
             if 0 < counts[number] < len(targets):
                 solver = LogisticRegression(C=chosen, max_iter=200, tol=1e-3)
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # not converged: not actionable
-                    solver.fit(standard, targets[:, number])
+                    solver.fit(standard, targets[:, number], sample_weight=row_weights(number))
                 weight[number], bias[number] = solver.coef_[0], solver.intercept_[0]
             else:  # half a row of the other kind
                 share = (counts[number] + 0.5) / (len(targets) + 1)

@@ -126,9 +126,14 @@ class Regression(Task):
         return SquaredError(self.center, self.scale)
 
     def fit_head(
-        self, features: npt.NDArray[np.float32], targets: Array, *, encoder_trained: bool
+        self,
+        features: npt.NDArray[np.float32],
+        targets: Array,
+        *,
+        encoder_trained: bool,
+        class_weights: npt.NDArray[np.float32] | None = None,
     ) -> tuple[Array, Array]:
-        """Fit a ridge regression to the standardized targets."""
+        """Fit a ridge regression to the standardized targets; there are no classes to weight."""
         from sklearn.linear_model import RidgeCV
 
         def solve(standard: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:

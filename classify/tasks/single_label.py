@@ -118,17 +118,26 @@ class SingleLabel(Task):
 
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
         """Return cross-entropy, or focal loss, with --label-smoothing-factor and --class-weights."""
-        weights = read_class_weights(config.class_weights, self.labels)
-        if config.class_weights == BALANCED:
-            weights = balanced_weights(targets, len(self.labels))
+        weights = self.class_weights(config, targets)
         return CrossEntropy(config.label_smoothing_factor, weights, FOCAL_GAMMA if config.loss == "focal" else 0.0)
 
+    def class_weights(self, config: TrainingConfig, targets: Array) -> npt.NDArray[np.float32] | None:
+        if config.class_weights == BALANCED:
+            return balanced_weights(targets, len(self.labels))
+        return read_class_weights(config.class_weights, self.labels)
+
     def fit_head(
-        self, features: npt.NDArray[np.float32], targets: Array, *, encoder_trained: bool
+        self,
+        features: npt.NDArray[np.float32],
+        targets: Array,
+        *,
+        encoder_trained: bool,
+        class_weights: npt.NDArray[np.float32] | None = None,
     ) -> tuple[Array, Array]:
         """Fit a multinomial logistic regression."""
-        c = TRAINED_ENCODER_C * max(1.0, len(self.labels) / _FEW_CLASSES)
-        return fit_logistic_head(features, targets, len(self.labels), c if encoder_trained else None)
+        c = TRAINED_ENCODER_C * max(1.0, len(self.labels) / _FEW_CLASSES) if encoder_trained else None
+        weights = None if class_weights is None else class_weights[targets]
+        return fit_logistic_head(features, targets, len(self.labels), c, weights)
 
     def grow_head(
         self, features: npt.NDArray[np.float32], targets: Array, head: tuple[Array, Array], new: Array
@@ -272,26 +281,34 @@ def balanced_weights(labels: npt.NDArray[np.int64], classes: int) -> npt.NDArray
 
 
 def fit_logistic_head(
-    features: npt.NDArray[np.float32], labels: npt.NDArray[np.int64], classes: int, c: float | None = None
+    features: npt.NDArray[np.float32],
+    labels: npt.NDArray[np.int64],
+    classes: int,
+    c: float | None = None,
+    row_weights: npt.NDArray[np.float32] | None = None,
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """Fit logistic regression on features (rows, width); return weights (classes, width) and biases (classes,).
 
-    `c` is the inverse of the regularization, by default the one that cross-validation chooses. Features are
+    `c` is the inverse of the regularization, by default the one that cross-validation chooses. `row_weights` (rows,)
+    weight the losses; they are scaled to 1 on average, so the regularization stays. Features are
     standardized for the solver, and the scaling is folded back into the weights. Two classes have one direction w: it
     becomes -w/2 and +w/2, whose softmax is the same sigmoid. A class without a row in `labels` (all its rows are in the
     validation split) gets zero weights and the smallest bias minus 1.
     """
     from sklearn.linear_model import LogisticRegression
 
+    if row_weights is not None:
+        row_weights = row_weights / row_weights.mean()
+
     def solve(standard: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         weight, bias = np.zeros((classes, features.shape[1])), np.zeros(classes)
         present = np.unique(labels)
         if len(present) > 1:
-            best = choose_c(standard, labels) if c is None else c
+            best = choose_c(standard, labels, row_weights) if c is None else c
             solver = LogisticRegression(C=best, max_iter=200, tol=1e-3)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # not converged, many classes: not actionable
-                solver.fit(standard, labels)
+                solver.fit(standard, labels, sample_weight=row_weights)
             if len(present) == 2:
                 half, offset = solver.coef_[0] / 2, float(solver.intercept_[0]) / 2
                 weight[present], bias[present] = np.stack([-half, half]), [-offset, offset]
@@ -339,13 +356,16 @@ def grow_logistic_head(
     weight[new], bias[new] = fit_standardized(features, solve)
 
 
-def choose_c(features: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]) -> float:
+def choose_c(
+    features: npt.NDArray[np.float32], labels: npt.NDArray[np.int64], row_weights: npt.NDArray[np.float32] | None = None
+) -> float:
     """Return the C with the lowest log loss in cross-validation on standardized features (rows, width).
 
     Each fold goes from strong to weak regularization with a warm start, so the search costs little more than one fit.
     """
     from sklearn.linear_model import LogisticRegression
 
+    weights = np.ones(len(labels), dtype=np.float32) if row_weights is None else row_weights
     fold = np.empty(len(labels), dtype=np.int64)
     by_class = np.argsort(labels, kind="stable")  # deal out each class in turn: stratified folds
     fold[by_class] = np.arange(len(labels)) % _FOLDS
@@ -359,10 +379,10 @@ def choose_c(features: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]) -
             solver.C = c
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                solver.fit(features[~held_out], labels[~held_out])
+                solver.fit(features[~held_out], labels[~held_out], sample_weight=weights[~held_out])
             probabilities = solver.predict_proba(features[held_out])
             column = np.searchsorted(solver.classes_, labels[held_out]).clip(max=len(solver.classes_) - 1)
             of_label = probabilities[np.arange(len(column)), column]
             of_label[solver.classes_[column] != labels[held_out]] = 0.0  # class without rows outside this fold
-            losses[place] -= np.log(of_label.clip(min=_LEAST_PROBABILITY)).sum()
+            losses[place] -= np.log(of_label.clip(min=_LEAST_PROBABILITY)) @ weights[held_out]
     return _C_VALUES[int(losses.argmin())]

@@ -121,6 +121,9 @@ def check_inputs(config: RunConfig) -> RunInputs:
         config = config.with_default("folds", FEWER_FOLDS, "texts")
         splits = split_table(tables, task, training.seed, FEWER_FOLDS)
     notes = _check_disk(config, splits, model, output_dir) if launcher.should_check_output_dir() else ()
+    unused = config.flags_without_effect()
+    if unused:
+        notes = (*notes, f"no epochs are trained, so {', '.join(unused)} change nothing; add --epochs 3")
     if config.ignored:
         notes = (f"no effect here: {', '.join(config.ignored)}", *notes)
     texts: tuple[str, ...] = ()

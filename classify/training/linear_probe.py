@@ -57,7 +57,12 @@ def init_head_from_probe(
             weight, bias = kept["weight"].float().numpy(), kept["bias"].float().numpy()
             task.grow_head(features, data.targets[chosen], (weight, bias), np.isin(task.labels, new))
         else:
-            weight, bias = task.fit_head(features, data.targets[chosen], encoder_trained=encoder_trained)
+            weight, bias = task.fit_head(
+                features,
+                data.targets[chosen],
+                encoder_trained=encoder_trained,
+                class_weights=task.class_weights(strategy.config, data.targets),
+            )
         fitted = {"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)}
     fitted = world.broadcast_tensors(fitted)
     strategy.set_output_layer(fitted["weight"], fitted["bias"])

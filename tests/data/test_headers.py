@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import random
 from pathlib import Path
 
@@ -138,6 +140,23 @@ def test_texts_of_several_lines_stay_whole(tmp_path: Path) -> None:
     table = read(tmp_path, "text,label\n" + body)
     assert list(zip(table.column("text"), table.column("label"), strict=True)) == rows
     assert table.notes == ()
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.txt"])
+@pytest.mark.parametrize("every", [1, 3, 20])
+def test_one_column_of_texts_with_line_breaks_is_a_row_per_text(tmp_path: Path, name: str, every: int) -> None:
+    """As pandas and spreadsheets write it: fields with commas, quotes or line breaks are in quotes, others are not."""
+    texts = [f"row {number}" for number in range(40)]
+    texts[::every] = [f'{text}, says "me"\nthanks, Anna' for text in texts[::every]]
+    written = io.StringIO(newline="")
+    csv.writer(written, lineterminator="\n").writerows([["text"], *([text] for text in texts)])
+    assert read(tmp_path, written.getvalue(), name).column("text") == texts
+
+
+def test_a_line_per_text_keeps_quotes_that_are_text(tmp_path: Path) -> None:
+    texts = ['"great" film', "a 5 inch nail, or so", '"never again', "he left"]
+    for name in ("a.csv", "a.txt"):
+        assert read(tmp_path, "\n".join(["text", *texts]), name).column("text") == texts
 
 
 def test_a_field_of_many_lines_is_noted(tmp_path: Path) -> None:

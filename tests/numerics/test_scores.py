@@ -11,8 +11,11 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, f1_score, log_loss
 from sklearn.model_selection import PredefinedSplit, cross_val_score
 
+from classify.config.schema import TrainingConfig
 from classify.evaluation import baseline, metrics
 from classify.tasks import single_label
+from classify.tasks.heads import TRAINED_ENCODER_C
+from classify.tasks.multi_label import MultiLabel
 from classify.tasks.single_label import SingleLabel
 from classify.training.progress import Progress
 from classify.training.trainer import learning_rate_factor
@@ -89,6 +92,39 @@ def test_the_folded_probe_has_the_regressions_probabilities(classes: int) -> Non
     np.testing.assert_allclose(got, own.predict_proba(standard), atol=2e-4)
     if classes == 2:
         np.testing.assert_allclose(weight[0], -weight[1])
+
+
+def test_the_probe_weights_the_rows_of_each_class() -> None:
+    """As scikit-learn's class_weight="balanced" does; --class-weights has an effect where no epochs are trained."""
+    draw = np.random.default_rng(3)
+    labels = draw.choice(3, 200, p=[0.8, 0.15, 0.05])
+    features = (draw.normal(size=(200, 6)) + 0.7 * np.eye(6)[labels]).astype(np.float32)
+    task, config = single_label.SingleLabel(["a", "b", "c"]), TrainingConfig(class_weights="balanced")
+    weights = task.class_weights(config, labels)
+    weight, bias = task.fit_head(features, labels, encoder_trained=True, class_weights=weights)
+    mean, scale = features.mean(axis=0, dtype=np.float64), features.std(axis=0, dtype=np.float64) + 1e-6
+    own = LogisticRegression(C=TRAINED_ENCODER_C, class_weight="balanced", tol=1e-6, max_iter=500)
+    own.fit((features - mean) / scale, labels)
+    got = metrics.softmax(features.astype(np.float64) @ weight.T + bias)
+    np.testing.assert_allclose(got, own.predict_proba((features - mean) / scale), atol=2e-3)
+    plain = np.add(features @ (fit := task.fit_head(features, labels, encoder_trained=True))[0].T, fit[1])
+    assert (plain.argmax(axis=1) == 2).sum() < (got.argmax(axis=1) == 2).sum()
+
+
+@pytest.mark.parametrize("value", [1.0, 20.0])
+def test_the_probe_of_several_labels_weights_the_rows_with_a_label(value: float) -> None:
+    draw = np.random.default_rng(4)
+    targets = (draw.random((300, 2)) < [0.05, 0.4]).astype(np.uint8)
+    features = (draw.normal(size=(300, 4)) + np.pad(targets, ((0, 0), (0, 2)))).astype(np.float32)
+    task = MultiLabel(["a", "b"])
+    plain, weighted = (
+        np.add(
+            features @ (fit := task.fit_head(features, targets, encoder_trained=True, class_weights=given))[0].T, fit[1]
+        )
+        for given in (None, np.array([value, 1.0], dtype=np.float32))
+    )
+    assert ((weighted[:, 0] > 0).sum() > (plain[:, 0] > 0).sum()) == (value > 1)
+    np.testing.assert_allclose(weighted[:, 1], plain[:, 1])
 
 
 @pytest.mark.parametrize(

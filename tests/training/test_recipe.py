@@ -45,6 +45,22 @@ def test_more_rows_never_take_fewer_steps() -> None:
         assert steps[1] >= steps[0] or many.batch_size > few.batch_size
 
 
+@pytest.mark.parametrize(
+    ("given", "flags"),
+    [
+        ({"loss": "focal", "sampler": "balanced", "learning_rate": 1e-4}, ["--loss", "--sampler"]),
+        ({"preset": "fast", "lora": True, "learning_rate": 1e-4}, ["--learning-rate", "--lora"]),
+        ({"loss": "focal", "num_train_epochs": 1.0}, []),
+        ({"loss": "focal", "max_steps": 5}, []),
+        ({"head": "keep", "class_weights": "balanced", "num_train_epochs": 0.0}, ["--class-weights"]),
+        ({"class_weights": "balanced"}, []),
+    ],
+)
+def test_flags_of_steps_that_are_not_taken_are_named(given: dict[str, Any], flags: list[str]) -> None:
+    config = RunConfig(DataConfig(data="a.csv")).replace(**given).resolve(100, 384)
+    assert config.flags_without_effect() == flags
+
+
 PAIRS, STEPS = ", 100 contrastive steps", ", --contrastive-steps"
 WHY = "400 training rows, hidden size 32"
 

@@ -255,14 +255,16 @@ def _check_dialect(text: _Text, dialect: Dialect, sample: str) -> tuple[Dialect,
     Bare quotes can swallow whole rows and leave equally wide ones behind. So where rows span lines, the dialect in
     which quotes are text is taken if all lines are equally wide in it: those of a row that really spans several are
     not. Many texts hold commas, so there the lines inside must end in other rows' classes, too. A name in quotes in
-    the header shows that quotes are not text.
+    the header shows that quotes are not text; so does a single column whose quotes all open and close a field, since
+    its lines are always equally wide.
     """
     survey = _survey(text, dialect)
     bare = Dialect(dialect.delimiter, quote=None)
     quoted = any(len(name) > 1 and name[0] == name[-1] == '"' for name in _first_row(sample, bare))
     if dialect.quote is not None and not quoted and (survey.fault is not None or survey.spans_lines):
         lines = _survey(text, bare)
-        doubtful = survey.fault is not None or dialect.delimiter != ","
+        several = len(_first_row(sample, dialect)) > 1
+        doubtful = survey.fault is not None or (several and dialect.delimiter != ",")
         if lines == _Survey(None) and (doubtful or _swallows_rows(text, dialect, bare)):
             return bare, lines
     if survey.fault is None:
