@@ -171,9 +171,13 @@ def load(folder: str | os.PathLike[str], *, use_cpu: bool = False) -> Run:
 
 
 def _words(options: dict[str, Any]) -> list[str]:
-    """Return options as the words of a command line."""
+    """Return options as the words of a command line. Raises TypeError for a dictionary where a file is expected."""
     words: list[str] = []
     for name, value in options.items():
+        if isinstance(value, dict):
+            if name != "label_names":
+                raise TypeError(f"train: {name} is not a dictionary; give the path of a JSON file.")
+            value = [f"{label}={shown}" for label, shown in value.items()]
         if isinstance(value, list | tuple):
             value = ",".join(map(str, value))
         if value is not None:
@@ -219,14 +223,18 @@ def _as_arrow(data: Any, labels: Sequence[Any] | None) -> Any:
     import pyarrow as pa
 
     if labels is not None:
+        if hasattr(data, "columns") or hasattr(data, "features"):
+            raise TypeError("train: labels are for a list of texts; name the column of a table with label_column.")
         texts, cells = list(data), list(labels)
         if len(texts) != len(cells):
             raise ValueError(f"train: {len(texts)} texts and {len(cells)} labels; expected equal numbers.")
-        pairs = [text for text in texts if not isinstance(text, str)]
-        if pairs:
-            raise TypeError(f"train: texts must be strings. Got {type(pairs[0]).__name__} instead.")
-        return pa.table({"text": pa.array(texts, pa.string()), "label": pa.array(cells)})
-    if hasattr(data, "with_format") and hasattr(data, "features"):
+        columns = _text_columns(texts)
+        try:
+            return pa.table({**columns, "label": pa.array(cells)})
+        except pa.ArrowException:
+            kinds = sorted({type(cell).__name__ for cell in cells if cell is not None})
+            raise TypeError(f"train: labels must be of one type. Got {' and '.join(kinds)} instead.") from None
+    if hasattr(data, "with_format") and hasattr(data, "features") and hasattr(data, "__len__"):
         return _from_dataset(data)
     if hasattr(data, "__arrow_c_stream__"):
         return _decode_categories(pa.table(data))
@@ -236,6 +244,16 @@ def _as_arrow(data: Any, labels: Sequence[Any] | None) -> Any:
         "train: data must be a path, a DataFrame, a datasets.Dataset, or a list of texts beside a list of labels. Got "
         f"{type(data).__name__} instead."
     )
+
+
+def _text_columns(texts: Sequence[Any]) -> dict[str, list[str]]:
+    """Return the columns of a list of texts, or of pairs of texts. Raises TypeError for anything else."""
+    if all(isinstance(text, str) for text in texts):
+        return {"text": list(texts)}
+    if all(isinstance(pair, list | tuple) and [type(text) for text in pair] == [str, str] for pair in texts):
+        return {"text1": [pair[0] for pair in texts], "text2": [pair[1] for pair in texts]}
+    wrong = next(text for text in texts if not isinstance(text, str))
+    raise TypeError(f"train: texts must be strings, or pairs of strings. Got {type(wrong).__name__} instead.")
 
 
 def _decode_categories(table: Any) -> Any:
@@ -250,13 +268,5 @@ def _decode_categories(table: Any) -> Any:
 
 
 def _from_dataset(data: Any) -> Any:
-    """Return a `datasets.Dataset` as an Arrow table, with the names of its classes for their numbers."""
-    import pyarrow as pa
-
-    table = data.with_format("arrow")[:]
-    for place, (column, feature) in enumerate(data.features.items()):
-        names = getattr(feature, "names", None)
-        if names is not None:  # -1 stands for no label
-            cells = [names[code] if code is not None and code >= 0 else None for code in table[column].to_pylist()]
-            table = table.set_column(place, column, pa.array(cells, pa.string()))
-    return table.replace_schema_metadata(None)
+    """Return a `datasets.Dataset` as an Arrow table, whose metadata have the names of its classes."""
+    return data.with_format("arrow")[:].replace_schema_metadata(data.features.arrow_schema.metadata)

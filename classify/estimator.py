@@ -23,8 +23,9 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
     """Fine-tune a BERT classifier on texts; for pipelines, `cross_val_score` and `GridSearchCV`.
 
     Parameters are the flags of the same name; None is the recipe's choice. `verbose` prints what a run prints,
-    `options` holds any other flags. `output_dir` is the folder of the run, which a further fit replaces (default: a
-    temporary one, deleted with the estimator unless it was copied or pickled). A tenth of the rows calibrates the
+    `options` holds any other flags. `output_dir` is the folder of the run, which a further fit of this estimator
+    replaces, but not one of its clones (default: a temporary one, deleted with the estimator unless it was copied or
+    pickled). A tenth of the rows calibrates the
     probabilities; of fewer than 300 rows cross-validation does, and all of them are trained on.
     """
 
@@ -63,6 +64,11 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
         texts, targets = _check_texts(X), np.asarray(y)
         if targets.ndim != 1 or len(targets) != len(texts):
             raise ValueError(f"y must have one class per text: shape ({len(texts)},). Got {targets.shape} instead.")
+        missing = [place for place, one in enumerate(targets.tolist()) if one is None or one != one]
+        if missing:
+            raise ValueError(
+                f"y must have a class for each text. Got {targets[missing[0]]} at index {missing[0]} instead."
+            )
         self.classes_, numbers = np.unique(targets, return_inverse=True)
         names = [str(one) for one in self.classes_]
         if len(set(names)) < len(names) or not all(name.strip() for name in names):
@@ -83,7 +89,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
         fixed = {"text_column": "text", "label_column": "label", "task": "single", "normalize_labels": "none"}
         if _SPLIT_COLUMN in columns:
             fixed[_SPLIT_COLUMN + "_column"] = _SPLIT_COLUMN
-        if (folder / "run.json").exists():  # of an earlier fit
+        if hasattr(self, "run_") and self.run_.folder == folder:  # of an earlier fit
             fixed["overwrite_output_dir"] = "true"
         options = {**fixed, **values, **(self.options or {})}
         self.run_: Run = _train(pa.table(columns), None, {}, options, pages=self.output_dir is not None)

@@ -51,8 +51,9 @@ def run(arguments: Sequence[str], program: str) -> int:
         check_columns_free(labelled.table, labelled.task.prediction_columns())
         if launcher.should_check_output_dir():
             _check_folder(folder, overwrite=options.overwrite_output_dir)
+    from classify.data.split_record import count_trained
     from classify.evaluation import metrics
-    from classify.prediction.evaluate import count_trained, evaluate
+    from classify.prediction.evaluate import evaluate
     from classify.prediction.predict import load_classifier
     from classify.report.after_run import write_pages
 
@@ -61,7 +62,8 @@ def run(arguments: Sequence[str], program: str) -> int:
     if predictor.world.is_main:
         print(escape_controls(metrics.table(scores)))
         print(f"evaluation: {metrics.format_metrics(scores.metrics)}")
-        trained = count_trained(options.model, labelled)
+        hashes = labelled.table.text_hashes(labelled.texts.whole)[labelled.rows]
+        trained, _ = count_trained(options.model, hashes)
         if trained:
             print(f"note: the model was trained on {trained} of these texts, so the scores may be too high")
         left_out = len(labelled.table) - len(labelled.rows)

@@ -58,16 +58,17 @@ def find_columns(
     label_column: str | None,
     pair_column: str | None = None,
     delimiter: str = " ",
+    unlabelled: str | None = None,
 ) -> Columns:
     """Return the columns that are named by a flag, or those whose names and values leave no doubt.
 
-    `text_column` and `label_column` may name several, separated by commas. Raises InputError with every fault, and with
-    the candidates where there is doubt.
+    `text_column` and `label_column` may name several, separated by commas; `unlabelled` is a label that means none.
+    Raises InputError with every fault, and with the candidates where there is doubt.
     """
     fields, labels, pair = _check_flags(table, text_column, label_column, pair_column)
     text = fields[0] if fields else None
     label = labels[0] if labels else None
-    search = _Search(table, {name: column_stats(table, name) for name in table.columns})
+    search = _Search(table, {name: column_stats(table, name, unlabelled) for name in table.columns})
     decisions: list[Decision] = []
     if text is None:
         text, pair = search.find_pair(pair, label) or (None, pair)
@@ -268,7 +269,9 @@ class _Search:
         regression = f"; {', '.join(scores)} holds numbers on a scale" if scores else ""
         marks = [name for name in binary_columns(self.table) if name in free]
         if len(marks) > 2 and set(likely) <= set(marks) and not scores:
-            return _Found(tuple(marks), f"{len(marks)} columns hold only 0 and 1: each is a label that a row may have")
+            return _Found(
+                tuple(marks), f"{len(marks)} columns hold only 0 and 1, or no and yes: each is a possible label"
+            )
         if likely:
             several = "several columns could hold the label" if len(likely) > 1 else "one column could hold the label"
             return self._doubt("label", likely, several + regression)

@@ -42,6 +42,12 @@ _ODD_KINDS: dict[str, re.Pattern[str]] = {
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 _NO_CLASSES = ("dates or times", "objects")
+# Usual spellings of a missing value.
+MISSING = frozenset({"nan", "null", "none", "n/a", "na", "#n/a", "<na>", "-", "--", "?"})
+# Cells of a column that says for each row whether it has a label.
+_MARKS = ({"0", "1"}, {"0.0", "1.0"}, {"false", "true"}, {"no", "yes"})
+# The marks that mean yes.
+_SET = frozenset({"1", "1.0", "true", "yes"})
 
 
 @dataclass(frozen=True)
@@ -57,9 +63,10 @@ class ColumnStats:
 
     @functools.cached_property
     def is_numeric(self) -> bool:
-        """Return whether nearly all values are numbers."""
-        points = _share(self.values, lambda value: "," not in value and parse_number(value) is not None)
-        return max(points, _share(self.values, _DECIMAL_COMMA.fullmatch)) >= _MOST
+        """Return whether nearly all values are numbers, besides spellings of a missing one."""
+        values = [value for value in self.values if value.lower() not in MISSING]
+        points = _share(values, lambda value: "," not in value and parse_number(value) is not None)
+        return max(points, _share(values, _DECIMAL_COMMA.fullmatch)) >= _MOST
 
     @functools.cached_property
     def odd_kind(self) -> str | None:
@@ -131,7 +138,7 @@ class ColumnStats:
     @functools.cached_property
     def is_list(self) -> bool:
         """Return whether the values are lists of classes such as "a,b" or "a|b"; "3,1" in all rows is a number."""
-        return not self.is_numeric and are_lists(self.values)
+        return not self.is_numeric and self.odd_kind not in _NO_CLASSES and are_lists(self.values)
 
     @property
     def is_numbers_or_lists(self) -> bool:
@@ -159,15 +166,21 @@ def are_thousands(values: Sequence[str]) -> bool:
     return bool(with_comma) and all(map(_THOUSANDS.fullmatch, with_comma))
 
 
-def column_stats(table: Table, column: str) -> ColumnStats:
-    """Look at a sample of a column."""
-    values = table.arrow.column(column).slice(0, SAMPLE).to_pylist()
-    return ColumnStats([value.strip() for value in values if value.strip()])
+def column_stats(table: Table, column: str, unlabelled: str | None = None) -> ColumnStats:
+    """Look at a sample of a column; cells that hold `unlabelled` count as empty."""
+    values = (value.strip() for value in table.arrow.column(column).slice(0, SAMPLE).to_pylist())
+    return ColumnStats([value for value in values if value and value != unlabelled])
 
 
 def binary_columns(table: Table) -> list[str]:
-    """Return the columns that hold only 0 and 1: several of them are several labels a row."""
-    return [name for name in table.columns if set(column_stats(table, name).values) == {"0", "1"}]
+    """Return the columns that hold only 0 and 1, or no and yes: several of them are several labels a row."""
+    return [name for name in table.columns if {value.lower() for value in column_stats(table, name).values} in _MARKS]
+
+
+def parse_mark(cell: str) -> bool | None:
+    """Return whether a cell of such a column says 1 or yes; None where it holds something else."""
+    mark = cell.strip().lower()
+    return mark in _SET if any(mark in marks for marks in _MARKS) else None
 
 
 def _share(values: Sequence[str], holds: Callable[[str], object]) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from classify.data.content import parse_mark
 from classify.data.table import Table
 from classify.data.text_hashes import EMPTY
 from classify.errors import InputError
@@ -76,15 +77,15 @@ def join_labels(table: Table, names: Sequence[str], name: str, separator: str) -
     marks = []
     for source in names:
         values, numbers = table.dictionary_encode(source)
-        stripped = [value.strip() for value in values]
-        wrong = [place for place, value in enumerate(stripped) if value not in ("0", "1")]
+        parsed = list(map(parse_mark, values))
+        wrong = [place for place, mark in enumerate(parsed) if mark is None]
         if wrong:
             where = table.describe_rows(np.flatnonzero(np.isin(numbers, wrong)).tolist())
             raise InputError(
-                f"{where}: column {source!r} holds {values[wrong[0]]!r}; expected 0 or 1, as in each of several label "
-                "columns."
+                f"{where}: column {source!r} holds {values[wrong[0]]!r}; expected 0 or 1, or no and yes, as in "
+                "each of several label columns."
             )
-        marks.append(np.array([value == "1" for value in stripped], dtype=bool)[numbers])
+        marks.append(np.array(parsed, dtype=bool)[numbers])
     rows_of = np.stack(marks, axis=1) if marks else np.zeros((len(table), 0), dtype=bool)
     cells = (separator.join(itertools.compress(names, row)) for row in rows_of.tolist())
     return table.with_derived(name, cells)

@@ -20,6 +20,8 @@ _DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "pipe"}
 _IN_PROSE = ":/#@&=*+<>%$"
 # Characters of names and texts that are not delimiters.
 _WITHIN_NAMES = "\0 \r\n\"'._-?!()[]"
+# By how much a dialect fits worse that does not divide the first line.
+_BARE_HEADER = 0.05
 # A dialect fits where at least this share of a sample's rows has the most frequent width.
 _UNIFORM = 0.9
 # Excel's `sep=;` line, and the most lines above a header.
@@ -84,12 +86,14 @@ def detect_dialect(sample: str, suffix: str) -> Dialect:
     Other characters are tried where none of the usual delimiters fits. The sample may end inside a row.
     """
     delimiters = sorted(_DELIMITERS, key=lambda one: (_is_prose(sample, one), (one == "\t") != (suffix == ".tsv")))
-    best, best_share = Dialect(delimiters[0]), 0.0
+    best, best_share, best_fit = Dialect(delimiters[0]), 0.0, 0.0
     for delimiter in delimiters:
         for dialect in candidates(delimiter, sample):
+            # The header counts for more than a row: decimal commas are in rows alone.
             share = _uniformity(sample, dialect)
-            if share > best_share + 0.01:
-                best, best_share = dialect, share
+            fit = share if share and len(_sample_rows(sample, dialect)[0]) > 1 else share - _BARE_HEADER
+            if fit > best_fit + 0.01:
+                best, best_share, best_fit = dialect, share, fit
     if best_share >= _UNIFORM:
         return best
     for delimiter in _unusual(sample):

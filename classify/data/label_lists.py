@@ -6,13 +6,15 @@ import ast
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 # Of the values of a column, the share with several labels from which the column is one of lists.
 _LEAST = 0.01
 # In a column of lists labels are few and short: rows per label at least, characters and words at most.
 _ROWS_PER_LABEL, _LONGEST, _WORDS = 4, 60, 3
 _SEPARATORS = ("|", ";", ",")
+# Others that people write between labels; they are refused with what would do.
+_OTHER_SEPARATORS = ("/", "+", "&", "\t", "\n")
 # Between the labels of a row that come from several columns; in no name.
 COLUMN_SEPARATOR = "\x1f"
 # Lists as NumPy prints them, which Python would join to one string.
@@ -23,8 +25,11 @@ BRACKETS = "[]"
 
 def find_separator(values: Sequence[str]) -> str | None:
     """Return what separates the labels of a column's non-empty values; None where each value is one label."""
-    bracketed = sum(value.startswith("[") and value.endswith("]") for value in values)
+    bracketed = sum(map(_is_bracketed, values))
     if values and bracketed == len(values):
+        return BRACKETS
+    # JSON may have a list for several labels and a string for one.
+    if bracketed > _LEAST * len(values) and all(map(_is_list, filter(_is_bracketed, values))):
         return BRACKETS
     for separator in _SEPARATORS:
         if sum(separator in value for value in values) > _LEAST * len(values):
@@ -37,9 +42,25 @@ def split_cell(cell: str, separator: str | None) -> list[str]:
     cell = cell.strip()
     if separator is None or not cell:
         return [cell] if cell else []
+    if separator == BRACKETS and not _is_bracketed(cell):
+        return [cell]
     if separator == BRACKETS:
         return [str(label).strip() for label in _parse_list(cell)]
     return [label for part in cell.split(separator) if (label := part.strip())]
+
+
+def undivided_cell(labels: Collection[str], separator: str | None = None, *, by_space: bool = False) -> str | None:
+    """Return one of the labels that may be several of the others with another separator between; None without any.
+
+    A space is a sign only with `by_space`: names of labels have spaces, too.
+    """
+    known = set(labels)
+    for other in (*_SEPARATORS, *_OTHER_SEPARATORS, *(" " if by_space else "")):
+        for label in labels if other != separator else ():
+            parts = [part.strip() for part in label.split(other)]
+            if len(parts) > 1 and known.issuperset(parts):
+                return label
+    return None
 
 
 def are_lists(values: Sequence[str]) -> bool:
@@ -75,6 +96,17 @@ def unwrap(labels: Iterable[str]) -> dict[str, str]:
         if parts:
             inner[label] = parts[0]
     return inner
+
+
+def _is_bracketed(value: str) -> bool:
+    return value.startswith("[") and value.endswith("]")
+
+
+def _is_list(value: str) -> bool:
+    try:
+        return bool(_parse_list(value)) or value == BRACKETS
+    except ValueError:
+        return False
 
 
 def _parse_list(cell: str) -> list[object]:

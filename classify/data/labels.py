@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
+from classify.data.content import MISSING
 from classify.data.label_lists import unwrap
 from classify.data.table import Table
 from classify.data.text_hashes import normalize_text
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 MIN_ROWS = 10
 # Labels that mean none where a test table has no other: those of contests.
 _WITHHELD = frozenset({"-1", ""})
-# Usual spellings of a missing value.
-_MISSING = frozenset({"nan", "null", "none", "n/a", "na", "#n/a", "<na>"})
 _SHOWN, _LISTED = 5, 10
 
 
@@ -110,7 +109,7 @@ class ClassNames:
             *(
                 f"{rows} rows have the label {label!r}; if it means no label, give --unlabelled-value {label}"
                 for label, rows in self.rows.items()
-                if rows and normalize_text(label) in _MISSING
+                if rows and normalize_text(label) in MISSING
             ),
         ]
 
@@ -148,14 +147,18 @@ def find_class_names(tables: InputTables, count: Callable[[Table, str], Mapping[
             if label == config.unlabelled_value or (normalize and normalize_text(label) == key)
         }
         if not unlabelled:
-            raise InputError(
-                f"--unlabelled-value {config.unlabelled_value}: no row has it as its label; give a value of the label "
-                "column, or drop the flag."
-            )
+            raise InputError(no_such_label(config.unlabelled_value))
     if len(tested) == 1 and set(tested) <= _WITHHELD and not any(counts[value] for value in tested):
         unlabelled |= set(tested)
     named = {label: count for label, count in counts.items() if label.strip() and label not in unlabelled}
     return name_classes(named, normalize=normalize, given=config.label_names, unlabelled=frozenset(unlabelled))
+
+
+def no_such_label(value: str) -> str:
+    """Return the message for an --unlabelled-value that does not occur."""
+    return (
+        f"--unlabelled-value {value}: no row has it as its label; give a value of the label column, or drop the flag."
+    )
 
 
 def name_classes(

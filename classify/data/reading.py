@@ -59,7 +59,12 @@ def read_tables(config: DataConfig) -> InputTables:
     # Of two columns all that is left is a text and a label.
     searched = table if len(set(table.columns) - others) < 2 else table.drop(others)
     columns = find_columns(
-        searched, config.text_column, config.label_column, config.text_pair_column, config.text_column_delimiter
+        searched,
+        config.text_column,
+        config.label_column,
+        config.text_pair_column,
+        config.text_column_delimiter,
+        config.unlabelled_value,
     )
     if config.split_column is not None or split_column not in (*columns.texts.named, *columns.labels):
         columns = replace(columns, split=split_column)

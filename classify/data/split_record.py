@@ -56,6 +56,19 @@ def read_record(hashes: TextHashes, folder: str) -> EarlierSplit:
     return EarlierSplit(np.where(known, parts[order][place], -1).astype(np.int8), _count_folds(names))
 
 
+def count_trained(folder: str, hashes: TextHashes) -> tuple[int, int]:
+    """Return how many of these texts the run in a folder was trained on, and its number of folds.
+
+    0 of any other folder, and of a run whose splits are separate tables: it has no record.
+    """
+    if not (Path(folder) / FILE).is_file():
+        return 0, 0
+    earlier = read_record(hashes, folder)
+    # Of a run with folds the final model was trained on all rows.
+    trained = earlier.numbers >= 0 if earlier.num_folds else earlier.numbers == SPLITS.index("train")
+    return int(trained.sum()), earlier.num_folds
+
+
 def read_num_folds(folder: str) -> int:
     """Return the number of folds of an earlier run, 0 where it has splits; raises as `read_record`."""
     return _count_folds(_read(folder)[2])

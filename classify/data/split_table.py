@@ -164,8 +164,14 @@ def _assign_folds(tables: InputTables, train: Split, encoder: LabelEncoder, seed
 
 
 def _read_earlier(tables: InputTables, rows: Rows, folder: str) -> split_record.EarlierSplit:
-    """Read the split or fold that these rows of `--data` had in the run in `folder`."""
-    return split_record.read_record(tables.train.text_hashes(tables.columns.text)[rows], folder)
+    """Read the split or fold that these rows of `--data` had in the run in `folder`; it must know some of them."""
+    earlier = split_record.read_record(tables.train.text_hashes(tables.columns.text)[rows], folder)
+    if not (earlier.numbers >= 0).any():
+        raise InputError(
+            f"--split-like {folder}: expected a run of a table that shares texts with {tables.train.path}. Got one "
+            "that shares none; drop the flag, or name another run."
+        )
+    return earlier
 
 
 def _groups(tables: InputTables, rows: Rows) -> list[Rows]:
@@ -333,6 +339,14 @@ def _warnings(
             lines = split.table.describe_rows([int(split.rows[i]) for i in in_training[name]])
             notes.append(
                 f"{len(in_training[name])} of {len(split)} {name} texts are also in the training split ({lines})"
+            )
+    if len(scored) > 1:
+        validation, test = (split.table.text_hashes(column)[split.rows] for split in scored.values())
+        validated = len(find_overlap(validation, test)[0])
+        if validated:
+            notes.append(
+                f"{validated} of {len(test)} test texts are also in the validation split, on which weights are "
+                "selected and probabilities calibrated"
             )
     return notes
 

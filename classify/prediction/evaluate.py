@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from classify.data import split_record
 from classify.data.files import write_json
 from classify.evaluation.metrics import Scores
 from classify.evaluation.predictions_file import write_predictions
@@ -39,16 +38,6 @@ def evaluate(predictor: Predictor, labelled: LabelledTable, folder: Path) -> Sco
         _write(predictor, labelled, folder, logits, scores)
     predictor.world.barrier()
     return scores
-
-
-def count_trained(model: str, labelled: LabelledTable) -> int:
-    """Return how many of the scored texts the model was trained on, as far as its run has recorded that."""
-    if not (Path(model) / split_record.FILE).is_file():
-        return 0
-    hashes = labelled.table.text_hashes(labelled.texts.whole)[labelled.rows]
-    earlier = split_record.read_record(hashes, model)
-    # Of a run with folds the final model was trained on all rows.
-    return int((earlier.numbers >= 0 if earlier.num_folds else earlier.numbers == 0).sum())
 
 
 def _write(

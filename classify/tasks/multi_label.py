@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from classify.config.schema import TrainingConfig
 from classify.data.content import column_stats
-from classify.data.label_lists import BRACKETS, COLUMN_SEPARATOR, find_separator, split_cell
+from classify.data.label_lists import BRACKETS, COLUMN_SEPARATOR, find_separator, split_cell, undivided_cell
 from classify.data.labels import MIN_ROWS, ClassNames, find_class_names, label_sort_key, list_counts, refuse_unknown
 from classify.data.reading import InputTables
 from classify.data.table import Table
@@ -80,9 +80,15 @@ class MultiLabel(Task):
     def of(cls, tables: InputTables) -> Self:
         """Create the task with the labels of the training and validation tables."""
         column, config = tables.columns.label, tables.config
-        separator = COLUMN_SEPARATOR
+        separator: str | None = COLUMN_SEPARATOR
         if len(tables.columns.labels) == 1:
-            separator = find_separator(column_stats(tables.train, column).values) or _JOIN
+            stats = column_stats(tables.train, column, config.unlabelled_value)
+            if stats.odd_kind == "objects":
+                raise InputError(
+                    f"{tables.train.path}: column {column!r} holds objects, e.g. {stats.example}; expected names of "
+                    "labels. Give a column per label, e.g. --label-column a,b,c."
+                )
+            separator = find_separator(stats.values)
 
         def count(table: Table, column: str) -> Mapping[str, int]:
             return _count_labels(table, column, separator)
@@ -94,6 +100,12 @@ class MultiLabel(Task):
                 f"{tables.train.path}: expected at least {MIN_ROWS} rows. Got {len(tables.train)} instead."
             )
         path = tables.train.path
+        undivided = undivided_cell(sorted(names), separator, by_space=separator is None)
+        if undivided is not None:
+            raise InputError(
+                f"{path}: column {column!r} holds the label {undivided!r}, which may be several labels; separate them "
+                "by |, by ; or by , in all rows, or rename the label."
+            )
         if separator == BRACKETS and names <= {"0", "1"}:
             raise InputError(
                 f"{path}: column {column!r} holds lists of 0 and 1, a place per label; expected names of labels. Give "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from classify.data.content import column_stats
+from classify.data.label_lists import undivided_cell
 from classify.data.reading import InputTables
 from classify.errors import InputError
 from classify.modeling.result_folder import read_labels, read_settings
@@ -27,7 +28,7 @@ def recognize(tables: InputTables) -> Task:
             names = ", ".join(tables.columns.labels)
             raise InputError(f"--task {requested}: --label-column names several columns: {names}; name one.")
         return TASKS[requested].of(tables)
-    stats = column_stats(tables.train, tables.columns.label)
+    stats = column_stats(tables.train, tables.columns.label, tables.config.unlabelled_value)
     if stats.is_numbers_or_lists and tables.config.label_names is None:
         example = next(value for value in stats.values if "," in value)
         raise InputError(
@@ -36,6 +37,12 @@ def recognize(tables: InputTables) -> Task:
         )
     if len(tables.columns.labels) > 1 or stats.is_list:
         return MultiLabel.of(tables)
+    undivided = undivided_cell(sorted(set(stats.values)))
+    if undivided is not None:
+        raise InputError(
+            f"{tables.train.path}: column {tables.columns.label!r} holds {undivided!r}: one class, or several labels? "
+            "Give --task single, or --task multi."
+        )
     return Regression.of(tables) if stats.is_score else SingleLabel.of(tables)
 
 

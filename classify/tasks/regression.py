@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from classify.config.schema import TrainingConfig
 from classify.data.content import are_thousands, parse_number
-from classify.data.labels import MIN_ROWS
+from classify.data.labels import MIN_ROWS, no_such_label
 from classify.data.reading import InputTables
 from classify.data.table import Table
 from classify.decision import Decision
@@ -49,16 +50,26 @@ class Regression(Task):
     keeps_head = False  # it predicts in the units of the earlier table
     selection = ("pearson", "spearman", "mse", "mae", "loss")
 
-    def __init__(self, labels: Sequence[str], center: float = 0.0, scale: float = 1.0, unit: float = 1.0):
+    def __init__(
+        self,
+        labels: Sequence[str],
+        center: float = 0.0,
+        scale: float = 1.0,
+        unit: float = 1.0,
+        unlabelled: str | None = None,
+    ):
         super().__init__(labels)
-        self.center, self.scale, self.unit = center, scale, unit
+        self.center, self.scale, self.unit, self._unlabelled = center, scale, unit, unlabelled
 
     @classmethod
     def of(cls, tables: InputTables) -> Self:
         """Create the task with mean and standard deviation of the training table's numbers."""
         table, column = tables.train, tables.columns.label
-        task = cls([column])
+        unlabelled = tables.config.unlabelled_value
+        task = cls([column], unlabelled=unlabelled)
         cells, _ = table.dictionary_encode(column)
+        if unlabelled is not None and all(cell.strip() != unlabelled for cell in cells):
+            raise InputError(no_such_label(unlabelled))
         if are_thousands(cells):
             example = next(cell for cell in cells if "," in cell)
             raise InputError(
@@ -76,11 +87,18 @@ class Regression(Task):
                 f"{table.path}: expected different numbers in column {column!r}. Got {values[0]:g} in all rows "
                 "instead; name another column with --label-column."
             )
-        return cls([column], float(values.mean(dtype=np.float64)), deviation, deviation)
+        return cls([column], float(values.mean(dtype=np.float64)), deviation, deviation, unlabelled)
+
+    @classmethod
+    def from_settings(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
+        return cls(labels, unlabelled=settings.get("unlabelled_value"))
+
+    def settings(self) -> dict[str, Any]:
+        return {} if self._unlabelled is None else {"unlabelled_value": self._unlabelled}
 
     def finalize(self, logits: Array, targets: Array) -> Self:
         """Return the task of a model whose output layer was rescaled to the targets."""
-        return type(self)(self.labels, 0.0, 1.0, self.unit)
+        return type(self)(self.labels, 0.0, 1.0, self.unit, self._unlabelled)
 
     def check_settings(self, config: TrainingConfig) -> None:
         """Refuse settings for classes, too."""
@@ -100,26 +118,29 @@ class Regression(Task):
         return [Decision("task", "a score for each row", why, "--task single, --label-column", True)]
 
     def labelled(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
-        return ~table.is_blank(column) if table.has_column(column) else np.zeros(len(table), dtype=bool)
+        if not table.has_column(column):
+            return np.zeros(len(table), dtype=bool)
+        values, numbers = table.dictionary_encode(column)
+        return np.array([self._is_labelled(value) for value in values], dtype=bool)[numbers]
 
     def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.float32]:
         if not table.has_column(column):
             return np.zeros(len(table), dtype=np.float32)
         values, numbers = table.dictionary_encode(column)
-        parsed = [parse_number(value.strip()) if value.strip() else 0.0 for value in values]
+        parsed = [parse_number(value.strip()) if self._is_labelled(value) else 0.0 for value in values]
         wrong = [place for place, number in enumerate(parsed) if number is None]
         if wrong:
             where = table.describe_rows(np.flatnonzero(np.isin(numbers, wrong)).tolist())
-            raise InputError(
-                f"{where}: expected a number in column {column!r}. Got {values[wrong[0]][:80]!r} instead; leave the "
-                "cell empty if the row has no score."
-            )
+            raise InputError(_no_number(where, "a number", column, values[wrong[0]]))
         scores = np.array(parsed, dtype=np.float32)[numbers]
         infinite = np.flatnonzero(~np.isfinite(scores)).tolist()
         if infinite:
             where = table.describe_rows(infinite)
-            raise InputError(f"{where}: expected a finite number in column {column!r}; correct or empty the cell.")
+            raise InputError(_no_number(where, "a finite number", column, values[numbers[infinite[0]]]))
         return scores
+
+    def _is_labelled(self, cell: str) -> bool:
+        return bool(cell.strip()) and cell.strip() != self._unlabelled
 
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
         """Return the squared error of standardized targets."""
@@ -212,6 +233,14 @@ class Regression(Task):
     def prediction_fields(self, probabilities: npt.NDArray[np.float64], digits: str = EXACT) -> Iterator[list[str]]:
         for row in probabilities:
             yield [f"{row[0]:{digits}}"]
+
+
+def _no_number(where: str, expected: str, column: str, cell: str) -> str:
+    cell = cell.strip()[:80]
+    return (
+        f"{where}: expected {expected} in column {column!r}. Got {cell!r} instead; if that means no score, give "
+        f"--unlabelled-value {shlex.quote(cell)}, else correct it."
+    )
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ FOCAL_GAMMA = 2.0
 _FEW_CLASSES = 8
 # C of a class that a trained head gets in addition.
 GROWN_C = 0.01
-_WHOLE = re.compile(r"[+-]?[0-9]{1,3}")
+_RATING = re.compile(r"[+-]?[0-9]{1,3}(\.[05])?")
 _FEWEST_RATINGS, _MOST_RATINGS = 3, 11
 
 
@@ -94,7 +94,7 @@ class SingleLabel(Task):
     def decisions(self) -> list[Decision]:
         why, flag = "one label per row", "--label-column"
         if self._ratings is not None:
-            why = f"labels are whole numbers, {self.labels[0]} to {self.labels[-1]}; a score is possible, too"
+            why = f"labels are numbers, {self.labels[0]} to {self.labels[-1]}; a score is possible, too"
             flag = "--task regression"
         return [Decision("task", f"one of {len(self.labels)} classes", why, flag, True), *self._classes.decisions()]
 
@@ -258,15 +258,17 @@ class CrossEntropy(Loss):
         return float(len(targets)) if self.class_weights is None else float(self.class_weights[targets].sum())
 
 
-def find_ratings(labels: Sequence[str]) -> npt.NDArray[np.int64] | None:
+def find_ratings(labels: Sequence[str]) -> npt.NDArray[np.float64] | None:
     """Return the labels as numbers (classes,) where they look like ratings: 1 to 5, say, or -1 to 1.
 
-    Whole numbers without a gap, three to eleven of them. Numbers starting at 0 are usually class indices.
+    Numbers without a gap between whole or half ones, three to eleven of them. Numbers starting at 0 are usually class
+    indices.
     """
-    if not _FEWEST_RATINGS <= len(labels) <= _MOST_RATINGS or not all(_WHOLE.fullmatch(label) for label in labels):
+    if not _FEWEST_RATINGS <= len(labels) <= _MOST_RATINGS or not all(_RATING.fullmatch(label) for label in labels):
         return None
-    numbers = np.array([int(label) for label in labels])
-    return numbers if numbers[0] != 0 and (np.diff(numbers) == 1).all() else None
+    numbers = np.array([float(label) for label in labels])
+    steps = np.diff(numbers)
+    return numbers if numbers[0] != 0 and steps[0] in (0.5, 1) and (steps == steps[0]).all() else None
 
 
 def balanced_weights(labels: npt.NDArray[np.int64], classes: int) -> npt.NDArray[np.float32]:

@@ -20,7 +20,7 @@ from classify.data.languages import Languages, detect_languages, is_english_code
 from classify.data.long_texts import TRUNCATE
 from classify.data.reading import read_tables
 from classify.data.source import STANDARD_INPUT
-from classify.data.split_record import read_num_folds
+from classify.data.split_record import count_trained, read_num_folds
 from classify.data.split_table import split_table
 from classify.data.splits import Splits
 from classify.decision import Decision
@@ -121,6 +121,7 @@ def check_inputs(config: RunConfig) -> RunInputs:
         config = config.with_default("folds", FEWER_FOLDS, "texts")
         splits = split_table(tables, task, training.seed, FEWER_FOLDS)
     notes = _check_disk(config, splits, model, output_dir) if launcher.should_check_output_dir() else ()
+    notes = (*_note_trained_rows(config.model.model, splits), *notes)
     unused = config.flags_without_effect()
     if unused:
         notes = (*notes, f"no epochs are trained, so {', '.join(unused)} change nothing; add --epochs 3")
@@ -217,6 +218,22 @@ def _choose_head(config: RunConfig, task: Task) -> tuple[RunConfig, tuple[str, .
         return config, (), (Decision("head", f"replaced by a new {task.probe}", why, "--head", True),)
     value = f"kept, with a new {task.probe} for {_list_labels(new)}" if new else "kept"
     return config, tuple(new), (Decision("head", value, why, "--head", True),)
+
+
+def _note_trained_rows(model: str | None, splits: Splits) -> tuple[str, ...]:
+    """Return a note where the model is a run that was trained on rows which are scored here."""
+    if model is None:
+        return ()
+    scored = splits.scored
+    trained, folds = count_trained(model, scored.table.text_hashes(splits.text_column)[scored.rows])
+    if not trained:
+        return ()
+    name = "cross-validated" if splits.num_folds else "validation" if splits.test is None else "test"
+    way = "" if folds else f", or --split-like {model} for this table"
+    return (
+        f"{model} was trained on {trained} of the {len(scored)} {name} texts, so the scores may be too high; give "
+        f"--test-data with other rows{way}",
+    )
 
 
 def _missing(labels: Sequence[str], others: Sequence[str]) -> list[str]:

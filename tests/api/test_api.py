@@ -139,7 +139,10 @@ def test_a_config_returns_the_folder_with_its_report(model_folder: Path, table: 
         ((3,), {}, TypeError, "data must be a path, a DataFrame"),
         ((TEXTS,), {}, TypeError, "a list of texts beside a list of labels"),
         ((TEXTS, LABELS[:3]), {}, ValueError, "60 texts and 3 labels"),
-        (([1, 2], ["a", "b"]), {}, TypeError, "texts must be strings"),
+        (([1, 2], ["a", "b"]), {}, TypeError, "texts must be strings, or pairs of strings. Got int"),
+        ((["a", "b"], [1, "b"]), {}, TypeError, "labels must be of one type. Got int and str"),
+        ((pandas.DataFrame({"text": TEXTS}), LABELS), {}, TypeError, "name the column of a table with label_column"),
+        (("my.csv",), {"class_weights": {"a": 1}}, TypeError, "class_weights is not a dictionary"),
         (("my.csv", LABELS), {}, TypeError, "the table of a path has its own"),
         (("my.csv",), {"epoch": 3}, InputError, "unknown flag --epoch. Did you mean --epochs?"),
         ((TEXTS, LABELS), {"epochs": "many"}, InputError, "--epochs"),
@@ -149,6 +152,15 @@ def test_a_config_returns_the_folder_with_its_report(model_folder: Path, table: 
 def test_wrong_arguments(arguments: tuple[Any, ...], more: dict[str, Any], error: type, part: str) -> None:
     with pytest.raises(error, match=part.replace("?", r"\?")):
         classify.train(*arguments, **more)
+
+
+def test_a_list_of_pairs_and_a_dictionary_of_names(model_folder: Path, tmp_path: Path) -> None:
+    pairs = [(text, text[::-1]) for text in TEXTS]
+    codes = ["a" if label == "card" else "b" for label in LABELS]
+    settings = options(model_folder, tmp_path / "out", label_names={"a": "yes", "b": "no"}, epochs=0)
+    with classify.train(pairs, codes, **settings) as run:
+        assert run.labels == ["no", "yes"]
+        assert run.predict_proba(pairs[:2]).shape == (2, 2)
 
 
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:

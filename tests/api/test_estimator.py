@@ -22,6 +22,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 import classify
 from classify import TextClassifier
+from classify.errors import InputError
 from tests.support import tiny
 
 ROWS = tiny.table_rows(60)
@@ -162,6 +163,9 @@ def test_a_further_fit_replaces_the_run(model_folder: Path, tmp_path: Path) -> N
     second = estimator.fit(TEXTS[::-1], LABELS[::-1]).predict_proba(TEXTS[:3])
     assert (tmp_path / "out" / "report.html").exists()
     assert np.abs(first - second).max() > 0
+    with pytest.raises(InputError, match="the folder exists and is not empty"):
+        clone(estimator).fit(TEXTS, LABELS)
+    np.testing.assert_array_equal(estimator.predict_proba(TEXTS[:3]), second)
 
 
 def test_wrong_input(fitted: TextClassifier) -> None:
@@ -171,5 +175,8 @@ def test_wrong_input(fitted: TextClassifier) -> None:
         fitted.predict("a text")
     with pytest.raises(ValueError, match="X must be a list"):
         fitted.predict(np.zeros((3, 2)))
+    for missing in (None, float("nan")):
+        with pytest.raises(ValueError, match=r"a class for each text.* at index 1"):
+            TextClassifier().fit(["a", "b"], np.array(["x", missing], dtype=object))
     with pytest.raises(ValueError, match="one class per text"):
         TextClassifier().fit(["a", "b"], ["x"])

@@ -370,3 +370,71 @@ def test_an_empty_workbook_is_refused(tmp_path: Path) -> None:
 def test_a_table_without_a_column_for_labels(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "sentence1,sentence2", "text", "text")
     assert "no column is left for the labels beside sentence1, sentence2" in refusal(path)
+
+
+def test_a_spelling_of_a_missing_score_is_asked_about(tmp_path: Path) -> None:
+    """Not one class per number, and never a score."""
+    path = write(tmp_path / "a.csv", "text,score", "text", lambda row: "NA" if row % 6 == 0 else str(row / 7))
+    assert "Got 'NA' instead; if that means no score, give --unlabelled-value NA" in refusal(path)
+    splits = load(path, unlabelled_value="NA")
+    assert len(splits.train) + len(splits.validation) + len(splits.test or ()) == 50
+    assert len(splits.unlabelled["unlabelled.csv"]) == 10
+    assert "no row has it as its label" in refusal(path, unlabelled_value="-")
+
+
+def test_decimal_commas_do_not_separate_columns(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "text;score", "text", lambda row: f"{row},{row % 9}5", between=";")
+    assert decision(load(path), "task").value == "a score for each row"
+
+
+@pytest.mark.parametrize(
+    ("cells", "part"),
+    [
+        (["a", "b", "a b", "b c", "c"], "the label 'a b', which may be several labels"),
+        (["a", "b/a", "b", "c"], "the label 'b/a', which may be several"),
+        (["a;b", '"b,c"', "c", "a"], "the label 'b,c', which may be several"),
+        (['"{""a"": 1, ""b"": 0}"', '"{""a"": 0, ""b"": 1}"'], "holds objects"),
+    ],
+)
+def test_labels_with_several_separators_are_refused(tmp_path: Path, cells: list[str], part: str) -> None:
+    path = write(tmp_path / "a.csv", "text,labels", "text", cells)
+    assert part in refusal(path, task="multi", label_column="labels")
+
+
+def test_names_with_spaces_are_labels(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "text,labels", "text", ["credit card|late", "card", "credit|card", "credit"])
+    assert load(path, task="multi").labels == ["card", "credit", "credit card", "late"]
+    assert "holds 'credit|card': one class, or several labels? Give --task single, or --task multi." in refusal(path)
+    assert len(load(path, task="single").labels) == 4
+
+
+def test_json_with_a_list_for_several_labels_and_a_string_for_one(tmp_path: Path) -> None:
+    labels = [["a", "b"], "a", "b", [], ["c"]]
+    draw = random.Random(0)
+    lines = [json.dumps({"text": sentence(draw), "labels": labels[row % 5]}) for row in range(60)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    splits = load(tmp_path / "a.jsonl")
+    assert splits.labels == ["a", "b", "c"]
+    assert splits.encoder.label_counts(splits.targets).tolist() == [24, 24, 12]
+
+
+@pytest.mark.parametrize(("no", "yes"), [("0", "1"), ("0.0", "1.0"), ("False", "True"), ("no", "Yes")])
+def test_columns_that_say_yes_or_no_are_labels(tmp_path: Path, no: str, yes: str) -> None:
+    marks = ([yes if row % step == 0 else no for row in range(60)] for step in (2, 3, 4))
+    path = write(tmp_path / "a.csv", "text,late,lost,broken", "text", *marks)
+    splits = load(path)
+    assert splits.labels == ["broken", "late", "lost"]
+    assert splits.encoder.label_counts(splits.targets).tolist() == [15, 30, 20]
+
+
+@pytest.mark.parametrize("stars", [["1.0", "2.0", "3.0"], ["1", "1.5", "2.0", "2.5"]])
+def test_ratings_may_be_scores(tmp_path: Path, stars: list[str]) -> None:
+    path = write(tmp_path / "a.csv", "text,stars", "text", stars)
+    assert "a score is possible, too" in decision(load(path), "task").why
+
+
+def test_a_validation_table_is_no_test_table(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "text,label", "text", ["x", "y"])
+    held_out = write(tmp_path / "b.csv", "text,label", lambda row: f"other text {row}", ["x", "y"], rows=20)
+    splits = load(path, eval_data=str(held_out), test_data=str(held_out))
+    assert any("20 of 20 test texts are also in the validation split" in warning for warning in splits.warnings)

@@ -219,6 +219,22 @@ def test_class_numbers_of_datasets_have_their_names(tmp_path: Path) -> None:
     assert pairs(read_table(str(tmp_path / "a.parquet"))) == [("a", "pos"), ("b", "neg")]
 
 
+def test_lists_of_class_numbers_have_their_names(tmp_path: Path) -> None:
+    """In Parquet and in a saved folder; -1 means no label."""
+    import datasets
+
+    names = datasets.ClassLabel(names=["joy", "fear"])
+    features = datasets.Features({"text": datasets.Value("string"), "label": names, "labels": datasets.List(names)})
+    rows = {"text": ["a", "b", "c"], "label": [1, -1, 0], "labels": [[0, 1], [1], []]}
+    data = datasets.Dataset.from_dict(rows, features)
+    data.to_parquet(tmp_path / "a.parquet")
+    data.save_to_disk(tmp_path / "saved")
+    for path in ("a.parquet", "saved"):
+        table = read_table(str(tmp_path / path))
+        assert table.column("label") == ["fear", "", "joy"]
+        assert table.column("labels") == ['["joy", "fear"]', '["fear"]', "[]"]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "parts"),
     [

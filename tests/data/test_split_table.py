@@ -234,6 +234,9 @@ def test_a_record_that_is_not_there_or_damaged(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", [(f"text {i}", "ab"[i % 2]) for i in range(20)])
     with pytest.raises(InputError, match=r"--split-like .*gone: expected .*Got no folder instead"):
         load(path, split_like=str(tmp_path / "gone"))
+    other = load(write(tmp_path / "b.csv", [(f"letter {i}", "ab"[i % 2]) for i in range(20)]))
+    with pytest.raises(InputError, match=r"other: expected a run of a table that shares texts with .*a\.csv"):
+        load(path, split_like=recorded(tmp_path / "other", other))
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "split.parquet").write_text("PAR1")
     with pytest.raises(InputError, match=r"--split-like .*run: split\.parquet cannot be read"):

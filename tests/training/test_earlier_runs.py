@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from classify.cli import main
-from tests.support.runs import read_json
+from classify.training.inputs import check
+from classify.training.run import train
+from tests.support.runs import make_config, read_json
 
 EARLIER = Path(__file__).parent.parent / "fixtures" / "earlier_run"
 STEPS_PER_EPOCH = 12
@@ -62,3 +64,11 @@ def test_a_finished_earlier_run_is_left_as_it_is(folder: Path) -> None:
     before = [path.read_bytes() for path in files]
     assert main(["train", "--resume", "run"]) == 0
     assert [path.read_bytes() for path in files] == before
+
+
+def test_scores_on_rows_the_model_was_trained_on_are_noted(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    settings = {"num_train_epochs": 1.0, "contrastive_steps": 0}
+    first = train(make_config(model_folder, table, tmp_path / "first", **settings, seed=1))
+    for split_like, noted in ((None, True), (str(first), False)):
+        inputs = check(make_config(first, table, tmp_path / "again", **settings, seed=2, split_like=split_like))
+        assert any("was trained on" in note and "--split-like" in note for note in inputs.notes) == noted

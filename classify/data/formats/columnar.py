@@ -213,7 +213,7 @@ def _as_strings(column: pyarrow.Array, names: list[str] | None = None) -> pyarro
         column = column.cast(pyarrow.timestamp("us", kind.tz), safe=False)
     values = column.to_pylist()
     if names is not None:
-        values = [names[value] if isinstance(value, int) and 0 <= value < len(names) else value for value in values]
+        values = [_name_classes(value, names) for value in values]
     if types.is_float32(kind):  # 0.1, and not the double that is nearest to it
         values = [value if value is None else float(str(np.float32(value))) for value in values]
     return pyarrow.array([as_text(value) for value in values], pyarrow.string())
@@ -238,10 +238,24 @@ def _count_bytes(column: pyarrow.Array) -> int:
     return offsets + column.nbytes
 
 
+def _name_classes(value: Any, names: list[str]) -> Any:
+    """Return the name of a class number, or those of a list of them; None for -1, by which `datasets` means none."""
+    if isinstance(value, list):
+        return [_name_classes(number, names) for number in value]
+    if isinstance(value, int) and value < len(names):
+        return names[value] if value >= 0 else None
+    return value
+
+
 def _class_names(schema: pyarrow.Schema) -> dict[str, list[str]]:
     """Return the class names by column, where `datasets` has written them into the file."""
     try:
         described = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
-        return {name: feature["names"] for name, feature in described.items() if feature.get("_type") == "ClassLabel"}
-    except (KeyError, ValueError, TypeError, AttributeError):
+        features = {
+            # A list of classes is a list of one feature, or has it as `feature`.
+            name: feature[0] if isinstance(feature, list) else feature.get("feature", feature)
+            for name, feature in described.items()
+        }
+        return {name: feature["names"] for name, feature in features.items() if feature.get("_type") == "ClassLabel"}
+    except (KeyError, ValueError, TypeError, AttributeError, IndexError):
         return {}
