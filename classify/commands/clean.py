@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from classify.commands import flags
 from classify.config.parser import Parser
 from classify.errors import InputError, escape_controls
+
+if TYPE_CHECKING:
+    from classify.data.derived import TextColumns
 
 
 def make_parser(program: str) -> Parser:
@@ -25,6 +28,7 @@ def make_parser(program: str) -> Parser:
 
 def run(arguments: Sequence[str], program: str) -> int:
     options = make_parser(program).parse(arguments, ["apply", "out"])
+    from classify.data.columns import require_column
     from classify.data.formats.base import ReadOptions
     from classify.data.formats.registry import read_table
     from classify.data.table_writers import find_writer
@@ -32,7 +36,8 @@ def run(arguments: Sequence[str], program: str) -> int:
     from classify.prediction.inputs import check_out
 
     suspects = Path(options.apply)
-    path, sha256, label_column, stored = _describe_run(suspects.absolute().parent)
+    folder = suspects.absolute().parent
+    path, sha256, label_column, texts, stored = _describe_run(folder)
     data = options.data or path
     reading = ReadOptions(
         stored.get("encoding"),
@@ -47,7 +52,9 @@ def run(arguments: Sequence[str], program: str) -> int:
         raise InputError(f"{data}: the table has changed since the run; train again, or name the table with --data.")
     if label_column not in table.columns:
         raise InputError(f"{data}: no column {label_column!r}, which holds the labels; give the table of the run.")
-    labels, changed = apply_suspects(suspects, table, label_column)
+    for name in texts.named:
+        require_column(table, name, "--data")
+    labels, changed = apply_suspects(suspects, texts.derive(table), (texts.whole, label_column))
     columns = [labels if name == label_column else table.column(name) for name in table.columns]
     from classify.data.files import atomic_path
 
@@ -65,9 +72,10 @@ def run(arguments: Sequence[str], program: str) -> int:
     return 0
 
 
-def _describe_run(folder: Path) -> tuple[str, str, str, dict[str, Any]]:
-    """Return path and hash of a run's table, its label column, and how the table was read."""
+def _describe_run(folder: Path) -> tuple[str, str, str, TextColumns, dict[str, Any]]:
+    """Return path and hash of a run's table, its label and text columns, and how the table was read."""
     from classify.data.files import read_json
+    from classify.modeling.result_folder import trained_texts
 
     try:
         run = read_json(folder / "run.json")
@@ -75,7 +83,7 @@ def _describe_run(folder: Path) -> tuple[str, str, str, dict[str, Any]]:
         (label_column,) = settings["label_columns"]
         path = Path(run["data"]["path"])
         there = path if path.is_absolute() or path.exists() else Path(run["cwd"]) / path
-        return str(there), run["data"]["sha256"], label_column, run["config"]["data"]
+        return str(there), run["data"]["sha256"], label_column, trained_texts(settings), run["config"]["data"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{folder}: expected the folder of a run beside suspects.csv ({type(error).__name__}: {error})."

@@ -337,9 +337,22 @@ def find_text_columns(table: Table, trained: TextColumns, text_column: str | Non
     return TextColumns(tuple(fields), pair, trained.delimiter)
 
 
+def rename_alike(table: Table, names: Sequence[str]) -> Table:
+    """Return a further table with these column names where its own differ in case or the separators of words alone."""
+    if not table.has_names:
+        return table
+    new = {alike[0]: name for name in names if name not in (alike := _find_alike(table, name)) and len(alike) == 1}
+    return table.rename([new.get(column, column) for column in table.columns]) if new else table
+
+
+def _find_alike(table: Table, name: str) -> list[str]:
+    """Return the column of that name, else all whose names differ in case or the separators of words alone."""
+    return [name] if name in table.columns else [one for one in table.columns if _key(one) == _key(name)]
+
+
 def _like_trained(table: Table, name: str, flag: str, faults: list[str]) -> str:
     """Return the column of that name, however its words are separated."""
-    alike = [name] if name in table.columns else [one for one in table.columns if _key(one) == _key(name)]
+    alike = _find_alike(table, name)
     if len(alike) != 1:
         faults.append(
             f"{table.path}: no column {name!r}, which the model was trained on; it has: {_list_columns(table)}. Name "
@@ -352,7 +365,7 @@ def _find_text_column(table: Table, trained_on: str) -> str:
     """Return the column trained on, or the only one. Raises InputError with the candidates."""
     if trained_on in table.columns and table.has_names:
         return trained_on
-    alike = [name for name in table.columns if _key(name) == _key(trained_on)]
+    alike = _find_alike(table, trained_on)
     if len(alike) == 1 and table.has_names:
         return alike[0]
     stats = {name: column_stats(table, name) for name in table.columns}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pyarrow.compute as pc
 
 from classify.config.schema import DataConfig
-from classify.data.columns import Columns, find_columns, require_column, require_named_column
+from classify.data.columns import Columns, find_columns, rename_alike, require_column, require_named_column
 from classify.data.derived import join_labels
 from classify.data.formats.base import ReadOptions
 from classify.data.formats.registry import find_format, read_table
@@ -68,6 +68,8 @@ def read_tables(config: DataConfig) -> InputTables:
     )
     if config.split_column is not None or split_column not in (*columns.texts.named, *columns.labels):
         columns = replace(columns, split=split_column)
+    named = (*columns.texts.named, *columns.labels)
+    eval_table, test_table = (None if one is None else rename_alike(one, named) for one in (eval_table, test_table))
     _require_columns(columns, eval_table, labels=True)
     # Rows to predict need no label.
     way = ", or add --predict-unlabelled if its rows are only to be predicted"

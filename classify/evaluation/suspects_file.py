@@ -13,10 +13,12 @@ from classify.data.files import atomic_path
 from classify.data.formats.registry import read_table
 from classify.data.table import Table
 from classify.data.table_writers import CSVWriter, unescape_formula
-from classify.errors import InputError
+from classify.data.text_hashes import normalize_text
+from classify.errors import InputError, list_some
 from classify.evaluation.label_noise import Suspects
 
 FILE = "suspects.csv"
+_SHOWN = 10
 _COLUMNS = ("row", "label", "suggested_label", "prob_label", "prob_suggested", "text")
 
 
@@ -48,18 +50,22 @@ def write_suspects(
             writer.write([[str(rows[row] + 1), cells[row], label, *(f"{p:.4f}" for p in numbers), texts[row]]])
 
 
-def apply_suspects(path: Path, table: Table, label_column: str) -> tuple[list[str], int]:
+def apply_suspects(path: Path, table: Table, columns: tuple[str, str]) -> tuple[list[str], int]:
     """Return the labels of all rows after the changes of suspects.csv, and how many changed.
 
-    Raises InputError where the file does not fit the table.
+    `columns` are those of the text and the label. Raises InputError where the file does not fit the table, and for a
+    label that no row of the table has.
     """
     suspects = read_table(str(path), "--apply")
     missing = [name for name in _COLUMNS[:3] if name not in suspects.columns]
     if missing:
         raise InputError(f"{path}: no column {missing[0]!r}; expected {FILE} of a run with --folds.")
-    labels, changed = table.column(label_column), 0
-    for number, cells in enumerate(zip(*map(suspects.column, _COLUMNS[:3]), strict=True)):
-        row, before, after = map(unescape_formula, cells)
+    names = (*_COLUMNS[:3], _COLUMNS[-1])
+    shown = suspects if _COLUMNS[-1] in suspects.columns else suspects.with_derived(_COLUMNS[-1], [""] * len(suspects))
+    texts, labels, changed = table.column(columns[0]), table.column(columns[1]), 0
+    known = set(labels)
+    for number, cells in enumerate(zip(*map(shown.column, names), strict=True)):
+        row, before, after, text = map(unescape_formula, cells)
         place = int(row) - 1 if row.isdecimal() else -1
         if not 0 <= place < len(labels):
             raise InputError(
@@ -70,6 +76,16 @@ def apply_suspects(path: Path, table: Table, label_column: str) -> tuple[list[st
             raise InputError(
                 f"{where}: row {row} of {table.path} has the label {labels[place]!r}. Expected "
                 f"{before!r}; the table has changed since the run."
+            )
+        if text and normalize_text(text) != normalize_text(texts[place]):
+            raise InputError(
+                f"{suspects.describe_rows([number])}: row {row} of {table.path} has another text, "
+                f"{texts[place][:80]!r}; the table has changed since the run."
+            )
+        if after.strip() and after not in known:
+            raise InputError(
+                f"{suspects.describe_rows([number])}: suggested_label {after!r} is not a label of {table.path}; "
+                f"expected one of {list_some(sorted(known)[:_SHOWN], len(known))}."
             )
         if after.strip() and labels[place] != after:
             labels[place] = after

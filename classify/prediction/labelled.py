@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from classify.data.columns import rename_alike
 from classify.data.derived import TextColumns, join_labels
 from classify.data.formats.base import ReadOptions
 from classify.data.label_lists import COLUMN_SEPARATOR
@@ -20,6 +21,7 @@ from classify.tasks.base import Task
 from classify.tasks.registry import trained_task
 
 _JOINED = "labels"
+_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,9 @@ def read_labelled(
     """Read a table with the columns and labels that a model was trained on. Raises InputError with the candidates."""
     settings = read_settings(model)
     table, texts = read_texts(data, trained_texts(settings), text_column, pair_column, options)
-    table, column = _find_label_column(table, settings.get("label_columns", []), label_column)
-    task = trained_task(model).for_table(table, column)
+    task = trained_task(model)
+    table, column = _find_label_column(table, settings.get("label_columns", []), label_column, task.labels)
+    task = task.for_table(table, column)
     rows = np.flatnonzero(task.labelled(table, column))
     if not len(rows):
         raise InputError(f"{table.path}: expected rows with a label in column {column!r}. Got none.")
@@ -53,8 +56,11 @@ def read_labelled(
     return LabelledTable(table, texts, task, rows, targets)
 
 
-def _find_label_column(table: Table, trained: Sequence[str], flag: str | None) -> tuple[Table, str]:
+def _find_label_column(
+    table: Table, trained: Sequence[str], flag: str | None, labels: Sequence[str]
+) -> tuple[Table, str]:
     """Return the table with one column of labels, and its name."""
+    table = rename_alike(table, trained)
     names = list(trained) if flag is None else [name.strip() for name in flag.split(",")]
     missing = [name for name in names if name not in table.columns]
     if missing or not names:
@@ -63,5 +69,12 @@ def _find_label_column(table: Table, trained: Sequence[str], flag: str | None) -
         raise InputError(f"{table.path}: {which}; it has: {listed}. Name it with --label-column.")
     if len(names) == 1:
         return table, names[0]
+    absent = [name for name in (trained if len(trained) > 1 else labels) if name not in names]
+    if absent:
+        listed = ", ".join(map(repr, absent[:_SHOWN]))
+        raise InputError(
+            f"--label-column {flag}: expected a column for each label of the model. Got none for {listed}; rows would "
+            "count as without these labels."
+        )
     joined = next(name for name in (_JOINED, *(f"{_JOINED}_{n}" for n in range(99))) if not table.has_column(name))
     return join_labels(table, names, joined, COLUMN_SEPARATOR), joined

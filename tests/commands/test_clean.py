@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import random
 import shutil
 from pathlib import Path
@@ -65,6 +66,33 @@ def test_a_reviewed_file_is_applied_to_a_copy(noisy: tuple[Path, Path, list[int]
     reviewed.unlink()
 
 
+@pytest.mark.parametrize(
+    ("column", "cell", "part"),
+    [
+        ("text", "another text", "has another text"),
+        ("suggested_label", "carrd", "suggested_label 'carrd' is not a label of"),
+        ("label", "money money", "the table has changed since the run"),
+    ],
+)
+def test_a_file_that_does_not_fit_the_table_is_refused(
+    noisy: tuple[Path, Path, list[int]], tmp_path: Path, capsys: Any, column: str, cell: str, part: str
+) -> None:
+    _, out, _ = noisy
+    with (out / "suspects.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    rows[1][column] = cell
+    reviewed = out / "wrong.csv"
+    with reviewed.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    assert main(["clean", "--apply", str(reviewed), "--out", str(tmp_path / "c.csv")]) == 2
+    error = capsys.readouterr().err
+    assert "wrong.csv line 3" in error
+    assert part in error
+    reviewed.unlink()
+
+
 def test_the_next_run_shows_the_difference(
     noisy: tuple[Path, Path, list[int]], model_folder: Path, tmp_path: Path
 ) -> None:
@@ -117,7 +145,7 @@ def test_a_file_for_excel_is_applied(noisy: tuple[Path, Path, list[int]], tmp_pa
     columns = ("text", "label")
     write_suspects(path, suspects, table, np.arange(4), columns, targets, probabilities, for_excel=True)
     assert "'+y,'=x" in path.read_text()
-    assert apply_suspects(path, table, "label") == (["=x", "=x", "=x", "+y"], 1)
+    assert apply_suspects(path, table, columns) == (["=x", "=x", "=x", "+y"], 1)
 
 
 def test_confident_learning() -> None:

@@ -73,6 +73,17 @@ def test_labels_are_read_as_people_write_them(trained: Path, table: Path, tmp_pa
     assert evaluate(trained, path, tmp_path / "a", "--label-column", "queue", "--overwrite-output-dir") == 0
 
 
+def test_some_of_several_label_columns_are_refused(model_folder: Path, tmp_path: Path, capsys: Any) -> None:
+    """The rows would count as without the other labels."""
+    rows = [(text, *(str(int(n % step == 0)) for step in (2, 3, 4))) for n, (text, _) in enumerate(tiny.table_rows(60))]
+    table = tiny.write_table(tmp_path / "my.csv", rows, ("text", "late", "lost", "broken"))
+    settings = {"label_column": "late,lost,broken", "preset": "fast", "folds": 0}
+    out = train(make_config(model_folder, table, tmp_path / "out", **settings))
+    assert evaluate(out, table, tmp_path / "a", "--label-column", "late,lost") == 2
+    assert "expected a column for each label of the model. Got none for 'broken'" in capsys.readouterr().err
+    assert evaluate(out, table, tmp_path / "a", "--label-column", "lost,late,broken") == 0
+
+
 def test_classes_that_differ_in_case_alone_stay_apart(model_folder: Path, tmp_path: Path) -> None:
     """Where the run kept them apart: its own classes are never merged."""
     rows = [(text, label.title() if n % 2 else label) for n, (text, label) in enumerate(tiny.table_rows(120))]

@@ -442,6 +442,33 @@ def test_texts_and_labels_in_files_of_their_own(tmp_path: Path) -> None:
         load(tmp_path / "texts.txt", labels=str(tmp_path / "labels.txt"))
 
 
+def test_headers_of_files_of_texts_and_labels_are_no_row(tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("text\n" + "".join(f"letter {i}\n" for i in range(20)))
+    (tmp_path / "labels.txt").write_text("label\n" + "".join(f"{'ab'[i % 2]}\n" for i in range(20)))
+    splits = load(tmp_path / "texts.txt", labels=str(tmp_path / "labels.txt"))
+    assert splits.labels == ["a", "b"]
+    assert len(splits.train.table) == 20
+    assert splits.train.table.describe_rows([0]).endswith("line 2")
+
+
+@pytest.mark.parametrize("flag", ["data", "labels"])
+def test_a_table_beside_a_file_of_lines_is_refused(tmp_path: Path, flag: str) -> None:
+    table = "text,label\n" + "".join(f"letter {i},{'ab'[i % 2]}\n" for i in range(20))
+    (tmp_path / "table.csv").write_text(table)
+    (tmp_path / "lines.txt").write_text("name\n" + "".join(f"{'ab'[i % 2]}\n" for i in range(20)))
+    paths = {"data": tmp_path / "lines.txt", "labels": tmp_path / "lines.txt", flag: tmp_path / "table.csv"}
+    with pytest.raises(InputError, match=rf"--{flag} .*table\.csv: expected one .* Got a table with several columns"):
+        load(paths["data"], labels=str(paths["labels"]))
+
+
+def test_names_that_differ_in_case_are_one_column(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", [(f"letter {i}", "ab"[i % 2]) for i in range(40)])
+    test = write(tmp_path / "b.csv", [(f"other letter {i}", "ab"[i % 2]) for i in range(10)], "Text,LABEL")
+    splits = load(path, test_data=str(test))
+    assert splits.test is not None
+    assert len(splits.test) == 10
+
+
 def test_a_document_of_parts(tmp_path: Path) -> None:
     """The shape of CLINC150: texts and labels in a list a part."""
     document = {

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import re
 
 from classify.data.encoding import detect_encoding
 from classify.data.formats.base import Confidence, Format, ReadOptions
+from classify.data.names import LABEL_NAMES, TEXT_NAMES
 from classify.data.source import Source, check_file
 from classify.data.table import Table
 from classify.errors import InputError
 
 _SUFFIXES = (".txt",)
+_DELIMITERS = r"[,;\t|]"
+_SHOWN = 80
 
 
 class Lines(Format):
@@ -27,6 +31,8 @@ class Lines(Format):
         texts, labels = check_file(source, _SUFFIXES), check_file(Source(options.labels, label_flag), _SUFFIXES)
         encoding = detect_encoding(texts, options.encoding)
         columns = {"text": _lines(texts, options.encoding), "label": _lines(labels, options.encoding)}
+        _check_lines(columns["text"], texts, "text", label_flag)
+        _check_lines(columns["label"], labels, "label", label_flag)
         counts = {name: len(values) for name, values in columns.items()}
         if counts["text"] != counts["label"]:
             raise InputError(
@@ -34,9 +40,25 @@ class Lines(Format):
                 f"Got {counts['label']} lines instead."
             )
         arrow = pyarrow.table({name: pyarrow.array(values, pyarrow.string()) for name, values in columns.items()})
+        first = {name: values[0].strip().lower() for name, values in columns.items()}
+        header = first["text"] in TEXT_NAMES and first["label"] in LABEL_NAMES
+        arrow = arrow.slice(int(header))
         form = f"one text per line, labels from {labels.path}, {encoding.description}"
+        form += ", with a header" if header else ""
         digest = hashlib.sha256(f"{texts.sha256}{labels.sha256}".encode()).hexdigest()
-        return Table(source.path, digest, arrow, form, lambda rows: [row + 1 for row in rows], flag=encoding.flag)
+        return Table(
+            source.path, digest, arrow, form, lambda rows: [row + 1 + header for row in rows], flag=encoding.flag
+        )
+
+
+def _check_lines(lines: list[str], source: Source, what: str, label_flag: str) -> None:
+    """Raise InputError where the first line names columns of a table."""
+    names = {name.strip(" \"'").lower() for name in re.split(_DELIMITERS, lines[0])}
+    if not names.isdisjoint(TEXT_NAMES) and not names.isdisjoint(LABEL_NAMES):
+        raise InputError(
+            f"{source.flag} {source.path}: expected one {what} per line beside {label_flag}. Got a table with several "
+            f"columns instead, e.g. {lines[0][:_SHOWN]!r}; give it as --data without {label_flag}."
+        )
 
 
 def _lines(source: Source, encoding: str | None) -> list[str]:
