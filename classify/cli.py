@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from classify.commands import COMMANDS, load_command, usage
 from classify.commands.failure import fail, print_error
-from classify.errors import InputError
+from classify.errors import InputError, Interrupted
 from classify.launch import interrupts, process_settings
 from classify.versions import __version__, check_platform
 
@@ -45,7 +45,7 @@ def _run(arguments: list[str], program: str) -> int:
             )
         return int(load_command("train").run(arguments, program))
     except (Exception, KeyboardInterrupt) as error:
-        if interrupts.was_interrupted(error):
+        if interrupts.was_interrupted(error) and not isinstance(error, Interrupted):
             return fail("interrupted", 128 + signal.SIGINT, debug)
         return print_error(error, debug)
 

@@ -36,6 +36,9 @@ def run(arguments: Sequence[str], program: str) -> int:
     from classify.prediction.inputs import check_out
 
     suspects = Path(options.apply)
+    if not suspects.is_file():
+        got = "a folder" if suspects.is_dir() else "no such file"
+        raise InputError(f"--apply {options.apply}: expected suspects.csv in the folder of a run. Got {got} instead.")
     folder = suspects.absolute().parent
     path, sha256, label_column, texts, stored = _describe_run(folder)
     data = options.data or path

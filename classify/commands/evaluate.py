@@ -68,7 +68,7 @@ def run(arguments: Sequence[str], program: str) -> int:
             print(f"note: the model was trained on {trained} of these texts, so the scores may be too high")
         left_out = len(labelled.table) - len(labelled.rows)
         if left_out:
-            print(f"note: {left_out} of {len(labelled.table)} rows have no label and are left out")
+            print(f"note: rows without a label, which are left out: {left_out} of {len(labelled.table)}")
         print(escape_controls(f"result: {folder}"))
         write_pages(folder)
     return 0

@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from classify.prediction.columns import PredictionColumns
 
 _SHOWN = 10
+_OUT = "predictions.csv"
 
 
 def make_parser(program: str) -> Parser:
     parser = Parser(prog=program, description="Predict every row of a table with a trained classifier, or one text.")
     flags.add_model(parser)
     flags.add_table(parser)
-    flags.add(parser, "--text", metavar="TEXT", help="predict one text, and print its probabilities")
+    flags.add(parser, "--text", metavar="TEXT", action="append", help="predict one text, and print its probabilities")
     flags.add(
         parser,
         "--out",
         metavar="FILE",
-        default="predictions.csv",
-        help="output file: .csv, .tsv, .jsonl, .parquet or .xlsx; - is standard output (default: %(default)s)",
+        help=f"output file: .csv, .tsv, .jsonl, .parquet or .xlsx; - is standard output (default: {_OUT})",
     )
     flags.add(parser, "--top-k", metavar="INT", help="the K most probable labels instead of a column per label")
     flags.add(
@@ -70,6 +70,9 @@ def run(arguments: Sequence[str], program: str) -> int:
         options.data = "-"
     if options.data is not None and options.text is not None:
         raise InputError("--data and --text both name what to predict; give one of them.")
+    if options.text is not None:
+        _check_text(options)
+    options.out = options.out or _OUT
     if options.nproc is not None and not launcher.is_nproc_worker():
         return spawn.run_processes(["predict", *arguments], _count_processes(options))
     return _predict_text(options) if options.text is not None else _predict_table(options)
@@ -84,6 +87,18 @@ def _count_processes(options: argparse.Namespace) -> int:
     return device_plan.count_devices() if isinstance(nproc, str) else nproc
 
 
+def _check_text(options: argparse.Namespace) -> None:
+    """Raise InputError where --text is given twice, or beside flags of tables."""
+    if len(options.text) > 1:
+        raise InputError("--text is given several times; give one text, or a table of them with --data.")
+    of_tables = ("out", "min_confidence", "min_precision", "resume", "excel_safe", "exact", "text_column")
+    given = [f"--{name.replace('_', '-')}" for name in of_tables if getattr(options, name)]
+    if given:
+        raise InputError(
+            f"--text predicts one text and prints it; drop {', '.join(given)}, or give a table with --data."
+        )
+
+
 def _predict_text(options: argparse.Namespace) -> int:
     from classify.modeling.result_folder import read_settings, trained_texts
 
@@ -93,10 +108,10 @@ def _predict_text(options: argparse.Namespace) -> int:
     from classify.prediction.predict import load_classifier
 
     with load_classifier(options.model, use_cpu=options.cpu, precision=options.precision) as predictor:
-        probabilities = predictor.probabilities([options.text])
+        probabilities = predictor.probabilities(options.text)
         if not predictor.world.is_main:
             return 0
-    note = note_new_languages([options.text], predictor.settings.get("languages"))
+    note = note_new_languages(options.text, predictor.settings.get("languages"))
     if note is not None and not options.quiet:
         print(f"note: {note}", file=sys.stderr)
     task = predictor.task

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from classify.data.legacy_encoding import Reading, rank_readings
+from classify.data.legacy_encoding import USUAL, Reading, rank_readings
 from classify.data.source import Source
 from classify.errors import InputError, list_some
 
@@ -58,12 +58,13 @@ class Encoding:
     """An encoding by Python's name.
 
     `damaged` are the first lines of a UTF-8 file that hold bytes of something else; `sample` is an excerpt
-    of a file in another encoding.
+    of a file in another encoding; `reads_badly` where some of its characters are nonsense in all of them.
     """
 
     name: str
     damaged: tuple[int, ...] = ()
     sample: str = ""
+    reads_badly: bool = False
 
     @property
     def errors(self) -> str:
@@ -82,6 +83,8 @@ class Encoding:
         if self.damaged:
             lines = ", ".join(map(str, self.damaged))
             return f"{name} except bytes on lines {lines} ..., read as \ufffd"
+        if self.reads_badly:
+            name = f"{name}, though some characters read badly in every encoding"
         return f"{name} (e.g. {self.sample})" if self.sample else name
 
     @property
@@ -230,6 +233,9 @@ def _legacy_encoding(source: Source, fault: tuple[int, str]) -> Encoding:
         raise InputError(
             f"{source.path} line {fault[0]}: not UTF-8{fault[1]}, nor any known encoding; give --encoding."
         )
+    if best.reads_badly:  # nothing reads well, so the commonest is no worse a guess than the best
+        usual = next((reading for reading in ranked if reading.encoding == USUAL and decodes(reading)), best)
+        return Encoding(usual.encoding, sample=_excerpt(usual.text), reads_badly=True)
     rivals = [
         reading
         for reading in ranked

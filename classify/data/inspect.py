@@ -15,10 +15,12 @@ from classify.data.near_duplicates import near_duplicates
 from classify.data.splits import Rows, Splits
 from classify.data.text_hashes import EMPTY, group_duplicates, normalize_text
 from classify.data.tokenize import Tokens, default_max_length
+from classify.errors import list_some
 
 # Texts sampled for languages and near-duplicates.
 _SAMPLE = 10_000
-_SHOWN = 5
+_SHOWN, _LISTED = 5, 20
+_NEITHER = "neither text nor label"
 
 
 @dataclass
@@ -52,16 +54,22 @@ class Report:
         """Return the report as lines for a terminal."""
         return [
             f"table: {self.path}, {self.rows:,} rows ({self.form})",
-            "columns: " + ", ".join(f"{name!r} ({role})" for name, role in self.columns.items()),
+            self._describe_columns(),
             *self.decisions,
             *self.summary(),
             *self.duplicates(),
             *self._describe_sample(),
             *(f"leak: {count} {split} texts are also in the training split" for split, count in self.leaks.items()),
-            *([f"empty: {self.empty_texts} rows have no text"] if self.empty_texts else []),
+            *([f"empty: rows without a text: {self.empty_texts}"] if self.empty_texts else []),
             *self._speed(),
             *(f"note: {note}" for note in self.notes),
         ]
+
+    def _describe_columns(self) -> str:
+        used = [f"{name!r} ({role})" for name, role in self.columns.items() if role != _NEITHER]
+        others = [repr(name) for name, role in self.columns.items() if role == _NEITHER]
+        listed = list_some(others[:_LISTED], len(others))
+        return "columns: " + ", ".join([*used, *([f"{_NEITHER}: {listed}"] if others else [])])
 
     def summary(self) -> list[str]:
         """Return the lines about labels and lengths."""
@@ -131,7 +139,7 @@ def inspect_splits(splits: Splits, listed: int = _SHOWN) -> Report:
         columns[splits.columns.split] = "split"
     of_columns = ("text column", "label column")
     why = {decision.value: decision.why for decision in splits.decisions if decision.what in of_columns}
-    roles = dict.fromkeys(table.columns, "neither text nor label")
+    roles = dict.fromkeys(table.columns, _NEITHER)
     roles |= {name: f"{what}: {why[name]}" if name in why else what for name, what in columns.items()}
     copies = table.text_hashes(splits.text_column)
     first, group_of = group_duplicates(copies)

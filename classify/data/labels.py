@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 MIN_ROWS = 10
 # Labels that mean none where a test table has no other: those of contests.
 _WITHHELD = frozenset({"-1", ""})
-_SHOWN, _LISTED = 5, 10
+_SHOWN, _LISTED, _LONGEST = 5, 10, 60
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,8 @@ class ClassNames:
             *([f"lists of one label, such as {lists[0]}, are read as that label"] if lists else []),
             *(f"the labels {labels} are one class" for labels in self.list_merged(normalized=False)),
             *(
-                f"{rows} rows have the label {label!r}; if it means no label, give --unlabelled-value {label}"
+                f"the label {label!r} of {rows} row{'s' * (rows > 1)} may mean no label; then give "
+                f"--unlabelled-value {shlex.quote(label)}"
                 for label, rows in self.rows.items()
                 if rows and normalize_text(label) in MISSING
             ),
@@ -317,12 +319,18 @@ def label_ids(
 
 def refuse_unknown(rows_of: Mapping[str, list[int]], table: Table, labels: Sequence[str], known_from: str) -> None:
     """Raise InputError naming labels that `known_from` does not have, with their rows."""
+    expected = f"expected one of {list_some(list(map(repr, labels[:_LISTED])), len(labels))}"
+    if len(rows_of) > _SHOWN:
+        name, rows = next(iter(rows_of.items()))
+        raise InputError(
+            f"{table.path}: {len(rows_of)} different labels are in no row of {known_from}, such as {name[:_LONGEST]!r} "
+            f"({table.describe_rows(rows[:1])}); {expected}. Name the column of the labels with --label-column."
+        )
     if rows_of:
         raise InputError(
             *(
-                f"{table.describe_rows(rows)}: the label {name!r} is in no row of {known_from}; expected one of "
-                f"{', '.join(map(repr, labels[:10]))}{' ...' if len(labels) > 10 else ''}."
-                for name, rows in list(rows_of.items())[:5]
+                f"{table.describe_rows(rows)}: the label {name!r} is in no row of {known_from}; {expected}."
+                for name, rows in rows_of.items()
             )
         )
 

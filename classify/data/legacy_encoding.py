@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from classify.data.languages import load_identifier
 
+# The encoding of most files that are not UTF-8.
+USUAL = "cp1252"
 _WESTERN = "en de fr es it pt nl sv da no nn fi is fo ca gl eu oc ga gd cy br af lb sq et id ms sw tl"
 _CENTRAL = "en cs pl hu sk hr sl bs sr ro sq de"
 _BALTIC = "en lt lv et"
@@ -19,7 +21,7 @@ _CYRILLIC = "ru uk bg be sr mk"
 # Encodings, the commoner first: where two read a file alike, the first one names it. The points are what rarity costs
 # an encoding; the languages (ISO 639-1) are those written in it.
 _LATIN = (
-    ("cp1252", 0, _WESTERN),
+    (USUAL, 0, _WESTERN),
     ("cp1250", 8, _CENTRAL),
     ("cp1254", 8, "en tr az"),
     ("cp1257", 8, _BALTIC),
@@ -58,6 +60,8 @@ _OTHER_SCRIPTS = (
 )
 # Where fewer of the letters than this are not ASCII, a text is not in a language of another script: it is English.
 _FEW = 0.4
+# A reading with more oddities than this share of its characters beyond ASCII is none; a few say little.
+_BADLY, _FEW_ODDITIES = 0.1, 20
 # What a place where characters do not belong together costs, in points.
 _ODD = 10
 
@@ -83,6 +87,8 @@ _ODDITIES = tuple(
         ("(?<![kh])[kh](?![kh])", 2),  # one sign of Chinese, Japanese or Korean by itself
     )
 )
+# An Arabic or Hebrew letter by itself: in an English text a sign that was misread.
+_LONE = re.compile("(?<![wrm])[wr](?![wrm])")
 _LETTER = re.compile(r"[^\W\d_\x00-\x7f]")
 _WORD_BEYOND_ASCII = re.compile(r"\S*[^\x00-\x7f]\S*")
 _LETTER_IN_WORD = re.compile(r"[^\W\d_][^\W\d_\x00-\x7f]|[^\W\d_\x00-\x7f][^\W\d_]")
@@ -97,12 +103,14 @@ class Reading:
     """A sample as one encoding decodes it; more points are better.
 
     `points_of_words` are for the words beyond ASCII alone: where they are few, their neighbours' language hides them.
+    `reads_badly`: many letters of a text that is mostly ASCII do not belong where they are.
     """
 
     encoding: str
     text: str
     points: float
     points_of_words: float
+    reads_badly: bool = False
 
 
 def rank_readings(sample: bytes) -> list[Reading]:
@@ -115,12 +123,16 @@ def rank_readings(sample: bytes) -> list[Reading]:
             except UnicodeDecodeError:
                 continue
             if text not in readings:
-                written = languages if has_latin_letters else f"en {languages}" if _has_other_letters(text) else "en"
-                cost = _ODD * _count_oddities(text) + rarity
+                is_english = not _has_other_letters(text)
+                written = languages if has_latin_letters else "en" if is_english else f"en {languages}"
+                oddities = _count_oddities(text) + (len(_LONE.findall(text.translate(_CLASSES))) if is_english else 0)
+                cost = _ODD * oddities + rarity
                 points = _language_evidence(text, written.split()) - cost
                 words = " ".join(_WORD_BEYOND_ASCII.findall(text))
                 points_of_words = _language_evidence(words, ["en", *languages.split()]) - cost
-                readings[text] = Reading(encoding, text, points, points_of_words)
+                beyond_ascii = sum(not character.isascii() for character in text)
+                badly = is_english and oddities > max(_FEW_ODDITIES, _BADLY * beyond_ascii)
+                readings[text] = Reading(encoding, text, points, points_of_words, badly)
     return sorted(readings.values(), key=lambda reading: -reading.points)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from classify.data.files import atomic_write
 from classify.data.languages import UNKNOWN
+from classify.data.long_texts import TRUNCATE
 from classify.evaluation.metrics import display_name
 from classify.report.page import templates
 from classify.report.result import Result
@@ -48,6 +49,7 @@ def render(result: Result) -> str:
             languages=languages,
             max_length=settings["max_length"],
             pair=result.reads_pairs,
+            cuts_alike=settings.get("long_text", TRUNCATE.name) == TRUNCATE.name,
             inspection=run.get("inspection"),
             splits=[one for one in run["guesses"] if one["what"] == "split"],
             weak_below=WEAK,

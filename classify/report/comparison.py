@@ -107,9 +107,8 @@ def _read(folder: Path) -> Result:
     try:
         return Result.read(folder)
     except (OSError, ValueError, KeyError) as error:
-        raise InputError(
-            f"{folder}: expected the output folder of a finished run or evaluation ({type(error).__name__}: {error})."
-        ) from None
+        reason = f"{type(error).__name__}: {error}" if folder.is_dir() else "no such folder"
+        raise InputError(f"{folder}: expected the output folder of a finished run or evaluation ({reason}).") from None
 
 
 def _index_by_text(result: Result) -> dict[int, int]:

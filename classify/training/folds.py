@@ -5,10 +5,13 @@ Tokens are shared between folds; weights are not: each fold starts from the weig
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import shlex
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +25,7 @@ from classify.data.files import atomic_path
 from classify.data.sampler import BatchSampler
 from classify.data.splits import Split
 from classify.data.tokenize import TokenizedSplit
+from classify.errors import Interrupted
 from classify.evaluation.metrics import format_metrics
 from classify.training.resume import INITIAL_SETTINGS
 from classify.training.setup import TrainingContext
@@ -53,9 +57,10 @@ def cross_validate(context: TrainingContext, train: Callable[[Trainer, str], Non
                 initial = {name: tensor.clone() for name, tensor in weights.items()}
             trainer = make_trainer(context, context.data.of(split).take(~held_out))
             trainer.setup(initial)
-            train(trainer, f"fold {number + 1} of {count}")
-            fold_logits = context.compute_logits(scored)
-            _save(context, number, fold_logits)
+            with _naming_saved_folds(context, number):
+                train(trainer, f"fold {number + 1} of {count}")
+                fold_logits = context.compute_logits(scored)
+                _save(context, number, fold_logits)
         logits[held_out] = fold_logits
         score = context.inputs.task.score(fold_logits, scored.targets, context.config.training.seed)
         took = "taken from the resumed run" if resumed else f"{time.perf_counter() - begin:.1f} s"
@@ -65,6 +70,21 @@ def cross_validate(context: TrainingContext, train: Callable[[Trainer, str], Non
     if initial:
         context.strategy.setup(initial)
     return logits
+
+
+@contextlib.contextmanager
+def _naming_saved_folds(context: TrainingContext, saved: int) -> Iterator[None]:
+    """Raise Interrupted on Ctrl-C where a step does not collect signals, and folds before this one are saved."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not saved:
+            raise
+        raise Interrupted(
+            f"interrupted; {'1 fold is' if saved == 1 else f'{saved} folds are'} saved; continue with --resume "
+            f"{shlex.quote(str(context.output.folder))}",
+            signal.SIGINT,
+        ) from None
 
 
 def make_trainer(context: TrainingContext, data: TokenizedSplit) -> Trainer:

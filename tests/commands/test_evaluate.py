@@ -65,7 +65,7 @@ def test_labels_are_read_as_people_write_them(trained: Path, table: Path, tmp_pa
     assert "no column 'label'; it has: 'text', 'queue'. Name it with --label-column." in error
     assert evaluate(trained, path, tmp_path / "a", "--label-column", "queue") == 0
     output = capsys.readouterr().out
-    assert "1 of 120 rows have no label" in output
+    assert "rows without a label, which are left out: 1 of 120" in output
     assert "the model was trained on" in output
     assert read_json(tmp_path / "a" / "metrics.json")["test"]["rows"] == 119
     assert evaluate(trained, path, tmp_path / "a", "--label-column", "queue") == 2, "nothing is overwritten"

@@ -311,3 +311,16 @@ def test_scores_have_no_labels_to_rank(model_folder: Path, tmp_path: Path, capsy
     assert "--top-k: the model predicts scores" in capsys.readouterr().err
     assert main(["predict", "--model", str(out), "--text", "a", "--cpu"]) == 0
     float(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["--out", "p.csv", "--resume"], "--text predicts one text and prints it; drop --out, --resume"),
+        (["--text", "b"], "--text is given several times"),
+        (["--nproc", "2"], "--nproc shares the rows of a file"),
+    ],
+)
+def test_flags_that_one_text_has_no_use_for(trained: Path, capsys: Any, words: list[str], part: str) -> None:
+    assert main(["predict", "--model", str(trained), "--text", "a", "--cpu", *words]) == 2
+    assert part in capsys.readouterr().err

@@ -39,3 +39,11 @@ def test_labels_are_inert_in_markdown(model_folder: Path, tmp_path: Path) -> Non
     text = write_card(out).read_text()
     assert "<script>" not in text
     assert "\\<script\\>\\*card\\*\\|\\`x\\` \\# y" in text
+
+
+@pytest.mark.parametrize(("policy", "differs"), [("truncate", False), ("chunks", True)])
+def test_the_pipeline_is_no_equal_where_it_reads_less(
+    model_folder: Path, table: Path, tmp_path: Path, policy: str, differs: bool
+) -> None:
+    config = make_config(model_folder, table, tmp_path / "out", long_texts=policy, max_steps=1)
+    assert ("the pipeline reads the first" in write_card(train(config)).read_text()) == differs

@@ -87,8 +87,21 @@ def test_scores_are_of_all_rows(whole: Path) -> None:
     assert metrics["train"]["epochs"] == 1.0
 
 
+@pytest.mark.parametrize(
+    ("error", "part"),
+    [
+        (Interrupted("stopped in the second fold", signal.SIGTERM), "stopped in the second fold"),
+        (KeyboardInterrupt(), r"interrupted; 1 fold is saved; continue with --resume .*out"),
+    ],
+)
 def test_a_resumed_run_trains_no_finished_fold_again(
-    whole: Path, model_folder: Path, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Path,
+    model_folder: Path,
+    small: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    part: str,
 ) -> None:
     """And ends with the same files to the last bit."""
     trained: list[str] = []
@@ -97,12 +110,12 @@ def test_a_resumed_run_trains_no_finished_fold_again(
     def counted(*arguments: Any) -> None:
         trained.append(arguments[-1])
         if len(trained) == 2:
-            raise Interrupted("stopped in the second fold", signal.SIGTERM)
+            raise error
         train_fold(*arguments)
 
     monkeypatch.setattr(run, "_train_fold", counted)
     config = folded(model_folder, small, tmp_path / "out")
-    with pytest.raises(Interrupted):
+    with pytest.raises(Interrupted, match=part):
         run.train(config)
     out = run.train(config.replace(resume_from_checkpoint=True))
     assert trained == ["fold 1 of 3", "fold 2 of 3", "fold 2 of 3", "fold 3 of 3"]
