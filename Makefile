@@ -57,7 +57,7 @@ test-all: test test-xla test-slow
 XLA := .venv-xla
 $(XLA)/installed: constraints.txt
 	$(PYTHON) -m venv $(XLA)
-	$(XLA)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.9.0 torch_xla==2.9.0
+	$(XLA)/bin/python -m pip install --quiet --disable-pip-version-check --no-cache-dir torch==2.9.0 torch_xla==2.9.0
 	grep -v -E '^(torch|triton|setuptools|sympy|networkx|fsspec)==' constraints.txt > $(XLA)/requirements.txt
 	$(XLA)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r $(XLA)/requirements.txt
 	$(XLA)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .

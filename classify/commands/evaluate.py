@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ def make_parser(program: str) -> Parser:
         parser,
         "--output-dir",
         metavar="DIR",
-        help="folder for metrics.json, predictions.csv and report.html (default: evaluations/RUN-TABLE)",
+        help="folder of metrics.json, predictions.csv and report.html (default: evaluations/RUN-TABLE, or the next)",
     )
     flags.add(parser, "--overwrite-output-dir", action="store_true", help="replace an evaluation in that folder")
     return parser
@@ -47,7 +48,7 @@ def run(arguments: Sequence[str], program: str) -> int:
             flags.read_options(options),
         )
         name = f"{Path(os.path.abspath(options.model)).name}-{Source(options.data, '--data').stem}"
-        folder = Path(options.output_dir or Path("evaluations") / name)
+        folder = _free_folder(name) if options.output_dir is None else Path(options.output_dir)
         check_columns_free(labelled.table, labelled.task.prediction_columns())
         if launcher.should_check_output_dir():
             _check_folder(folder, overwrite=options.overwrite_output_dir)
@@ -72,6 +73,12 @@ def run(arguments: Sequence[str], program: str) -> int:
         print(escape_controls(f"result: {folder}"))
         write_pages(folder)
     return 0
+
+
+def _free_folder(name: str) -> Path:
+    """Return evaluations/<name>, with a number from 2 where that exists."""
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(folder for one in names if not (folder := Path("evaluations") / one).exists())
 
 
 def _check_folder(folder: Path, *, overwrite: bool) -> None:

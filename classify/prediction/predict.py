@@ -169,14 +169,25 @@ def _as_texts(texts: Iterable[str]) -> list[str]:
 
 
 def _as_pairs(pairs: Iterable[Any]) -> tuple[list[str], list[str]]:
-    """Return the first and the second texts of pairs. Raises TypeError for anything else."""
+    """Return the first and the second texts of pairs.
+
+    Raises TypeError for anything else, ValueError where one of a pair is empty.
+    """
     listed = [] if isinstance(pairs, str) else list(pairs)
     for index, pair in enumerate(listed):
         if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
             raise TypeError(f"texts must be a list of pairs of strings. Got {describe(pair)} at index {index} instead.")
     if isinstance(pairs, str):
         raise TypeError(f"texts must be a list of pairs of strings. Got the string {pairs!r} instead.")
-    return _as_texts(pair[0] for pair in listed), _as_texts(pair[1] for pair in listed)
+    first, second = _as_texts(pair[0] for pair in listed), _as_texts(pair[1] for pair in listed)
+    empty = [index for index, (one, other) in enumerate(zip(first, second, strict=True)) if _is_half(one, other)]
+    if empty:
+        raise ValueError(f"texts must be pairs of two texts. Got an empty one at index {empty[0]}.")
+    return first, second
+
+
+def _is_half(first: str, second: str) -> bool:
+    return bool(first.strip()) != bool(second.strip())
 
 
 def start_world(use_cpu: bool, *, alone: bool = False) -> World:

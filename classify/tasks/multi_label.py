@@ -100,6 +100,12 @@ class MultiLabel(Task):
                 f"{tables.train.path}: expected at least {MIN_ROWS} rows. Got {len(tables.train)} instead."
             )
         path = tables.train.path
+        joined = next((name for name in sorted(names) if _JOIN in name), None)
+        if joined is not None:
+            raise InputError(
+                f"{path}: column {column!r} holds the label {joined!r}; {_JOIN} separates the labels of a row in "
+                "predictions.csv. Rename the label."
+            )
         undivided = undivided_cell(sorted(names), separator, by_space=separator is None)
         if undivided is not None:
             raise InputError(

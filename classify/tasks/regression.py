@@ -103,7 +103,11 @@ class Regression(Task):
     def check_settings(self, config: TrainingConfig) -> None:
         """Refuse settings for classes, too."""
         super().check_settings(config)
-        requested = {"--class-weights": config.class_weights != "none", "--loss focal": config.loss == "focal"}
+        requested = {
+            "--class-weights": config.class_weights != "none",
+            "--loss focal": config.loss == "focal",
+            "--label-smoothing-factor": config.label_smoothing_factor > 0,
+        }
         flags = [flag for flag, is_given in requested.items() if is_given]
         if flags:
             raise InputError(f"{' and '.join(flags)}: scores have no classes; drop the flag, or give --task single.")

@@ -418,6 +418,13 @@ def test_json_with_a_list_for_several_labels_and_a_string_for_one(tmp_path: Path
     assert splits.encoder.label_counts(splits.targets).tolist() == [24, 24, 12]
 
 
+def test_a_label_with_the_character_between_labels_is_refused(tmp_path: Path) -> None:
+    labels = [["a|b", "c"], ["c"], ["d", "c"]]
+    lines = [json.dumps({"text": f"letter {row} is late", "labels": labels[row % 3]}) for row in range(60)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    assert "holds the label 'a|b'; | separates the labels of a row" in refusal(tmp_path / "a.jsonl")
+
+
 @pytest.mark.parametrize(("no", "yes"), [("0", "1"), ("0.0", "1.0"), ("False", "True"), ("no", "Yes")])
 def test_columns_that_say_yes_or_no_are_labels(tmp_path: Path, no: str, yes: str) -> None:
     marks = ([yes if row % step == 0 else no for row in range(60)] for step in (2, 3, 4))

@@ -144,9 +144,11 @@ def test_a_model_of_pairs_says_what_it_expects(
     (tmp_path / "empty.csv").write_text("sentence1,sentence2\na text,another\na text,\n")
     assert main(["predict", *words, "--data", str(tmp_path / "empty.csv")]) == 2
     assert "empty.csv line 3: column 'sentence2' is empty" in capsys.readouterr().err
-    predictor = classify.load_classifier(str(out), use_cpu=True)
-    with predictor, pytest.raises(TypeError, match="must be a list of pairs of strings"):
-        predictor.probabilities(["one text"])
+    with classify.load_classifier(str(out), use_cpu=True) as predictor:
+        with pytest.raises(ValueError, match="Got an empty one at index 1"):
+            predictor.probabilities([("a", "b"), ("a", " ")])
+        with pytest.raises(TypeError, match="must be a list of pairs of strings"):
+            predictor.probabilities(["one text"])
 
 
 def test_resumed_is_uninterrupted_to_the_last_bit(
