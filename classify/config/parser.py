@@ -102,7 +102,7 @@ def training_parser(program: str, *, full_help: bool = True) -> Parser:
     )
     for title, kind in GROUPS.items():
         group = parser.add_argument_group(title)
-        for name in _own_flags(kind):
+        for name in own_options(kind):
             _add(group, name, shown=full_help or name in COMMON)
         if title == "Result":
             file = "YAML with any of these options, or the JSON of TrainingArguments; flags override it"
@@ -131,7 +131,7 @@ def print_help(words: Sequence[str], program: str) -> bool:
     return True
 
 
-def _own_flags(kind: type[Any]) -> list[str]:
+def own_options(kind: type[Any]) -> list[str]:
     """List the options with flags that a config class declares itself, without its bases'."""
     inherited = {spec.name for base in kind.__bases__ if dataclasses.is_dataclass(base) for spec in fields(base)}
     return [spec.name for spec in fields(kind) if spec.metadata["flags"] and spec.name not in inherited]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import settings_page
 from tests.support.documents import DISTRIBUTED, commands
 from tests.support.processes import ROOT
 
@@ -86,3 +87,7 @@ def test_the_translation_has_the_same_words_of_the_program() -> None:
         for p in (DISTRIBUTED, TRANSLATION)
     )
     assert ours == theirs
+
+
+def test_the_list_of_settings_is_that_of_the_program() -> None:
+    assert settings_page.PAGE.read_text(encoding="utf-8") == settings_page.render(), settings_page.__doc__
