@@ -228,8 +228,7 @@ def _compute(
         for end, logits in logit_blocks(predictor, table, texts, np.arange(len(table)), done=done):
             if sink is not None:
                 sink.append(logits)
-            if world.all_reduce_any(bool(received)):
-                number = int(world.broadcast(received[0] if received else int(signal.SIGTERM)))
+            if number := world.all_reduce_max(received[0] if received else 0):
                 raise Interrupted(
                     f"stopped by {signal.Signals(number).name}; {end:,} of {len(table):,} rows are kept in {kept_in}; "
                     "continue with --resume",

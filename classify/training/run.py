@@ -154,8 +154,7 @@ def _fit(context: TrainingContext, trainer: Trainer, callbacks: list[Callback], 
             time_limit_reached=lambda: minutes is not None and context.elapsed > 60 * minutes,
         )
         # All ranks have left the loop at the same step; a signal may have come since they last agreed.
-        if context.world.all_reduce_any(bool(received)):
-            number = context.world.broadcast(received[0] if received else int(signal.SIGTERM))
+        if number := context.world.all_reduce_max(received[0] if received else 0):
             raise Interrupted(
                 f"stopped by {signal.Signals(number).name} "
                 f"{stopped_at or f'after step {progress.step}, which is saved'}; "

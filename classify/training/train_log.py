@@ -51,13 +51,13 @@ class Log(Callback):
 
     def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
         """Write the step's loss where it is due."""
-        if step.loss is None or self._file is None:
+        if step.metrics is None or self._file is None:
             return
         values = {
-            "loss": step.loss,
+            "loss": step.metrics.loss,
             "learning_rate": step.learning_rate,
-            "grad_norm": step.grad_norm if math.isfinite(step.grad_norm or 0.0) else None,
-            "rows_per_second": step.rows_per_second,
+            "grad_norm": step.metrics.grad_norm if math.isfinite(step.metrics.grad_norm) else None,
+            "rows_per_second": step.metrics.rows_per_second,
         }
         with self.output.writing("the training log"):
             self._write({"step": step.step, "epoch": step.epoch, **values})
@@ -141,8 +141,9 @@ class Terminal(Callback):
         """Move the bar, and describe the step where its loss is due."""
         if step.num_micro_batches is not None:
             log_micro_batches(self.output, step.step, step.num_micro_batches)
-        if step.loss is not None and not self.bar.disable:
-            parts = [f"epoch {step.epoch:.2f}", f"loss {step.loss:.4f}", f"{step.rows_per_second:.0f} rows/s"]
+        if step.metrics is not None and not self.bar.disable:
+            loss, rate = step.metrics.loss, step.metrics.rows_per_second
+            parts = [f"epoch {step.epoch:.2f}", f"loss {loss:.4f}", f"{rate:.0f} rows/s"]
             best = trainer.progress.best
             if best is not None and self.metric in best:
                 parts.append(f"best {display_name(self.metric)} {best[self.metric]:.3f}")

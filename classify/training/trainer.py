@@ -42,18 +42,25 @@ Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
+class StepMetrics:
+    """The loss, a mean over the rows since the last one given; the step's gradient norm; rows per second so far."""
+
+    loss: float
+    grad_norm: float
+    rows_per_second: float
+
+
+@dataclass(frozen=True)
 class StepEnd:
-    """A finished step. `loss` (mean over the rows since the last one given) is set when it was due, else None.
+    """A finished step, with `metrics` where they are due (`--logging-steps`).
 
     `num_micro_batches` is the new number, where memory ran out in this step.
     """
 
     step: int
     epoch: float
-    loss: float | None
     learning_rate: float
-    grad_norm: float | None
-    rows_per_second: float | None
+    metrics: StepMetrics | None
     epoch_ended: bool
     save_due: bool
     last: bool
@@ -156,7 +163,7 @@ class Trainer:
         for event in self.steps(end, stop_requested=stop_requested, time_limit_reached=time_limit_reached):
             for callback in callbacks:
                 callback.on_step_end(self, event)
-            if self.progress.position >= self.end:  # --patience has run out
+            if self.progress.is_out_of_patience(self.config.patience):
                 return
 
     def steps(
@@ -199,7 +206,7 @@ class Trainer:
                 progress.set_end(progress.position, config)
             save_due = config.save_steps is not None and progress.step % config.save_steps == 0
             log_due = progress.step % config.logging_steps == 0 or epoch_ended or last or save_due or stopped
-            mean = None
+            mean = math.nan
             if log_due:
                 mean = self._mean_loss(recent_loss, recent_weight)
                 recent_loss, recent_weight = torch.zeros_like(recent_loss), 0.0
@@ -207,10 +214,8 @@ class Trainer:
             yield StepEnd(
                 step=progress.step,
                 epoch=self.epoch,
-                loss=mean,
                 learning_rate=rate,
-                grad_norm=float(norm) if log_due else None,
-                rows_per_second=progress.position / progress.seconds if log_due else None,
+                metrics=StepMetrics(mean, float(norm), progress.position / progress.seconds) if log_due else None,
                 epoch_ended=epoch_ended,
                 save_due=save_due,
                 last=last,
@@ -261,8 +266,9 @@ class Trainer:
             if self.world.distributed:  # the other ranks are waiting in the exchange
                 raise RankError(
                     f"step {number}: rank {rank} is out of memory ({reason}); continue with --resume and "
-                    f"--gradient-accumulation-steps {self._halved(step)} (same gradient, different dropout masks), "
-                    f"or {self._less_memory()}."
+                    f"--gradient-accumulation-steps {self._halved(step)} (same gradient, different dropout masks)"
+                    f"{'' if self.config.gradient_checkpointing else ' or --gradient-checkpointing'}; or start over "
+                    f"with {self._smaller()}."
                 )
             self.halve_micro_batches(step, reason)
         total, weight_sum = result
@@ -321,7 +327,9 @@ class Trainer:
         """
         if self.num_micro_batches * self.world.replicas * self.world.world_size >= len(step.indices):
             raise ClassifyError(
-                f"step {self.progress.step + 1}: out of memory with a single text ({reason}); {self._less_memory()}."
+                f"step {self.progress.step + 1}: out of memory with a single text ({reason}); "
+                f"{'' if self.config.gradient_checkpointing else 'use --gradient-checkpointing, or '}start over with "
+                f"{self._smaller()}."
             )
         # Ranks may have cut their shares into different numbers.
         self.progress.min_micro_batches = self.world.all_reduce_max(self._halved(step))
@@ -343,17 +351,16 @@ class Trainer:
         """Return the number of micro-batches of half the size."""
         return 2 * max(self.num_micro_batches, len(self._micro_batches(step)))
 
-    def _less_memory(self) -> str:
-        """Name ways to need less memory, where smaller micro-batches do not help or are not possible."""
-        ways = [] if self.config.gradient_checkpointing else ["--gradient-checkpointing"]
-        ways += ["a smaller --max-length"] + ["--precision bf16"] * (self.classifier.precision.half_dtype is None)
-        *others, last = ways
-        return f"use {', '.join(others)} or {last}" if others else f"use {last}"
+    def _smaller(self) -> str:
+        """Name settings that need less memory, which a resumed run cannot change."""
+        return "a smaller --max-length" + (
+            " or --precision bf16" if self.classifier.precision.half_dtype is None else ""
+        )
 
 
 def describe_divergence(step: int, sign: str) -> str:
     """Return the message of a training that has diverged, by which sign."""
-    return f"step {step}: {sign}; training has diverged. Lower --learning-rate, or use another --precision."
+    return f"step {step}: {sign}; training has diverged. Lower --learning-rate, or start over with another --precision."
 
 
 def _check_vocabulary(saved: Checkpoint, before: torch.Tensor | None, now: torch.Tensor) -> None:

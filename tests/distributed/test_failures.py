@@ -74,8 +74,8 @@ BROKEN = (
 FULL = (
     'MemoryError("no room")',
     r"error: step \d+: rank 1 is out of memory \(no room\); continue with --resume and --gradient-accumulation-steps "
-    r"2 \(same gradient, different dropout masks\), or use --gradient-checkpointing, a smaller --max-length or "
-    r"--precision bf16\.",
+    r"2 \(same gradient, different dropout masks\) or --gradient-checkpointing; or start over with a smaller "
+    r"--max-length or --precision bf16\.",
 )
 
 

@@ -59,7 +59,7 @@ def losses(folder: Path) -> list[float]:
     try:
         trainer = make_trainer(model, data, config, config.start(), 16)
         events = trainer.steps()
-        return [event.loss for event in events if event.loss is not None]
+        return [event.metrics.loss for event in events if event.metrics is not None]
     finally:
         torch.set_num_threads(threads)
 

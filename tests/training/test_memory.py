@@ -69,7 +69,11 @@ def train_with(folder: Path, megabytes: int | None, rows_per_step: int = ROWS) -
         resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     events = list(trainer.steps())
     world.close()
-    return (trainer.num_micro_batches, [event.num_micro_batches for event in events], [event.loss for event in events])
+    return (
+        trainer.num_micro_batches,
+        [event.num_micro_batches for event in events],
+        [event.metrics and event.metrics.loss for event in events],
+    )
 
 
 def cut_a_step(folder: Path, losses: list[float]) -> None:

@@ -35,7 +35,7 @@ def trained(folder: Path, device: torch.device = CPU, **settings: Any) -> tuple[
     model.to(device)
     model.set_precision(choose_precision(config.precision, device, config.opt_level))
     trainer = make_trainer(model, data, config, config.start(), 19)
-    return [float(event.loss or 0) for event in trainer.steps()], trainer
+    return [event.metrics.loss if event.metrics else 0.0 for event in trainer.steps()], trainer
 
 
 @pytest.mark.parametrize(
