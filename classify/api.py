@@ -177,6 +177,8 @@ def _words(options: dict[str, Any]) -> list[str]:
         if isinstance(value, dict):
             if name != "label_names":
                 raise TypeError(f"train: {name} is not a dictionary; give the path of a JSON file.")
+            if any(sign in f"{label}{shown}" for label, shown in value.items() for sign in ",="):
+                raise ValueError("train: label_names with , or = must be a file with one name per line.")
             value = [f"{label}={shown}" for label, shown in value.items()]
         if isinstance(value, list | tuple):
             value = ",".join(map(str, value))
@@ -223,14 +225,15 @@ def _as_arrow(data: Any, labels: Sequence[Any] | None) -> Any:
     import pyarrow as pa
 
     if labels is not None:
-        if hasattr(data, "columns") or hasattr(data, "features"):
+        if hasattr(data, "columns") or hasattr(data, "with_format"):
             raise TypeError("train: labels are for a list of texts; name the column of a table with label_column.")
         texts, cells = list(data), list(labels)
         if len(texts) != len(cells):
             raise ValueError(f"train: {len(texts)} texts and {len(cells)} labels; expected equal numbers.")
         columns = _text_columns(texts)
         try:
-            return pa.table({**columns, "label": pa.array(cells)})
+            texts_of = {name: pa.array(values, pa.string()) for name, values in columns.items()}
+            return pa.table({**texts_of, "label": pa.array(cells)})
         except pa.ArrowException:
             kinds = sorted({type(cell).__name__ for cell in cells if cell is not None})
             raise TypeError(f"train: labels must be of one type. Got {' and '.join(kinds)} instead.") from None
@@ -249,11 +252,17 @@ def _as_arrow(data: Any, labels: Sequence[Any] | None) -> Any:
 def _text_columns(texts: Sequence[Any]) -> dict[str, list[str]]:
     """Return the columns of a list of texts, or of pairs of texts. Raises TypeError for anything else."""
     if all(isinstance(text, str) for text in texts):
-        return {"text": list(texts)}
-    if all(isinstance(pair, list | tuple) and [type(text) for text in pair] == [str, str] for pair in texts):
-        return {"text1": [pair[0] for pair in texts], "text2": [pair[1] for pair in texts]}
+        return {"text": [str(text) for text in texts]}
+    if all(map(_is_pair, texts)):
+        return {"text1": [str(first) for first, _ in texts], "text2": [str(second) for _, second in texts]}
     wrong = next(text for text in texts if not isinstance(text, str))
     raise TypeError(f"train: texts must be strings, or pairs of strings. Got {type(wrong).__name__} instead.")
+
+
+def _is_pair(value: Any) -> bool:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        return False
+    return [isinstance(text, str) for text in value] == [True, True]
 
 
 def _decode_categories(table: Any) -> Any:

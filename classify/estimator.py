@@ -89,9 +89,14 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
         fixed = {"text_column": "text", "label_column": "label", "task": "single", "normalize_labels": "none"}
         if _SPLIT_COLUMN in columns:
             fixed[_SPLIT_COLUMN + "_column"] = _SPLIT_COLUMN
-        if hasattr(self, "run_") and self.run_.folder == folder:  # of an earlier fit
-            fixed["overwrite_output_dir"] = "true"
         options = {**fixed, **values, **(self.options or {})}
+        if hasattr(self, "run_") and self.run_.folder == folder:  # of an earlier fit
+            options["overwrite_output_dir"] = "true"
+        elif (folder / "run.json").exists() and "overwrite_output_dir" not in options:
+            raise ValueError(
+                f"output_dir: {folder} holds the run of another estimator or an earlier session; give each estimator "
+                "another, or none. Clones, as in cross-validation, would share it."
+            )
         self.run_: Run = _train(pa.table(columns), None, {}, options, pages=self.output_dir is not None)
         return self
 

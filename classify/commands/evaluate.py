@@ -48,7 +48,9 @@ def run(arguments: Sequence[str], program: str) -> int:
             flags.read_options(options),
         )
         name = f"{Path(os.path.abspath(options.model)).name}-{Source(options.data, '--data').stem}"
-        folder = _free_folder(name) if options.output_dir is None else Path(options.output_dir)
+        folder = Path(options.output_dir or Path("evaluations") / name)
+        if options.output_dir is None and not options.overwrite_output_dir:
+            folder = _free_folder(name)
         check_columns_free(labelled.table, labelled.task.prediction_columns())
         if launcher.should_check_output_dir():
             _check_folder(folder, overwrite=options.overwrite_output_dir)

@@ -151,15 +151,15 @@ class RunConfig:
         """Return whether a table of `labelled` rows is so small that resolved settings train no epochs on it."""
         return labelled < FEW_ROWS and self.training.epochs == 0 and self.training.max_steps < 0
 
-    def flags_without_effect(self) -> list[str]:
-        """Return the flags that were given for steps that resolved settings do not take."""
+    def flags_without_effect(self, *, fits_head: bool) -> list[str]:
+        """Return the flags that were given for steps that resolved settings do not take, or the head's fit."""
         training = self.training
         if training.epochs > 0 or training.max_steps > 0:
             return []
         given = self.given()
         unused = _OF_EPOCHS if training.contrastive_steps else (*_OF_EPOCHS, *_OF_STEPS)
         names = [name for name in unused if name in given]
-        if "class_weights" in given and self.model.head == "keep":
+        if "class_weights" in given and not fits_head:
             names.append("class_weights")
         return [shown_name(FIELDS[name][1]) for name in names]
 

@@ -269,9 +269,7 @@ class _Search:
         regression = f"; {', '.join(scores)} holds numbers on a scale" if scores else ""
         marks = [name for name in binary_columns(self.table) if name in free]
         if len(marks) > 2 and set(likely) <= set(marks) and not scores:
-            return _Found(
-                tuple(marks), f"{len(marks)} columns hold only 0 and 1, or no and yes: each is a possible label"
-            )
+            return _Found(tuple(marks), f"{len(marks)} columns hold only 0 and 1: each is a possible label")
         if likely:
             several = "several columns could hold the label" if len(likely) > 1 else "one column could hold the label"
             return self._doubt("label", likely, several + regression)

@@ -66,7 +66,7 @@ class ColumnStats:
         """Return whether nearly all values are numbers, besides spellings of a missing one."""
         values = [value for value in self.values if value.lower() not in MISSING]
         points = _share(values, lambda value: "," not in value and parse_number(value) is not None)
-        return max(points, _share(values, _DECIMAL_COMMA.fullmatch)) >= _MOST
+        return max(points, _share(self.values, _DECIMAL_COMMA.fullmatch)) >= _MOST
 
     @functools.cached_property
     def odd_kind(self) -> str | None:
@@ -173,12 +173,12 @@ def column_stats(table: Table, column: str, unlabelled: str | None = None) -> Co
 
 
 def binary_columns(table: Table) -> list[str]:
-    """Return the columns that hold only 0 and 1, or no and yes: several of them are several labels a row."""
-    return [name for name in table.columns if {value.lower() for value in column_stats(table, name).values} in _MARKS]
+    """Return the columns that hold only 0 and 1: several of them are several labels a row."""
+    return [name for name in table.columns if set(column_stats(table, name).values) in ({"0", "1"}, {"0.0", "1.0"})]
 
 
 def parse_mark(cell: str) -> bool | None:
-    """Return whether a cell of such a column says 1 or yes; None where it holds something else."""
+    """Return whether a cell of a label's column says 1, true or yes; None where it holds something else."""
     mark = cell.strip().lower()
     return mark in _SET if any(mark in marks for marks in _MARKS) else None
 

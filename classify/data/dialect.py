@@ -89,9 +89,8 @@ def detect_dialect(sample: str, suffix: str) -> Dialect:
     best, best_share, best_fit = Dialect(delimiters[0]), 0.0, 0.0
     for delimiter in delimiters:
         for dialect in candidates(delimiter, sample):
-            # The header counts for more than a row: decimal commas are in rows alone.
             share = _uniformity(sample, dialect)
-            fit = share if share and len(_sample_rows(sample, dialect)[0]) > 1 else share - _BARE_HEADER
+            fit = share - _BARE_HEADER * (not _divides_header(sample, dialect))
             if fit > best_fit + 0.01:
                 best, best_share, best_fit = dialect, share, fit
     if best_share >= _UNIFORM:
@@ -100,6 +99,13 @@ def detect_dialect(sample: str, suffix: str) -> Dialect:
         if _uniformity(sample, Dialect(delimiter)) >= _UNIFORM:
             return Dialect(delimiter)
     return Dialect(_most_frequent(sample, delimiters))
+
+
+def _divides_header(sample: str, dialect: Dialect) -> bool:
+    """Return whether the first line that divides in any dialect does in this one: decimal commas are in rows alone."""
+    lines = io.StringIO(sample)
+    first = next((line for line in lines if any(line.count(delimiter) for delimiter in _DELIMITERS)), "")
+    return dialect.delimiter in first
 
 
 def find_table(sample: str, suffix: str, known: Sequence[str] = ()) -> tuple[Dialect, int]:
@@ -158,14 +164,16 @@ def is_table(sample: str, known: Sequence[str] = ()) -> bool:
 
 def _is_quoted_column(sample: str) -> bool:
     """Return whether a sample is a CSV of one column: fields with commas, quotes or line breaks are in quotes."""
-    reader = Dialect(",").reader(io.StringIO(sample, newline=""))
+    reader, needed = Dialect(",").reader(io.StringIO(sample, newline="")), False
     try:
-        if any(len(row) > 1 for row in reader):
-            return False
+        for row in reader:
+            if len(row) > 1:
+                return False
+            needed = needed or any(sign in field for field in row for sign in ',\n\r"')
     except csv.Error:
         # The sample's end may cut a field.
         return reader.line_num >= sample.count("\n")
-    return '\n"' in sample
+    return needed
 
 
 def skip_lines(text: AnyStr, count: int) -> AnyStr:

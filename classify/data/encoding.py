@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from classify.data.legacy_encoding import USUAL, Reading, rank_readings
+from classify.data.legacy_encoding import MULTI_BYTE, USUAL, Reading, rank_readings
 from classify.data.source import Source
 from classify.errors import InputError, list_some
 
@@ -233,7 +233,8 @@ def _legacy_encoding(source: Source, fault: tuple[int, str]) -> Encoding:
         raise InputError(
             f"{source.path} line {fault[0]}: not UTF-8{fault[1]}, nor any known encoding; give --encoding."
         )
-    if best.reads_badly:  # nothing reads well, so the commonest is no worse a guess than the best
+    wide = [one for one in ranked if best.reads_badly and one.encoding in MULTI_BYTE and decodes(one)]
+    if best.reads_badly and not wide:  # nothing reads well, so the commonest is no worse a guess than the best
         usual = next((reading for reading in ranked if reading.encoding == USUAL and decodes(reading)), best)
         return Encoding(usual.encoding, sample=_excerpt(usual.text), reads_badly=True)
     rivals = [
@@ -242,6 +243,7 @@ def _legacy_encoding(source: Source, fault: tuple[int, str]) -> Encoding:
         if reading is not best
         and (best.points - reading.points < _CLOSE or reading.points_of_words > best.points_of_words)
     ]
+    rivals += wide
     if any(map(decodes, rivals)):
         others = [reading for reading in ranked if reading is not best and reading not in rivals]
         shown = list(itertools.islice(filter(decodes, [best, *rivals, *others]), 3))

@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable, Sequence
 _LEAST = 0.01
 # In a column of lists labels are few and short: rows per label at least, characters and words at most.
 _ROWS_PER_LABEL, _LONGEST, _WORDS = 4, 60, 3
-_SEPARATORS = ("|", ";", ",")
-# Others that people write between labels; they are refused with what would do.
-_OTHER_SEPARATORS = ("/", "+", "&", "\t", "\n")
+SEPARATORS = ("|", ";", ",")
+# Others that people write between labels, and that names have, too.
+UNUSUAL_SEPARATORS = ("/", "+", "&", "\t", "\n")
 # Between the labels of a row that come from several columns; in no name.
 COLUMN_SEPARATOR = "\x1f"
 # Lists as NumPy prints them, which Python would join to one string.
@@ -29,9 +29,11 @@ def find_separator(values: Sequence[str]) -> str | None:
     if values and bracketed == len(values):
         return BRACKETS
     # JSON may have a list for several labels and a string for one.
-    if bracketed > _LEAST * len(values) and all(map(_is_list, filter(_is_bracketed, values))):
+    plain = [value for value in values if not _is_bracketed(value)]
+    divided = any(separator in value for value in plain for separator in SEPARATORS)
+    if not divided and len(values) - len(plain) > _LEAST * len(values) and any(map(_lists_several, values)):
         return BRACKETS
-    for separator in _SEPARATORS:
+    for separator in SEPARATORS:
         if sum(separator in value for value in values) > _LEAST * len(values):
             return separator
     return None
@@ -49,17 +51,14 @@ def split_cell(cell: str, separator: str | None) -> list[str]:
     return [label for part in cell.split(separator) if (label := part.strip())]
 
 
-def undivided_cell(labels: Collection[str], separator: str | None = None, *, by_space: bool = False) -> str | None:
-    """Return one of the labels that may be several of the others with another separator between; None without any.
-
-    A space is a sign only with `by_space`: names of labels have spaces, too.
-    """
+def undivided_cell(labels: Collection[str], separators: Iterable[str]) -> tuple[str, str] | None:
+    """Return a label that may be several of the others, and the separator between them; None without any."""
     known = set(labels)
-    for other in (*_SEPARATORS, *_OTHER_SEPARATORS, *(" " if by_space else "")):
-        for label in labels if other != separator else ():
-            parts = [part.strip() for part in label.split(other)]
+    for separator in separators:
+        for label in labels:
+            parts = [part.strip() for part in label.split(separator)]
             if len(parts) > 1 and known.issuperset(parts):
-                return label
+                return label, separator
     return None
 
 
@@ -102,9 +101,9 @@ def _is_bracketed(value: str) -> bool:
     return value.startswith("[") and value.endswith("]")
 
 
-def _is_list(value: str) -> bool:
+def _lists_several(value: str) -> bool:
     try:
-        return bool(_parse_list(value)) or value == BRACKETS
+        return _is_bracketed(value) and len(_parse_list(value)) > 1
     except ValueError:
         return False
 

@@ -109,7 +109,7 @@ class ClassNames:
             *(f"the labels {labels} are one class" for labels in self.list_merged(normalized=False)),
             *(
                 f"the label {label!r} of {rows} row{'s' * (rows > 1)} may mean no label; then give "
-                f"--unlabelled-value {shlex.quote(label)}"
+                f"--unlabelled-value={shlex.quote(label)}"
                 for label, rows in self.rows.items()
                 if rows and normalize_text(label) in MISSING
             ),
@@ -321,10 +321,13 @@ def refuse_unknown(rows_of: Mapping[str, list[int]], table: Table, labels: Seque
     """Raise InputError naming labels that `known_from` does not have, with their rows."""
     expected = f"expected one of {list_some(list(map(repr, labels[:_LISTED])), len(labels))}"
     if len(rows_of) > _SHOWN:
-        name, rows = next(iter(rows_of.items()))
+        names = list(rows_of)[:_SHOWN]
+        places = table.describe_row_groups([rows_of[name][:1] for name in names])
+        listed = [f"{name[:_LONGEST]!r} ({place})" for name, place in zip(names, places, strict=True)]
+        other = " Do its columns differ from those of the training table?" if len(rows_of) > len(labels) else ""
         raise InputError(
-            f"{table.path}: {len(rows_of)} different labels are in no row of {known_from}, such as {name[:_LONGEST]!r} "
-            f"({table.describe_rows(rows[:1])}); {expected}. Name the column of the labels with --label-column."
+            f"{table.path}: {len(rows_of)} labels are in no row of {known_from}: {list_some(listed, len(rows_of))}; "
+            f"{expected}.{other}"
         )
     if rows_of:
         raise InputError(

@@ -58,6 +58,8 @@ _OTHER_SCRIPTS = (
     ("iso8859_6", 12, "ar"),
     ("cp874", 8, "th"),
 )
+# Those in which a character may be several bytes; few files of other encodings are valid in them.
+MULTI_BYTE = frozenset({"gb18030", "big5", "cp932", "cp949", "euc_jp"})
 # Where fewer of the letters than this are not ASCII, a text is not in a language of another script: it is English.
 _FEW = 0.4
 # A reading with more oddities than this share of its characters beyond ASCII is none; a few say little.

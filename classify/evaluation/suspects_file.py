@@ -19,6 +19,8 @@ from classify.evaluation.label_noise import Suspects
 
 FILE = "suspects.csv"
 _SHOWN = 10
+# Characters of a cell that Excel keeps.
+_LONGEST_CELL = 32_767
 _COLUMNS = ("row", "label", "suggested_label", "prob_label", "prob_suggested", "text")
 
 
@@ -65,7 +67,7 @@ def apply_suspects(path: Path, table: Table, columns: tuple[str, str]) -> tuple[
     texts, labels, changed = table.column(columns[0]), table.column(columns[1]), 0
     known = set(labels)
     for number, cells in enumerate(zip(*map(shown.column, names), strict=True)):
-        row, before, after, text = map(unescape_formula, cells)
+        row, before, after = map(unescape_formula, cells[:3])
         place = int(row) - 1 if row.isdecimal() else -1
         if not 0 <= place < len(labels):
             raise InputError(
@@ -77,7 +79,7 @@ def apply_suspects(path: Path, table: Table, columns: tuple[str, str]) -> tuple[
                 f"{where}: row {row} of {table.path} has the label {labels[place]!r}. Expected "
                 f"{before!r}; the table has changed since the run."
             )
-        if text and normalize_text(text) != normalize_text(texts[place]):
+        if not _is_same_text(cells[3], texts[place]):
             raise InputError(
                 f"{suspects.describe_rows([number])}: row {row} of {table.path} has another text, "
                 f"{texts[place][:80]!r}; the table has changed since the run."
@@ -85,12 +87,19 @@ def apply_suspects(path: Path, table: Table, columns: tuple[str, str]) -> tuple[
         if after.strip() and after not in known:
             raise InputError(
                 f"{suspects.describe_rows([number])}: suggested_label {after!r} is not a label of {table.path}; "
-                f"expected one of {list_some(sorted(known)[:_SHOWN], len(known))}."
+                f"expected one of {list_some(sorted(known)[:_SHOWN], len(known))}. Edit the table itself for a new one."
             )
         if after.strip() and labels[place] != after:
             labels[place] = after
             changed += 1
     return labels, changed
+
+
+def _is_same_text(shown: str, text: str) -> bool:
+    """Return whether a cell is the text of a row, which spreadsheets may have escaped or cut; "" says nothing."""
+    ways = {normalize_text(shown), normalize_text(unescape_formula(shown))}
+    whole = normalize_text(text)
+    return not shown or whole in ways or (len(shown) >= _LONGEST_CELL and whole.startswith(normalize_text(shown)))
 
 
 def read_suspects(folder: Path, most: int) -> tuple[Sequence[dict[str, str]], int]:

@@ -60,7 +60,8 @@ def _find_label_column(
     table: Table, trained: Sequence[str], flag: str | None, labels: Sequence[str]
 ) -> tuple[Table, str]:
     """Return the table with one column of labels, and its name."""
-    table = rename_alike(table, trained)
+    if flag is None:
+        table = rename_alike(table, trained)
     names = list(trained) if flag is None else [name.strip() for name in flag.split(",")]
     missing = [name for name in names if name not in table.columns]
     if missing or not names:
@@ -69,7 +70,8 @@ def _find_label_column(
         raise InputError(f"{table.path}: {which}; it has: {listed}. Name it with --label-column.")
     if len(names) == 1:
         return table, names[0]
-    absent = [name for name in (trained if len(trained) > 1 else labels) if name not in names]
+    given = {name.lower() for name in names}
+    absent = [name for name in (trained if len(trained) > 1 else labels) if name.lower() not in given]
     if absent:
         listed = ", ".join(map(repr, absent[:_SHOWN]))
         raise InputError(

@@ -131,7 +131,12 @@ class Task(LabelEncoder):
         """
 
     def grow_head(
-        self, features: npt.NDArray[np.float32], targets: Array, head: tuple[Array, Array], new: Array
+        self,
+        features: npt.NDArray[np.float32],
+        targets: Array,
+        head: tuple[Array, Array],
+        new: Array,
+        class_weights: npt.NDArray[np.float32] | None = None,
     ) -> None:
         """Fit the rows `new` (outputs,) of an output layer, in place; the others are as an earlier run left them.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 from collections import Counter
@@ -14,7 +15,15 @@ import numpy.typing as npt
 
 from classify.config.schema import TrainingConfig
 from classify.data.content import column_stats
-from classify.data.label_lists import BRACKETS, COLUMN_SEPARATOR, find_separator, split_cell, undivided_cell
+from classify.data.label_lists import (
+    BRACKETS,
+    COLUMN_SEPARATOR,
+    SEPARATORS,
+    UNUSUAL_SEPARATORS,
+    find_separator,
+    split_cell,
+    undivided_cell,
+)
 from classify.data.labels import MIN_ROWS, ClassNames, find_class_names, label_sort_key, list_counts, refuse_unknown
 from classify.data.reading import InputTables
 from classify.data.table import Table
@@ -88,7 +97,7 @@ class MultiLabel(Task):
                     f"{tables.train.path}: column {column!r} holds objects, e.g. {stats.example}; expected names of "
                     "labels. Give a column per label, e.g. --label-column a,b,c."
                 )
-            separator = find_separator(stats.values)
+            separator = find_separator(stats.values) or _rare_separator(tables.train, column, stats.values)
 
         def count(table: Table, column: str) -> Mapping[str, int]:
             return _count_labels(table, column, separator)
@@ -100,18 +109,10 @@ class MultiLabel(Task):
                 f"{tables.train.path}: expected at least {MIN_ROWS} rows. Got {len(tables.train)} instead."
             )
         path = tables.train.path
-        joined = next((name for name in sorted(names) if _JOIN in name), None)
-        if joined is not None:
-            raise InputError(
-                f"{path}: column {column!r} holds the label {joined!r}; {_JOIN} separates the labels of a row in "
-                "predictions.csv. Rename the label."
-            )
-        undivided = undivided_cell(sorted(names), separator, by_space=separator is None)
-        if undivided is not None:
-            raise InputError(
-                f"{path}: column {column!r} holds the label {undivided!r}, which may be several labels; separate them "
-                "by |, by ; or by , in all rows, or rename the label."
-            )
+        if separator not in (BRACKETS, COLUMN_SEPARATOR):
+            undivided = undivided_cell(sorted(names), SEPARATORS)
+            if undivided is not None:
+                raise InputError(_ask_separator(path, column, undivided[0]))
         if separator == BRACKETS and names <= {"0", "1"}:
             raise InputError(
                 f"{path}: column {column!r} holds lists of 0 and 1, a place per label; expected names of labels. Give "
@@ -182,7 +183,9 @@ class MultiLabel(Task):
         return [task, *self._classes.decisions()]
 
     def notes(self) -> list[str]:
-        return self._classes.notes()
+        joined = [label for label in self.labels if _JOIN in label][:1]
+        note = f"the label {{!r}} holds {_JOIN}, which separates labels in predictions.csv"
+        return [*self._classes.notes(), *map(note.format, joined)]
 
     def labelled(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
         """Return (rows,) whether the labels of each row are known.
@@ -244,11 +247,17 @@ class MultiLabel(Task):
         return _fit_heads(features, targets, TRAINED_ENCODER_C if encoder_trained else None, class_weights)
 
     def grow_head(
-        self, features: npt.NDArray[np.float32], targets: Array, head: tuple[Array, Array], new: Array
+        self,
+        features: npt.NDArray[np.float32],
+        targets: Array,
+        head: tuple[Array, Array],
+        new: Array,
+        class_weights: npt.NDArray[np.float32] | None = None,
     ) -> None:
         """Fit one logistic regression per new label."""
         weight, bias = head
-        weight[new], bias[new] = _fit_heads(features, targets[:, new], None)
+        weights = None if class_weights is None else class_weights[new]
+        weight[new], bias[new] = _fit_heads(features, targets[:, new], None, weights)
 
     def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
         return sigmoid(logits)
@@ -367,6 +376,26 @@ class BinaryCrossEntropy(Loss):
             wrong = (logits.float().sigmoid() - present).abs()
             losses = losses * wrong**self.gamma
         return (losses * counted).sum() / logits.shape[1]
+
+
+def _rare_separator(table: Table, column: str, values: Sequence[str]) -> str:
+    """Return the separator of a column in which hardly a row has several labels.
+
+    Raises InputError where cells may hold several with an unusual one between.
+    """
+    undivided = undivided_cell(sorted(set(values)), (*SEPARATORS, *UNUSUAL_SEPARATORS, " "))
+    if undivided is None:
+        return _JOIN
+    if undivided[1] not in SEPARATORS:
+        raise InputError(_ask_separator(table.path, column, undivided[0]))
+    return undivided[1]
+
+
+def _ask_separator(path: str, column: str, label: str) -> str:
+    return (
+        f"{path}: column {column!r} holds the label {label!r}, which may be several; separate the labels of a row by "
+        f"{_JOIN}, or write them as lists, e.g. {json.dumps([label])} if it is one."
+    )
 
 
 def _read_labels(

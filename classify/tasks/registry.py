@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from classify.data.content import column_stats
-from classify.data.label_lists import undivided_cell
+from classify.data.label_lists import SEPARATORS, UNUSUAL_SEPARATORS, undivided_cell
 from classify.data.reading import InputTables
 from classify.errors import InputError
 from classify.modeling.result_folder import read_labels, read_settings
@@ -37,11 +37,11 @@ def recognize(tables: InputTables) -> Task:
         )
     if len(tables.columns.labels) > 1 or stats.is_list:
         return MultiLabel.of(tables)
-    undivided = undivided_cell(sorted(set(stats.values)))
+    undivided = undivided_cell(sorted(set(stats.values)), (*SEPARATORS, *UNUSUAL_SEPARATORS))
     if undivided is not None:
         raise InputError(
-            f"{tables.train.path}: column {tables.columns.label!r} holds {undivided!r}: one class, or several labels? "
-            "Give --task single, or --task multi."
+            f"{tables.train.path}: column {tables.columns.label!r} holds {undivided[0]!r}: one class, or several "
+            "labels? Give --task single, or --task multi."
         )
     return Regression.of(tables) if stats.is_score else SingleLabel.of(tables)
 

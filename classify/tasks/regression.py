@@ -242,8 +242,8 @@ class Regression(Task):
 def _no_number(where: str, expected: str, column: str, cell: str) -> str:
     cell = cell.strip()[:80]
     return (
-        f"{where}: expected {expected} in column {column!r}. Got {cell!r} instead; if that means no score, give "
-        f"--unlabelled-value {shlex.quote(cell)}, else correct it."
+        f"{where}: expected {expected} in column {column!r}. Got {cell!r} instead; if that means no score, empty the "
+        f"cells or give --unlabelled-value={shlex.quote(cell)}, else correct it."
     )
 
 

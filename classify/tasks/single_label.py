@@ -140,10 +140,15 @@ class SingleLabel(Task):
         return fit_logistic_head(features, targets, len(self.labels), c, weights)
 
     def grow_head(
-        self, features: npt.NDArray[np.float32], targets: Array, head: tuple[Array, Array], new: Array
+        self,
+        features: npt.NDArray[np.float32],
+        targets: Array,
+        head: tuple[Array, Array],
+        new: Array,
+        class_weights: npt.NDArray[np.float32] | None = None,
     ) -> None:
         """Fit a multinomial logistic regression whose other rows are fixed."""
-        grow_logistic_head(features, targets, head, new)
+        grow_logistic_head(features, targets, head, new, None if class_weights is None else class_weights[targets])
 
     def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
         return softmax(logits)
@@ -324,17 +329,23 @@ def fit_logistic_head(
 
 
 def grow_logistic_head(
-    features: npt.NDArray[np.float32], labels: npt.NDArray[np.int64], head: tuple[Array, Array], new: Array
+    features: npt.NDArray[np.float32],
+    labels: npt.NDArray[np.int64],
+    head: tuple[Array, Array],
+    new: Array,
+    row_weights: npt.NDArray[np.float32] | None = None,
 ) -> None:
     """Fit the rows `new` (classes,) of a logistic regression's weights and biases, in place; the others stay.
 
     The loss is scikit-learn's: C times the summed log loss, and half the squared weights on standardized features.
+    `row_weights` are as for `fit_logistic_head`.
     """
     from scipy.optimize import minimize
     from scipy.special import logsumexp
 
     weight, bias = head
     rows, width = np.arange(len(labels)), features.shape[1]
+    weights = np.ones(len(labels)) if row_weights is None else row_weights / row_weights.mean()
     logits = features.astype(np.float64) @ weight.T + bias
 
     def solve(standard: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
@@ -346,9 +357,10 @@ def grow_logistic_head(
             log_probabilities = logits - logsumexp(logits, axis=1, keepdims=True)
             errors = np.exp(log_probabilities)
             errors[rows, labels] -= 1.0
+            errors *= weights[:, None]
             slope = np.concatenate([errors[:, new].T @ inputs, errors[:, new].sum(axis=0)[:, None]], axis=1)
             slope[:, :width] += grown[:, :width] / GROWN_C
-            value = -log_probabilities[rows, labels].sum() + 0.5 * (grown[:, :width] ** 2).sum() / GROWN_C
+            value = -(weights @ log_probabilities[rows, labels]) + 0.5 * (grown[:, :width] ** 2).sum() / GROWN_C
             return value, slope.ravel()
 
         fitted = minimize(loss, np.zeros(new.sum() * (width + 1)), jac=True, method="L-BFGS-B").x

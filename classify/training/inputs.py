@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import math
 import os
+import shlex
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -122,7 +123,7 @@ def check_inputs(config: RunConfig) -> RunInputs:
         splits = split_table(tables, task, training.seed, FEWER_FOLDS)
     notes = _check_disk(config, splits, model, output_dir) if launcher.should_check_output_dir() else ()
     notes = (*_note_trained_rows(config.model.model, splits), *notes)
-    unused = config.flags_without_effect()
+    unused = config.flags_without_effect(fits_head=config.model.head != "keep" or bool(new_labels))
     if unused:
         notes = (*notes, f"no epochs are trained, so {', '.join(unused)} change nothing; add --epochs 3")
     if config.ignored:
@@ -229,7 +230,7 @@ def _note_trained_rows(model: str | None, splits: Splits) -> tuple[str, ...]:
     if not trained:
         return ()
     name = "cross-validated" if splits.num_folds else "validation" if splits.test is None else "test"
-    way = "" if folds else f", or --split-like {model} for this table"
+    way = "" if folds else f", or --split-like {shlex.quote(model)} for this table"
     return (
         f"{model} was trained on {trained} of the {len(scored)} {name} texts, so the scores may be too high; give "
         f"--test-data with other rows{way}",

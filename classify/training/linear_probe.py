@@ -53,15 +53,13 @@ def init_head_from_probe(
     fitted = None
     kept = strategy.output_layer_weights(keep=world.is_main) if new else {}
     if world.is_main:
+        targets, class_weights = data.targets[chosen], task.class_weights(strategy.config, data.targets)
         if new:
             weight, bias = kept["weight"].float().numpy(), kept["bias"].float().numpy()
-            task.grow_head(features, data.targets[chosen], (weight, bias), np.isin(task.labels, new))
+            task.grow_head(features, targets, (weight, bias), np.isin(task.labels, new), class_weights)
         else:
             weight, bias = task.fit_head(
-                features,
-                data.targets[chosen],
-                encoder_trained=encoder_trained,
-                class_weights=task.class_weights(strategy.config, data.targets),
+                features, targets, encoder_trained=encoder_trained, class_weights=class_weights
             )
         fitted = {"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)}
     fitted = world.broadcast_tensors(fitted)

@@ -56,6 +56,7 @@ def frames() -> dict[str, tuple[Any, ...]]:
         "polars categories": (polars.DataFrame(table).with_columns(polars.col("label").cast(polars.Categorical)),),
         "polars enum": (polars.DataFrame(table).with_columns(polars.col("label").cast(polars.Enum(names))),),
         "stream": (Frame(pa.table(table)),),
+        "columns of a dataset": (datasets.Dataset.from_dict(table)["text"], datasets.Dataset.from_dict(table)["label"]),
         "dataset": (datasets.Dataset.from_dict(table),),
         "class names": (datasets.Dataset.from_dict(numbers, features=features),),
         "lists": (TEXTS, LABELS),
@@ -161,6 +162,8 @@ def test_a_list_of_pairs_and_a_dictionary_of_names(model_folder: Path, tmp_path:
     with classify.train(pairs, codes, **settings) as run:
         assert run.labels == ["no", "yes"]
         assert run.predict_proba(pairs[:2]).shape == (2, 2)
+    with pytest.raises(ValueError, match="must be a file with one name per line"):
+        classify.train(np.array(pairs), codes, label_names={"a": "yes, please"})
 
 
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:

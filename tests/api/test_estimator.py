@@ -22,7 +22,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 import classify
 from classify import TextClassifier
-from classify.errors import InputError
 from tests.support import tiny
 
 ROWS = tiny.table_rows(60)
@@ -163,7 +162,7 @@ def test_a_further_fit_replaces_the_run(model_folder: Path, tmp_path: Path) -> N
     second = estimator.fit(TEXTS[::-1], LABELS[::-1]).predict_proba(TEXTS[:3])
     assert (tmp_path / "out" / "report.html").exists()
     assert np.abs(first - second).max() > 0
-    with pytest.raises(InputError, match="the folder exists and is not empty"):
+    with pytest.raises(ValueError, match="holds the run of another estimator"):
         clone(estimator).fit(TEXTS, LABELS)
     np.testing.assert_array_equal(estimator.predict_proba(TEXTS[:3]), second)
 

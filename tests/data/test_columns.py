@@ -116,7 +116,7 @@ def test_an_unseen_test_label_is_named_with_its_line(tmp_path: Path) -> None:
     assert "line 6" in caught.value.faults[1]
     several = "".join(f"t{number},new{number}\n" for number in range(9))
     (tmp_path / "test.csv").write_text(f"text,label\n{several}")
-    with pytest.raises(InputError, match=r"9 different labels are in no row of --data, .*line 2") as caught:
+    with pytest.raises(InputError, match=r"9 labels are in no row of --data: 'new0' .*line 2") as caught:
         load(config)
     assert len(caught.value.faults) == 1
 

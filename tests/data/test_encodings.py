@@ -210,11 +210,26 @@ def test_one_foreign_word_among_english_ones_is_not_misread(tmp_path: Path, word
 @pytest.mark.parametrize("form", [b"order %d costs %s %d and is late", b"order %d don%st %d come, we%sll wait"])
 def test_an_english_file_that_reads_badly_in_every_encoding_is_named_so(tmp_path: Path, form: bytes) -> None:
     """As one that was decoded wrongly and saved, several times: no other script is guessed."""
-    signs = [b"\xe5\xa3", b"\xdb\xcf", b"\xd5", b"\xdb\xf7", b"\xcc_", b"\x89\xdb"]
+    signs = [b"\xe5\xa3", b"\xdb\xcf", b"\xd5", b"\xe5 ", b"\xcc_", b"\x89\xdb"]
     rows = [form.replace(b"%s", signs[n % 6]).replace(b"%d", b"%d" % n) + b",a" for n in range(200)]
     found = detect(tmp_path / "a.csv", b"text,label\n" + b"\n".join(rows))
     assert found.name == "cp1252"
     assert "some characters read badly in every encoding" in found.description
+
+
+@pytest.mark.parametrize("encoding", ["cp932", "euc_jp"])
+def test_japanese_among_english_words_is_asked_about(tmp_path: Path, encoding: str) -> None:
+    rows = [
+        f"Pythonで{number}回エラーが出ます in the log file of server {number},{'ab'[number % 2]}"
+        for number in range(60)
+    ]
+    table = "text,label\n" + "\n".join(rows)
+    try:
+        found = detect(tmp_path / "a.csv", table.encode(encoding))
+    except InputError as refused:
+        assert "several encodings fit" in str(refused)  # noqa: PT017
+    else:
+        assert table.encode(encoding).decode(found.name) == table
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "mac_roman"])

@@ -86,7 +86,7 @@ def test_a_label_that_may_be_none_is_a_class_and_said(tmp_path: Path, label: str
     counts = {"a": 30, "b": 30, label: 12}
     splits = load(tmp_path / "a.csv", counts)
     assert label in splits.labels
-    note = f"the label {label!r} of 12 rows may mean no label; then give --unlabelled-value {label}"
+    note = f"the label {label!r} of 12 rows may mean no label; then give --unlabelled-value={label}"
     assert note in splits.warnings
     without = load(tmp_path / "a.csv", counts, unlabelled_value=label)
     assert without.labels == ["a", "b"]

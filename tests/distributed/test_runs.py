@@ -350,7 +350,7 @@ def test_nproc_listens_on_loopback_alone_and_its_workers_end_with_it(long_nproc:
 def test_a_signal_to_one_of_two_processes_ends_both_behind_the_same_step(
     uneven: dict[str, Path], model_folder: Path, tmp_path: Path
 ) -> None:
-    """As where a scheduler ends one machine's processes; the main one learns of it, and of which signal, from the others."""
+    """As where a scheduler ends one machine's processes; the main one learns of it from the others."""
     words = flags(uneven, model_folder, "--epochs", "5000", "--output-dir", "out", "--save-steps", "100000")
     ranks = [start(tmp_path, "run_classify.py", *words, **place) for place in rank_environments(2)]
     try:

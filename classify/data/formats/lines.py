@@ -54,7 +54,8 @@ class Lines(Format):
 def _check_lines(lines: list[str], source: Source, what: str, label_flag: str) -> None:
     """Raise InputError where the first line names columns of a table."""
     names = {name.strip(" \"'").lower() for name in re.split(_DELIMITERS, lines[0])}
-    if not names.isdisjoint(TEXT_NAMES) and not names.isdisjoint(LABEL_NAMES):
+    below = len(lines) > 1 and re.search(_DELIMITERS, lines[1])
+    if below and not names.isdisjoint(TEXT_NAMES) and not names.isdisjoint(LABEL_NAMES):
         raise InputError(
             f"{source.flag} {source.path}: expected one {what} per line beside {label_flag}. Got a table with several "
             f"columns instead, e.g. {lines[0][:_SHOWN]!r}; give it as --data without {label_flag}."
