@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -29,12 +29,30 @@ _FORMAT = 1
 _NAME = re.compile(r"step-(\d{8,})$")
 
 
+class _LaterState(TypedDict, total=False):
+    """What the checkpoints of the first versions lack."""
+
+    contrastive: dict[str, float] | None
+    model_folder: str
+    settings: dict[str, Any]
+
+
+class CheckpointState(_LaterState):
+    """state.json: `identity` and `settings` are those of the run, see `resume.require_same_run`."""
+
+    step: int
+    progress: dict[str, Any]
+    scaler: dict[str, Any]
+    probe: dict[str, float] | None
+    identity: dict[str, Any]
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A verified checkpoint on disk."""
 
     path: Path
-    state: dict[str, Any]
+    state: CheckpointState
 
     @property
     def step(self) -> int:

@@ -14,7 +14,7 @@ from classify.config.run_config import FIELDS, RunConfig
 from classify.data.files import read_json
 from classify.errors import CheckpointError, InputError
 from classify.training import checkpoint
-from classify.training.checkpoint import Checkpoint
+from classify.training.checkpoint import Checkpoint, CheckpointState
 from classify.training.output import Output
 from classify.training.progress import Progress
 from classify.training.strategies.base import Strategy
@@ -74,7 +74,7 @@ def _read_progress(saved: Checkpoint) -> Progress:
     """Return the progress of a checkpoint. Raises CheckpointError where its state is of an unknown version."""
     try:
         progress = saved.progress
-        missing = {"probe", "scaler", "identity"} - set(saved.state)
+        missing = CheckpointState.__required_keys__ - set(saved.state)
         if missing:
             raise KeyError(min(missing))
     except (TypeError, KeyError, AttributeError) as error:
