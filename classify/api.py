@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 from classify.config.parser import parse_training
 from classify.config.run_config import RunConfig
 from classify.data.files import read_json
+from classify.errors import InputError
 from classify.versions import check_platform
 
 if TYPE_CHECKING:
@@ -156,18 +157,30 @@ def _train(data: Any, labels: Any, place: dict[str, Any], options: dict[str, Any
     with tempfile.TemporaryDirectory(prefix="classify-") as temporary:
         if isinstance(data, str | os.PathLike) and isinstance(labels, str | os.PathLike):
             options, labels = {**options, "labels": labels}, None  # files with a text, and a label, per line
-        tables = {"data": _as_path(data, labels, Path(temporary))}
-        for name in ("eval_data", "test_data"):
-            if options.get(name) is not None:
-                tables[name] = _as_path(options[name], None, Path(temporary))
+        further = {name: options[name] for name in ("eval_data", "test_data") if options.get(name) is not None}
+        tables = {name: _as_path(one, None, Path(temporary)) for name, one in further.items()}
+        tables["data"] = _as_path(data, labels, Path(temporary))
         config = parse_training(_words({**options, **tables}), "classify.train")
-        folder = _run(config, place, pages=pages)
+        try:
+            folder = _run(config, place, pages=pages)
+        except InputError as error:  # a path that the caller has not named
+            given = {"data": data, **further}
+            written = {path: name for name, path in tables.items() if not isinstance(given[name], str | os.PathLike)}
+            error.faults = tuple(_replace(fault, written) for fault in error.faults)
+            error.args = ("\n".join(error.faults),)
+            raise
     return Run(folder, use_cpu=config.training.use_cpu)
 
 
 def load(folder: str | os.PathLike[str], *, use_cpu: bool = False) -> Run:
     """Open the output folder of a run, trained on any device. Raises InputError if it is not one."""
     return Run(folder, use_cpu=use_cpu)
+
+
+def _replace(text: str, names: dict[str, str]) -> str:
+    for path, name in names.items():
+        text = text.replace(path, name)
+    return text
 
 
 def _words(options: dict[str, Any]) -> list[str]:

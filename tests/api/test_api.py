@@ -166,6 +166,17 @@ def test_a_list_of_pairs_and_a_dictionary_of_names(model_folder: Path, tmp_path:
         classify.train(np.array(pairs), codes, label_names={"a": "yes, please"})
 
 
+def test_a_table_in_memory_has_its_arguments_name_in_messages(model_folder: Path, tmp_path: Path) -> None:
+    frame = pandas.DataFrame({"text": TEXTS, "label": ["a"] * len(TEXTS)})
+    with pytest.raises(InputError, match=r"^data: expected at least two classes"):
+        classify.train(frame, **options(model_folder, tmp_path / "out"))
+    tested = pandas.DataFrame({"text": TEXTS, "label": ["new"] * len(TEXTS)})
+    with pytest.raises(
+        InputError, match=r"^test_data rows 1, 2, 3 and 57 more: the label 'new' is in no row of --data"
+    ):
+        classify.train(TEXTS, LABELS, test_data=tested, **options(model_folder, tmp_path / "out"))
+
+
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no classify\.json in it"):
         classify.load(tmp_path)
