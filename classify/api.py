@@ -27,9 +27,9 @@ _FRAME = "dataframe"
 
 
 class Run:
-    """A finished run: its scores, and its model, which is loaded when it first predicts.
+    """A finished run: its scores, and its model, which is loaded at the first prediction.
 
-    `folder` is the output folder. A context manager, which closes the model.
+    `folder` is the output folder. As a context manager it frees the model on exit.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, use_cpu: bool = False):
@@ -126,10 +126,11 @@ def train(
     a list of texts beside `labels`. `options` are the flags of `classify train --help-all` by name: `epochs=3`,
     `text_column="body"`, `output_dir="runs/mine"`.
 
-    Of a `RunConfig` the output folder is returned; processes started by hand give `rank`, `world_size` and where they
-    meet (`init_method="tcp://127.0.0.1:29500"`).
+    If `data` is a `RunConfig`, returns the path of the output folder. Processes that you start yourself pass `rank`,
+    `world_size` and where they meet (`init_method="tcp://127.0.0.1:29500"`).
 
-    Raises InputError (arguments, data), CheckpointError (nothing to resume from can be trusted) and Interrupted.
+    Raises InputError (settings, data), TypeError or ValueError (tables in memory), CheckpointError (there are
+    checkpoints, but none is valid) and Interrupted.
     """
     check_platform()
     place: dict[str, Any] = {"rank": rank, "world_size": world_size, "init_method": init_method}
@@ -189,9 +190,15 @@ def _words(options: dict[str, Any]) -> list[str]:
     for name, value in options.items():
         if isinstance(value, dict):
             if name != "label_names":
-                raise TypeError(f"train: {name} is not a dictionary; give the path of a JSON file.")
+                raise TypeError(
+                    f"train: {name} must not be a dictionary; only label_names may be one, and class_weights takes the "
+                    "path of a JSON file."
+                )
             if any(sign in f"{label}{shown}" for label, shown in value.items() for sign in ",="):
-                raise ValueError("train: label_names with , or = must be a file with one name per line.")
+                raise ValueError(
+                    "train: a label or name in label_names contains , or =; give the path of a file with one name per "
+                    "line."
+                )
             value = [f"{label}={shown}" for label, shown in value.items()]
         if isinstance(value, list | tuple):
             value = ",".join(map(str, value))

@@ -28,7 +28,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 class ClassifyError(Exception):
-    """Base of all errors with a message for the user. Exit 1: a fault of the program.
+    """Base of all errors with a message for the user. Exit 1, unless a subclass says otherwise.
 
     `everywhere`: every rank raises the same error, and one process per machine prints it; otherwise the rank that
     raises it does. `reported`: the message is already printed.

@@ -15,6 +15,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from classify.api import Run, _train
+from classify.config.fields import describe
 
 _SPLIT_COLUMN = "split"
 
@@ -23,10 +24,10 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
     """Fine-tune a BERT classifier on texts; for pipelines, `cross_val_score` and `GridSearchCV`.
 
     Parameters are the flags of the same name; None is the recipe's choice. `verbose` prints what a run prints,
-    `options` holds any other flags. `output_dir` is the folder of the run, which a further fit of this estimator
-    replaces, but not one of its clones (default: a temporary one, deleted with the estimator unless it was copied or
-    pickled). A tenth of the rows calibrates the
-    probabilities; of fewer than 300 rows cross-validation does, and all of them are trained on.
+    `options` holds any other flags. `output_dir` is the folder of the run (default: a temporary one, deleted with the
+    estimator unless it was copied or pickled): another fit of this estimator overwrites it, a fit of a clone raises
+    ValueError. A tenth of the rows is held out for calibration; below 300 rows cross-validation is used, and all rows
+    train.
     """
 
     def __init__(
@@ -56,7 +57,10 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
         self.options = options
 
     def fit(self, X: Sequence[str], y: Sequence[Any]) -> Self:
-        """Train on texts X (n,) and their classes y (n,). Raises ValueError for anything else."""
+        """Train on texts X (n,) and their classes y (n,).
+
+        Raises ValueError for other shapes or types, InputError as `classify.train` does.
+        """
         import pyarrow as pa
 
         from classify.config.recipe import FEW_ROWS
@@ -145,12 +149,12 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
 def _check_texts(texts: Any) -> list[str]:
     """Return texts as a list of strings. Raises ValueError for anything else."""
     if isinstance(texts, str) or not hasattr(texts, "__len__"):
-        raise ValueError("X must be a list, an array or a column of strings.")
+        raise ValueError(f"X must be a list, an array or a column of strings. Got {describe(texts)} instead.")
     if getattr(texts, "ndim", 1) == 2 and texts.shape[1] == 1:  # a column that a pipeline selected
         texts = np.asarray(texts)[:, 0]
     listed = list(texts)
     if getattr(texts, "ndim", 1) != 1 or not all(isinstance(text, str) for text in listed):
-        raise ValueError("X must be a list, an array or a column of strings.")
+        raise ValueError(f"X must be a list, an array or a column of strings. Got {describe(texts)} instead.")
     if not listed:
         raise ValueError("X must have at least one text.")
     return listed

@@ -20,7 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "inspect": ("--data my.csv", "inspect a table without training"),
     "devices": ("", "show the ranks and devices of this machine"),
     "cache": ("", "show or clear the cache"),
-    "doctor": ("", "check this installation; what a bug report needs"),
+    "doctor": ("", "check this installation, and print what a bug report needs"),
     "completion": ("bash", "print completion for bash, zsh or fish"),
 }
 

@@ -25,7 +25,7 @@ def make_parser(program: str) -> Parser:
         parser,
         "--output-dir",
         metavar="DIR",
-        help="folder of metrics.json, predictions.csv and report.html (default: evaluations/RUN-TABLE, or the next)",
+        help="output folder (default: evaluations/RUN-TABLE, with a number from 2 if that exists)",
     )
     flags.add(parser, "--overwrite-output-dir", action="store_true", help="replace an evaluation in that folder")
     return parser

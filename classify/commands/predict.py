@@ -46,7 +46,7 @@ def make_parser(program: str) -> Parser:
         parser,
         "--min-precision",
         metavar="FLOAT",
-        help="like --min-confidence, at the confidence that reached this precision on the run's held-out rows",
+        help="add the column accepted, at the confidence from which held-out rows of the run had this precision",
     )
     flags.add(parser, "--resume", action="store_true", help="continue an interrupted prediction of the same table")
     flags.add(parser, "--quiet", action="store_true", help="print errors only")
@@ -81,7 +81,7 @@ def run(arguments: Sequence[str], program: str) -> int:
 def _count_processes(options: argparse.Namespace) -> int:
     """Return the number of processes to start. Raises InputError where the rows cannot be shared."""
     if options.text is not None or options.data == STANDARD_INPUT:
-        raise InputError("--nproc shares the rows of a file; give one with --data.")
+        raise InputError("--nproc works only with a file; give it with --data.")
     nproc = "gpu" if options.nproc == "gpu" else flags.count(options.nproc, "--nproc")
     spawn.check_count(nproc, launcher.read_launch(os.environ))
     return device_plan.count_devices() if isinstance(nproc, str) else nproc
@@ -176,8 +176,8 @@ def _columns(options: argparse.Namespace) -> tuple[PredictionColumns, str | None
         threshold = find_confidence(options.model, task, precision)
         confidence = threshold.confidence
         note = (
-            f"accepted: confidence at least {confidence:.3f}; at least {100 * precision:g} % of such predictions were "
-            f"right, {threshold.accepted} of {threshold.rows} held-out rows of the run"
+            f"accepted: confidence at least {confidence:.3f}; of the run's {threshold.rows} held-out rows "
+            f"{threshold.accepted} reach it, at least {100 * precision:g} % of them predicted correctly"
         )
     columns = PredictionColumns(
         task,

@@ -49,7 +49,7 @@ _USUAL: dict[str, tuple[str, ...]] = {
 }
 
 _UPLOAD = "train first, then upload the output folder: hf upload NAME OUTPUT_DIR"
-_EVALUATES = "a run evaluates after each epoch; --save-steps adds checkpoints between"
+_EVALUATES = "a run evaluates after each epoch; remove this flag (--save-steps adds checkpoints in between)"
 _TABLES = "name the data set and its configuration with --data, as in --data nyu-mll/glue:mrpc"
 _ADAMW = "the optimizer is AdamW; remove this flag"
 _SPLITS = "name the column with the split of each row: --split-column"

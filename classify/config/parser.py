@@ -96,8 +96,8 @@ def training_parser(program: str, *, full_help: bool = True) -> Parser:
         usage=f"{program} --data FILE [flags]",
         description="Fine-tune a BERT classifier on your own table of texts and labels.",
         epilog=("" if full_help else "--help-all lists every flag. ")
-        + "Flags of run_glue.py, run_classification.py and TrainingArguments keep their meaning, except "
-        "--gradient-accumulation-steps, which splits --batch-size; - and _ are interchangeable in flags.",
+        + "Flags of run_glue.py, run_classification.py and TrainingArguments are accepted, or refused with the "
+        "alternative; --gradient-accumulation-steps splits --batch-size. - and _ are interchangeable in flags.",
         argument_default=argparse.SUPPRESS,
     )
     for title, kind in GROUPS.items():

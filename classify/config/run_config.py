@@ -41,7 +41,7 @@ class ValueSource:
         return f"{self.kind} {self.name}".rstrip()
 
     @property
-    def is_choice(self) -> bool:
+    def is_automatic(self) -> bool:
         """Return whether the program chose the value."""
         return self.kind in ("recipe", "texts", "model")
 
@@ -176,7 +176,7 @@ class RunConfig:
 
     def given(self) -> dict[str, Any]:
         """Return the settings that are not defaults, nor chosen by the recipe, the texts or the model."""
-        chosen = {name for name, source in self.sources.items() if source.is_choice}
+        chosen = {name for name, source in self.sources.items() if source.is_automatic}
         return {
             name: value
             for name, value in self.flat().items()
@@ -212,7 +212,7 @@ class RunConfig:
             faults.append(f"--lora does not support --strategy {training.strategy}; drop one of them.")
         faults += self.find_fold_conflicts(self.data.folds or 0, f"--folds {self.data.folds}")
         if training.patience is not None and training.keep == "last":
-            faults.append("--patience keeps the best weights, --keep last the last ones; drop one of them.")
+            faults.append("--patience keeps the best weights, which contradicts --keep last; drop one of them.")
         printing = [f"--{name}" for name in ("verbose", "quiet", "json") if getattr(training, name)]
         if len(printing) > 1:
             faults.append(f"{' and '.join(printing)} contradict each other; give one of them.")
@@ -228,7 +228,9 @@ class RunConfig:
         if data.folds == 1:
             faults.append("--folds 1 leaves no row to train on; give 2 or more, or 0 to hold rows out.")
         if training.max_minutes is not None:
-            faults.append(f"--max-minutes plans one training, and {flag} makes {folds + 1}; drop one of them.")
+            faults.append(
+                f"--max-minutes limits a single training, but {flag} trains {folds + 1} models; drop one of them."
+            )
         given = {
             "--eval-data": data.eval_data is not None,
             "--split-by-time": data.split_by_time is not None,

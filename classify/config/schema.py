@@ -148,8 +148,8 @@ class DataConfig:
     )
     long_texts: Literal["truncate", "head-tail", "chunks"] = option(
         "truncate",
-        "texts longer than --max-length: their first tokens, their first and last ones, or all of them in chunks whose "
-        "logits are averaged",
+        "texts longer than --max-length; truncate: first tokens; head-tail: first and last tokens; chunks: all tokens, "
+        "logits averaged over chunks",
         "--long-texts",
     )
     max_train_samples: int | None = option(
@@ -237,7 +237,7 @@ class TrainingConfig(OutputConfig, DeviceConfig):
     )
     num_train_epochs: float | None = option(
         None,
-        "number of epochs (default: 3; 0 below 300 rows, where contrastive training and the probe suffice)",
+        "number of epochs (default: 3; 0 below 300 labelled rows; up to 20 without contrastive steps)",
         "--epochs",
         "--num-train-epochs",
         check=at_least(0),
@@ -285,7 +285,7 @@ class TrainingConfig(OutputConfig, DeviceConfig):
     )
     learning_rate: float | None = option(
         None,
-        "peak learning rate of AdamW (default: 5e-5, or 3e-5 for wide models)",
+        "peak learning rate of AdamW (default: 5e-5; 3e-5 above hidden size 512; ten times that with --lora)",
         "--learning-rate",
         check=above(0),
         learning=True,
@@ -339,7 +339,7 @@ class TrainingConfig(OutputConfig, DeviceConfig):
         learning=True,
     )
     sampler: Literal["uniform", "balanced"] = option(
-        "uniform", "balanced: draw rows with replacement, each class as often as the others", "--sampler", learning=True
+        "uniform", "balanced: draw rows with replacement, all classes equally often", "--sampler", learning=True
     )
     patience: int | None = option(
         None,
@@ -364,7 +364,8 @@ class TrainingConfig(OutputConfig, DeviceConfig):
     )
     calibrate: Literal["auto", "none"] = option(
         "auto",
-        "auto: fit a temperature on validation or out-of-fold rows and fold it into the output layer",
+        "auto: fit a temperature (several labels: a scale and shift per label) on validation or out-of-fold rows and "
+        "fold it into the output layer",
         "--calibrate",
         learning=True,
     )

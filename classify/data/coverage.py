@@ -86,8 +86,8 @@ def check_coverage(
     if share <= _REFUSED or named:
         return f"{line}; if the scores are poor, give another --model: {take}"
     raise InputError(
-        f"{train.table.path}, column {text_column!r}: {line}; expected a model that reads them. Give --model {take}. "
-        f"To train it anyway, give --model {model.name}."
+        f"{train.table.path}, column {text_column!r}: {line}; expected a model that knows them. Give another "
+        f"--model: {take}. To train with it anyway, give --model {model.name}."
     )
 
 

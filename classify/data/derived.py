@@ -94,7 +94,7 @@ def join_labels(table: Table, names: Sequence[str], name: str, separator: str) -
 def _join(table: Table, name: str, sources: Sequence[str], delimiter: str) -> Table:
     """Add a column of the joined texts. Raises InputError where the table has a column of that name."""
     if table.has_column(name):
-        raise InputError(f"{table.path}: the column {name!r} has the name that the joined text columns get; rename it.")
+        raise InputError(f"{table.path}: the joined text columns are named {name!r}, as a column is; rename that one.")
     cells = zip(*map(table.column, sources), strict=True)
     return table.with_derived(name, (delimiter.join(filter(None, texts)) for texts in cells))
 

@@ -44,7 +44,7 @@ def split_cell(cell: str, separator: str | None) -> list[str]:
     cell = cell.strip()
     if separator is None or not cell:
         return [cell] if cell else []
-    if separator == BRACKETS and not _is_bracketed(cell):
+    if separator == BRACKETS and cell[0] not in "[{(":
         return [cell]
     if separator == BRACKETS:
         return [str(label).strip() for label in _parse_list(cell)]

@@ -105,7 +105,7 @@ class Reading:
     """A sample as one encoding decodes it; more points are better.
 
     `points_of_words` are for the words beyond ASCII alone: where they are few, their neighbours' language hides them.
-    `reads_badly`: many letters of a text that is mostly ASCII do not belong where they are.
+    `reads_badly`: the text is mostly ASCII, and many of its other letters do not belong where they are.
     """
 
     encoding: str

@@ -170,8 +170,8 @@ class World:
             different = [str(rank) for rank, text_hash in enumerate(hashes) if text_hash != hashes[0]]
             if different:
                 raise InputError(
-                    f"rank {', '.join(different)}: {kind} different from rank 0; start all processes with the same "
-                    "command on the same files."
+                    f"rank {', '.join(different)}: expected the same {kind} as on rank 0; start all processes with the "
+                    "same command on the same files."
                 )
 
     def broadcast_tensors(self, tensors: dict[str, torch.Tensor] | None) -> dict[str, torch.Tensor]:

@@ -45,7 +45,7 @@ def notes(
     class for all rows also misses classes and ties with the majority baseline: only the cause is reported.
     """
     lines = [] if baseline is None else compare_with_baseline(score, part, baseline, metric)
-    lines += warn_single_class(score, part) or [
+    lines += warn_single_class(score, part, trained=loss.epochs > 0, balanced=balanced) or [
         *compare_with_majority(score, majority),
         *warn_missed_classes(score, balanced=balanced),
     ]
@@ -111,15 +111,16 @@ def compare_with_majority(score: Scores, majority: MajorityBaseline) -> list[str
     ]
 
 
-def warn_single_class(score: Scores, part: str) -> list[str]:
-    """Warn if rows of several classes are all predicted as one class."""
+def warn_single_class(score: Scores, part: str, *, trained: bool, balanced: bool = False) -> list[str]:
+    """Warn if rows of several classes are all predicted as one class; `trained`: for some epochs."""
     answers = [name for name, count in score.predicted.items() if count]
     if len(answers) != 1 or sum(values["support"] > 0 for values in score.per_class.values()) < 2:
         return []
     name, value = next(iter(score.metrics.items()))
+    weights = "" if balanced else " or --class-weights balanced"
     return [
         f"all {score.rows} {part} rows are predicted as {answers[0]!r} ({display_name(name)} {value:.3f}); "
-        f"try {_CALMER}, more --epochs or --class-weights balanced"
+        f"try {f'{_CALMER}, more --epochs' if trained else '--epochs 3, another --model'}{weights}"
     ]
 
 

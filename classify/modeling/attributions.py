@@ -107,7 +107,8 @@ def explain(
     """
     if not tokenizer.is_fast:
         raise InputError(
-            f"the words behind a prediction need a fast tokenizer. Got {type(tokenizer).__name__} instead."
+            f"explanations need a fast tokenizer. Got {type(tokenizer).__name__} instead; train with a --model that "
+            "has a tokenizer.json."
         )
     tokens = tokens.truncate()
     scores = integrated_gradients(classifier, tokens, 0, output, get_padding_id(tokenizer), device, steps)

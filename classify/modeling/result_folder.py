@@ -48,7 +48,10 @@ def read_settings(folder: str) -> dict[str, Any]:
     try:
         tensor_shapes(path / "model.safetensors")
     except FileNotFoundError:
-        raise InputError(f"--model {folder}: no model.safetensors in it; the run did not finish.") from None
+        raise InputError(
+            f"--model {folder}: no model.safetensors in it; the run did not finish. Continue it with classify train "
+            f"--resume {folder}."
+        ) from None
     except ValueError as error:
         raise InputError(f"--model {folder}: model.safetensors {error}; copy the folder again.") from None
     return settings

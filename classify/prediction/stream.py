@@ -86,12 +86,12 @@ class PartialLogits:
             fits = file.read(len(self._header)) == self._header
         if not fits:
             raise InputError(
-                f"{self.path}: it is of an interrupted prediction of other rows, or with another model or precision; "
-                "delete it, or give another --out."
+                f"{self.path}: holds an interrupted prediction of other rows, or by another model or precision; delete "
+                "it, or give another --out."
             )
         if not resume:
             raise InputError(
-                f"{self.path}: an interrupted prediction of this table; continue it with --resume, or delete the file."
+                f"{self.path}: holds an interrupted prediction of this table; continue it with --resume, or delete it."
             )
 
 

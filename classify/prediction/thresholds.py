@@ -33,7 +33,8 @@ def find_confidence(folder: str, task: Task, precision: float) -> Threshold:
             "none" if best is None else f"{best.precision:g} for {100 * best.accepted / best.rows:.0f} % of the rows"
         )
         raise InputError(
-            f"--min-precision {precision:g}: no confidence that {FEWEST} rows have reaches it on the {len(confidence)} "
-            f"held-out rows of {folder}. The highest is {reached}; give that, or --min-confidence."
+            f"--min-precision {precision:g}: not reached by any confidence threshold that accepts at least {FEWEST} "
+            f"of the {len(confidence)} held-out rows of {folder}. The highest is {reached}; give that, or "
+            "--min-confidence."
         )
     return threshold

@@ -91,7 +91,10 @@ def compare_results(results: Sequence[Result]) -> Comparison:
     for other in targets[1:]:
         same &= (other == targets[0]).reshape(len(shared), -1).all(axis=1)
     if not same.any():
-        raise InputError(f"{', '.join(map(str, folders))} have different labels in all shared rows.")
+        raise InputError(
+            f"{', '.join(map(str, folders))}: no shared row has the same label in all of them; score them on one table "
+            "with classify evaluate."
+        )
     runs: list[ComparedRun] = []
     reference: npt.NDArray[np.float64] | None = None
     for folder, result, places in zip(folders, results, rows, strict=True):

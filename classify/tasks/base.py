@@ -85,7 +85,7 @@ class Task(LabelEncoder):
         return {}
 
     def finalize(self, logits: Array, targets: Array) -> Self:
-        """Return the task as predictions need it, from validation logits (rows, outputs) after `rescale`."""
+        """Return a task that is ready to predict, from validation logits (rows, outputs) after `rescale`."""
         return self
 
     def check_settings(self, config: TrainingConfig) -> None:
@@ -138,7 +138,7 @@ class Task(LabelEncoder):
         new: Array,
         class_weights: npt.NDArray[np.float32] | None = None,
     ) -> None:
-        """Fit the rows `new` (outputs,) of an output layer, in place; the others are as an earlier run left them.
+        """Fit the outputs marked in `new` (outputs,), in place; the others keep the weights of an earlier run.
 
         `head` is as `fit_head` returns it. Called only where `keeps_head`.
         """
@@ -166,7 +166,7 @@ class Task(LabelEncoder):
 
     @abstractmethod
     def row_scores(self, predicted: Array, targets: Array) -> npt.NDArray[np.float64]:
-        """Return (rows,) how good each prediction in the form of `encode` is, larger is better."""
+        """Return the score (rows,) of each prediction in the form of `encode`; larger is better."""
 
     def suspects(self, probabilities: npt.NDArray[np.float64], targets: Array) -> Suspects | None:
         """Find labels that are probably wrong, from out-of-fold probabilities; None where that is not defined."""
@@ -174,7 +174,7 @@ class Task(LabelEncoder):
 
     @abstractmethod
     def similarity(self, targets: Array) -> npt.NDArray[np.float32]:
-        """Return (n, n), from 0 to 1, how alike the labels of each two rows are: the aim of contrastive steps."""
+        """Return the similarity (n, n) of the labels of each two rows, 0 to 1: the target of the contrastive loss."""
 
     @abstractmethod
     def rescale(self, logits: Array, targets: Array, *, calibrate: bool) -> tuple[Array, Array] | None:

@@ -43,7 +43,7 @@ class Evaluate(Callback):
     def score_epoch(self, trainer: Trainer) -> None:
         """Score, print and log; remember the best, where these weights compete for being kept."""
         context, progress = self.context, trainer.progress
-        planned = trainer.end / trainer.batches.num_rows  # before this score, which may use up --patience
+        planned = trainer.end_position / trainer.batches.num_rows  # before this score, which may use up --patience
         score, better = self._score(trainer)
         mean = progress.mean_loss
         if progress.first_loss is None:

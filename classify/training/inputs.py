@@ -125,7 +125,7 @@ def check_inputs(config: RunConfig) -> RunInputs:
     notes = (*_note_trained_rows(config.model.model, splits), *notes)
     unused = config.flags_without_effect(fits_head=config.model.head != "keep" or bool(new_labels))
     if unused:
-        notes = (*notes, f"no epochs are trained, so {', '.join(unused)} change nothing; add --epochs 3")
+        notes = (*notes, f"without epochs {', '.join(unused)} have no effect; add --epochs 3, or drop them")
     if config.ignored:
         notes = (f"no effect here: {', '.join(config.ignored)}", *notes)
     texts: tuple[str, ...] = ()

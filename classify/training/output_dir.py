@@ -98,10 +98,12 @@ def _check_usable(folder: Path, *, may_hold_files: bool) -> None:
         raise InputError(f"--output-dir {folder}: expected a folder. Got a file instead.")
     above = nearest_existing(folder)
     if not above.is_dir():
-        raise InputError(f"--output-dir {folder}: cannot be made, because {above} is a file.")
+        raise InputError(f"--output-dir {folder}: cannot be made, because {above} is a file; give another folder.")
     reason = why_not_writable(above)
     if reason is not None:
-        raise InputError(f"--output-dir {folder}: cannot be made, because {above} is not writable ({reason}).")
+        raise InputError(
+            f"--output-dir {folder}: cannot be made, because {above} is not writable ({reason}); give another folder."
+        )
 
 
 def nearest_existing(folder: Path) -> Path:

@@ -23,7 +23,7 @@ from classify.training.strategies.base import Strategy
 def find(output: Output) -> Checkpoint | None:
     """Return the checkpoint to continue from, the same on every rank; None: start afresh. A collective.
 
-    Raises CheckpointError where none can be trusted.
+    Raises CheckpointError where there are some, but none is valid.
     """
     answer: dict[str, Any] | None = None
     if output.world.is_main:
@@ -63,7 +63,7 @@ def _newest(output: Output) -> Checkpoint | None:
             checkpoint.load(output.checkpoints / checkpoint.folder_name(int(progress.best["step"])))
         except CheckpointError as error:
             output.log(
-                "note: the checkpoint of the best epoch so far is not valid, so later epochs compete without it: "
+                "note: the checkpoint of the best epoch so far is not valid, so its weights can no longer be kept: "
                 f"{error}"
             )
             progress.clear_best()

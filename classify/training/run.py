@@ -60,8 +60,8 @@ def train(
 
     `started` is when the command was given (seconds since the epoch, default now), for --max-minutes.
 
-    Raises InputError (arguments, data), CheckpointError (nothing to resume from can be trusted) and Interrupted
-    (a signal came; the run was saved).
+    Raises InputError (arguments, data), CheckpointError (there are checkpoints, but none is valid) and
+    Interrupted (a signal came; the run was saved).
     """
     if rank is not None or world_size is not None or init_method is not None:
         if rank is None or world_size is None or init_method is None:
@@ -144,7 +144,7 @@ def _train_fold(context: TrainingContext, record: RunRecord, trainer: Trainer, n
 def _fit(context: TrainingContext, trainer: Trainer, callbacks: list[Callback], stopped_at: str | None = None) -> None:
     """Train to the end. Raises Interrupted, with the last step saved, where any rank received a signal."""
     minutes, progress = context.config.training.max_minutes, trainer.progress
-    steps = trainer.batches.steps_until(trainer.end)
+    steps = trainer.batches.steps_until(trainer.end_position)
     bar_of_steps = context.output.progress_bar(progress.step, steps)
     # The order matters: a checkpoint holds the score that `Evaluate` has just made.
     with stop_signals() as received, context.world.report_lost_peers(), bar_of_steps as bar:
@@ -211,7 +211,7 @@ def _init_head(
             context.strategy,
             data,
             context.inputs.task,
-            is_final=trainer.end == 0,
+            is_final=trainer.end_position == 0,
             encoder_trained=contrastive is not None,
             new=context.inputs.new_labels,
         )
@@ -237,7 +237,7 @@ def _train_contrastive(context: TrainingContext, data: TokenizedSplit, train_log
 def _dry_run(context: TrainingContext, trainer: Trainer, record: RunRecord) -> None:
     """Take steps that change nothing, where memory or time has to be known beforehand."""
     training, world, progress, batches = context.config.training, context.world, trainer.progress, trainer.batches
-    start, end = progress.position, trainer.end
+    start, end = progress.position, trainer.end_position
     unsure = training.max_minutes is not None or (world.distributed and not world.accelerator.synchronous)
     if unsure and not context.strategy.forward_is_collective and start < end:
         before = trainer.num_micro_batches

@@ -183,7 +183,7 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, started: float
     The folder is released when the block ends. A collective.
 
     Raises InputError (arguments, memory, folder; a run to resume that was started with other settings) and
-    CheckpointError (nothing to resume from can be trusted).
+    CheckpointError (there are checkpoints, but none is valid).
     """
     training, train = inputs.config.training, inputs.splits.train
     _require_same(inputs, world)

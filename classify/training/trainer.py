@@ -43,7 +43,7 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """The loss, a mean over the rows since the last one given; the step's gradient norm; rows per second so far."""
+    """Mean loss over the rows since the last `StepMetrics`, this step's gradient norm, rows per second so far."""
 
     loss: float
     grad_norm: float
@@ -109,7 +109,7 @@ class Trainer:
         return self.progress.position / self.batches.num_rows
 
     @property
-    def end(self) -> int:
+    def end_position(self) -> int:
         """Return the rows consumed at the end of training."""
         return compute_end_of_training(self.config, self.batches, self.progress)
 
@@ -119,7 +119,7 @@ class Trainer:
         return max(self.config.gradient_accumulation_steps, self.progress.min_micro_batches)
 
     def setup(self, weights: Tensors | None = None) -> None:
-        """Make the model ready for training, from `weights` by name or those that it has."""
+        """Prepare the model for training, from `weights` by name if given, else from its own."""
         self.strategy.setup(weights)
 
     def state_dict(self, *, keep: bool) -> TrainerState:
@@ -139,7 +139,7 @@ class Trainer:
     def load_state_dict(self, saved: Checkpoint) -> None:
         """Continue where `state_dict` was taken. The main process reads the files. A collective.
 
-        Raises CheckpointError where its embedding table is of other tokens.
+        Raises CheckpointError where its vocabulary differs from that of the data.
         """
         is_main, vocabulary = self.world.is_main, self.classifier.vocabulary
         weights = self.world.broadcast_tensors(saved.model_tensors() if is_main else None)
@@ -175,12 +175,12 @@ class Trainer:
     ) -> Iterator[StepEnd]:
         """Train from the current progress, one event per step. A collective: every rank iterates.
 
-        `end` is in rows consumed (default: `self.end`). The seconds in `progress` are those of steps alone.
+        `end` is in rows consumed (default: `self.end_position`). The seconds in `progress` are those of steps alone.
         `stop_requested` returns whether this process received a signal; when any rank did, all finish the step and the
         event says `stopped`. Where `time_limit_reached` returns True the step is the last.
         """
         config, progress = self.config, self.progress
-        end = end if end is not None else self.end
+        end = end if end is not None else self.end_position
         total_steps = self.batches.steps_until(end)
         # Since the last log line; on the device, so that no step waits for it.
         recent_loss, recent_weight = torch.zeros((), device=self.world.device), 0.0
@@ -321,7 +321,7 @@ class Trainer:
         return total, weight_sum
 
     def halve_micro_batches(self, step: sampler.Step, reason: str) -> None:
-        """Double the number of micro-batches from here on, on every rank. A collective.
+        """Halve the micro-batches from here on, doubling their number, on every rank. A collective.
 
         Raises ClassifyError where each micro-batch holds a single text already.
         """
@@ -360,14 +360,17 @@ class Trainer:
 
 def describe_divergence(step: int, sign: str) -> str:
     """Return the message of a training that has diverged, by which sign."""
-    return f"step {step}: {sign}; training has diverged. Lower --learning-rate, or start over with another --precision."
+    return (
+        f"step {step}: {sign}; training has diverged. Continue with --resume and a lower --learning-rate, or start "
+        "over with another --precision."
+    )
 
 
 def _check_vocabulary(saved: Checkpoint, before: torch.Tensor | None, now: torch.Tensor) -> None:
     """Compare the ids of compact tables, without which their rows mean nothing. Raises CheckpointError."""
     if before is None or not torch.equal(before.cpu(), now):
         raise CheckpointError(
-            f"{saved.path}: its embedding table has different tokens from these tables; start over with "
+            f"{saved.path}: expected a checkpoint with the vocabulary of this data. Got another one; start over with "
             "--overwrite-output-dir."
         )
 

@@ -143,7 +143,7 @@ def test_a_config_returns_the_folder_with_its_report(model_folder: Path, table: 
         (([1, 2], ["a", "b"]), {}, TypeError, "texts must be strings, or pairs of strings. Got int"),
         ((["a", "b"], [1, "b"]), {}, TypeError, "labels must be of one type. Got int and str"),
         ((pandas.DataFrame({"text": TEXTS}), LABELS), {}, TypeError, "name the column of a table with label_column"),
-        (("my.csv",), {"class_weights": {"a": 1}}, TypeError, "class_weights is not a dictionary"),
+        (("my.csv",), {"class_weights": {"a": 1}}, TypeError, "class_weights must not be a dictionary"),
         (("my.csv", LABELS), {}, TypeError, "the table of a path has its own"),
         (("my.csv",), {"epoch": 3}, InputError, "unknown flag --epoch. Did you mean --epochs?"),
         ((TEXTS, LABELS), {"epochs": "many"}, InputError, "--epochs"),
@@ -162,7 +162,7 @@ def test_a_list_of_pairs_and_a_dictionary_of_names(model_folder: Path, tmp_path:
     with classify.train(pairs, codes, **settings) as run:
         assert run.labels == ["no", "yes"]
         assert run.predict_proba(pairs[:2]).shape == (2, 2)
-    with pytest.raises(ValueError, match="must be a file with one name per line"):
+    with pytest.raises(ValueError, match="contains , or =; give the path of a file"):
         classify.train(np.array(pairs), codes, label_names={"a": "yes, please"})
 
 

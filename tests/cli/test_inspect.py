@@ -103,7 +103,7 @@ def test_a_model_that_cannot_read_the_texts_is_said_and_the_report_written(
     assert main(["inspect", "--data", "chinese.csv", "--language", "en"]) == 0
     (note,) = [line for line in capsys.readouterr().out.splitlines() if "are unknown to" in line and "note" in line]
     assert "most letters are Chinese" in note
-    assert "Give --model" in note
+    assert "Give another --model" in note
     result = read_json(folder / "inspect.json")
     assert result["languages"] == {"zh": 1.0}
     assert result["speed"] == {}

@@ -276,7 +276,7 @@ def test_ranks_that_were_started_differently_do_not_train(model_folder: Path, tm
             process.kill()
     assert [one.returncode for one in done] == [2, 2]
     errors = [one.stderr for one in done]
-    assert errors[0].startswith(f"error: rank 1: {what} different from rank 0")
+    assert errors[0].startswith(f"error: rank 1: expected the same {what} as on rank 0")
     assert errors[0].count("\n") == 1
     assert errors[1] == ""
     assert not list(tmp_path.glob("here-*/out"))

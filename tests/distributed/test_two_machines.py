@@ -291,7 +291,7 @@ def test_predictions_of_two_machines(
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 61
     tiny.write_table(tables[1], tiny.table_rows(30))
     shown = predict(2)
-    assert "error: rank 1: data different from rank 0" in "".join(shown)
+    assert "error: rank 1: expected the same data as on rank 0" in "".join(shown)
     tables[1].unlink()
     shown = predict(2)
     assert shown[1].count(f"error: --data {tables[1]}: no such file") == 1

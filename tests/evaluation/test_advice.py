@@ -67,11 +67,14 @@ def test_the_largest_class_of_the_training_part_is_the_score_to_beat() -> None:
 
 def test_one_answer_for_all_rows() -> None:
     targets = [0] * 30 + [1] * 30
-    (line,) = advice.warn_single_class(scored(targets, [1] * 60), "test")
+    (line,) = advice.warn_single_class(scored(targets, [1] * 60), "test", trained=True)
     assert line.startswith("all 60 test rows are predicted as 'b'")
     assert "--learning-rate" in line
-    assert advice.warn_single_class(scored(targets, [1] * 59 + [0]), "test") == []
-    assert advice.warn_single_class(scored([1] * 8, [1] * 8), "test") == [], "there is one class only to be predicted"
+    assert advice.warn_single_class(scored(targets, [1] * 59 + [0]), "test", trained=True) == []
+    one_class = scored([1] * 8, [1] * 8)
+    assert advice.warn_single_class(one_class, "test", trained=True) == [], "there is one class only to be predicted"
+    (line,) = advice.warn_single_class(scored(targets, [1] * 60), "test", trained=False, balanced=True)
+    assert line.endswith("try --epochs 3, another --model")
 
 
 @pytest.mark.parametrize(

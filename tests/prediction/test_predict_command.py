@@ -90,7 +90,7 @@ def test_blocks_resume_where_they_were(
     assert not out.exists()
     assert stream.partial_path(out).exists()
     assert predict(trained, new, out) == 2, "nothing is thrown away"
-    assert "continue it with --resume, or delete the file" in capsys.readouterr().err
+    assert "continue it with --resume, or delete it" in capsys.readouterr().err
     computed[:] = [0] * 3
     assert predict(trained, new, out, "--resume") == 0
     assert computed[3:] == [8, 8, 8, 2]
@@ -251,7 +251,7 @@ def test_the_precision_of_held_out_rows_sets_the_confidence(
     trained: Path, new: Path, tmp_path: Path, capsys: Any
 ) -> None:
     assert predict(trained, new, tmp_path / "p.csv", "--min-precision", "0.01") == 0
-    assert "12 of 12 held-out rows" in capsys.readouterr().out
+    assert "of the run's 12 held-out rows 12 reach it" in capsys.readouterr().out
     assert set(read_table(str(tmp_path / "p.csv")).column("accepted")) <= {"true", "false"}
 
 
@@ -262,7 +262,8 @@ def test_a_precision_that_no_row_reaches(trained: Path, tmp_path: Path) -> None:
     wrong = replace(rows, targets=(best + 1) % 3)
     wrong.write(tmp_path)
     with pytest.raises(
-        InputError, match=r"no confidence that 10 rows have reaches it on the 12 held-out rows .* highest is none"
+        InputError,
+        match=r"by any confidence threshold that accepts at least 10 of the 12 held-out rows .* highest is none",
     ):
         find_confidence(str(tmp_path), task, 0.9)
     half = np.where(np.arange(12) % 2, best, (best + 1) % 3)
@@ -295,7 +296,7 @@ def test_find_threshold() -> None:
         (["--text", "a"], "--data and --text both name what to predict"),
         (["--nproc", "many"], "--nproc must be a whole number"),
         (["--nproc", "9999"], "and each process loads the model; give at most"),
-        (["--nproc", "2", "--data", "-"], "--nproc shares the rows of a file"),
+        (["--nproc", "2", "--data", "-"], "--nproc works only with a file"),
     ],
 )
 def test_bad_flags(trained: Path, new: Path, tmp_path: Path, capsys: Any, words: list[str], part: str) -> None:
@@ -318,7 +319,7 @@ def test_scores_have_no_labels_to_rank(model_folder: Path, tmp_path: Path, capsy
     [
         (["--out", "p.csv", "--resume"], "--text predicts one text and prints it; drop --out, --resume"),
         (["--text", "b"], "--text is given several times"),
-        (["--nproc", "2"], "--nproc shares the rows of a file"),
+        (["--nproc", "2"], "--nproc works only with a file"),
     ],
 )
 def test_flags_that_one_text_has_no_use_for(trained: Path, capsys: Any, words: list[str], part: str) -> None:

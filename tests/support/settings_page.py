@@ -27,8 +27,9 @@ def render() -> str:
 
 def _row(name: str) -> str:
     spec = FIELDS[name][1]
-    usual = {None: "", False: "off", True: "on"}
-    default = usual[spec.default] if spec.default in (None, False, True) else f"`{spec.default}`"
+    default = "" if spec.default is None else f"`{spec.default}`"
+    if isinstance(spec.default, bool):
+        default = "on" if spec.default else "off"
     text = spec.metadata["help"].replace("|", "\\|")
     if any(value not in text for value in choices(HINTS[name])):
         text += f": {', '.join(choices(HINTS[name]))}"

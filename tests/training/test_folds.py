@@ -171,7 +171,7 @@ def test_few_rows_are_cross_validated_by_themselves(
     alike = f"train --data {more} --model {model_folder} --cpu --output-dir {tmp_path / 'no'} --split-like {out} --plan"
     for flags, fault in (
         ("--patience 2", "its 5 folds leaves no validation rows, which --patience needs"),
-        ("--max-minutes 5", "plans one training, and --split-like"),
+        ("--max-minutes 5", "limits a single training, but --split-like"),
         ("--folds 0", "has 5 folds, and --folds 0 holds rows out"),
     ):
         assert main([*alike.split(), *flags.split()]) == 2
@@ -211,7 +211,7 @@ def test_groups_share_a_fold(model_folder: Path, tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"folds": 1}, "--folds 1 leaves no row to train on"),
-        ({"max_minutes": 1.0}, "--max-minutes plans one training, and --folds 3 makes 4"),
+        ({"max_minutes": 1.0}, "--max-minutes limits a single training, but --folds 3 trains 4 models"),
         ({"patience": 2}, "leaves no validation rows, which --patience needs"),
         ({"eval_data": "my.csv"}, "leaves no validation rows, which --eval-data needs"),
     ],

@@ -464,7 +464,7 @@ def test_a_diverging_run_says_so(model_folder: Path, table: Path, tmp_path: Path
 
     steps = {"learning_rate": 1e30, "max_grad_norm": 0.0, "contrastive_steps": pairs}
     config = make_config(model_folder, table, tmp_path / "out", **steps)
-    with pytest.raises(ClassifyError, match=r"diverged\. Lower --learning-rate"):
+    with pytest.raises(ClassifyError, match=r"diverged\. .*ower --learning-rate"):
         train(config)
     assert read_json(tmp_path / "out" / "run.json")["status"] == "failed"
 
@@ -474,7 +474,7 @@ def test_weights_that_are_not_finite_are_not_saved(model_folder: Path, table: Pa
     from classify.errors import ClassifyError
 
     changes = {"learning_rate": 1e39, "save_steps": 1, "warmup_steps": 0, "contrastive_steps": 0}
-    with pytest.raises(ClassifyError, match=r"step 1: some weights are not finite; .* Lower --learning-rate"):
+    with pytest.raises(ClassifyError, match=r"step 1: some weights are not finite; .* lower --learning-rate"):
         train(make_config(model_folder, table, tmp_path / "out", **changes))
     assert [path.name for path in (tmp_path / "out" / "checkpoints").iterdir()] == ["step-00000000"]
 
