@@ -111,7 +111,7 @@ class ClassNames:
                 f"the label {label!r} of {rows} row{'s' * (rows > 1)} may mean no label; then give "
                 f"--unlabelled-value={shlex.quote(label)}"
                 for label, rows in self.rows.items()
-                if rows and normalize_text(label) in MISSING
+                if rows and normalize_text(label) in MISSING and any(map(str.isalnum, label))  # - may be negative
             ),
         ]
 

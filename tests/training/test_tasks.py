@@ -225,7 +225,7 @@ def test_a_column_with_the_name_of_the_joined_texts(tmp_path: Path, capsys: pyte
     rows = "".join(f"a text {n},another {n},x,{n % 2}\n" for n in range(20))
     (tmp_path / "my.csv").write_text(f"sentence1,sentence2,sentence1 + sentence2,label\n{rows}")
     assert main(["train", "--data", str(tmp_path / "my.csv"), "--output-dir", str(tmp_path / "out")]) == 2
-    assert "the column 'sentence1 + sentence2' has the name that the joined text columns get" in capsys.readouterr().err
+    assert "the joined text columns are named 'sentence1 + sentence2', as a column is" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
