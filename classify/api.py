@@ -159,14 +159,16 @@ def _train(data: Any, labels: Any, place: dict[str, Any], options: dict[str, Any
         if isinstance(data, str | os.PathLike) and isinstance(labels, str | os.PathLike):
             options, labels = {**options, "labels": labels}, None  # files with a text, and a label, per line
         further = {name: options[name] for name in ("eval_data", "test_data") if options.get(name) is not None}
-        tables = {name: _as_path(one, None, Path(temporary)) for name, one in further.items()}
+        tables = {name: _as_path(table, None, Path(temporary)) for name, table in further.items()}
         tables["data"] = _as_path(data, labels, Path(temporary))
         config = parse_training(_words({**options, **tables}), "classify.train")
         try:
             folder = _run(config, place, pages=pages)
         except InputError as error:  # a path that the caller has not named
-            given = {"data": data, **further}
-            written = {path: name for name, path in tables.items() if not isinstance(given[name], str | os.PathLike)}
+            arguments = {"data": data, **further}
+            written = {
+                path: name for name, path in tables.items() if not isinstance(arguments[name], str | os.PathLike)
+            }
             error.faults = tuple(_replace(fault, written) for fault in error.faults)
             error.args = ("\n".join(error.faults),)
             raise

@@ -54,7 +54,7 @@ def _dispatch(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(usage())
         return 0 if arguments else 2
-    name, *rest = arguments
+    name, *words = arguments
     if name == "--version":
         print(f"classify {__version__}")
         return 0
@@ -63,4 +63,4 @@ def _dispatch(arguments: list[str]) -> int:
         raise InputError(f"{name}: expected a command before the flags, e.g. {example}. See classify --help.")
     if name not in COMMANDS:
         raise InputError(f"unknown command {name!r}; expected one of {', '.join(COMMANDS)}. See classify --help.")
-    return int(load_command(name).run(rest, f"classify {name}"))
+    return int(load_command(name).run(words, f"classify {name}"))

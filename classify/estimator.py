@@ -68,13 +68,13 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
         texts, targets = _check_texts(X), np.asarray(y)
         if targets.ndim != 1 or len(targets) != len(texts):
             raise ValueError(f"y must have one class per text: shape ({len(texts)},). Got {targets.shape} instead.")
-        missing = [place for place, one in enumerate(targets.tolist()) if one is None or one != one]
+        missing = [place for place, value in enumerate(targets.tolist()) if value is None or value != value]
         if missing:
             raise ValueError(
                 f"y must have a class for each text. Got {targets[missing[0]]} at index {missing[0]} instead."
             )
         self.classes_, numbers = np.unique(targets, return_inverse=True)
-        names = [str(one) for one in self.classes_]
+        names = [str(label) for label in self.classes_]
         if len(set(names)) < len(names) or not all(name.strip() for name in names):
             names = [f"class {number}" for number in range(len(names))]
         self._names = names

@@ -93,8 +93,8 @@ def _processor() -> str:
     from classify.modeling.kernels.linear import capabilities
 
     values = capabilities()
-    known = [name for name in ("avx2", "avx512_f", "avx512_bf16", "amx_bf16") if values.get(name)]
-    return f"{values.get('cpu_name') or platform.machine()} ({', '.join(known) or 'no AVX2'})"
+    features = [name for name in ("avx2", "avx512_f", "avx512_bf16", "amx_bf16") if values.get(name)]
+    return f"{values.get('cpu_name') or platform.machine()} ({', '.join(features) or 'no AVX2'})"
 
 
 def _self_check() -> str:

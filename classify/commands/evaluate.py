@@ -80,7 +80,7 @@ def run(arguments: Sequence[str], program: str) -> int:
 def _free_folder(name: str) -> Path:
     """Return evaluations/<name>, with a number from 2 where that exists."""
     names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-    return next(folder for one in names if not (folder := Path("evaluations") / one).exists())
+    return next(folder for candidate in names if not (folder := Path("evaluations") / candidate).exists())
 
 
 def _check_folder(folder: Path, *, overwrite: bool) -> None:

@@ -55,7 +55,7 @@ def run(arguments: Sequence[str], program: str) -> int:
             "probabilities" if task.has_labels else "scores": dict(
                 zip(task.labels, probabilities.tolist(), strict=True)
             ),
-            "words": [{"word": one.word, "score": one.score} for one in words],
+            "words": [{"word": word.word, "score": word.score} for word in words],
         }
         print(json.dumps(content, indent=2, ensure_ascii=False))
         return 0
@@ -67,6 +67,6 @@ def run(arguments: Sequence[str], program: str) -> int:
         print(f"{probabilities[0]:.3f}")
     what = f"logit of {label!r}" if task.has_labels else "score"
     print(escape_controls(f"\nwords that raise (+) or lower (-) the {what}:"))
-    for one in sorted(words, key=lambda one: -abs(one.score))[:_SHOWN]:
-        print(escape_controls(f"{one.score:+7.3f}  {one.word}"))
+    for word in sorted(words, key=lambda word: -abs(word.score))[:_SHOWN]:
+        print(escape_controls(f"{word.score:+7.3f}  {word.word}"))
     return 0

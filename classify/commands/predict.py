@@ -92,10 +92,10 @@ def _check_text(options: argparse.Namespace) -> None:
     if len(options.text) > 1:
         raise InputError("--text is given several times; give one text, or a table of them with --data.")
     of_tables = ("out", "min_confidence", "min_precision", "resume", "excel_safe", "exact", "text_column")
-    given = [f"--{name.replace('_', '-')}" for name in of_tables if getattr(options, name) not in (None, False, "-")]
-    if given:
+    unused = [f"--{name.replace('_', '-')}" for name in of_tables if getattr(options, name) not in (None, False, "-")]
+    if unused:
         raise InputError(
-            f"--text predicts one text and prints it; drop {', '.join(given)}, or give a table with --data."
+            f"--text predicts one text and prints it; drop {', '.join(unused)}, or give a table with --data."
         )
 
 

@@ -181,24 +181,24 @@ def parse_training(argv: Sequence[str], program: str) -> RunConfig:
     if len(words) == 1 and words[0].endswith(".json"):  # as HfArgumentParser takes it
         words = ["--config", *words]
     namespace, unknown = parser.parse_known_args(words)
-    given: dict[str, Any] = vars(namespace)
-    plan = bool(given.pop("plan", False))
-    given.pop("debug", None)  # `cli` reads it, before anything is parsed
+    explicit: dict[str, Any] = vars(namespace)
+    plan = bool(explicit.pop("plan", False))
+    explicit.pop("debug", None)  # `cli` reads it, before anything is parsed
     faults = unknown_words(unknown, parser)
-    foreign = {name: given.pop(_FOREIGN + name) for name in hf_arguments.NAMES if _FOREIGN + name in given}
-    ignored = _translate({name: " ".join(raw) if raw else True for name, raw in foreign.items()}, given, faults)
+    foreign = {name: explicit.pop(_FOREIGN + name) for name in hf_arguments.NAMES if _FOREIGN + name in explicit}
+    ignored = _translate({name: " ".join(raw) if raw else True for name, raw in foreign.items()}, explicit, faults)
     if "do_train" not in foreign and foreign.keys() & {"do_eval", "do_predict"}:
         faults.append(hf_arguments.NO_TRAINING)
     values: dict[str, Any] = {}
     names: dict[str, str] = {}
-    config_file = given.pop("config", None)
+    config_file = explicit.pop("config", None)
     if config_file is not None:
         values, names = _yaml_values(config_file, faults, ignored)
-    sources = {name: ValueSource("file", typed) for name, typed in names.items() if name not in given}
-    sources |= {name: ValueSource("flag") for name in given}
-    values = _over(given, values)
+    sources = {name: ValueSource("file", typed) for name, typed in names.items() if name not in explicit}
+    sources |= {name: ValueSource("flag") for name in explicit}
+    values = _over(explicit, values)
     sources |= _from_container(values, faults)
-    names = {name: text for name, text in names.items() if name not in given}
+    names = {name: text for name, text in names.items() if name not in explicit}
     values = {name: hf_arguments.to_value(name, raw) for name, raw in values.items()}
     stored, file = _from_run(values, faults)
     merged = _over(values, stored)
@@ -209,8 +209,8 @@ def parse_training(argv: Sequence[str], program: str) -> RunConfig:
     return RunConfig.from_values(merged, names, faults, plan=plan, sources=sources, ignored=tuple(ignored))
 
 
-def _translate(foreign: dict[str, Any], given: dict[str, Any], faults: list[str], where: str = "--") -> list[str]:
-    """Set in `given` what arguments of other scripts mean here, and return those that have no effect.
+def _translate(foreign: dict[str, Any], explicit: dict[str, Any], faults: list[str], where: str = "--") -> list[str]:
+    """Set in `explicit` what arguments of other scripts mean here, and return those that have no effect.
 
     `where` precedes their names in messages.
     """
@@ -221,9 +221,9 @@ def _translate(foreign: dict[str, Any], given: dict[str, Any], faults: list[str]
             ignored.append(typed)
         elif name in hf_arguments.TRANSLATED:
             field, value = hf_arguments.TRANSLATED[name](raw)
-            if given.setdefault(field, value) != value:
+            if explicit.setdefault(field, value) != value:
                 flag = shown_name(FIELDS[field][1])
-                faults.append(f"{typed} means {flag} {value}, and {flag} is {given[field]}; give one of them.")
+                faults.append(f"{typed} means {flag} {value}, and {flag} is {explicit[field]}; give one of them.")
         else:
             faults.append(f"{typed}: {hf_arguments.REFUSED[name]}.")
     return ignored
@@ -346,10 +346,10 @@ def unknown_words(words: Sequence[str], parser: argparse.ArgumentParser) -> list
     return [f"unexpected argument {word!r}; every value follows a flag, e.g. --data {word}." for word in words]
 
 
-def unknown_name(word: str, known: Sequence[str]) -> str:
+def unknown_name(word: str, names: Sequence[str]) -> str:
     """Return the message for an unknown flag or key, with the nearest valid one."""
     flag = word.split("=")[0]
-    near = difflib.get_close_matches(flag, known, n=1, cutoff=_ALIKE)
+    near = difflib.get_close_matches(flag, names, n=1, cutoff=_ALIKE)
     kind, place = ("flag", "--help-all") if flag.startswith("--") else ("key", "--help-all: keys are flags without --")
     hint = f"Did you mean {near[0]}?" if near else f"See {place}."
     return f"unknown {kind} {flag}. {hint}"

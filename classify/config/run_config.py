@@ -156,10 +156,10 @@ class RunConfig:
         training = self.training
         if training.epochs > 0 or training.max_steps > 0:
             return []
-        given = self.given()
+        explicit = self.given()
         unused = _OF_EPOCHS if training.contrastive_steps else (*_OF_EPOCHS, *_OF_STEPS)
-        names = [name for name in unused if name in given]
-        if "class_weights" in given and not fits_head:
+        names = [name for name in unused if name in explicit]
+        if "class_weights" in explicit and not fits_head:
             names.append("class_weights")
         return [shown_name(FIELDS[name][1]) for name in names]
 
@@ -176,11 +176,11 @@ class RunConfig:
 
     def given(self) -> dict[str, Any]:
         """Return the settings that are not defaults, nor chosen by the recipe, the texts or the model."""
-        chosen = {name for name, source in self.sources.items() if source.is_automatic}
+        automatic = {name for name, source in self.sources.items() if source.is_automatic}
         return {
             name: value
             for name, value in self.flat().items()
-            if name not in chosen and value != FIELDS[name][1].default
+            if name not in automatic and value != FIELDS[name][1].default
         }
 
     def _combine(self, faults: list[str]) -> None:
@@ -231,14 +231,14 @@ class RunConfig:
             faults.append(
                 f"--max-minutes limits a single training, but {flag} trains {folds + 1} models; drop one of them."
             )
-        given = {
+        validating = {
             "--eval-data": data.eval_data is not None,
             "--split-by-time": data.split_by_time is not None,
             "--split-like": data.split_like is not None and bool(data.folds),
             "--patience": training.patience is not None,
             f"--keep {training.keep}": training.keep == "best",
         }
-        clash = [flag for flag, is_given in given.items() if is_given]
+        clash = [flag for flag, is_given in validating.items() if is_given]
         if clash:
             faults.append(
                 f"{flag} leaves no validation rows, which {' and '.join(clash)} "

@@ -19,8 +19,8 @@ _CHANNELS = {"data": ("TRAIN", "TRAINING"), "eval_data": ("VALIDATION", "VALID",
 _TABLES = (".csv", ".tsv")
 
 
-def container_values(environment: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """Return {field: (value, variable)} for settings missing from `given`; empty outside a container.
+def container_values(environment: Mapping[str, str], explicit: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return {field: (value, variable)} for settings missing from `explicit`; empty outside a container.
 
     --data replaces all channels, a folder of --resume the output folder. Raises InputError for a channel that does not
     hold one table.
@@ -28,12 +28,12 @@ def container_values(environment: Mapping[str, str], given: Mapping[str, Any]) -
     fields: dict[str, tuple[str, str]] = {}
     if "SM_MODEL_DIR" not in environment:
         return fields
-    resume = given.get("resume_from_checkpoint")
-    if "output_dir" not in given and (resume is None or as_switch(resume) is not None):
+    resume = explicit.get("resume_from_checkpoint")
+    if "output_dir" not in explicit and (resume is None or as_switch(resume) is not None):
         fields["output_dir"] = (environment["SM_MODEL_DIR"], "SM_MODEL_DIR")
-    for field, names in _CHANNELS.items() if "data" not in given else ():
+    for field, names in _CHANNELS.items() if "data" not in explicit else ():
         for name in (f"SM_CHANNEL_{name}" for name in names):
-            if name in environment and field not in fields and field not in given:
+            if name in environment and field not in fields and field not in explicit:
                 fields[field] = (_only_table(Path(environment[name]), name), name)
     return fields
 

@@ -49,8 +49,8 @@ def stored_values(folder: Path) -> dict[str, Any]:
         content = json.loads(file.read_text(encoding="utf-8"))
         parts = [dict(content["config"][part]) for part in ("data", "model", "training")]
         base = Path(content.get("cwd") or ".")
-        chosen = {str(ValueSource("recipe")), str(ValueSource("texts"))}
-        recipe = {name for name, source in content.get("sources", {}).items() if source in chosen}
+        automatic = {str(ValueSource("recipe")), str(ValueSource("texts"))}
+        recipe = {name for name, source in content.get("sources", {}).items() if source in automatic}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(
             f"{file}: expected the settings of a run under 'config'. Got something else ({type(error).__name__}: "

@@ -184,11 +184,11 @@ class _Search:
             pair = [names.get(key) for key in keys]
             if None in pair or label in pair or (second is not None and second != pair[1]):
                 continue
-            first, other = pair
+            first, last = pair
             assert first is not None
-            assert other is not None
-            if self.stats[first].could_be_text and self.stats[other].could_be_text:
-                return first, other
+            assert last is not None
+            if self.stats[first].could_be_text and self.stats[last].could_be_text:
+                return first, last
         return None
 
     def find_text(self, taken: Collection[str | None]) -> _Found | _Doubt:
@@ -212,8 +212,8 @@ class _Search:
             return _Found((texts[0],), f"the only column of texts{self._why_not(named)}")
         if not texts and len(free) == 2 and len(free) == len(self.stats) and not named:
             short = [name for name in free if self.stats[name].could_be_text]
-            other = [name for name in free if self.stats[name].could_be_class]
-            if len(short) == 1 and other == [name for name in free if name not in short]:
+            classes = [name for name in free if self.stats[name].could_be_class]
+            if len(short) == 1 and classes == [name for name in free if name not in short]:
                 return _Found((short[0],), "it has more different values than the other column")
         if len(free) == 1 < len(self.stats) and not named and self.stats[free[0]].could_be_text:
             return _Found((free[0],), "the only remaining column")
@@ -238,14 +238,14 @@ class _Search:
             fitting = [name for name in named if self._is_label(name, named=True)]
             first = [name for name in fitting if _key(name) == LABEL_NAMES[0]]
             if len(first or fitting) == 1:
-                (chosen,) = first or fitting
-                if _key(chosen) in LABEL_NAMES and _key(chosen) not in CATEGORY_NAMES:
-                    return self._by_name(chosen)
-                others = [name for name in free if name != chosen and self._is_label(name, named=True)]
+                (column,) = first or fitting
+                if _key(column) in LABEL_NAMES and _key(column) not in CATEGORY_NAMES:
+                    return self._by_name(column)
+                others = [name for name in free if name != column and self._is_label(name, named=True)]
                 rated = [name for name in others if _key(name) in RATING_NAMES and self._is_filled_class(name)]
                 if rated:
-                    return self._doubt("label", [chosen, *rated], "several columns could hold the label")
-                return self._by_name(chosen, [name for name in others if name in likely], "could be labels")
+                    return self._doubt("label", [column, *rated], "several columns could hold the label")
+                return self._by_name(column, [name for name in others if name in likely], "could be labels")
             if fitting:
                 return self._doubt("label", fitting, "several columns could hold the label")
             single = [name for name in named if self.stats[name].distinct < 2]
@@ -345,7 +345,7 @@ def rename_alike(table: Table, names: Sequence[str]) -> Table:
 
 def _find_alike(table: Table, name: str) -> list[str]:
     """Return the column of that name, else all whose names differ in case or the separators of words alone."""
-    return [name] if name in table.columns else [one for one in table.columns if _key(one) == _key(name)]
+    return [name] if name in table.columns else [column for column in table.columns if _key(column) == _key(name)]
 
 
 def _like_trained(table: Table, name: str, flag: str, faults: list[str]) -> str:

@@ -85,7 +85,11 @@ def detect_dialect(sample: str, suffix: str) -> Dialect:
     Ties go to a delimiter without a space after it, which prose has; then to the tab in .tsv files; then to the comma.
     Other characters are tried where none of the usual delimiters fits. The sample may end inside a row.
     """
-    delimiters = sorted(_DELIMITERS, key=lambda one: (_is_prose(sample, one), (one == "\t") != (suffix == ".tsv")))
+
+    def order(delimiter: str) -> tuple[bool, bool]:
+        return _is_prose(sample, delimiter), (delimiter == "\t") != (suffix == ".tsv")
+
+    delimiters = sorted(_DELIMITERS, key=order)
     best, best_share, best_fit = Dialect(delimiters[0]), 0.0, 0.0
     for delimiter in delimiters:
         for dialect in candidates(delimiter, sample):
@@ -108,12 +112,12 @@ def _divides_header(sample: str, dialect: Dialect) -> bool:
     return dialect.delimiter in first
 
 
-def find_table(sample: str, suffix: str, known: Sequence[str] = ()) -> tuple[Dialect, int]:
+def find_table(sample: str, suffix: str, related: Sequence[str] = ()) -> tuple[Dialect, int]:
     """Return the dialect of a sample's table, and the number of lines above it.
 
     Above a table there may be `sep=;`, Excel's name of the delimiter, or a title, keys and values, blank lines. Such
     lines fill at most half of the columns. The header below them has no numbers, fills all columns and, of two columns,
-    holds a usual or `known` name.
+    holds a usual name or one of `related`.
     """
     separator = _SEPARATOR.match(sample)
     if separator is not None:
@@ -132,7 +136,7 @@ def find_table(sample: str, suffix: str, known: Sequence[str] = ()) -> tuple[Dia
         header, *rows = _sample_rows(table, below)
         width = Counter(map(len, rows)).most_common(1)[0][0] if rows else 0
         is_full = len(header) == _count_filled(header) == width and not any(map(is_number, header))
-        named = any(is_usual(value, known) for value in header)
+        named = any(is_usual(value, related) for value in header)
         lines = sample[: len(sample) - len(table)]
         is_narrow = all(_count_filled(row) <= max(1, width // 2) for row in _sample_rows(lines, below))
         if is_full and is_narrow and (named or width > 2):
@@ -140,19 +144,19 @@ def find_table(sample: str, suffix: str, known: Sequence[str] = ()) -> tuple[Dia
     return dialect, 0
 
 
-def is_table(sample: str, known: Sequence[str] = ()) -> bool:
+def is_table(sample: str, related: Sequence[str] = ()) -> bool:
     """Return whether a text file without a table's suffix shows columns: prose has commas, too.
 
-    It does with a header of several names, one of them usual or `known`, or of one name above quoted fields; and with
-    rows of equal width: by a delimiter that is not followed by a space, or where the values of a column repeat, as
-    classes do.
+    It does with a header of several names, one of them usual or of a `related` table, or of one name above quoted
+    fields; and with rows of equal width: by a delimiter that is not followed by a space, or where the values of a
+    column repeat, as classes do.
     """
-    dialect, above = find_table(sample, "", known)
+    dialect, above = find_table(sample, "", related)
     rows = _sample_rows(skip_lines(sample, above), dialect)
     header = rows[0] if rows else []
-    if len(header) == 1 and is_usual(header[0], known) and _is_quoted_column(sample):
+    if len(header) == 1 and is_usual(header[0], related) and _is_quoted_column(sample):
         return True
-    if above or (len(header) > 1 and any(is_usual(value, known) for value in header)):
+    if above or (len(header) > 1 and any(is_usual(value, related) for value in header)):
         return True
     if _uniformity(sample, dialect) < _UNIFORM:
         return False
@@ -202,14 +206,14 @@ def _count_filled(row: Sequence[str]) -> int:
 def _unusual(sample: str) -> list[str]:
     """Return unusual delimiters that the first line may have, most frequent first."""
     first = sample.lstrip("\r\n").partition("\n")[0]
-    counts = Counter(one for one in first if one.isascii() and not one.isalnum() and one not in _WITHIN_NAMES)
-    return [one for one, _ in counts.most_common()]
+    counts = Counter(sign for sign in first if sign.isascii() and not sign.isalnum() and sign not in _WITHIN_NAMES)
+    return [sign for sign, _ in counts.most_common()]
 
 
 def _most_frequent(sample: str, delimiters: Sequence[str]) -> str:
     """Return the usual delimiter that is most frequent in the first line, mostly the header."""
     first = sample.lstrip("\r\n").partition("\n")[0]
-    return max(delimiters, key=lambda one: (first.count(one), one == delimiters[0]))
+    return max(delimiters, key=lambda delimiter: (first.count(delimiter), delimiter == delimiters[0]))
 
 
 def _uniformity(sample: str, dialect: Dialect) -> float:
@@ -240,17 +244,17 @@ def parse_rows(lines: Iterable[str], dialect: Dialect, *, strict: bool = True) -
         before = reader.line_num
 
 
-def has_header(rows: Sequence[Sequence[str]], known: Sequence[str] = ()) -> bool:
+def has_header(rows: Sequence[Sequence[str]], related: Sequence[str] = ()) -> bool:
     """Return whether the first of some rows names the columns.
 
-    It does where it holds a usual name, or one of the `known` columns of a related table. A name that repeats in its
+    It does where it holds a usual name, or a column of a `related` table. A name that repeats in its
     column is a class, unless the whole row repeats, as in joined files. A number over numbers, or any repeated value,
-    makes the row data. Otherwise it is a header, unless the rows are as wide as `known`.
+    makes the row data. Otherwise it is a header, unless the rows are as wide as `related`.
     """
     first, *below = ([value.lstrip("\ufeff") for value in row] for row in rows)  # of joined files, each with a mark
     columns = [[row[place] for row in below if place < len(row) and row[place]] for place in range(len(first))]
     comes_again = [bool(value) and value in column for value, column in zip(first, columns, strict=True)]
-    is_name = [is_usual(value, known) for value in first]
+    is_name = [is_usual(value, related) for value in first]
     if any(is_name):
         joined = len(first) > 1 and first in below
         return joined or not any(named and again for named, again in zip(is_name, comes_again, strict=True))
@@ -261,7 +265,7 @@ def has_header(rows: Sequence[Sequence[str]], known: Sequence[str] = ()) -> bool
     for value, column in zip(first, columns, strict=True):
         if is_number(value) and sum(map(is_number, column)) > len(column) / 2:
             return False
-    return len(first) != len(known)
+    return len(first) != len(related)
 
 
 def is_number(text: str) -> bool:

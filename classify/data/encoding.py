@@ -233,7 +233,7 @@ def _legacy_encoding(source: Source, fault: tuple[int, str]) -> Encoding:
         raise InputError(
             f"{source.path} line {fault[0]}: not UTF-8{fault[1]}, nor any known encoding; give --encoding."
         )
-    wide = [one for one in ranked if best.reads_badly and one.encoding in MULTI_BYTE and decodes(one)]
+    wide = [reading for reading in ranked if best.reads_badly and reading.encoding in MULTI_BYTE and decodes(reading)]
     if best.reads_badly and not wide:  # nothing reads well, so the commonest is no worse a guess than the best
         usual = next((reading for reading in ranked if reading.encoding == USUAL and decodes(reading)), best)
         return Encoding(usual.encoding, sample=_excerpt(usual.text), reads_badly=True)
@@ -295,7 +295,8 @@ def _excerpt(text: str) -> str:
 
 def _find_differences(readings: list[Reading]) -> list[str]:
     """Return an excerpt of each reading, from the first field in which most of them differ."""
-    fields = max(zip(*(reading.text.split("\n") for reading in readings), strict=True), key=lambda one: len(set(one)))
+    rows = zip(*(reading.text.split("\n") for reading in readings), strict=True)
+    fields = max(rows, key=lambda variants: len(set(variants)))
     place = next(at for at, letters in enumerate(itertools.zip_longest(*fields)) if len(set(letters)) > 1)
     return [_quote(field, place) for field in fields]
 

@@ -91,8 +91,8 @@ class Report:
         if self.copies:
             lines.append(f"duplicates: {self.copies} rows repeat the text of another row, ignoring case and spaces")
         lines += [
-            f"duplicates: {one['text'][:60]!r} has the labels {', '.join(map(repr, one['labels']))} ({one['where']})"
-            for one in self.conflicts[:_SHOWN]
+            f"duplicates: {text['text'][:60]!r} has the labels {', '.join(map(repr, text['labels']))} ({text['where']})"
+            for text in self.conflicts[:_SHOWN]
         ]
         if self.conflicting_texts > _SHOWN:
             lines.append(f"duplicates: {self.conflicting_texts - _SHOWN} more texts with several labels")
@@ -101,7 +101,7 @@ class Report:
     def _describe_sample(self) -> list[str]:
         lines = []
         if len(self.tokens_by_class) > 1:
-            medians = sorted((one["median"], name) for name, one in self.tokens_by_class.items())
+            medians = sorted((lengths["median"], name) for name, lengths in self.tokens_by_class.items())
             (least, short), (most, long) = medians[0], medians[-1]
             lines.append(f"tokens by class: median from {least:.0f} ({short!r}) to {most:.0f} ({long!r})")
         if self.languages:

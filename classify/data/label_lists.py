@@ -53,11 +53,11 @@ def split_cell(cell: str, separator: str | None) -> list[str]:
 
 def undivided_cell(labels: Collection[str], separators: Iterable[str]) -> tuple[str, str] | None:
     """Return a label that may be several of the others, and the separator between them; None without any."""
-    known = set(labels)
+    names = set(labels)
     for separator in separators:
         for label in labels:
             parts = [part.strip() for part in label.split(separator)]
-            if len(parts) > 1 and known.issuperset(parts):
+            if len(parts) > 1 and names.issuperset(parts):
                 return label, separator
     return None
 

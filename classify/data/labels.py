@@ -62,13 +62,13 @@ class ClassNames:
 
         The classes themselves keep their names.
         """
-        own, alike = set(classes), dict[str, set[str]]()
+        exact, alike = set(classes), dict[str, set[str]]()
         for label in (*classes, *self.names):
             key = _spelling_key(label, normalized=self.normalized)
-            alike.setdefault(key, set()).add(label if label in own else self.names[label])
-        names = {label: name for label, name in self.names.items() if label not in own}
+            alike.setdefault(key, set()).add(label if label in exact else self.names[label])
+        names = {label: name for label, name in self.names.items() if label not in exact}
         for label in written:
-            if label not in own and label not in names:
+            if label not in exact and label not in names:
                 matches = alike.get(_spelling_key(label, normalized=self.normalized), set())
                 if len(matches) == 1:
                     (names[label],) = matches
@@ -153,7 +153,7 @@ def find_class_names(tables: InputTables, count: Callable[[Table, str], Mapping[
     if len(tested) == 1 and set(tested) <= _WITHHELD and not any(counts[value] for value in tested):
         unlabelled |= set(tested)
     named = {label: count for label, count in counts.items() if label.strip() and label not in unlabelled}
-    return name_classes(named, normalize=normalize, given=config.label_names, unlabelled=frozenset(unlabelled))
+    return name_classes(named, normalize=normalize, requested=config.label_names, unlabelled=frozenset(unlabelled))
 
 
 def no_such_label(value: str) -> str:
@@ -167,15 +167,15 @@ def name_classes(
     counts: Mapping[str, int],
     *,
     normalize: bool = True,
-    given: str | None = None,
+    requested: str | None = None,
     unlabelled: frozenset[str] = frozenset(),
 ) -> ClassNames:
     """Name the classes of labels, from the rows of each.
 
     1.0 and 1 are one class where both occur, as programs write numbers differently; ["a"] is a, unless some list has
     several labels. With `normalize` labels that differ in case, spaces or Unicode form are one class, named as in most
-    rows. `given` renames: "0=negative,1=positive", or a file with the name of each number. Raises InputError where it
-    names a label that does not occur, or a class twice.
+    rows. `requested` renames: "0=negative,1=positive", or a file with the name of each number. Raises InputError where
+    it names a label that does not occur, or a class twice.
     """
     class_of = {label: label for label in counts} | unwrap(counts)
     for label in counts:
@@ -189,13 +189,14 @@ def name_classes(
         for same in ways.values():
             best = max(same, key=lambda label: (counts[label], label))
             class_of |= dict.fromkeys(same, class_of[best].strip())
-    if given is None:
+    if requested is None:
         renamed = {}
-    elif "=" in given:
-        renamed = _parse_renames(given)
+    elif "=" in requested:
+        renamed = _parse_renames(requested)
     else:
-        renamed = _names_of_file(given, set(class_of.values()))
-    unknown = sorted(set(renamed) - set(class_of.values()) - set(counts)) if given is None or "=" in given else []
+        renamed = _names_of_file(requested, set(class_of.values()))
+    is_file = requested is not None and "=" not in requested
+    unknown = [] if is_file else sorted(set(renamed) - set(class_of.values()) - set(counts))
     if unknown:
         raise InputError(
             f"--label-names: not a label in --data: {', '.join(map(repr, unknown))}; expected some of "
@@ -212,13 +213,13 @@ def name_classes(
     return ClassNames(names, unlabelled, dict(counts), normalize)
 
 
-def _parse_renames(given: str) -> dict[str, str]:
-    pairs = [pair.partition("=") for pair in given.split(",")]
+def _parse_renames(text: str) -> dict[str, str]:
+    pairs = [pair.partition("=") for pair in text.split(",")]
     if not all(old.strip() and sign and new.strip() for old, sign, new in pairs):
-        raise InputError(f"--label-names must be pairs such as 0=negative,1=positive. Got {given!r} instead.")
+        raise InputError(f"--label-names must be pairs such as 0=negative,1=positive. Got {text!r} instead.")
     names = {old.strip(): new.strip() for old, _, new in pairs}
     if len(names) < len(pairs):
-        raise InputError(f"--label-names names a label twice: {given!r}; give each one name.")
+        raise InputError(f"--label-names names a label twice: {text!r}; give each one name.")
     return names
 
 
@@ -324,10 +325,10 @@ def refuse_unknown(rows_of: Mapping[str, list[int]], table: Table, labels: Seque
         names = list(rows_of)[:_SHOWN]
         places = table.describe_row_groups([rows_of[name][:1] for name in names])
         listed = [f"{name[:_LONGEST]!r} ({place})" for name, place in zip(names, places, strict=True)]
-        other = " Do its columns differ from those of the training table?" if len(rows_of) > len(labels) else ""
+        hint = " Do its columns differ from those of the training table?" if len(rows_of) > len(labels) else ""
         raise InputError(
             f"{table.path}: {len(rows_of)} labels are in no row of {known_from}: {list_some(listed, len(rows_of))}; "
-            f"{expected}.{other}"
+            f"{expected}.{hint}"
         )
     if rows_of:
         raise InputError(

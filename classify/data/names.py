@@ -64,9 +64,9 @@ SPLIT_WORDS = (
 SPLIT_NAMES = ("split", "partition", "subset", "part", "set", "usage")
 
 
-def is_usual(name: str, known: Collection[str] = ()) -> bool:
-    """Return whether a header may have this name: a usual one, or one of the `known` columns of a related table."""
-    return name in known or name.strip().lower() in USUAL_NAMES
+def is_usual(name: str, related: Collection[str] = ()) -> bool:
+    """Return whether a header may have this name: a usual one, or a column of a `related` table."""
+    return name in related or name.strip().lower() in USUAL_NAMES
 
 
 def split_called(name: str) -> int | None:

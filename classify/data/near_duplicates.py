@@ -39,8 +39,8 @@ def near_duplicates(texts: Sequence[str]) -> npt.NDArray[np.int64]:
         if copied == number:
             signatures[number] = signature = empty.copy()
             signature.update_batch([shingle.encode("utf-8", "surrogatepass") for shingle in _shingles(key)])
-            alike = [other for other in index.query(signature) if signature.jaccard(signatures[other]) >= _COMMON]
-            pairs += [(number, other) for other in alike]
+            alike = [row for row in index.query(signature) if signature.jaccard(signatures[row]) >= _COMMON]
+            pairs += [(number, row) for row in alike]
             index.insert(number, signature)
     ones, others = np.array(pairs).T
     graph = coo_array((np.ones(len(pairs), dtype=np.int8), (ones, others)), shape=(len(texts), len(texts)))

@@ -69,12 +69,14 @@ def read_tables(config: DataConfig) -> InputTables:
     if config.split_column is not None or split_column not in (*columns.texts.named, *columns.labels):
         columns = replace(columns, split=split_column)
     named = (*columns.texts.named, *columns.labels)
-    eval_table, test_table = (None if one is None else rename_alike(one, named) for one in (eval_table, test_table))
+    eval_table, test_table = (
+        None if further is None else rename_alike(further, named) for further in (eval_table, test_table)
+    )
     _require_columns(columns, eval_table, labels=True)
     # Rows to predict need no label.
     way = ", or add --predict-unlabelled if its rows are only to be predicted"
     _require_columns(columns, test_table, labels=not config.predict_unlabelled, way=way)
-    tables = [None if one is None else _derive(one, columns) for one in (table, eval_table, test_table)]
+    tables = [None if source is None else _derive(source, columns) for source in (table, eval_table, test_table)]
     assert tables[0] is not None
     return InputTables(tables[0], tables[1], tables[2], columns, config)
 

@@ -52,8 +52,8 @@ def read_record(hashes: TextHashes, folder: str) -> EarlierSplit:
         return EarlierSplit(np.full(len(hashes), -1, dtype=np.int8), 0)
     order = np.argsort(numbers)
     place = np.minimum(np.searchsorted(numbers[order], hashes), len(numbers) - 1)
-    known = numbers[order][place] == hashes
-    return EarlierSplit(np.where(known, parts[order][place], -1).astype(np.int8), _count_folds(names))
+    is_recorded = numbers[order][place] == hashes
+    return EarlierSplit(np.where(is_recorded, parts[order][place], -1).astype(np.int8), _count_folds(names))
 
 
 def count_trained(folder: str, hashes: TextHashes) -> tuple[int, int]:

@@ -83,8 +83,8 @@ def split_table(tables: InputTables, encoder: LabelEncoder, seed: int, folds: in
         for file, split in unlabelled.items()
         if config.predict_unlabelled or not config.drop_unlabelled or len(split) == len(split.table)
     }
-    read = [one for one in (table, tables.eval, tables.test) if one is not None]
-    notes = [f"{one.path} {note}" for one in read for note in one.notes]
+    read = [source for source in (table, tables.eval, tables.test) if source is not None]
+    notes = [f"{source.path} {note}" for source in read for note in source.notes]
     notes += encoder.notes()
     notes += _warnings(columns.text, encoder, train, scored, in_training)
     notes += [_describe_unlabelled(file, split, predicted=file in predicted) for file, split in unlabelled.items()]

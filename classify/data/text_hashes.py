@@ -46,4 +46,4 @@ def group_duplicates(numbers: TextHashes) -> tuple[npt.NDArray[np.int64], npt.ND
 
 def find_overlap(hashes: TextHashes, *others: TextHashes) -> list[list[int]]:
     """Return for each of `others` the indices of its texts that also occur in `hashes`."""
-    return [np.flatnonzero(np.isin(other, hashes)).tolist() for other in others]
+    return [np.flatnonzero(np.isin(candidates, hashes)).tolist() for candidates in others]

@@ -138,12 +138,12 @@ class Tokens:
             start = places[-1].stop + len(self.template.middle)
         return places
 
-    def join(self, other: Tokens) -> Tokens:
+    def join(self, more: Tokens) -> Tokens:
         """Return the rows of both, in memory; of one text each."""
         assert self.second is None
-        assert other.second is None
-        offsets = np.concatenate([self.first.offsets, self.first.offsets[-1] + other.first.offsets[1:]])
-        first = Segment(np.concatenate([self.first.ids, other.first.ids]), offsets)
+        assert more.second is None
+        offsets = np.concatenate([self.first.offsets, self.first.offsets[-1] + more.first.offsets[1:]])
+        first = Segment(np.concatenate([self.first.ids, more.first.ids]), offsets)
         return dataclasses.replace(self, first=first)
 
     def collate(self, rows: Ids) -> Collated:
@@ -218,9 +218,9 @@ class TokenizedSplit:
     rows: Ids
     targets: npt.NDArray[Any]
 
-    def take(self, chosen: npt.NDArray[np.bool_]) -> TokenizedSplit:
-        """Return the rows that are `chosen` (n,)."""
-        return TokenizedSplit(self.tokens, self.rows[chosen], self.targets[chosen])
+    def take(self, mask: npt.NDArray[np.bool_]) -> TokenizedSplit:
+        """Return the rows that are `mask` (n,)."""
+        return TokenizedSplit(self.tokens, self.rows[mask], self.targets[mask])
 
     @property
     def mean_length(self) -> float:
@@ -251,8 +251,8 @@ def tokenize(
 ) -> Tokens:
     """Tokenize texts, or pairs with their `second` texts. With a `digest` (see `Table.digest`) the ids are cached."""
     first = _tokenize(tokenizer, texts, digest)
-    other = None if second is None else _tokenize(tokenizer, second, None)
-    return Tokens(first, find_template(tokenizer, pairs=second is not None), max_length, other, long_texts)
+    second_tokens = None if second is None else _tokenize(tokenizer, second, None)
+    return Tokens(first, find_template(tokenizer, pairs=second is not None), max_length, second_tokens, long_texts)
 
 
 def tokenize_columns(
@@ -303,7 +303,7 @@ def default_max_length(full_lengths: Ids, cap: int) -> int:
     return min(max(128, longest), DEFAULT_LIMIT, cap)
 
 
-def max_length_reason(tokens: Tokens, rows: Ids, cap: int, *, given: bool) -> str:
+def max_length_reason(tokens: Tokens, rows: Ids, cap: int, *, requested: bool) -> str:
     """Describe how many texts of the given rows are longer than the maximum length, and what happens to them."""
     lengths, max_length = tokens.full_lengths(rows), tokens.max_length
     longer = lengths > max_length
@@ -311,7 +311,7 @@ def max_length_reason(tokens: Tokens, rows: Ids, cap: int, *, given: bool) -> st
         return "no text is longer"
     policy = tokens.long_texts.describe(lengths[longer] - tokens.special, max_length - tokens.special)
     why = f"{longer.sum()} of {len(lengths)} training texts are longer: {policy}"
-    limited = not given and max_length == DEFAULT_LIMIT < cap
+    limited = not requested and max_length == DEFAULT_LIMIT < cap
     return f"{why}; {DEFAULT_LIMIT} is the default limit" if limited else why
 
 

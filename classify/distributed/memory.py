@@ -65,16 +65,16 @@ def _memory_left() -> int:
     return left
 
 
-def main_memory(own: Path = Path("/proc/self/cgroup"), groups: Path = _CONTROL_GROUPS) -> int:
+def main_memory(process_groups: Path = Path("/proc/self/cgroup"), groups: Path = _CONTROL_GROUPS) -> int:
     """Return the bytes of main memory that this process may use: the machine's, or the limit of a container or job.
 
-    Reads the limits of this process's control groups, listed in the file `own`, and of their parents (cgroups(7),
-    both versions).
+    Reads the limits of this process's control groups, listed in the file `process_groups`, and of their parents
+    (cgroups(7), both versions).
     """
     limits = [int(psutil.virtual_memory().total)]
     lines: list[str] = []
     with contextlib.suppress(OSError):
-        lines = own.read_text(encoding="utf-8").splitlines()
+        lines = process_groups.read_text(encoding="utf-8").splitlines()
     for line in lines:
         controllers, _, path = line.partition(":")[2].partition(":")
         if controllers and "memory" not in controllers.split(","):

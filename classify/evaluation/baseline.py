@@ -130,8 +130,8 @@ def cross_validate_baseline(
     predicted, parts = np.empty_like(targets), []
     for number in range(int(folds.max()) + 1):
         train, held_out = np.flatnonzero(folds != number), np.flatnonzero(folds == number)
-        chosen = [[texts[row] for row in rows.tolist()] for rows in (train, held_out)]
-        parts.append(fit(chosen[0], targets[train], chosen[1], targets[held_out]))
+        selected = [[texts[row] for row in rows.tolist()] for rows in (train, held_out)]
+        parts.append(fit(selected[0], targets[train], selected[1], targets[held_out]))
         predicted[held_out] = parts[-1].predicted
     seconds = sum(part.seconds for part in parts)
     rows = min(part.rows for part in parts)

@@ -24,14 +24,14 @@ def find_suspects(probabilities: npt.NDArray[np.float64], targets: npt.NDArray[n
     label (Northcutt et al., 2021, "Confident Learning", sections 3.1 and 3.2). Rows whose label is the most probable
     class are no suspects.
     """
-    own = probabilities[np.arange(len(targets)), targets]
+    self_confidence = probabilities[np.arange(len(targets)), targets]
     counts = np.bincount(targets, minlength=probabilities.shape[1])
-    thresholds = np.bincount(targets, own, minlength=probabilities.shape[1]) / np.maximum(counts, 1)
+    thresholds = np.bincount(targets, self_confidence, minlength=probabilities.shape[1]) / np.maximum(counts, 1)
     thresholds[counts == 0] = np.inf
     confident = np.where(probabilities >= thresholds, probabilities, -1.0)
     suggested = confident.argmax(axis=1)
     agrees = probabilities.argmax(axis=1) == targets  # of rare classes the mean can be low
     rows = np.flatnonzero((confident.max(axis=1) >= 0) & (suggested != targets) & ~agrees)
-    margin = own[rows] - probabilities[rows, suggested[rows]]
+    margin = self_confidence[rows] - probabilities[rows, suggested[rows]]
     rows = rows[np.argsort(margin, kind="stable")]
     return Suspects(rows, suggested[rows])

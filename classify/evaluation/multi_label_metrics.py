@@ -114,11 +114,11 @@ class ThresholdedRegression:
         from sklearn.multiclass import OneVsRestClassifier
 
         order = np.random.default_rng(self.seed).permutation(len(targets))
-        held_out, rest = np.split(order, [max(1, round(_HELD_OUT * len(order)))])
+        held_out, fit_rows = np.split(order, [max(1, round(_HELD_OUT * len(order)))])
         model = OneVsRestClassifier(LogisticRegression(C=10, solver="liblinear", random_state=self.seed))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # not converged, or a label in all rows: not actionable
-            probabilities = model.fit(features[rest], targets[rest]).predict_proba(features[held_out])
+            probabilities = model.fit(features[fit_rows], targets[fit_rows]).predict_proba(features[held_out])
             self._thresholds = choose_thresholds(probabilities, targets[held_out])
             self._model = model.fit(features, targets)
         return self

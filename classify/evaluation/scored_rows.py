@@ -72,8 +72,8 @@ def read_hashes(folder: Path) -> npt.NDArray[np.uint64]:
 
 def worst_rows(scores: npt.NDArray[np.float64], most: int) -> npt.NDArray[np.int64]:
     """Return the rows with the lowest of `scores` (rows,), lowest first, at most `most`; none with the best score."""
-    chosen = np.argsort(scores, kind="stable")[:most]
-    return chosen[scores[chosen] < scores.max()]
+    first = np.argsort(scores, kind="stable")[:most]
+    return first[scores[first] < scores.max()]
 
 
 def confident_errors(

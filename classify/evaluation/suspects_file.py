@@ -65,7 +65,7 @@ def apply_suspects(path: Path, table: Table, columns: tuple[str, str]) -> tuple[
     names = (*_COLUMNS[:3], _COLUMNS[-1])
     shown = suspects if _COLUMNS[-1] in suspects.columns else suspects.with_derived(_COLUMNS[-1], [""] * len(suspects))
     texts, labels, changed = table.column(columns[0]), table.column(columns[1]), 0
-    known = set(labels)
+    classes = set(labels)
     for number, cells in enumerate(zip(*map(shown.column, names), strict=True)):
         row, before, after = map(unescape_formula, cells[:3])
         place = int(row) - 1 if row.isdecimal() else -1
@@ -84,10 +84,11 @@ def apply_suspects(path: Path, table: Table, columns: tuple[str, str]) -> tuple[
                 f"{suspects.describe_rows([number])}: row {row} of {table.path} has another text, "
                 f"{texts[place][:80]!r}; the table has changed since the run."
             )
-        if after.strip() and after not in known:
+        if after.strip() and after not in classes:
             raise InputError(
                 f"{suspects.describe_rows([number])}: suggested_label {after!r} is not a label of {table.path}; "
-                f"expected one of {list_some(sorted(known)[:_SHOWN], len(known))}. Edit the table itself for a new one."
+                f"expected one of {list_some(sorted(classes)[:_SHOWN], len(classes))}. Edit the table itself for a new "
+                "one."
             )
         if after.strip() and labels[place] != after:
             labels[place] = after

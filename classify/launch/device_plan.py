@@ -132,8 +132,10 @@ def _plan_alone(launch: Launch, kind: str, count: int, requested: str, why_cpu: 
     if count == 0:
         return DevicePlan("cpu", ParallelMode.NOT_PARALLEL, alone, 0, None, launch, why_cpu)
     if spec.replicates_model and not accelerator.replicates:
-        other = "drop it" if accelerator.one_process else f"use --nproc {count}, one process per device"
-        raise InputError(f"--strategy {strategy} is torch's DataParallel, which {kind} devices do not have; {other}.")
+        alternative = "drop it" if accelerator.one_process else f"use --nproc {count}, one process per device"
+        raise InputError(
+            f"--strategy {strategy} is torch's DataParallel, which {kind} devices do not have; {alternative}."
+        )
     if spec.replicates_model and count > 1:
         return DevicePlan(
             f"{kind}:0",

@@ -98,11 +98,11 @@ def whole_number(environment: Mapping[str, str], name: str, default: int) -> int
 
 def _read_torch(environment: Mapping[str, str], local_rank: int) -> Launch:
     """Read the variables of torchrun or torch.distributed.launch, or set by hand."""
-    for name, other in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")):
+    for name, partner in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")):
         if name not in environment:
             raise DeviceError(
-                f"{other}={environment[other]} is set but {name} is not; a launcher sets both. "
-                f"Start with torchrun or --nproc, or unset {other}."
+                f"{partner}={environment[partner]} is set but {name} is not; a launcher sets both. "
+                f"Start with torchrun or --nproc, or unset {partner}."
             )
     rank, world_size = whole_number(environment, "RANK", 0), whole_number(environment, "WORLD_SIZE", 1)
     if not rank < world_size:

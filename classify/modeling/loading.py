@@ -185,13 +185,13 @@ def _load_head(model: Any, folder: ModelFolder, labels: Sequence[str]) -> None:
     layer = output_layer(model)
     name = next(name for name, module in model.named_modules() if module is layer)
     stored = {label: row for row, label in enumerate(read_labels(str(folder.path)))}
-    known = [number for number, label in enumerate(labels) if label in stored]
-    rows = [stored[labels[number]] for number in known]
+    kept = [number for number, label in enumerate(labels) if label in stored]
+    rows = [stored[labels[number]] for number in kept]
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(layer.bias)
     with safetensors.safe_open(folder.path / "model.safetensors", "pt") as file:
-        layer.weight[known] = file.get_tensor(f"{name}.weight")[rows]
-        layer.bias[known] = file.get_tensor(f"{name}.bias")[rows]
+        layer.weight[kept] = file.get_tensor(f"{name}.weight")[rows]
+        layer.bias[kept] = file.get_tensor(f"{name}.bias")[rows]
 
 
 @torch.no_grad()

@@ -41,8 +41,8 @@ def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
         for row, text in zip(rows, inputs, strict=True):
             label = predictor.labels[outputs[row]]
             explained = predictor.explain(text, label, FEW_STEPS)
-            ranked = sorted(explained, key=lambda one: -abs(one.score))[:_WORDS]
-            words = [[one.word, round(one.score, 3)] for one in ranked]
+            ranked = sorted(explained, key=lambda word: -abs(word.score))[:_WORDS]
+            words = [[word.word, round(word.score, 3)] for word in ranked]
             explanations[str(row)] = {"output": label, "words": words}
     write_json(folder / FILE, explanations)
 
@@ -51,11 +51,11 @@ def _worst_outputs(task: Task, rows: ScoredRows) -> dict[int, int]:
     """Return the output to explain of each of the worst rows: the predicted class, else the one furthest off."""
     probabilities = task.probabilities(rows.logits)
     if task.has_confidence:
-        chosen = confident_errors(probabilities, rows.targets, TEXTS)
-        return dict(zip(chosen.tolist(), probabilities[chosen].argmax(axis=1).tolist(), strict=True))
-    chosen = worst_rows(task.row_scores(task.decide(probabilities), rows.targets), TEXTS)
-    errors = np.abs(probabilities - rows.targets.reshape(probabilities.shape))[chosen]
-    return dict(zip(chosen.tolist(), errors.argmax(axis=1).tolist(), strict=True))
+        selected = confident_errors(probabilities, rows.targets, TEXTS)
+        return dict(zip(selected.tolist(), probabilities[selected].argmax(axis=1).tolist(), strict=True))
+    selected = worst_rows(task.row_scores(task.decide(probabilities), rows.targets), TEXTS)
+    errors = np.abs(probabilities - rows.targets.reshape(probabilities.shape))[selected]
+    return dict(zip(selected.tolist(), errors.argmax(axis=1).tolist(), strict=True))
 
 
 def read_explanations(folder: Path) -> dict[int, dict[str, Any]]:

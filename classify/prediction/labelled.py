@@ -70,8 +70,8 @@ def _find_label_column(
         raise InputError(f"{table.path}: {which}; it has: {listed}. Name it with --label-column.")
     if len(names) == 1:
         return table, names[0]
-    given = {name.lower() for name in names}
-    absent = [name for name in (trained if len(trained) > 1 else labels) if name.lower() not in given]
+    named = {name.lower() for name in names}
+    absent = [name for name in (trained if len(trained) > 1 else labels) if name.lower() not in named]
     if absent:
         listed = ", ".join(map(repr, absent[:_SHOWN]))
         raise InputError(

@@ -110,7 +110,7 @@ class Predictor:
         local = compute_local_logits(self.classifier, tokens, self.world)
         gathered = self.world.gather(local.to(self.world.device)).cpu().numpy()
         result = np.empty_like(gathered)
-        result[np.concatenate([np.arange(one, len(first), count) for one in range(count)])] = gathered
+        result[np.concatenate([np.arange(rank, len(first), count) for rank in range(count)])] = gathered
         return result
 
     def _tokenize(self, first: Sequence[str], second: Sequence[str] | None) -> Tokens:
@@ -180,7 +180,7 @@ def _as_pairs(pairs: Iterable[Any]) -> tuple[list[str], list[str]]:
     if isinstance(pairs, str):
         raise TypeError(f"texts must be a list of pairs of strings. Got the string {pairs!r} instead.")
     first, second = _as_texts(pair[0] for pair in listed), _as_texts(pair[1] for pair in listed)
-    empty = [index for index, (one, other) in enumerate(zip(first, second, strict=True)) if _is_half(one, other)]
+    empty = [index for index, (left, right) in enumerate(zip(first, second, strict=True)) if _is_half(left, right)]
     if empty:
         raise ValueError(f"texts must be pairs of two texts. Got an empty one at index {empty[0]}.")
     return first, second

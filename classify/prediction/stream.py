@@ -240,7 +240,7 @@ def _notes(predictor: Predictor, table: Table, texts: TextColumns) -> list[str]:
     """Return what may be wrong with the table."""
     notes = [f"{table.path} {note}" for note in table.notes]
     if texts != predictor.texts:
-        names, before = (", ".join(map(repr, one.named)) for one in (texts, predictor.texts))
+        names, before = (", ".join(map(repr, columns.named)) for columns in (texts, predictor.texts))
         notes.append(f"texts are from column {names}; the model was trained on column {before}")
     if not table.has_names:
         notes.append(f"{table.path} has no header; its first row was predicted, too")

@@ -27,7 +27,7 @@ def find_confidence(folder: str, task: Task, precision: float) -> Threshold:
     if threshold is None:
         best = max(
             (find_threshold(confidence, right, least / 100) for least in range(1, 100)),
-            key=lambda one: 0.0 if one is None else one.precision,
+            key=lambda threshold: 0.0 if threshold is None else threshold.precision,
         )
         reached = (
             "none" if best is None else f"{best.precision:g} for {100 * best.accepted / best.rows:.0f} % of the rows"

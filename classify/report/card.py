@@ -51,9 +51,9 @@ def render(result: Result) -> str:
             pair=result.reads_pairs,
             cuts_alike=settings.get("long_text", TRUNCATE.name) == TRUNCATE.name,
             inspection=run.get("inspection"),
-            splits=[one for one in run["guesses"] if one["what"] == "split"],
+            splits=[decision for decision in run["guesses"] if decision["what"] == "split"],
             weak_below=WEAK,
-            weak=[name for name, one in scores["per_class"].items() if one["support"] and one["f1"] < WEAK],
+            weak=[name for name, values in scores["per_class"].items() if values["support"] and values["f1"] < WEAK],
             shell=shlex.quote(result.folder.name),
             version=run["versions"]["classify"],
         )

@@ -73,8 +73,8 @@ def scatter(x_values: Array, y_values: Array, *, x: str, y: str) -> str:
     with _Chart(x, y, size=(4.6, 4.2)) as chart:
         low, high = float(min(x_values.min(), y_values.min())), float(max(x_values.max(), y_values.max()))
         chart.axes.plot([low, high], [low, high], color=_MUTED, linewidth=1.2, linestyle="--")
-        chosen = np.linspace(0, len(x_values) - 1, min(len(x_values), 1_500)).astype(int)
-        chart.axes.scatter(x_values[chosen], y_values[chosen], s=9, color=_FIRST, alpha=0.5, linewidths=0)
+        points = np.linspace(0, len(x_values) - 1, min(len(x_values), 1_500)).astype(int)
+        chart.axes.scatter(x_values[points], y_values[points], s=9, color=_FIRST, alpha=0.5, linewidths=0)
     return chart.svg
 
 
@@ -145,7 +145,7 @@ def _for_page(svg: str, description: str) -> str:
     svg = svg[svg.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{escape(description)}"', 1)
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.S)
     svg = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", svg)
-    svg = re.sub(r'style="([^"]*)"', lambda found: _attributes(found[1]), svg)
+    svg = re.sub(r'style="([^"]*)"', lambda match: _attributes(match[1]), svg)
     for colour, name in _VARIABLES.items():
         svg = svg.replace(f'"{colour}"', f'"var(--{name})"')
     return svg

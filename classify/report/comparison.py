@@ -88,8 +88,8 @@ def compare_results(results: Sequence[Result]) -> Comparison:
     rows = np.array([[index[key] for key in shared] for index in indices])
     targets = [result.rows.targets[places] for result, places in zip(results, rows, strict=True)]
     same = np.ones(len(shared), dtype=bool)
-    for other in targets[1:]:
-        same &= (other == targets[0]).reshape(len(shared), -1).all(axis=1)
+    for further in targets[1:]:
+        same &= (further == targets[0]).reshape(len(shared), -1).all(axis=1)
     if not same.any():
         raise InputError(
             f"{', '.join(map(str, folders))}: no shared row has the same label in all of them; score them on one table "

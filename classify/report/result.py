@@ -144,10 +144,10 @@ def find_previous(result: Result) -> Result | None:
     """
     if not result.is_training:
         return None
-    own, candidates = (result.folder / "metrics.json").stat().st_mtime, []
+    written, candidates = (result.folder / "metrics.json").stat().st_mtime, []
     for file in result.folder.absolute().parent.glob("*/metrics.json"):
         with contextlib.suppress(OSError):  # removed meanwhile
-            if file.stat().st_mtime < own and file.parent != result.folder.absolute():
+            if file.stat().st_mtime < written and file.parent != result.folder.absolute():
                 candidates.append((file.stat().st_mtime, file.parent))
     for _, folder in sorted(candidates, reverse=True)[:_PREVIOUS]:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, InputError):

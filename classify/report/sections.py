@@ -129,8 +129,10 @@ def reliability(result: Result) -> Mapping[str, Any]:
         uncalibrated = softmax(result.rows.logits * calibration["temperature"])
         before = _bins(uncalibrated.max(axis=1), right)
     thresholds = [find_threshold(confidence, right, precision) for precision in _PRECISIONS]
-    automated = [one for one in thresholds if one is not None]
-    advised = next((one for one in automated if one.precision == _ADVISED), automated[0] if automated else None)
+    automated = [threshold for threshold in thresholds if threshold is not None]
+    advised = next(
+        (threshold for threshold in automated if threshold.precision == _ADVISED), automated[0] if automated else None
+    )
     # `predict --min-precision` uses the training run's rows, not these.
     flag = advised and (
         f"--min-precision {advised.precision:g}" if result.is_training else f"--min-confidence {advised.confidence}"
@@ -228,7 +230,7 @@ def data(result: Result) -> Mapping[str, Any] | None:
             f"{100 * tokens['rows_cut']:.1f} % of the texts, {100 * tokens['tokens_cut']:.1f} % of the tokens"
         )
         facts["tokens that the model does not know"] = f"{100 * tokens['unknown']:.1f} %"
-    conflicts = [{**one, "text": _shorten(one["text"])} for one in data["conflicts"]]
+    conflicts = [{**conflict, "text": _shorten(conflict["text"])} for conflict in data["conflicts"]]
     return {"facts": {name: value for name, value in facts.items() if value}, "conflicts": conflicts}
 
 
@@ -269,7 +271,7 @@ def course(result: Result) -> Mapping[str, Any] | None:
         drawn.append(charts.lines(losses, x="contrastive step", y="contrastive loss"))
     run = result.run
     facts = {
-        "devices": ", ".join(f"rank {one['rank']}: {one['device']}" for one in run["topology"]),
+        "devices": ", ".join(f"rank {place['rank']}: {place['device']}" for place in run["topology"]),
         "strategy": run["strategy"],
         "precision": run["precision"],
         "kernels": ", ".join(run["kernels"]) or "none",

@@ -51,7 +51,7 @@ def _advice(result: Result) -> str:
     if result.scores["rows"] < _FEW:
         parts.append(f"score it on more rows ({result.scores['rows']} leave a wide interval; --test-data)")
     per_class = result.scores["per_class"]
-    weak = sorted((one["f1"], name) for name, one in per_class.items() if one["support"] and one["f1"] < WEAK)
+    weak = sorted((score["f1"], name) for name, score in per_class.items() if score["support"] and score["f1"] < WEAK)
     if weak:
         named = ", ".join(f"{name} (F1 {f1:.2f})" for f1, name in weak[:_NAMED])
         parts.append(f"add rows of the weakest classes: {named}")

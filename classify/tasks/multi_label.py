@@ -137,13 +137,13 @@ class MultiLabel(Task):
     @classmethod
     def from_settings(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
         """Return the task with the thresholds of a trained model. Raises InputError if they are of other labels."""
-        chosen = settings.get("thresholds", {})
-        if unknown := sorted(set(chosen) - set(labels)):
+        stored = settings.get("thresholds", {})
+        if unknown := sorted(set(stored) - set(labels)):
             raise InputError(
                 f"classify.json: expected thresholds of the model's labels. Got one of {unknown[0]!r} instead; restore "
                 "the file of the training run."
             )
-        thresholds = np.array([chosen.get(label, multi_label_metrics.THRESHOLD) for label in labels])
+        thresholds = np.array([stored.get(label, multi_label_metrics.THRESHOLD) for label in labels])
         empty_is_labelled = settings.get("empty_is_labelled", True)
         return cls(
             labels, ClassNames.from_settings(settings), thresholds=thresholds, empty_is_labelled=empty_is_labelled
@@ -198,11 +198,11 @@ class MultiLabel(Task):
         cells = [value.strip() for value in values]
         # A file may hold no labels of a test; columns of 0 and 1 always hold some.
         has_labels = any(cells) or self._separator == COLUMN_SEPARATOR
-        known = [
+        labelled = [
             has_labels and cell not in self._classes.unlabelled and (self._empty_is_labelled or bool(cell))
             for cell in cells
         ]
-        return np.array(known, dtype=bool)[numbers]
+        return np.array(labelled, dtype=bool)[numbers]
 
     def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.uint8]:
         if not table.has_column(column):
@@ -342,8 +342,8 @@ class MultiLabel(Task):
         return ["predicted_labels", *(f"prob_{label}" for label in self.labels)]
 
     def prediction_fields(self, probabilities: npt.NDArray[np.float64], digits: str = EXACT) -> Iterator[list[str]]:
-        for row, chosen in zip(probabilities, self.decide(probabilities), strict=True):
-            labels = _JOIN.join(self.labels[number] for number in np.flatnonzero(chosen))
+        for row, decided in zip(probabilities, self.decide(probabilities), strict=True):
+            labels = _JOIN.join(self.labels[number] for number in np.flatnonzero(decided))
             yield [labels, *(f"{p:{digits}}" for p in row)]
 
 
@@ -453,17 +453,17 @@ def _fit_heads(
         labels = targets.shape[1]
         weight, bias = np.zeros((labels, features.shape[1])), np.zeros(labels)
         counts = targets.sum(axis=0, dtype=np.int64)
-        chosen = c
-        if chosen is None:
+        best_c = c
+        if best_c is None:
             balance = np.minimum(counts, len(targets) - counts)
             frequent = [number for number in np.argsort(-balance)[:_CHOOSING_LABELS].tolist() if balance[number]]
             options = [
                 choose_c(standard, targets[:, number].astype(np.int64), row_weights(number)) for number in frequent
             ]
-            chosen = float(np.exp(np.mean(np.log(options)))) if options else 1.0
+            best_c = float(np.exp(np.mean(np.log(options)))) if options else 1.0
         for number in range(labels):
             if 0 < counts[number] < len(targets):
-                solver = LogisticRegression(C=chosen, max_iter=200, tol=1e-3)
+                solver = LogisticRegression(C=best_c, max_iter=200, tol=1e-3)
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # not converged: not actionable
                     solver.fit(standard, targets[:, number], sample_weight=row_weights(number))

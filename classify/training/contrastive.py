@@ -93,7 +93,7 @@ def contrastive_warmup(
         while step < steps:
             rate = config.peak_learning_rate * learning_rate_factor(step, steps, _WARMUP)
             seed_draws(config.seed, _EPOCH, step, 0, world.rank, world.device.type)
-            while not trainer.train_step(chosen := draw_rows(stratify_by, rows, generator), rate):
+            while not trainer.train_step(selected := draw_rows(stratify_by, rows, generator), rate):
                 rows //= 2
                 if rows < _LEAST_ROWS:
                     raise ClassifyError(
@@ -101,7 +101,7 @@ def contrastive_warmup(
                         "--contrastive-steps 0."
                     )
             step += 1
-            total_rows += len(chosen)
+            total_rows += len(selected)
             if seconds is not None:
                 spent = time.perf_counter() - begin
                 steps = world.broadcast(min(steps, max(step, int(step * seconds / spent))))
@@ -127,25 +127,25 @@ class ContrastiveTrainer:
         self.strategy, self.task, self.world = strategy, task, strategy.world
         self.loss = torch.zeros(())
 
-    def train_step(self, chosen: npt.NDArray[np.int64], rate: float) -> bool:
+    def train_step(self, selected: npt.NDArray[np.int64], rate: float) -> bool:
         """Take an optimizer step on indices into the training rows; return False, with nothing done, out of memory."""
         world, strategy = self.world, self.strategy
         # What NumPy's `choice` draws is not the same in all its versions (NEP 19), and ranks may have different ones.
-        chosen = np.array(world.broadcast(chosen.tolist()))
-        rows = self.data.rows[chosen]
+        selected = np.array(world.broadcast(selected.tolist()))
+        rows = self.data.rows[selected]
         costs = token_cost(self.data.tokens.lengths(rows), strategy.classifier.hidden_size)
         shards = [
             [shard[piece] for piece in balance_by_cost(costs[shard], world.replicas) if len(piece)]
             for shard in balance_by_cost(costs, world.world_size)
         ]
         with strategy.without_exchange():
-            own = self._on_all_ranks(lambda: self._features([rows[piece] for piece in shards[world.rank]]))
-            if own is None:
+            local_features = self._on_all_ranks(lambda: self._features([rows[piece] for piece in shards[world.rank]]))
+            if local_features is None:
                 return False
-            everyone = world.gather(own.detach())  # in the order of ranks
+            everyone = world.gather(local_features.detach())  # in the order of ranks
             before = sum(len(piece) for shard in shards[: world.rank] for piece in shard)
-            features = torch.cat([everyone[:before], own, everyone[before + len(own) :]])
-            targets = self.data.targets[chosen[np.concatenate([piece for shard in shards for piece in shard])]]
+            features = torch.cat([everyone[:before], local_features, everyone[before + len(local_features) :]])
+            targets = self.data.targets[selected[np.concatenate([piece for shard in shards for piece in shard])]]
             loss = contrastive_loss(features, torch.from_numpy(self.task.similarity(targets)).to(features.device))
             if not self._on_all_ranks(lambda: self._backward(loss)):
                 return False
@@ -203,7 +203,7 @@ def draw_rows(numbers: npt.NDArray[np.int64], count: int, generator: np.random.G
     if 2 * len(classes) > count:
         classes = generator.choice(classes, count // 2, replace=False)
     each = max(2, count // len(classes))
-    members = [np.flatnonzero(numbers == one) for one in classes]
+    members = [np.flatnonzero(numbers == number) for number in classes]
     return np.concatenate([generator.choice(of, min(each, len(of)), replace=False) for of in members])
 
 

@@ -148,7 +148,7 @@ def _rescale_output_layer(context: TrainingContext, validation_logits: Logits, *
     if fitted is None:
         return Rescaling(np.ones(outputs, dtype=np.float32), np.zeros(outputs, dtype=np.float32))
     # One rank's values, so that all ranks' weights are the same bits.
-    scale, shift = (np.array(context.world.broadcast(one.tolist()), dtype=np.float32) for one in fitted)
+    scale, shift = (np.array(context.world.broadcast(values.tolist()), dtype=np.float32) for values in fitted)
     context.strategy.scale_output_layer(torch.from_numpy(scale), torch.from_numpy(shift))
     return Rescaling(scale, shift)
 

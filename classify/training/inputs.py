@@ -117,8 +117,8 @@ def check_inputs(config: RunConfig) -> RunInputs:
     width = memory_estimate.read_hidden_size(model.config)
     config = config.resolve(len(splits.train), width, min(labelled, config.data.max_train_samples or labelled))
     contrastive = splits.num_folds and config.training.contrastive_steps
-    chosen = config.data.folds is None and config.data.split_like is None
-    if contrastive and chosen and _is_slow(splits, model):
+    by_default = config.data.folds is None and config.data.split_like is None
+    if contrastive and by_default and _is_slow(splits, model):
         config = config.with_default("folds", FEWER_FOLDS, "texts")
         splits = split_table(tables, task, training.seed, FEWER_FOLDS)
     notes = _check_disk(config, splits, model, output_dir) if launcher.should_check_output_dir() else ()
@@ -211,8 +211,8 @@ def _choose_head(config: RunConfig, task: Task) -> tuple[RunConfig, tuple[str, .
     if earlier is None or config.model.head == "random":
         return config, (), ()
     dropped = _missing(earlier, task.labels)
-    known = f"{len(task.labels) - len(new) or 'none'}" if new else "all"
-    why = f"{config.model.name} was trained on {known} of these {len(task.labels)} labels"
+    shared = f"{len(task.labels) - len(new) or 'none'}" if new else "all"
+    why = f"{config.model.name} was trained on {shared} of these {len(task.labels)} labels"
     if dropped:
         why += f"; dropped, without a row here: {_list_labels(dropped)}"
     if config.model.head != "keep":
@@ -238,8 +238,8 @@ def _note_trained_rows(model: str | None, splits: Splits) -> tuple[str, ...]:
 
 
 def _missing(labels: Sequence[str], others: Sequence[str]) -> list[str]:
-    known = set(others)
-    return [label for label in labels if label not in known]
+    existing = set(others)
+    return [label for label in labels if label not in existing]
 
 
 def _list_labels(labels: Sequence[str]) -> str:
@@ -331,8 +331,8 @@ def _pooling(requested: str, model: ModelFolder) -> Decision:
 def _recipe(config: RunConfig, splits: Splits, width: int) -> tuple[Decision, ...]:
     """Describe what the recipe chose; nothing where everything was given."""
     training = config.training
-    chosen = [name for name in config.from_recipe if name != "contrastive_steps" or training.contrastive_steps]
-    if not chosen:
+    automatic = [name for name in config.from_recipe if name != "contrastive_steps" or training.contrastive_steps]
+    if not automatic:
         return ()
     words = {
         "batch_size": f"batch size {training.batch_size}",
@@ -341,5 +341,5 @@ def _recipe(config: RunConfig, splits: Splits, width: int) -> tuple[Decision, ..
         "contrastive_steps": f"{training.contrastive_steps} contrastive steps",
     }
     why = f"{len(splits.train):,} training rows, hidden size {width}"
-    flags = ", ".join(shown_name(FIELDS[name][1]) for name in chosen)
-    return (Decision("recipe", ", ".join(words[name] for name in chosen), why, flags, True),)
+    flags = ", ".join(shown_name(FIELDS[name][1]) for name in automatic)
+    return (Decision("recipe", ", ".join(words[name] for name in automatic), why, flags, True),)

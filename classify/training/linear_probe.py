@@ -46,14 +46,14 @@ def init_head_from_probe(
     begin = time.perf_counter()
     classifier, world = strategy.classifier, strategy.world
     limit = row_limit(classifier, is_final=is_final)
-    chosen = cap_rows(task.stratify_by(data.targets), np.arange(len(data.rows)), limit, seed=strategy.config.seed)
+    selected = cap_rows(task.stratify_by(data.targets), np.arange(len(data.rows)), limit, seed=strategy.config.seed)
     # In the precision of training, not of scores: rounding is negligible next to fine-tuning.
     with contextlib.nullcontext() if is_final else classifier.precision.autocast(training=True):
-        features = compute_logits(classifier, data.tokens, data.rows[chosen], world, features=True)
+        features = compute_logits(classifier, data.tokens, data.rows[selected], world, features=True)
     fitted = None
     kept = strategy.output_layer_weights(keep=world.is_main) if new else {}
     if world.is_main:
-        targets, class_weights = data.targets[chosen], task.class_weights(strategy.config, data.targets)
+        targets, class_weights = data.targets[selected], task.class_weights(strategy.config, data.targets)
         if new:
             weight, bias = kept["weight"].float().numpy(), kept["bias"].float().numpy()
             task.grow_head(features, targets, (weight, bias), np.isin(task.labels, new), class_weights)
@@ -64,7 +64,7 @@ def init_head_from_probe(
         fitted = {"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)}
     fitted = world.broadcast_tensors(fitted)
     strategy.set_output_layer(fitted["weight"], fitted["bias"])
-    return len(chosen), time.perf_counter() - begin
+    return len(selected), time.perf_counter() - begin
 
 
 def row_limit(classifier: Classifier, *, is_final: bool) -> int:

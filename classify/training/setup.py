@@ -163,8 +163,8 @@ def tokenize_tables(inputs: RunInputs) -> TokenizedData:
         log(f"note: {note}")
     lengths = full[train.table.path].full_lengths(train.rows)
     max_length, policy = requested or default_max_length(lengths, cap), POLICIES[inputs.config.data.long_texts]
-    tokens = {path: one.cut(max_length, policy) for path, one in full.items()}
-    why = max_length_reason(tokens[train.table.path], train.rows, cap, given=requested is not None)
+    tokens = {path: table_tokens.cut(max_length, policy) for path, table_tokens in full.items()}
+    why = max_length_reason(tokens[train.table.path], train.rows, cap, requested=requested is not None)
     decision = Decision(
         "max length",
         f"{max_length} tokens",
@@ -251,8 +251,8 @@ def _require_enough_rows(inputs: RunInputs, world: World) -> None:
 def _require_same(inputs: RunInputs, world: World) -> None:
     """Raise InputError where the ranks were started with different arguments or tables."""
     arguments = inputs.config.to_dict()
-    for own in ("local_rank", "nproc"):  # differ by nature
-        arguments["training"].pop(own)
+    for field in ("local_rank", "nproc"):  # differ by nature
+        arguments["training"].pop(field)
     world.check_same({"arguments": json.dumps(arguments, sort_keys=True), "data": inputs.splits.fingerprint})
 
 

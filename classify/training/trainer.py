@@ -310,8 +310,8 @@ class Trainer:
         for number, (pieces, weight) in enumerate(zip(micro_batches, weights, strict=True)):
             seed_draws(config.seed, step.epoch, self.progress.step, number, world.rank, world.device.type)
             batches = [self.classifier.batch(data.tokens, rows[piece]) for piece in pieces]
-            own = targets[np.concatenate(pieces)]
-            padded = self.loss.pad_targets(own, self.classifier.padded_for.padded_rows(len(own)))
+            local_targets = targets[np.concatenate(pieces)]
+            padded = self.loss.pad_targets(local_targets, self.classifier.padded_for.padded_rows(len(local_targets)))
             last = number == len(micro_batches) - 1
             with strategy.accumulate(last), count_inputs(strategy.module, weight > 0):
                 loss = self.loss.loss_sum(strategy.forward(batches), send(torch.from_numpy(padded), world.device))

@@ -76,9 +76,9 @@ def test_a_label_of_several_ways_has_one_name() -> None:
     with pytest.raises(
         InputError, match=r"--label-names gives 'y' to 'pos', which is one class .*--normalize-labels none"
     ):
-        name_classes({"Pos": 5, "pos": 3}, given="Pos=x,pos=y")
-    assert name_classes({"Pos": 5, "pos": 3}, given="Pos=x,pos=x").of("pos") == "x"
-    assert name_classes({"Pos": 5, "pos": 3}, given="Pos=x,pos=y", normalize=False).of("pos") == "y"
+        name_classes({"Pos": 5, "pos": 3}, requested="Pos=x,pos=y")
+    assert name_classes({"Pos": 5, "pos": 3}, requested="Pos=x,pos=x").of("pos") == "x"
+    assert name_classes({"Pos": 5, "pos": 3}, requested="Pos=x,pos=y", normalize=False).of("pos") == "y"
 
 
 @pytest.mark.parametrize("label", ["nan", "NULL", "None", "n/a", "NA"])

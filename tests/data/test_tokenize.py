@@ -132,14 +132,14 @@ def test_the_defaults_limit_is_named_where_it_cuts() -> None:
 
     rows, long = np.arange(100), [10] * 90 + [700] * 10
     cut = "10 of 100 training texts are longer: truncated"
-    assert max_length_reason(tokens(long), rows, 8192, given=False) == f"{cut}; 512 is the default limit"
-    assert max_length_reason(tokens(long), rows, 512, given=False) == cut  # the model's own
-    assert max_length_reason(tokens(long), rows, 8192, given=True) == cut
-    assert max_length_reason(tokens([5, 6]), rows[:2], 8192, given=False) == "no text is longer"
+    assert max_length_reason(tokens(long), rows, 8192, requested=False) == f"{cut}; 512 is the default limit"
+    assert max_length_reason(tokens(long), rows, 512, requested=False) == cut  # the model's own
+    assert max_length_reason(tokens(long), rows, 8192, requested=True) == cut
+    assert max_length_reason(tokens([5, 6]), rows[:2], 8192, requested=False) == "no text is longer"
     assert "their first 127 and last 383 tokens are used" in max_length_reason(
-        tokens(long, "head-tail"), rows, 512, given=True
+        tokens(long, "head-tail"), rows, 512, requested=True
     )
-    assert "read in up to 2 chunks" in max_length_reason(tokens(long, "chunks"), rows, 512, given=True)
+    assert "read in up to 2 chunks" in max_length_reason(tokens(long, "chunks"), rows, 512, requested=True)
 
 
 def test_the_cache_knows_a_column_by_its_values(

@@ -269,9 +269,9 @@ def _check_dialect(text: _Text, dialect: Dialect, sample: str) -> tuple[Dialect,
             return bare, lines
     if survey.fault is None:
         return dialect, survey
-    for other in candidates(dialect.delimiter, sample):
-        if other != dialect and (other_survey := _survey(text, other)).fault is None:
-            return other, other_survey
+    for candidate in candidates(dialect.delimiter, sample):
+        if candidate != dialect and (other_survey := _survey(text, candidate)).fault is None:
+            return candidate, other_survey
     raise InputError(survey.fault)
 
 

@@ -139,7 +139,7 @@ def _read_sheet(source: Source, requested: str | None) -> _Sheet:
     return sheet
 
 
-def _count_rows_above(rows: Sequence[Sequence[str]], known: Sequence[str]) -> int:
+def _count_rows_above(rows: Sequence[Sequence[str]], related: Sequence[str]) -> int:
     """Return the number of rows, such as a title, above the header: they hold fewer cells than most rows do.
 
     Where what follows them does not look like a header, the first row is one that lacks a name.
@@ -147,6 +147,6 @@ def _count_rows_above(rows: Sequence[Sequence[str]], known: Sequence[str]) -> in
     counts = [sum(bool(value.strip()) for value in row) for row in rows[:_SAMPLE_ROWS]]
     usual = max(Counter(counts).items(), key=lambda item: (item[1], item[0]), default=(0, 0))[0]
     above = next((place for place, count in enumerate(counts) if count >= usual), 0)
-    if any(is_usual(value, known) for row in rows[:above] for value in row):
+    if any(is_usual(value, related) for row in rows[:above] for value in row):
         return 0
-    return above if above and has_header(rows[above : above + _SAMPLE_ROWS], known) else 0
+    return above if above and has_header(rows[above : above + _SAMPLE_ROWS], related) else 0

@@ -39,11 +39,11 @@ class Pattern(Format):
         if first.has_names:
             options = replace(options, columns=tuple(first.columns))
         tables = [first, *(self._read_table(name, source.flag, options) for name in names[1:])]
-        for other in tables[1:]:
-            if set(other.columns) != set(first.columns):
-                only = ", ".join(map(repr, sorted(set(first.columns) ^ set(other.columns))))
+        for further in tables[1:]:
+            if set(further.columns) != set(first.columns):
+                only = ", ".join(map(repr, sorted(set(first.columns) ^ set(further.columns))))
                 raise InputError(
-                    f"{source.path}: {first.path} and {other.path} have different columns ({only} in only one of "
+                    f"{source.path}: {first.path} and {further.path} have different columns ({only} in only one of "
                     "them); rename the columns so that they match."
                 )
         arrow = pyarrow.concat_tables([table.arrow.select(first.columns) for table in tables])

@@ -190,7 +190,7 @@ def _splits(source: Source, lists: dict[str, list[Any]]) -> list[dict[str, Any]]
     records = _read_list(source, [row for rows in lists.values() for row in rows]).records
     keys = (key for key, rows in lists.items() for _ in rows)
     # A name that is detected as the split column, and is not one of their columns.
-    column = next((name for name in SPLIT_NAMES if not any(name in one for one in records)), SPLIT_NAMES[0])
+    column = next((name for name in SPLIT_NAMES if not any(name in record for record in records)), SPLIT_NAMES[0])
     return [{**record, column: key} for record, key in zip(records, keys, strict=True)]
 
 

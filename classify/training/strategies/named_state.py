@@ -27,8 +27,8 @@ def collect_weights(
     Weights in half precision are given as their `masters`, where they have some; those on no device are `offloaded`.
     """
     keys = set(_shared_keys(model).values())
-    own = {name: masters[p] for name, p in model.named_parameters() if p in masters} | dict(offloaded)
-    weights = {name: own.get(name, tensor) for name, tensor in model.state_dict().items() if name in keys}
+    local = {name: masters[p] for name, p in model.named_parameters() if p in masters} | dict(offloaded)
+    weights = {name: local.get(name, tensor) for name, tensor in model.state_dict().items() if name in keys}
     return sharding.gather_full(weights, keep)
 
 
@@ -49,14 +49,14 @@ def load_weights(model: nn.Module, tensors: Tensors) -> None:
 
     Raises CheckpointError where a weight is missing.
     """
-    own = model.state_dict()
+    local = model.state_dict()
     missing = sorted(set(_shared_keys(model).values()) - set(tensors))
     if missing:
         raise CheckpointError(f"the checkpoint has no weight {missing[0]!r} ({len(missing)} missing): {_RENAMED}")
     model.load_state_dict(
         {
             # A weight on no device (see `classify.training.strategies.device_map`) is frozen and unchanged.
-            name: own[name] if own[name].is_meta else sharding.shard_like(tensors[key], own[name])
+            name: local[name] if local[name].is_meta else sharding.shard_like(tensors[key], local[name])
             for name, key in _shared_keys(model).items()
         },
         strict=True,
