@@ -219,7 +219,7 @@ class TokenizedSplit:
     targets: npt.NDArray[Any]
 
     def take(self, mask: npt.NDArray[np.bool_]) -> TokenizedSplit:
-        """Return the rows that are `mask` (n,)."""
+        """Return the rows where `mask` (n,) is true."""
         return TokenizedSplit(self.tokens, self.rows[mask], self.targets[mask])
 
     @property
