@@ -132,6 +132,7 @@ def _set_interpreter(request: dict[str, Any], executable: str) -> None:
     sys.path[:0] = [first, *searched]
     resource_tracker._resource_tracker._fd = None  # the parent's is closed
     if any(os.path.exists(os.path.join(path, "sitecustomize.py")) for path in searched):
+        sys.modules.pop("sitecustomize", None)  # Debian's Python has one, which the server has imported
         importlib.import_module("sitecustomize")
 
 
