@@ -49,7 +49,7 @@ def test_the_default_model_is_refused_for_texts_it_cannot_read(thai: Path, tmp_p
         assert "thai.csv, column 'text': " in line
         assert f"% of the tokens of the training texts are unknown to {DEFAULT_MODEL} (most letters are Thai)" in line
         assert "--model: a multilingual one, such as FacebookAI/xlm-roberta-base" in line
-        assert f"To train it anyway, give --model {DEFAULT_MODEL}." in line
+        assert f"To train with it anyway, give --model {DEFAULT_MODEL}." in line
         assert not (tmp_path / "out").exists()
 
 
