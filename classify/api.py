@@ -274,9 +274,9 @@ def _as_arrow(data: Any, labels: Sequence[Any] | None) -> Any:
 def _text_columns(texts: Sequence[Any]) -> dict[str, list[str]]:
     """Return the columns of a list of texts, or of pairs of texts. Raises TypeError for anything else."""
     if all(isinstance(text, str) for text in texts):
-        return {"text": [str(text) for text in texts]}
+        return {"text": list(texts)}
     if all(map(_is_pair, texts)):
-        return {"text1": [str(first) for first, _ in texts], "text2": [str(second) for _, second in texts]}
+        return {"text1": [first for first, _ in texts], "text2": [second for _, second in texts]}
     wrong = next(text for text in texts if not isinstance(text, str))
     raise TypeError(f"train: texts must be strings, or pairs of strings. Got {type(wrong).__name__} instead.")
 

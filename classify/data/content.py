@@ -174,7 +174,7 @@ def column_stats(table: Table, column: str, unlabelled: str | None = None) -> Co
 
 def binary_columns(table: Table) -> list[str]:
     """Return the columns that hold only 0 and 1: several of them are several labels a row."""
-    return [name for name in table.columns if set(column_stats(table, name).values) in ({"0", "1"}, {"0.0", "1.0"})]
+    return [name for name in table.columns if set(column_stats(table, name).values) in _MARKS[:2]]
 
 
 def parse_mark(cell: str) -> bool | None:

@@ -90,11 +90,12 @@ def detect_dialect(sample: str, suffix: str) -> Dialect:
         return _is_prose(sample, delimiter), (delimiter == "\t") != (suffix == ".tsv")
 
     delimiters = sorted(_DELIMITERS, key=order)
+    header = _first_divided_line(sample)
     best, best_share, best_fit = Dialect(delimiters[0]), 0.0, 0.0
     for delimiter in delimiters:
         for dialect in candidates(delimiter, sample):
             share = _uniformity(sample, dialect)
-            fit = share - _BARE_HEADER * (not _divides_header(sample, dialect))
+            fit = share - _BARE_HEADER * (delimiter not in header)
             if fit > best_fit + 0.01:
                 best, best_share, best_fit = dialect, share, fit
     if best_share >= _UNIFORM:
@@ -105,11 +106,9 @@ def detect_dialect(sample: str, suffix: str) -> Dialect:
     return Dialect(_most_frequent(sample, delimiters))
 
 
-def _divides_header(sample: str, dialect: Dialect) -> bool:
-    """Return whether the first line that divides in any dialect does in this one: decimal commas are in rows alone."""
-    lines = io.StringIO(sample)
-    first = next((line for line in lines if any(line.count(delimiter) for delimiter in _DELIMITERS)), "")
-    return dialect.delimiter in first
+def _first_divided_line(sample: str) -> str:
+    """Return the first line with a usual delimiter: decimal commas are in the rows below it alone."""
+    return next((line for line in io.StringIO(sample) if not _DELIMITERS.keys().isdisjoint(line)), "")
 
 
 def find_table(sample: str, suffix: str, related: Sequence[str] = ()) -> tuple[Dialect, int]:

@@ -25,11 +25,10 @@ BRACKETS = "[]"
 
 def find_separator(values: Sequence[str]) -> str | None:
     """Return what separates the labels of a column's non-empty values; None where each value is one label."""
-    bracketed = sum(map(_is_bracketed, values))
-    if values and bracketed == len(values):
+    plain = [value for value in values if not _is_bracketed(value)]
+    if values and not plain:
         return BRACKETS
     # JSON may have a list for several labels and a string for one.
-    plain = [value for value in values if not _is_bracketed(value)]
     divided = any(separator in value for value in plain for separator in SEPARATORS)
     if not divided and len(values) - len(plain) > _LEAST * len(values) and any(map(_lists_several, values)):
         return BRACKETS

@@ -127,12 +127,12 @@ def rank_readings(sample: bytes) -> list[Reading]:
             if text not in readings:
                 is_english = not _has_other_letters(text)
                 written = languages if has_latin_letters else "en" if is_english else f"en {languages}"
-                oddities = _count_oddities(text) + (len(_LONE.findall(text.translate(_CLASSES))) if is_english else 0)
+                oddities = _count_oddities(text, is_english=is_english)
                 cost = _ODD * oddities + rarity
                 points = _language_evidence(text, written.split()) - cost
                 words = " ".join(_WORD_BEYOND_ASCII.findall(text))
                 points_of_words = _language_evidence(words, ["en", *languages.split()]) - cost
-                beyond_ascii = sum(not character.isascii() for character in text)
+                beyond_ascii = len(text) - len(text.encode("ascii", "ignore"))
                 badly = is_english and oddities > max(_FEW_ODDITIES, _BADLY * beyond_ascii)
                 readings[text] = Reading(encoding, text, points, points_of_words, badly)
     return sorted(readings.values(), key=lambda reading: -reading.points)
@@ -154,10 +154,11 @@ def _has_other_letters(text: str) -> bool:
     return sum(not letter.isascii() for letter in letters) >= _FEW * len(letters)
 
 
-def _count_oddities(text: str) -> int:
+def _count_oddities(text: str, *, is_english: bool) -> int:
     """Count places where characters beyond ASCII do not belong together, by weight."""
     classes = text.translate(_CLASSES)
     oddities = sum(weight * len(pattern.findall(classes)) for pattern, weight in _ODDITIES)
+    oddities += len(_LONE.findall(classes)) if is_english else 0
     return oddities + _THAI_WEIGHT * len(_THAI_ODDITY.findall(text))
 
 

@@ -62,12 +62,11 @@ def apply_suspects(path: Path, table: Table, columns: tuple[str, str]) -> tuple[
     missing = [name for name in _COLUMNS[:3] if name not in suspects.columns]
     if missing:
         raise InputError(f"{path}: no column {missing[0]!r}; expected {FILE} of a run with --folds.")
-    names = (*_COLUMNS[:3], _COLUMNS[-1])
-    shown = suspects if _COLUMNS[-1] in suspects.columns else suspects.with_derived(_COLUMNS[-1], [""] * len(suspects))
+    shown = suspects.column(_COLUMNS[-1]) if _COLUMNS[-1] in suspects.columns else [""] * len(suspects)
     texts, labels, changed = table.column(columns[0]), table.column(columns[1]), 0
     classes = set(labels)
-    for number, cells in enumerate(zip(*map(shown.column, names), strict=True)):
-        row, before, after = map(unescape_formula, cells[:3])
+    for number, cells in enumerate(zip(*map(suspects.column, _COLUMNS[:3]), strict=True)):
+        row, before, after = map(unescape_formula, cells)
         place = int(row) - 1 if row.isdecimal() else -1
         if not 0 <= place < len(labels):
             raise InputError(
@@ -79,7 +78,7 @@ def apply_suspects(path: Path, table: Table, columns: tuple[str, str]) -> tuple[
                 f"{where}: row {row} of {table.path} has the label {labels[place]!r}. Expected "
                 f"{before!r}; the table has changed since the run."
             )
-        if not _is_same_text(cells[3], texts[place]):
+        if not _is_same_text(shown[number], texts[place]):
             raise InputError(
                 f"{suspects.describe_rows([number])}: row {row} of {table.path} has another text, "
                 f"{texts[place][:80]!r}; the table has changed since the run."

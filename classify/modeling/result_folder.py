@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def read_settings(folder: str) -> dict[str, Any]:
     except FileNotFoundError:
         raise InputError(
             f"--model {folder}: no model.safetensors in it; the run did not finish. Continue it with classify train "
-            f"--resume {folder}."
+            f"--resume {shlex.quote(folder)}."
         ) from None
     except ValueError as error:
         raise InputError(f"--model {folder}: model.safetensors {error}; copy the folder again.") from None

@@ -19,11 +19,13 @@ from classify.evaluation.label_noise import Suspects
 from classify.evaluation.metrics import Scores
 from classify.evaluation.predictions_file import EXACT
 from classify.tasks.class_weights import read_class_weights
+from classify.tasks.heads import Weights
 
 if TYPE_CHECKING:
     import torch
 
 Array = npt.NDArray[Any]
+Head = tuple[Array, Array]
 
 
 class Loss(ABC):
@@ -111,18 +113,13 @@ class Task(LabelEncoder):
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
         """Return the loss for training on these targets."""
 
-    def class_weights(self, config: TrainingConfig, targets: Array) -> npt.NDArray[np.float32] | None:
+    def class_weights(self, config: TrainingConfig, targets: Array) -> Weights:
         """Return the weight of each output's label under --class-weights for these targets; None: all weigh 1."""
         return None
 
     @abstractmethod
     def fit_head(
-        self,
-        features: npt.NDArray[np.float32],
-        targets: Array,
-        *,
-        encoder_trained: bool,
-        class_weights: npt.NDArray[np.float32] | None = None,
+        self, features: Array, targets: Array, *, encoder_trained: bool, class_weights: Weights = None
     ) -> tuple[Array, Array]:
         """Fit an output layer on features (rows, width); return weights (outputs, width) and biases (outputs,).
 
@@ -130,14 +127,7 @@ class Task(LabelEncoder):
         features would overfit. `class_weights` are as `class_weights` returns them.
         """
 
-    def grow_head(
-        self,
-        features: npt.NDArray[np.float32],
-        targets: Array,
-        head: tuple[Array, Array],
-        new: Array,
-        class_weights: npt.NDArray[np.float32] | None = None,
-    ) -> None:
+    def grow_head(self, features: Array, targets: Array, head: Head, new: Array, class_weights: Weights = None) -> None:
         """Fit the outputs marked in `new` (outputs,), in place; the others keep the weights of an earlier run.
 
         `head` is as `fit_head` returns it. Called only where `keeps_head`.

@@ -11,6 +11,12 @@ import numpy.typing as npt
 TRAINED_ENCODER_C = 0.003
 
 Array = npt.NDArray[np.float64]
+Weights = npt.NDArray[np.float32] | None
+
+
+def mean_one(weights: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Scale row weights to 1 on average, so that C regularizes as without them."""
+    return weights / weights.mean()
 
 
 def fit_standardized(

@@ -34,9 +34,9 @@ from classify.evaluation.baseline import LOGREG, LinearModel, MajorityBaseline
 from classify.evaluation.calibration import binary_scores, fit_scale_and_shift
 from classify.evaluation.metrics import Scores, binary_cross_entropy, sigmoid
 from classify.evaluation.predictions_file import EXACT
-from classify.tasks.base import Array, Loss, Task
+from classify.tasks.base import Array, Head, Loss, Task
 from classify.tasks.class_weights import BALANCED, read_class_weights, send_weights
-from classify.tasks.heads import TRAINED_ENCODER_C, fit_standardized
+from classify.tasks.heads import TRAINED_ENCODER_C, Weights, fit_standardized, mean_one
 from classify.tasks.single_label import FOCAL_GAMMA, choose_c
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class MultiLabel(Task):
                     f"{tables.train.path}: column {column!r} holds objects, e.g. {stats.example}; expected names of "
                     "labels. Give a column per label, e.g. --label-column a,b,c."
                 )
-            separator = find_separator(stats.values) or _rare_separator(tables.train, column, stats.values)
+            separator = find_separator(stats.values) or _rare_separator(tables.train.path, column, stats.values)
 
         def count(table: Table, column: str) -> Mapping[str, int]:
             return _count_labels(table, column, separator)
@@ -228,7 +228,7 @@ class MultiLabel(Task):
             config.label_smoothing_factor, weights, FOCAL_GAMMA if config.loss == "focal" else 0.0
         )
 
-    def class_weights(self, config: TrainingConfig, targets: Array) -> npt.NDArray[np.float32] | None:
+    def class_weights(self, config: TrainingConfig, targets: Array) -> Weights:
         """Return the weights of the rows that have each label, next to 1 for the others."""
         if config.class_weights != BALANCED:
             return read_class_weights(config.class_weights, self.labels)
@@ -236,24 +236,12 @@ class MultiLabel(Task):
         return np.clip((len(targets) - counts) / np.maximum(counts, 1), 1.0, _MOST_WEIGHT).astype(np.float32)
 
     def fit_head(
-        self,
-        features: npt.NDArray[np.float32],
-        targets: Array,
-        *,
-        encoder_trained: bool,
-        class_weights: npt.NDArray[np.float32] | None = None,
+        self, features: Array, targets: Array, *, encoder_trained: bool, class_weights: Weights = None
     ) -> tuple[Array, Array]:
         """Fit one logistic regression per label, all with one C."""
         return _fit_heads(features, targets, TRAINED_ENCODER_C if encoder_trained else None, class_weights)
 
-    def grow_head(
-        self,
-        features: npt.NDArray[np.float32],
-        targets: Array,
-        head: tuple[Array, Array],
-        new: Array,
-        class_weights: npt.NDArray[np.float32] | None = None,
-    ) -> None:
+    def grow_head(self, features: Array, targets: Array, head: Head, new: Array, class_weights: Weights = None) -> None:
         """Fit one logistic regression per new label."""
         weight, bias = head
         weights = None if class_weights is None else class_weights[new]
@@ -378,7 +366,7 @@ class BinaryCrossEntropy(Loss):
         return (losses * counted).sum() / logits.shape[1]
 
 
-def _rare_separator(table: Table, column: str, values: Sequence[str]) -> str:
+def _rare_separator(path: str, column: str, values: Sequence[str]) -> str:
     """Return the separator of a column in which hardly a row has several labels.
 
     Raises InputError where cells may hold several with an unusual one between.
@@ -387,7 +375,7 @@ def _rare_separator(table: Table, column: str, values: Sequence[str]) -> str:
     if undivided is None:
         return _JOIN
     if undivided[1] not in SEPARATORS:
-        raise InputError(_ask_separator(table.path, column, undivided[0]))
+        raise InputError(_ask_separator(path, column, undivided[0]))
     return undivided[1]
 
 
@@ -435,19 +423,15 @@ def _count_labels(table: Table, column: str, separator: str | None) -> Counter[s
 
 
 def _fit_heads(
-    features: npt.NDArray[np.float32],
-    targets: Array,
-    c: float | None,
-    class_weights: npt.NDArray[np.float32] | None = None,
+    features: npt.NDArray[np.float32], targets: Array, c: float | None, class_weights: Weights = None
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """Fit a logistic regression for each label; one without rows, or with all, gets zero weights."""
     from sklearn.linear_model import LogisticRegression
 
-    def row_weights(number: int) -> npt.NDArray[np.float32] | None:
+    def row_weights(number: int) -> Weights:
         if class_weights is None:
             return None
-        weights = np.where(targets[:, number] > 0, class_weights[number], 1).astype(np.float32)
-        return weights / weights.mean()
+        return mean_one(np.where(targets[:, number] > 0, class_weights[number], 1).astype(np.float32))
 
     def solve(standard: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         labels = targets.shape[1]

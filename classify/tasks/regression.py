@@ -22,7 +22,7 @@ from classify.evaluation.baseline import RIDGE, LinearModel, MajorityBaseline
 from classify.evaluation.metrics import Scores, correlation_interval, regression_metrics
 from classify.evaluation.predictions_file import EXACT
 from classify.tasks.base import Array, Loss, Task
-from classify.tasks.heads import fit_standardized
+from classify.tasks.heads import Weights, fit_standardized
 
 if TYPE_CHECKING:
     import torch
@@ -151,12 +151,7 @@ class Regression(Task):
         return SquaredError(self.center, self.scale)
 
     def fit_head(
-        self,
-        features: npt.NDArray[np.float32],
-        targets: Array,
-        *,
-        encoder_trained: bool,
-        class_weights: npt.NDArray[np.float32] | None = None,
+        self, features: Array, targets: Array, *, encoder_trained: bool, class_weights: Weights = None
     ) -> tuple[Array, Array]:
         """Fit a ridge regression to the standardized targets; there are no classes to weight."""
         from sklearn.linear_model import RidgeCV

@@ -32,9 +32,9 @@ from classify.evaluation.calibration import fit_temperature, probability_scores
 from classify.evaluation.label_noise import Suspects, find_suspects
 from classify.evaluation.metrics import Scores, class_metrics, classification_metrics, score_classes, softmax
 from classify.evaluation.predictions_file import EXACT
-from classify.tasks.base import Array, Loss, Task
+from classify.tasks.base import Array, Head, Loss, Task
 from classify.tasks.class_weights import BALANCED, read_class_weights, send_weights
-from classify.tasks.heads import TRAINED_ENCODER_C, fit_standardized
+from classify.tasks.heads import TRAINED_ENCODER_C, Weights, fit_standardized, mean_one
 
 if TYPE_CHECKING:
     import torch
@@ -121,34 +121,21 @@ class SingleLabel(Task):
         weights = self.class_weights(config, targets)
         return CrossEntropy(config.label_smoothing_factor, weights, FOCAL_GAMMA if config.loss == "focal" else 0.0)
 
-    def class_weights(self, config: TrainingConfig, targets: Array) -> npt.NDArray[np.float32] | None:
+    def class_weights(self, config: TrainingConfig, targets: Array) -> Weights:
         if config.class_weights == BALANCED:
             return balanced_weights(targets, len(self.labels))
         return read_class_weights(config.class_weights, self.labels)
 
     def fit_head(
-        self,
-        features: npt.NDArray[np.float32],
-        targets: Array,
-        *,
-        encoder_trained: bool,
-        class_weights: npt.NDArray[np.float32] | None = None,
+        self, features: Array, targets: Array, *, encoder_trained: bool, class_weights: Weights = None
     ) -> tuple[Array, Array]:
         """Fit a multinomial logistic regression."""
         c = TRAINED_ENCODER_C * max(1.0, len(self.labels) / _FEW_CLASSES) if encoder_trained else None
-        weights = None if class_weights is None else class_weights[targets]
-        return fit_logistic_head(features, targets, len(self.labels), c, weights)
+        return fit_logistic_head(features, targets, len(self.labels), c, _row_weights(class_weights, targets))
 
-    def grow_head(
-        self,
-        features: npt.NDArray[np.float32],
-        targets: Array,
-        head: tuple[Array, Array],
-        new: Array,
-        class_weights: npt.NDArray[np.float32] | None = None,
-    ) -> None:
+    def grow_head(self, features: Array, targets: Array, head: Head, new: Array, class_weights: Weights = None) -> None:
         """Fit a multinomial logistic regression whose other rows are fixed."""
-        grow_logistic_head(features, targets, head, new, None if class_weights is None else class_weights[targets])
+        grow_logistic_head(features, targets, head, new, _row_weights(class_weights, targets))
 
     def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
         return softmax(logits)
@@ -287,25 +274,25 @@ def balanced_weights(labels: npt.NDArray[np.int64], classes: int) -> npt.NDArray
     return weights.astype(np.float32)
 
 
+def _row_weights(class_weights: Weights, targets: Array) -> Weights:
+    return None if class_weights is None else mean_one(class_weights[targets])
+
+
 def fit_logistic_head(
     features: npt.NDArray[np.float32],
     labels: npt.NDArray[np.int64],
     classes: int,
     c: float | None = None,
-    row_weights: npt.NDArray[np.float32] | None = None,
+    row_weights: Weights = None,
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """Fit logistic regression on features (rows, width); return weights (classes, width) and biases (classes,).
 
     `c` is the inverse of the regularization, by default the one that cross-validation chooses. `row_weights` (rows,)
-    weight the losses; they are scaled to 1 on average, so the regularization stays. Features are
-    standardized for the solver, and the scaling is folded back into the weights. Two classes have one direction w: it
-    becomes -w/2 and +w/2, whose softmax is the same sigmoid. A class without a row in `labels` (all its rows are in the
-    validation split) gets zero weights and the smallest bias minus 1.
+    weight the losses. Features are standardized for the solver, and the scaling is folded back into the weights. Two
+    classes have one direction w: it becomes -w/2 and +w/2, whose softmax is the same sigmoid. A class without a row in
+    `labels` (all its rows are in the validation split) gets zero weights and the smallest bias minus 1.
     """
     from sklearn.linear_model import LogisticRegression
-
-    if row_weights is not None:
-        row_weights = row_weights / row_weights.mean()
 
     def solve(standard: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         weight, bias = np.zeros((classes, features.shape[1])), np.zeros(classes)
@@ -333,7 +320,7 @@ def grow_logistic_head(
     labels: npt.NDArray[np.int64],
     head: tuple[Array, Array],
     new: Array,
-    row_weights: npt.NDArray[np.float32] | None = None,
+    row_weights: Weights = None,
 ) -> None:
     """Fit the rows `new` (classes,) of a logistic regression's weights and biases, in place; the others stay.
 
@@ -345,7 +332,7 @@ def grow_logistic_head(
 
     weight, bias = head
     rows, width = np.arange(len(labels)), features.shape[1]
-    weights = np.ones(len(labels)) if row_weights is None else row_weights / row_weights.mean()
+    weights = np.ones(len(labels)) if row_weights is None else row_weights
     logits = features.astype(np.float64) @ weight.T + bias
 
     def solve(standard: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
@@ -370,9 +357,7 @@ def grow_logistic_head(
     weight[new], bias[new] = fit_standardized(features, solve)
 
 
-def choose_c(
-    features: npt.NDArray[np.float32], labels: npt.NDArray[np.int64], row_weights: npt.NDArray[np.float32] | None = None
-) -> float:
+def choose_c(features: npt.NDArray[np.float32], labels: npt.NDArray[np.int64], row_weights: Weights = None) -> float:
     """Return the C with the lowest log loss in cross-validation on standardized features (rows, width).
 
     Each fold goes from strong to weak regularization with a warm start, so the search costs little more than one fit.

@@ -30,7 +30,7 @@ _NAME = re.compile(r"step-(\d{8,})$")
 
 
 class _LaterState(TypedDict, total=False):
-    """What the checkpoints of the first versions lack."""
+    """Entries that checkpoints of the first versions do not have."""
 
     contrastive: dict[str, float] | None
     model_folder: str
