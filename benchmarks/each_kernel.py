@@ -74,7 +74,7 @@ def steps(options: argparse.Namespace, off: list[str]) -> Iterator[object]:
     splits = split_table(tables, task, config.seed)
     folder = resolve_model(options.model)
     tokenizer = load_tokenizer(str(folder.path))
-    texts = splits.train.texts(splits.text_column)
+    texts = splits.train.texts(splits.columns.text)
     tokens = tokenize(tokenizer, texts, options.max_length)
     model = load_pretrained(folder, task.labels, seed=config.seed, pad_token_id=get_padding_id(tokenizer))
     model.install_kernels(config.device, off)

@@ -56,7 +56,6 @@ def why_not_trusted() -> str | None:
 def clear_cache() -> None:
     """Remove all entries. Running processes keep the files that they have open."""
     shutil.rmtree(cache_folder(), ignore_errors=True)
-    shutil.rmtree(cache_folder().with_name("tokens"), ignore_errors=True)  # of an earlier version
 
 
 def load_or_write(key: str, write: Callable[[Path], None], read: Callable[[Path], T | None]) -> T | None:

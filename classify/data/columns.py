@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from classify.data.content import SAMPLE, ColumnStats, binary_columns, column_stats
+from classify.data.content import SAMPLE, ColumnStats, column_stats
 from classify.data.derived import TextColumns
 from classify.data.names import (
     CATEGORY_NAMES,
@@ -22,7 +22,7 @@ from classify.data.names import (
 from classify.data.table import Table
 from classify.data.text_hashes import EMPTY
 from classify.decision import Decision
-from classify.errors import InputError, list_some
+from classify.errors import ErrorList, InputError, list_some
 
 # Candidates and columns that a refusal names, and the ratio of mean lengths from which another column competes.
 _SHOWN, _LISTED = 5, 20
@@ -116,7 +116,7 @@ def _check_flags(
     table: Table, text_column: str | None, label_column: str | None, pair_column: str | None
 ) -> tuple[list[str], list[str], str | None]:
     """Return the text columns, the label columns and the second text that flags name. Raises InputError."""
-    faults: list[str] = []
+    faults = ErrorList()
     fields = _parse_columns(table, text_column, "--text-column", faults)
     labels = _parse_columns(table, label_column, "--label-column", faults)
     pair = _check_column(table, pair_column, "--text-pair-column", faults)
@@ -134,8 +134,7 @@ def _check_flags(
             f"{table.path}: expected a column with texts and one with labels. Got {got} instead; give labels in a "
             "separate file with --labels."
         )
-    if faults:
-        raise InputError(*faults)
+    faults.raise_if_any()
     return fields, labels, pair
 
 
@@ -181,12 +180,9 @@ class _Search:
         """Return the two columns of text pairs by their usual names, where both hold texts; `second` may be given."""
         names = {_key(name): name for name in self.stats}
         for keys in TEXT_PAIR_NAMES:
-            pair = [names.get(key) for key in keys]
-            if None in pair or label in pair or (second is not None and second != pair[1]):
+            first, last = (names.get(key) for key in keys)
+            if first is None or last is None or label in (first, last) or second not in (None, last):
                 continue
-            first, last = pair
-            assert first is not None
-            assert last is not None
             if self.stats[first].could_be_text and self.stats[last].could_be_text:
                 return first, last
         return None
@@ -267,7 +263,9 @@ class _Search:
         if len(likely) == 1 and not scores:
             return _Found((likely[0],), "the only column whose values repeat, as class labels do")
         regression = f"; {', '.join(scores)} holds numbers on a scale" if scores else ""
-        marks = [name for name in binary_columns(self.table) if name in free]
+        # Cells of --unlabelled-value, which `stats` leaves out, count here: they are no marks.
+        cells = {name: set(column_stats(self.table, name).values) for name in free}
+        marks = [name for name in free if cells[name] in ({"0", "1"}, {"0.0", "1.0"})]
         if len(marks) > 2 and set(likely) <= set(marks) and not scores:
             return _Found(tuple(marks), f"{len(marks)} columns hold only 0 and 1: each is a possible label")
         if likely:
@@ -317,21 +315,19 @@ def find_text_columns(table: Table, trained: TextColumns, text_column: str | Non
 
     Raises InputError with the candidates.
     """
-    faults: list[str] = []
+    faults = ErrorList()
     fields = _parse_columns(table, text_column, "--text-column", faults)
     pair = _check_column(table, pair, "--text-pair-column", faults)
     if pair is not None and trained.pair is None:
         faults.append("--text-pair-column: the model was trained on one text per row; drop the flag.")
-    if faults:
-        raise InputError(*faults)
+    faults.raise_if_any()
     if not fields and len(trained.named) == 1:
         fields = [_find_text_column(table, trained.fields[0])]
     for name in [] if fields else trained.fields:
         fields.append(_like_trained(table, name, "--text-column", faults))
     if trained.pair is not None and pair is None:
         pair = _like_trained(table, trained.pair, "--text-pair-column", faults)
-    if faults:
-        raise InputError(*faults)
+    faults.raise_if_any()
     return TextColumns(tuple(fields), pair, trained.delimiter)
 
 
@@ -361,8 +357,6 @@ def _like_trained(table: Table, name: str, flag: str, faults: list[str]) -> str:
 
 def _find_text_column(table: Table, trained_on: str) -> str:
     """Return the column trained on, or the only one. Raises InputError with the candidates."""
-    if trained_on in table.columns and table.has_names:
-        return trained_on
     alike = _find_alike(table, trained_on)
     if len(alike) == 1 and table.has_names:
         return alike[0]
@@ -389,10 +383,9 @@ def require_column(table: Table, name: str, flag: str, way: str = "") -> None:
 
 def require_named_column(table: Table, name: str | None, flag: str) -> None:
     """Raise InputError where a flag names a column that the table lacks."""
-    faults: list[str] = []
+    faults = ErrorList()
     _check_column(table, name, flag, faults)
-    if faults:
-        raise InputError(*faults)
+    faults.raise_if_any()
 
 
 def empty_texts(table: Table, text_column: str) -> str | None:

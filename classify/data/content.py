@@ -45,9 +45,7 @@ _NO_CLASSES = ("dates or times", "objects")
 # Usual spellings of a missing value.
 MISSING = frozenset({"nan", "null", "none", "n/a", "na", "#n/a", "<na>", "-", "--", "?"})
 # Cells of a column that says for each row whether it has a label.
-_MARKS = ({"0", "1"}, {"0.0", "1.0"}, {"false", "true"}, {"no", "yes"})
-# The marks that mean yes.
-_SET = frozenset({"1", "1.0", "true", "yes"})
+_MARKS = {"0": False, "0.0": False, "false": False, "no": False, "1": True, "1.0": True, "true": True, "yes": True}
 
 
 @dataclass(frozen=True)
@@ -172,15 +170,9 @@ def column_stats(table: Table, column: str, unlabelled: str | None = None) -> Co
     return ColumnStats([value for value in values if value and value != unlabelled])
 
 
-def binary_columns(table: Table) -> list[str]:
-    """Return the columns that hold only 0 and 1: several of them are several labels a row."""
-    return [name for name in table.columns if set(column_stats(table, name).values) in _MARKS[:2]]
-
-
 def parse_mark(cell: str) -> bool | None:
     """Return whether a cell of a label's column says 1, true or yes; None where it holds something else."""
-    mark = cell.strip().lower()
-    return mark in _SET if any(mark in marks for marks in _MARKS) else None
+    return _MARKS.get(cell.strip().lower())
 
 
 def _share(values: Sequence[str], holds: Callable[[str], object]) -> float:

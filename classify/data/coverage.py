@@ -25,25 +25,18 @@ _MULTILINGUAL = "FacebookAI/xlm-roberta-base"
 _CHINESE = "google-bert/bert-base-chinese"
 
 
-def compute_unknown_share(
-    tokens: Tokens, rows: npt.NDArray[np.int64], unknown: int | None, space: int | None = None
-) -> float:
-    """Return the share of the rows' tokens that have the id `unknown`; 0 without such an id.
+def compute_unknown_share(tokens: Tokens, rows: npt.NDArray[np.int64], tokenizer: Any) -> float:
+    """Return the share of the rows' tokens that the tokenizer does not know; 0 where it knows all.
 
-    Special tokens do not count, nor does `space`, which begins a word that SentencePiece does not know.
+    Special tokens do not count, nor does the mark of a space that begins a word that SentencePiece does not know.
     """
+    unknown, space = tokenizer.unk_token_id, tokenizer.convert_tokens_to_ids(_SPACE)
     if unknown is None:
         return 0.0
     total = sum(int(segment.lengths(rows).sum()) for segment in tokens.segments)
-    if space is not None:
+    if space not in (None, unknown):  # other tokenizers do not know the mark
         total -= sum(_count(segment, rows, space) for segment in tokens.segments)
     return sum(_count(segment, rows, unknown) for segment in tokens.segments) / max(1, total)
-
-
-def find_space_id(tokenizer: Any) -> int | None:
-    """Return the id of SentencePiece's mark of a space; None for other tokenizers."""
-    number = tokenizer.convert_tokens_to_ids(_SPACE)
-    return None if number in (None, tokenizer.unk_token_id) else int(number)
 
 
 def _count(segment: Segment, rows: npt.NDArray[np.int64], token: int) -> int:
@@ -74,7 +67,7 @@ def check_coverage(
 
     Raises InputError where it does not know most of them, unless the user `named` it.
     """
-    share = compute_unknown_share(tokens, train.rows, tokenizer.unk_token_id, find_space_id(tokenizer))
+    share = compute_unknown_share(tokens, train.rows, tokenizer)
     if share <= _NOTED:
         return None
     counts = scripts(train.texts(text_column))
@@ -93,7 +86,7 @@ def check_coverage(
 
 def note_unknown(tokens: Tokens, tokenizer: Any) -> str | None:
     """Return a note where the model does not know many tokens of the texts to predict; None where it does."""
-    share = compute_unknown_share(tokens, np.arange(len(tokens)), tokenizer.unk_token_id, find_space_id(tokenizer))
+    share = compute_unknown_share(tokens, np.arange(len(tokens)), tokenizer)
     return f"{100 * share:.0f} % of the tokens of the texts are unknown to the model" if share > _NOTED else None
 
 

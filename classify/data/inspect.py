@@ -11,13 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.data.coverage import compute_unknown_share
+from classify.data.languages import sample_rows
 from classify.data.near_duplicates import near_duplicates
 from classify.data.splits import Rows, Splits
-from classify.data.text_hashes import EMPTY, group_duplicates, normalize_text
+from classify.data.text_hashes import EMPTY, group_duplicates
 from classify.data.tokenize import Tokens, default_max_length
 from classify.errors import list_some
 
-# Texts sampled for languages and near-duplicates.
+# Texts sampled for near-duplicates.
 _SAMPLE = 10_000
 _SHOWN, _LISTED = 5, 20
 _NEITHER = "neither text nor label"
@@ -59,8 +60,6 @@ class Report:
             *self.summary(),
             *self.duplicates(),
             *self._describe_sample(),
-            *(f"leak: {count} {split} texts are also in the training split" for split, count in self.leaks.items()),
-            *([f"empty: rows without a text: {self.empty_texts}"] if self.empty_texts else []),
             *self._speed(),
             *(f"note: {note}" for note in self.notes),
         ]
@@ -141,7 +140,7 @@ def inspect_splits(splits: Splits, listed: int = _SHOWN) -> Report:
     why = {decision.value: decision.why for decision in splits.decisions if decision.what in of_columns}
     roles = dict.fromkeys(table.columns, _NEITHER)
     roles |= {name: f"{what}: {why[name]}" if name in why else what for name, what in columns.items()}
-    copies = table.text_hashes(splits.text_column)
+    copies = table.text_hashes(splits.columns.text)
     first, group_of = group_duplicates(copies)
     filled = copies != EMPTY
     counts = splits.encoder.label_counts(targets[splits.labelled])
@@ -160,7 +159,7 @@ def inspect_splits(splits: Splits, listed: int = _SHOWN) -> Report:
         copies=int(filled.sum()) - int(filled[first].sum()),
         **_conflicts(splits, first, group_of, filled, listed),
         leaks={name: len(rows) for name, rows in splits.in_training.items() if rows},
-        characters=_spread(table.lengths(splits.text_column)),
+        characters=_spread(table.lengths(splits.columns.text)),
         notes=list(splits.warnings),
     )
 
@@ -168,30 +167,28 @@ def inspect_splits(splits: Splits, listed: int = _SHOWN) -> Report:
 def inspect_sample(report: Report, splits: Splits, seed: int) -> None:
     """Fill in near-duplicates, from a sample of the distinct texts."""
     table = splits.train.table
-    rows, _ = group_duplicates(table.text_hashes(splits.text_column))
-    if len(rows) > _SAMPLE:
-        rows = np.sort(np.random.default_rng(seed).choice(rows, _SAMPLE, replace=False))
-    texts = list(map(normalize_text, table.take(splits.text_column, rows)))
+    rows, _ = group_duplicates(table.text_hashes(splits.columns.text))
+    texts = table.take(splits.columns.text, sample_rows(rows, seed, _SAMPLE))
     clusters = near_duplicates(texts)
     report.near_duplicates = {"sampled": len(texts), "texts": len(texts) - len(set(clusters))}
 
 
 def count_tokens(
-    report: Report, splits: Splits, tokens: Tokens, max_length: int | None, cap: int, unknown: int | None
+    report: Report, splits: Splits, tokens: Tokens, max_length: int | None, cap: int, tokenizer: Any
 ) -> None:
     """Fill in token counts for a model that reads up to `cap` tokens, and what `max_length` truncates."""
     rows, targets = splits.train.rows, splits.train.targets
     lengths = tokens.full_lengths(rows)
     recommended = default_max_length(lengths, cap)
     limit = max_length or recommended
-    characters = splits.train.table.lengths(splits.text_column)[rows]
+    characters = splits.train.table.lengths(splits.columns.text)[rows]
     report.tokens = {
         **_spread(lengths),
         "max_length": float(limit),
         "recommended_max_length": float(recommended),
         "rows_cut": float(np.mean(lengths > limit)),
         "tokens_cut": float(np.maximum(lengths - limit, 0).sum() / max(1, lengths.sum())),
-        "unknown": compute_unknown_share(tokens, rows, unknown),
+        "unknown": compute_unknown_share(tokens, rows, tokenizer),
         "tokens_per_character": float((lengths - tokens.special).sum() / max(1, characters.sum())),
     }
     report.tokens_by_class = {
@@ -215,7 +212,7 @@ def _conflicts(splits: Splits, first: Rows, group_of: Rows, filled: npt.NDArray[
     rows_of: dict[int, list[int]] = collections.defaultdict(list)
     for row, group in zip(rows.tolist(), group_of[rows].tolist(), strict=True):
         rows_of[group].append(row)
-    texts = table.take(splits.text_column, first[listed])
+    texts = table.take(splits.columns.text, first[listed])
     places = table.describe_row_groups([rows_of[group] for group in listed.tolist()])
     conflicts = [
         {

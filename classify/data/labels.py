@@ -189,19 +189,17 @@ def name_classes(
         for same in ways.values():
             best = max(same, key=lambda label: (counts[label], label))
             class_of |= dict.fromkeys(same, class_of[best].strip())
-    if requested is None:
-        renamed = {}
-    elif "=" in requested:
-        renamed = _parse_renames(requested)
-    else:
+    renamed: dict[str, str] = {}
+    if requested is not None and "=" not in requested:
         renamed = _names_of_file(requested, set(class_of.values()))
-    is_file = requested is not None and "=" not in requested
-    unknown = [] if is_file else sorted(set(renamed) - set(class_of.values()) - set(counts))
-    if unknown:
-        raise InputError(
-            f"--label-names: not a label in --data: {', '.join(map(repr, unknown))}; expected some of "
-            f"{', '.join(map(repr, sorted(set(class_of.values()))[:10]))}."
-        )
+    elif requested is not None:
+        renamed = _parse_renames(requested)
+        unknown = sorted(set(renamed) - set(class_of.values()) - set(counts))
+        if unknown:
+            raise InputError(
+                f"--label-names: not a label in --data: {', '.join(map(repr, unknown))}; expected some of "
+                f"{', '.join(map(repr, sorted(set(class_of.values()))[:10]))}."
+            )
     new: dict[str, str] = {}
     for old, name in renamed.items():
         if new.setdefault(class_of.get(old, old), name) != name:
@@ -298,26 +296,6 @@ def value_counts(table: Table, column: str) -> dict[str, int]:
     return {pair["values"]: pair["counts"] for pair in pairs}
 
 
-def label_ids(
-    table: Table, label_column: str, labels: list[str], known_from: str, classes: ClassNames | None = None
-) -> npt.NDArray[np.int64]:
-    """Return (rows,) class numbers, -1 for a row without a label.
-
-    Raises InputError naming labels that `known_from` does not have, with their lines.
-    """
-    index: dict[str | None, int] = {None: -1} | {name: number for number, name in enumerate(labels)}
-    if not table.has_column(label_column):
-        return np.full(len(table), -1)
-    values, numbers = table.dictionary_encode(label_column)
-    named = list(map((classes or ClassNames()).of, values))
-    faults: dict[str, list[int]] = {}
-    for number, name in enumerate(named):
-        if name is not None and name not in index:
-            faults.setdefault(name, []).extend(np.flatnonzero(numbers == number).tolist())
-    refuse_unknown(faults, table, labels, known_from)
-    return np.array([index[name] for name in named], dtype=np.int64)[numbers]
-
-
 def refuse_unknown(rows_of: Mapping[str, list[int]], table: Table, labels: Sequence[str], known_from: str) -> None:
     """Raise InputError naming labels that `known_from` does not have, with their rows."""
     expected = f"expected one of {list_some(list(map(repr, labels[:_LISTED])), len(labels))}"
@@ -344,10 +322,9 @@ def case_variants(labels: list[str]) -> list[tuple[str, str]]:
     seen: dict[str, str] = {}
     pairs: list[tuple[str, str]] = []
     for name in labels:
-        key = normalize_text(name)
-        if key in seen:
-            pairs.append((seen[key], name))
-        seen.setdefault(key, name)
+        first = seen.setdefault(normalize_text(name), name)
+        if first != name:
+            pairs.append((first, name))
     return pairs
 
 
@@ -365,14 +342,6 @@ def check_empty_labels(tables: InputTables) -> None:
                 f"{where}: the label is empty in {len(empty)} of {len(table)} rows; name another column with "
                 "--label-column, or leave such rows out (--drop-unlabelled), or predict them (--predict-unlabelled)."
             )
-
-
-def has_label(table: Table, column: str, classes: ClassNames) -> npt.NDArray[np.bool_]:
-    """Return (rows,) whether each row of a table has a label."""
-    if not table.has_column(column):
-        return np.zeros(len(table), dtype=bool)
-    values, numbers = table.dictionary_encode(column)
-    return np.array([classes.of(value) is not None for value in values], dtype=bool)[numbers]
 
 
 def label_sort_key(name: str) -> tuple[int, float, str]:

@@ -77,9 +77,9 @@ def is_english_code(code: str) -> bool:
     return code.lower().replace("_", "-").split("-")[0] == ENGLISH
 
 
-def sample_rows(rows: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.int64]:
-    """Return the rows, ascending, of the texts that a language is detected in."""
-    return rows if len(rows) <= _SAMPLE else np.sort(np.random.default_rng(seed).choice(rows, _SAMPLE, replace=False))
+def sample_rows(rows: npt.NDArray[np.int64], seed: int, most: int = _SAMPLE) -> npt.NDArray[np.int64]:
+    """Return `most` of the rows, ascending; by default as many as a language is detected in."""
+    return rows if len(rows) <= most else np.sort(np.random.default_rng(seed).choice(rows, most, replace=False))
 
 
 def detect_languages(texts: Iterable[str]) -> Languages:
@@ -124,8 +124,6 @@ def note_new_languages(texts: Iterable[str], trained: Mapping[str, float] | None
 
 def _identify(words: str, least: float = _CERTAIN) -> str:
     """Return the most probable language, UNKNOWN where its probability is below `least` or it is none."""
-    if not words:
-        return UNKNOWN
     code, probability = load_identifier(norm_probs=True).classify(words)
     return str(code) if probability >= least and code != _NO_LANGUAGE else UNKNOWN
 

@@ -88,10 +88,9 @@ class BatchSampler:
 
     def compute_end(self, epochs: float, max_steps: int = -1) -> int:
         """Return the rows consumed at the end of a run of `epochs` epochs, or of `max_steps` steps if above 0."""
-        if max_steps > 0:
-            whole, steps = divmod(max_steps, self.steps_per_epoch)
-            return whole * self.num_rows + min(steps * self.batch_size, self.num_rows)
-        return self._whole_steps(math.ceil(round(epochs * self.num_rows, 6)))
+        steps = max_steps if max_steps > 0 else self.steps_until(math.ceil(round(epochs * self.num_rows, 6)))
+        whole, rest = divmod(steps, self.steps_per_epoch)
+        return whole * self.num_rows + min(rest * self.batch_size, self.num_rows)
 
     def steps_until(self, position: int) -> int:
         """Return the optimizer steps from the start to `position`."""
@@ -106,11 +105,6 @@ class BatchSampler:
             self._drawn.clear()
             self._drawn[epoch] = weighted_order(self.weights, self.seed, epoch)
         return self._drawn[epoch]
-
-    def _whole_steps(self, position: int) -> int:
-        """Round `position` up to the end of its step."""
-        epochs, offset = divmod(position, self.num_rows)
-        return epochs * self.num_rows + min(math.ceil(offset / self.batch_size) * self.batch_size, self.num_rows)
 
 
 def plan_end(batches: BatchSampler, end: int, rows: float, eval_rows: int, test_rows: int, start: int = 0) -> int:
@@ -146,8 +140,6 @@ def balance_by_cost(costs: npt.NDArray[np.float64], parts: int) -> list[Rows]:
     4/3 of the best possible maximum. Ties go by index, so the result is a pure function of the costs.
     """
     order = np.argsort(-costs, kind="stable")
-    if parts == 1:
-        return [order.astype(np.int64)]
     heap = [(0.0, part) for part in range(parts)]
     bins: list[list[int]] = [[] for _ in range(parts)]
     for item in order.tolist():

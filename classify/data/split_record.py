@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,17 +13,6 @@ from classify.data.text_hashes import TextHashes
 from classify.errors import InputError
 
 FILE = "split.parquet"
-
-
-@dataclass(frozen=True)
-class EarlierSplit:
-    """The split or fold of texts in an earlier run.
-
-    `numbers` (texts,) are -1 for new texts; `num_folds` is 0 where they are splits.
-    """
-
-    numbers: npt.NDArray[np.int8]
-    num_folds: int
 
 
 def write_record(folder: Path, hashes: TextHashes, assignment: npt.NDArray[np.int8], num_folds: int = 0) -> None:
@@ -42,18 +30,16 @@ def write_record(folder: Path, hashes: TextHashes, assignment: npt.NDArray[np.in
         parquet.write_table(pyarrow.table({"text_sha256": numbers, "part": parts}), temporary)
 
 
-def read_record(hashes: TextHashes, folder: str) -> EarlierSplit:
-    """Read the split or fold of each text in an earlier run.
+def read_record(hashes: TextHashes, folder: str) -> tuple[npt.NDArray[np.int8], int]:
+    """Read the split or fold of each text in an earlier run, -1 of a new one, and the number of folds, 0 of splits.
 
     Raises InputError where the folder holds no record.
     """
-    numbers, parts, names = _read(folder)
-    if not len(numbers):
-        return EarlierSplit(np.full(len(hashes), -1, dtype=np.int8), 0)
+    numbers, parts, num_folds = _read(folder)
     order = np.argsort(numbers)
     place = np.minimum(np.searchsorted(numbers[order], hashes), len(numbers) - 1)
     is_recorded = numbers[order][place] == hashes
-    return EarlierSplit(np.where(is_recorded, parts[order][place], -1).astype(np.int8), _count_folds(names))
+    return np.where(is_recorded, parts[order][place], -1).astype(np.int8), num_folds
 
 
 def count_trained(folder: str, hashes: TextHashes) -> tuple[int, int]:
@@ -63,19 +49,19 @@ def count_trained(folder: str, hashes: TextHashes) -> tuple[int, int]:
     """
     if not (Path(folder) / FILE).is_file():
         return 0, 0
-    earlier = read_record(hashes, folder)
+    numbers, num_folds = read_record(hashes, folder)
     # Of a run with folds the final model was trained on all rows.
-    trained = earlier.numbers >= 0 if earlier.num_folds else earlier.numbers == SPLITS.index("train")
-    return int(trained.sum()), earlier.num_folds
+    trained = numbers >= 0 if num_folds else numbers == SPLITS.index("train")
+    return int(trained.sum()), num_folds
 
 
 def read_num_folds(folder: str) -> int:
     """Return the number of folds of an earlier run, 0 where it has splits; raises as `read_record`."""
-    return _count_folds(_read(folder)[2])
+    return _read(folder)[2]
 
 
-def _read(folder: str) -> tuple[TextHashes, npt.NDArray[np.int8], list[str]]:
-    """Return the hashes of the texts, the number of each one's part, and the parts' names."""
+def _read(folder: str) -> tuple[TextHashes, npt.NDArray[np.int8], int]:
+    """Return the hashes of the texts, the number of each one's part, and the number of folds, 0 of splits."""
     import pyarrow
     from pyarrow import parquet
 
@@ -88,17 +74,13 @@ def _read(folder: str) -> tuple[TextHashes, npt.NDArray[np.int8], list[str]]:
     try:
         record = parquet.read_table(file)
         numbers = record["text_sha256"].to_numpy().astype(np.uint64)
-        names = record["part"].unify_dictionaries().chunk(0).dictionary.to_pylist() if len(record) else list(SPLITS)
+        names = record["part"].unify_dictionaries().chunk(0).dictionary.to_pylist()
         if names not in (list(SPLITS), _fold_names(len(names))):
             raise ValueError(f"unknown splits {names}")
         parts = np.array([names.index(part) for part in record["part"].to_pylist()], dtype=np.int8)
     except (pyarrow.ArrowException, KeyError, ValueError, OSError) as error:
         raise InputError(f"--split-like {folder}: {FILE} cannot be read ({str(error).splitlines()[0]}).") from None
-    return numbers, parts, names
-
-
-def _count_folds(names: list[str]) -> int:
-    return 0 if names == list(SPLITS) else len(names)
+    return numbers, parts, 0 if names == list(SPLITS) else len(names)
 
 
 def _fold_names(num_folds: int) -> list[str]:

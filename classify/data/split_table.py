@@ -151,8 +151,7 @@ def _all_train(assigned: _Assignment, tables: InputTables, seed: int, folds: int
 
 def _assign_folds(tables: InputTables, train: Split, encoder: LabelEncoder, seed: int, folds: int) -> Rows:
     """Return the fold of each training row."""
-    config = tables.config
-    earlier = None if config.split_like is None else _read_earlier(tables, train.rows, config.split_like).numbers
+    earlier = _read_earlier(tables, train.rows)
     hashes = train.table.text_hashes(tables.columns.text)[train.rows]
     groups = _groups(tables, train.rows)
     assigned = assign_folds(
@@ -163,15 +162,18 @@ def _assign_folds(tables: InputTables, train: Split, encoder: LabelEncoder, seed
     return assigned
 
 
-def _read_earlier(tables: InputTables, rows: Rows, folder: str) -> split_record.EarlierSplit:
-    """Read the split or fold that these rows of `--data` had in the run in `folder`; it must know some of them."""
-    earlier = split_record.read_record(tables.train.text_hashes(tables.columns.text)[rows], folder)
-    if not (earlier.numbers >= 0).any():
+def _read_earlier(tables: InputTables, rows: Rows) -> npt.NDArray[np.int8] | None:
+    """Return the split or fold of these rows of `--data` in the run of --split-like, if any; it must know some."""
+    folder = tables.config.split_like
+    if folder is None:
+        return None
+    numbers, _ = split_record.read_record(tables.train.text_hashes(tables.columns.text)[rows], folder)
+    if not (numbers >= 0).any():
         raise InputError(
             f"--split-like {folder}: expected a run of a table that shares texts with {tables.train.path}. Got one "
             "that shares none; drop the flag, or name another run."
         )
-    return earlier
+    return numbers
 
 
 def _groups(tables: InputTables, rows: Rows) -> list[Rows]:
@@ -205,7 +207,7 @@ def _by_seed(
     table, text, rows = tables.train, tables.columns.text, assigned.rows(_TRAIN)
     groups = _groups(tables, rows)
     hashes = table.text_hashes(text)[rows]
-    earlier = None if config.split_like is None else _read_earlier(tables, rows, config.split_like).numbers
+    earlier = _read_earlier(tables, rows)
     split = split_rows(
         hashes, stratify_by[rows], seed=seed, eval_share=_SHARE, test_share=test_share, groups=groups, earlier=earlier
     )
@@ -325,12 +327,12 @@ def _warnings(
     empty = empty_texts(train.table, column)
     if empty is not None:
         notes.append(empty)
-    in_train = _find_occurring(encoder, train)
+    in_train = encoder.label_counts(train.targets) > 0
     if not in_train.all():
         notes.append(f"no training row has the label {_list(encoder.labels, ~in_train)}")
     notes += _describe_single_rows(encoder, train)
     for name, split in scored.items():
-        unscored = in_train & ~_find_occurring(encoder, split)
+        unscored = in_train & (encoder.label_counts(split.targets) == 0)
         if unscored.any():
             missing = _list(encoder.labels, unscored)
             notes.append(f"no {name} row has the label {missing}; the {name} scores do not cover it")
@@ -360,11 +362,6 @@ def _describe_single_rows(encoder: LabelEncoder, train: Split) -> list[str]:
     places = train.table.describe_row_groups([[row] for row in rows])
     shown = [f"{encoder.labels[label]!r} ({place})" for label, place in zip(single, places, strict=False)]
     return [f"one training row has the label {list_some(shown, len(single))}"]
-
-
-def _find_occurring(encoder: LabelEncoder, split: Split) -> npt.NDArray[np.bool_]:
-    """Return (classes,) whether a row of the split has each."""
-    return encoder.label_counts(split.targets) > 0
 
 
 def _list(labels: Sequence[str], mask: npt.NDArray[np.bool_]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,11 +64,6 @@ class Splits:
     folds: Rows | None = None
 
     @property
-    def text_column(self) -> str:
-        """Return the column that holds all of a row's text."""
-        return self.columns.text
-
-    @property
     def labels(self) -> list[str]:
         """Return the names of the model's outputs."""
         return self.encoder.labels
@@ -124,9 +119,16 @@ class LabelEncoder(ABC):
         """Return what may be wrong with the labels."""
         return []
 
-    @abstractmethod
     def labelled(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
         """Return (rows,) whether each row of a table has a label."""
+        if not table.has_column(column):
+            return np.zeros(len(table), dtype=bool)
+        values, numbers = table.dictionary_encode(column)
+        return np.array(self.are_labels(values), dtype=bool)[numbers]
+
+    @abstractmethod
+    def are_labels(self, cells: Sequence[str]) -> list[bool]:
+        """Return whether each of the distinct cells of a column is a label."""
 
     @abstractmethod
     def encode(self, table: Table, column: str, known_from: str) -> Targets:

@@ -118,13 +118,9 @@ class Tokens:
         texts, room = self.full_lengths(rows) - self.special, self.max_length - self.special
         return self.long_texts.num_sequences(texts, room) * (np.minimum(texts, room) + self.special)
 
-    def cut(self, max_length: int, long_texts: LongTexts) -> Tokens:
+    def cut(self, max_length: int, long_texts: LongTexts = TRUNCATE) -> Tokens:
         """Return the same ids with another maximum length, and policy for longer texts."""
         return dataclasses.replace(self, max_length=max_length, long_texts=long_texts)
-
-    def truncate(self) -> Tokens:
-        """Return the same ids, of which the model sees the first of each row."""
-        return dataclasses.replace(self, long_texts=TRUNCATE)
 
     def text_places(self, row: int) -> list[slice]:
         """Return where a row's text lies among its truncated tokens, or its two texts."""
@@ -140,8 +136,6 @@ class Tokens:
 
     def join(self, more: Tokens) -> Tokens:
         """Return the rows of both, in memory; of one text each."""
-        assert self.second is None
-        assert more.second is None
         offsets = np.concatenate([self.first.offsets, self.first.offsets[-1] + more.first.offsets[1:]])
         first = Segment(np.concatenate([self.first.ids, more.first.ids]), offsets)
         return dataclasses.replace(self, first=first)
@@ -255,13 +249,11 @@ def tokenize(
     return Tokens(first, find_template(tokenizer, pairs=second is not None), max_length, second_tokens, long_texts)
 
 
-def tokenize_columns(
-    tokenizer: Any, table: Table, columns: Sequence[str], max_length: int, long_texts: LongTexts = TRUNCATE
-) -> Tokens:
+def tokenize_columns(tokenizer: Any, table: Table, columns: Sequence[str], max_length: int) -> Tokens:
     """Tokenize one text column of a table, or two, or find their ids in the cache."""
     first, *others = (_tokenize(tokenizer, table.arrow.column(name), table.digest(name)) for name in columns)
     second = others[0] if others else None
-    return Tokens(first, find_template(tokenizer, pairs=second is not None), max_length, second, long_texts)
+    return Tokens(first, find_template(tokenizer, pairs=second is not None), max_length, second)
 
 
 def _tokenize(tokenizer: Any, texts: Texts, digest: str | None) -> Segment:
@@ -333,9 +325,8 @@ def _encode(tokenizer: Any, texts: Texts) -> Iterator[tuple[npt.NDArray[np.int32
 
 def _in_memory(tokenizer: Any, texts: Texts) -> Arrays:
     blocks = list(_encode(tokenizer, texts))
-    if not blocks:
-        return np.empty(0, np.int32), np.zeros(1, np.int64)
-    return np.concatenate([ids for ids, _ in blocks]), _offsets([sizes for _, sizes in blocks])
+    ids = np.concatenate([np.empty(0, np.int32), *(ids for ids, _ in blocks)])
+    return ids, _offsets([sizes for _, sizes in blocks])
 
 
 def _write(folder: Path, tokenizer: Any, texts: Texts) -> None:

@@ -110,7 +110,7 @@ def explain(
             f"explanations need a fast tokenizer. Got {type(tokenizer).__name__} instead; train with a --model that "
             "has a tokenizer.json."
         )
-    tokens = tokens.truncate()
+    tokens = tokens.cut(tokens.max_length)
     scores = integrated_gradients(classifier, tokens, 0, output, get_padding_id(tokenizer), device, steps)
     words: list[WordAttribution] = []
     for text, place in zip(texts, tokens.text_places(0), strict=True):

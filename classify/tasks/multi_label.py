@@ -187,22 +187,18 @@ class MultiLabel(Task):
         note = f"the label {{!r}} holds {_JOIN}, which separates labels in predictions.csv"
         return [*self._classes.notes(), *map(note.format, joined)]
 
-    def labelled(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
-        """Return (rows,) whether the labels of each row are known.
+    def are_labels(self, cells: Sequence[str]) -> list[bool]:
+        """Return whether the labels of rows with these cells are known.
 
         An empty cell is a row without labels, unless its whole table has none, or a flag says what else to do with it.
         """
-        if not table.has_column(column):
-            return np.zeros(len(table), dtype=bool)
-        values, numbers = table.dictionary_encode(column)
-        cells = [value.strip() for value in values]
+        stripped = [cell.strip() for cell in cells]
         # A file may hold no labels of a test; columns of 0 and 1 always hold some.
-        has_labels = any(cells) or self._separator == COLUMN_SEPARATOR
-        labelled = [
+        has_labels = any(stripped) or self._separator == COLUMN_SEPARATOR
+        return [
             has_labels and cell not in self._classes.unlabelled and (self._empty_is_labelled or bool(cell))
-            for cell in cells
+            for cell in stripped
         ]
-        return np.array(labelled, dtype=bool)[numbers]
 
     def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.uint8]:
         if not table.has_column(column):

@@ -121,17 +121,15 @@ class Regression(Task):
         why = f"numbers with mean {self.center:.4g} and standard deviation {self.scale:.4g}"
         return [Decision("task", "a score for each row", why, "--task single, --label-column", True)]
 
-    def labelled(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
-        if not table.has_column(column):
-            return np.zeros(len(table), dtype=bool)
-        values, numbers = table.dictionary_encode(column)
-        return np.array([self._is_labelled(value) for value in values], dtype=bool)[numbers]
+    def are_labels(self, cells: Sequence[str]) -> list[bool]:
+        return [bool(cell.strip()) and cell.strip() != self._unlabelled for cell in cells]
 
     def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.float32]:
         if not table.has_column(column):
             return np.zeros(len(table), dtype=np.float32)
         values, numbers = table.dictionary_encode(column)
-        parsed = [parse_number(value.strip()) if self._is_labelled(value) else 0.0 for value in values]
+        labelled = zip(values, self.are_labels(values), strict=True)
+        parsed = [parse_number(value.strip()) if is_label else 0.0 for value, is_label in labelled]
         wrong = [place for place, number in enumerate(parsed) if number is None]
         if wrong:
             where = table.describe_rows(np.flatnonzero(np.isin(numbers, wrong)).tolist())
@@ -142,9 +140,6 @@ class Regression(Task):
             where = table.describe_rows(infinite)
             raise InputError(_no_number(where, "a finite number", column, values[numbers[infinite[0]]]))
         return scores
-
-    def _is_labelled(self, cell: str) -> bool:
-        return bool(cell.strip()) and cell.strip() != self._unlabelled
 
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
         """Return the squared error of standardized targets."""

@@ -19,9 +19,8 @@ from classify.data.labels import (
     check_empty_labels,
     find_class_names,
     find_labels,
-    has_label,
-    label_ids,
     list_counts,
+    refuse_unknown,
     value_counts,
 )
 from classify.data.reading import InputTables
@@ -101,11 +100,22 @@ class SingleLabel(Task):
     def notes(self) -> list[str]:
         return self._classes.notes()
 
-    def labelled(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
-        return has_label(table, column, self._classes)
+    def are_labels(self, cells: Sequence[str]) -> list[bool]:
+        return [self._classes.of(cell) is not None for cell in cells]
 
     def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.int64]:
-        return label_ids(table, column, self.labels, known_from, self._classes)
+        """Return (rows,) class numbers, -1 for a row without a label."""
+        if not table.has_column(column):
+            return np.full(len(table), -1)
+        index: dict[str | None, int] = {None: -1} | {name: number for number, name in enumerate(self.labels)}
+        values, numbers = table.dictionary_encode(column)
+        named = list(map(self._classes.of, values))
+        faults: dict[str, list[int]] = {}
+        for number, name in enumerate(named):
+            if name is not None and name not in index:
+                faults.setdefault(name, []).extend(np.flatnonzero(numbers == number).tolist())
+        refuse_unknown(faults, table, self.labels, known_from)
+        return np.array([index[name] for name in named], dtype=np.int64)[numbers]
 
     def label_texts(self, *, is_english: bool) -> tuple[str, ...]:
         """Return a text for each class, where all names are words."""

@@ -123,7 +123,7 @@ class ContrastiveTrainer:
 
     def __init__(self, strategy: Strategy, data: TokenizedSplit, task: Task):
         # The first sequence of each text suffices, and all pairs of a step are in memory at once.
-        self.data = replace(data, tokens=data.tokens.truncate())
+        self.data = replace(data, tokens=data.tokens.cut(data.tokens.max_length))
         self.strategy, self.task, self.world = strategy, task, strategy.world
         self.loss = torch.zeros(())
 

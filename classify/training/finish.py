@@ -223,10 +223,10 @@ def _fit_baseline(context: TrainingContext, task: Task) -> Baseline | None:
     """Score the baseline on the same rows; None, with a note, for tables without words to count."""
     splits, seed = context.splits, context.config.training.seed
     train, scored = splits.train, splits.scored
-    texts = train.texts(splits.text_column)
+    texts = train.texts(splits.columns.text)
     try:
         if scored is not train:
-            held_out = scored.texts(splits.text_column)
+            held_out = scored.texts(splits.columns.text)
             return task.baseline(texts, train.targets, held_out, scored.targets, seed)
         assert splits.folds is not None
         return cross_validate_baseline(
@@ -283,7 +283,7 @@ def _write_predictions(results: Results) -> None:
 
 def _write_scored_rows(results: Results) -> None:
     scored, baseline = results.splits.scored, results.baseline
-    hashes = scored.table.text_hashes(results.splits.text_column)[scored.rows]
+    hashes = scored.table.text_hashes(results.splits.columns.text)[scored.rows]
     rows = ScoredRows(hashes, scored.targets, results.logits, None if baseline is None else baseline.predicted)
     rows.write(results.context.output.folder)
 
@@ -297,7 +297,7 @@ def _write_suspects(results: Results) -> None:
     probabilities = results.task.probabilities(results.logits)
     suspects = results.task.suspects(probabilities, split.targets)
     if suspects is not None and len(suspects.rows):
-        columns = (splits.text_column, splits.columns.labels[0])
+        columns = (splits.columns.text, splits.columns.labels[0])
         for_excel = results.context.config.training.excel_safe
         write_suspects(
             path, suspects, split.table, split.rows, columns, split.targets, probabilities, for_excel=for_excel
@@ -307,7 +307,7 @@ def _write_suspects(results: Results) -> None:
 def _write_split(results: Results) -> None:
     splits = results.splits
     if splits.assignment is not None:
-        hashes = splits.train.table.text_hashes(splits.text_column)
+        hashes = splits.train.table.text_hashes(splits.columns.text)
         split_record.write_record(results.context.output.folder, hashes, splits.assignment, splits.num_folds)
 
 

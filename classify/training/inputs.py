@@ -104,7 +104,7 @@ def check_inputs(config: RunConfig) -> RunInputs:
         for split in (splits.scored, *splits.unlabelled.values()):
             check_columns_free(split.table, [*task.prediction_columns(), *([FOLD_COLUMN] if splits.num_folds else [])])
         sample = sample_rows(splits.train.rows, training.seed)
-        languages = detect_languages(splits.train.table.take(splits.text_column, sample))
+        languages = detect_languages(splits.train.table.take(splits.columns.text, sample))
         if not named and not _reads(config.data.language, languages):
             config = config.with_default("model", MULTILINGUAL_MODEL, "texts")
     with faults.collect():
@@ -159,7 +159,7 @@ def _reads(language: str | None, languages: Languages) -> bool:
 
 def _is_slow(splits: Splits, model: ModelFolder) -> bool:
     """Return whether cross-validation in the default number of folds takes long on a common CPU."""
-    characters = float(splits.train.table.lengths(splits.text_column)[splits.train.rows].mean())
+    characters = float(splits.train.table.lengths(splits.columns.text)[splits.train.rows].mean())
     layers = memory_estimate.layer_count(model.config) or 1
     return takes_fewer_folds(characters, layers, memory_estimate.read_hidden_size(model.config))
 
@@ -226,7 +226,7 @@ def _note_trained_rows(model: str | None, splits: Splits) -> tuple[str, ...]:
     if model is None:
         return ()
     scored = splits.scored
-    trained, folds = count_trained(model, scored.table.text_hashes(splits.text_column)[scored.rows])
+    trained, folds = count_trained(model, scored.table.text_hashes(splits.columns.text)[scored.rows])
     if not trained:
         return ()
     name = "cross-validated" if splits.num_folds else "validation" if splits.test is None else "test"

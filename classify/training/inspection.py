@@ -55,11 +55,11 @@ def inspect_run(config: RunConfig) -> Report:
         inspect.inspect_sample(report, splits, config.training.seed)
         report.languages = inputs.languages.among_detected
         tokens = task.result()
-    inspect.count_tokens(report, splits, tokens, config.data.max_length, cap, tokenizer.unk_token_id)
+    inspect.count_tokens(report, splits, tokens, config.data.max_length, cap, tokenizer)
     try:
         model = inputs.config.model
         note = check_coverage(
-            splits.train, splits.text_column, tokens, tokenizer, model, named=inputs.config.names_model
+            splits.train, splits.columns.text, tokens, tokenizer, model, named=inputs.config.names_model
         )
     except InputError as error:
         report.notes += error.faults
@@ -132,7 +132,7 @@ def _baseline_seconds(splits: Splits, task: Task, seed: int) -> float:
     train = splits.train
     rows = cap_rows(task.stratify_by(train.targets), np.arange(len(train)), _BASELINE_ROWS, seed=seed)
     part = replace(train, rows=train.rows[rows], targets=train.targets[rows])
-    texts = part.texts(splits.text_column)
+    texts = part.texts(splits.columns.text)
     try:
         seconds = task.baseline(texts, part.targets, texts, part.targets, seed).seconds
     except ValueError:  # no words to count

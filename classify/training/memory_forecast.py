@@ -20,7 +20,7 @@ def describe_memory(inputs: RunInputs, world: World) -> str:
     Raises InputError where the device cannot compute as requested.
     """
     train = inputs.splits.train
-    characters = float(train.table.lengths(inputs.splits.text_column)[train.rows].mean())
+    characters = float(train.table.lengths(inputs.splits.columns.text)[train.rows].mean())
     limit = inputs.config.data.max_length or min(DEFAULT_LIMIT, inputs.model.max_length)
     length = min(characters / _CHARACTERS_PER_TOKEN + 2, limit)
     words = estimate(inputs, world, length).describe()

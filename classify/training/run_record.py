@@ -69,8 +69,8 @@ def make_record(context: TrainingContext, batches: BatchSampler) -> RunRecord:
     config, splits, world, data = context.config, context.splits, context.world, context.data
     inspection, table, train = context.inputs.inspection, splits.tables[0], data.of(splits.train)
     if context.output.is_writer:
-        cap, unknown = context.inputs.model.max_length, data.tokenizer.unk_token_id
-        count_tokens(inspection, splits, train.tokens, data.max_length, cap, unknown)
+        cap = context.inputs.model.max_length
+        count_tokens(inspection, splits, train.tokens, data.max_length, cap, data.tokenizer)
     # Texts are shared by token cost, so the ranks' rows of a step may differ by a few.
     lengths = train.tokens.lengths(train.rows[batches.step_at(0).indices])
     shards = balance_by_cost(token_cost(lengths, context.classifier.hidden_size), world.world_size)

@@ -157,7 +157,7 @@ def tokenize_tables(inputs: RunInputs) -> TokenizedData:
     full = {table.path: tokenize_columns(tokenizer, table, splits.columns.texts.inputs, cap) for table in splits.tables}
     named = inputs.config.names_model
     note = check_coverage(
-        train, splits.text_column, full[train.table.path], tokenizer, inputs.config.model, named=named
+        train, splits.columns.text, full[train.table.path], tokenizer, inputs.config.model, named=named
     )
     if note is not None and launcher.is_main_process():
         log(f"note: {note}")

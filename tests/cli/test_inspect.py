@@ -42,7 +42,7 @@ def test_what_a_table_holds(folder: Path, model_folder: Path, capsys: pytest.Cap
     (conflict,) = result["conflicts"]
     assert conflict == {"text": "The same  text", "labels": ["x", "y"], "where": "my.csv lines 42, 43"}
     assert "'The same  text' has the labels 'x', 'y' (my.csv lines 42, 43)" in printed
-    assert "leak: 1 test texts are also in the training split" in printed
+    assert "note: 1 of 2 test texts are also in the training split" in printed
     assert result["tokens"]["rows_cut"] == 0.0
     assert set(result["tokens_by_class"]) == {"x", "y"}
     assert result["near_duplicates"]["sampled"] == 42

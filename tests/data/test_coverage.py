@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -19,13 +21,18 @@ def tokens(rows: list[list[int]]) -> Tokens:
 
 def test_the_share_is_that_of_the_rows_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     some = tokens([[], [1, 1, 5], [], [7, 8], [1], []])
+    tokenizer, spaced, knows_all = (
+        SimpleNamespace(unk_token_id=unknown, convert_tokens_to_ids=lambda token, number=number: number)
+        for unknown, number in ((1, 1), (1, 5), (None, None))
+    )
     for block in (1 << 22, 2):
         monkeypatch.setattr(coverage, "_BLOCK", block)
-        assert coverage.compute_unknown_share(some, np.arange(6), 1) == 0.5
-        assert coverage.compute_unknown_share(some, np.array([1, 3]), 1) == 0.4
-        assert coverage.compute_unknown_share(some, np.array([3, 5]), 1) == 0.0
-        assert coverage.compute_unknown_share(some, np.array([0, 5]), 1) == 0.0
-        assert coverage.compute_unknown_share(some, np.arange(6), None) == 0.0
+        assert coverage.compute_unknown_share(some, np.arange(6), tokenizer) == 0.5
+        assert coverage.compute_unknown_share(some, np.arange(6), spaced) == 0.6
+        assert coverage.compute_unknown_share(some, np.array([1, 3]), tokenizer) == 0.4
+        assert coverage.compute_unknown_share(some, np.array([3, 5]), tokenizer) == 0.0
+        assert coverage.compute_unknown_share(some, np.array([0, 5]), tokenizer) == 0.0
+        assert coverage.compute_unknown_share(some, np.arange(6), knows_all) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_what_can_be_trained_on(name: str) -> None:
     splits = split_table(tables, recognize(tables), 42)
     assert len(splits.labels) == classes
     assert len(splits.validation) > 0
-    assert len(set(splits.train.texts(splits.text_column)[:50])) > 40, "texts, not classes"
+    assert len(set(splits.train.texts(splits.columns.text)[:50])) > 40, "texts, not classes"
 
 
 @pytest.mark.parametrize("name", OTHER_TASKS)

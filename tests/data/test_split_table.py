@@ -528,7 +528,7 @@ def test_columns_that_divide_are_neither_text_nor_label(tmp_path: Path) -> None:
     rows = [(sentence(draw), "ab"[i % 2], ("train", "test")[i % 4 == 3], f"owner {i % 9}") for i in range(40)]
     path = write(tmp_path / "a.csv", rows, "words,kind,part,customer")
     splits = load(path, split_column="part", label_column="kind")
-    assert (splits.text_column, splits.columns.labels) == ("words", ("kind",))
+    assert (splits.columns.text, splits.columns.labels) == ("words", ("kind",))
     three = write(tmp_path / "b.csv", [(*row[:2], row[3]) for row in rows], "words,kind,customer")
     assert load(three, group_column="customer").columns.labels == ("kind",)
 
@@ -546,7 +546,7 @@ def test_of_two_columns_one_is_the_label(tmp_path: Path) -> None:
     splits = load(write(tmp_path / "a.csv", rows, "text,set"))
     assert (splits.columns.labels, splits.labels) == (("set",), ["test", "train"])
     rows = [(f"text {i % 30}", "ab"[i % 2]) for i in range(40)]
-    assert load(write(tmp_path / "b.csv", rows, "title,label"), group_column="title").text_column == "title"
+    assert load(write(tmp_path / "b.csv", rows, "title,label"), group_column="title").columns.text == "title"
 
 
 @pytest.mark.parametrize(
