@@ -161,9 +161,8 @@ class _Text:
         """Yield (first line in the file, fields) of each row. Raises csv.Error where it is `strict`."""
         rewritten = self._rewritten
         with self.encoding.text(self.source) if rewritten is None else io.StringIO(rewritten, newline="") as stream:
-            if rewritten is None:
-                for _ in range(self.above):
-                    stream.readline()
+            for _ in range(self.above):
+                stream.readline()
             for line, row in parse_rows(stream, dialect, strict=strict):
                 yield self.above + line, row
 
@@ -275,8 +274,7 @@ def _survey(text: _Text, dialect: Dialect) -> _Survey:
             width = len(row) if width is None else width
             if len(row) != width:
                 wrong.append((line, len(row)))
-            span = 1 + max((max(field.count("\n"), field.count("\r")) for field in row), default=0)
-            longest = max(longest, (line, span), key=lambda place: place[1])
+            longest = max(longest, (line, _count_lines(row)), key=lambda place: place[1])
             last = line
             below += 1
     except csv.Error:
@@ -287,23 +285,26 @@ def _survey(text: _Text, dialect: Dialect) -> _Survey:
         )
     if not wrong:
         return _Survey(None, longest)
+    line, count = wrong[0]
     if width == 1:
+        fault = f"{source.path} line {line}: expected one column, as in line 1. Got {count} instead. {_QUOTE}"
+    elif len(wrong) == below > _SHOWN and len({count for _, count in wrong}) == 1:
         fault = (
-            f"{source.path} line {wrong[0][0]}: expected one column, as in line 1. Got {wrong[0][1]} instead. {_QUOTE}"
+            f"{source.path}: the header has {width} columns, and each row below it has {count} fields; "
+            "name all columns in the first line, or quote fields that contain the delimiter."
         )
-        return _Survey(fault, longest)
-    if len(wrong) == below > _SHOWN and len({count for _, count in wrong}) == 1:
-        return _Survey(
-            f"{source.path}: the header has {width} columns, and each row below it has {wrong[0][1]} fields; "
-            "name all columns in the first line, or quote fields that contain the delimiter.",
-            longest,
+    else:
+        shown = [f"line {line} ({count} field{'s' * (count != 1)})" for line, count in wrong[:_SHOWN]]
+        fault = (
+            f"{source.path}: the header has {width} columns, but some rows have a different number of fields: "
+            f"{list_some(shown, len(wrong))}. {_QUOTE}"
         )
-    shown = [f"line {line} ({count} field{'s' * (count != 1)})" for line, count in wrong[:_SHOWN]]
-    return _Survey(
-        f"{source.path}: the header has {width} columns, but some rows have a different number of fields: "
-        f"{list_some(shown, len(wrong))}. {_QUOTE}",
-        longest,
-    )
+    return _Survey(fault, longest)
+
+
+def _count_lines(row: Sequence[str]) -> int:
+    """Return the number of lines of the field of a row that spans most."""
+    return 1 + max(max(field.count("\n"), field.count("\r")) for field in row)
 
 
 def _swallows_rows(text: _Text, dialect: Dialect, bare: Dialect) -> bool:
@@ -311,7 +312,7 @@ def _swallows_rows(text: _Text, dialect: Dialect, bare: Dialect) -> bool:
     inside: set[int] = set()
     values: list[Counter[str]] = []
     for line, row in text.rows(dialect):
-        span = 1 + max(max(field.count("\n"), field.count("\r")) for field in row)
+        span = _count_lines(row)
         if span > 1:
             inside.update(range(line, line + span))
         else:
