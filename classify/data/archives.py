@@ -25,7 +25,6 @@ def is_zip(start: bytes) -> bool:
 
 
 def is_tar(start: bytes) -> bool:
-    """Return whether a file that begins so is a tar archive."""
     return start[257:262] == b"ustar"
 
 
@@ -67,7 +66,6 @@ def find_tar_member(path: str, stream: BinaryIO, suffixes: Container[str]) -> st
 
 
 def open_zip_member(file: Path, member: str) -> IO[bytes]:
-    """Open a file of a zip archive."""
     with zipfile.ZipFile(file) as archive:  # the member keeps the file open
         return archive.open(member)
 

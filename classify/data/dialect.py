@@ -90,7 +90,8 @@ def detect_dialect(sample: str, suffix: str) -> Dialect:
         return _is_prose(sample, delimiter), (delimiter == "\t") != (suffix == ".tsv")
 
     delimiters = sorted(_DELIMITERS, key=order)
-    header = _first_divided_line(sample)
+    # The first line with a usual delimiter: decimal commas are in the rows below it alone.
+    header = next((line for line in io.StringIO(sample) if not _DELIMITERS.keys().isdisjoint(line)), "")
     best, best_share, best_fit = Dialect(delimiters[0]), 0.0, 0.0
     for delimiter in delimiters:
         for dialect in candidates(delimiter, sample):
@@ -100,15 +101,11 @@ def detect_dialect(sample: str, suffix: str) -> Dialect:
                 best, best_share, best_fit = dialect, share, fit
     if best_share >= _UNIFORM:
         return best
-    for delimiter in _unusual(sample):
+    first = sample.lstrip("\r\n").partition("\n")[0]
+    for delimiter in _unusual(first):
         if _uniformity(sample, Dialect(delimiter)) >= _UNIFORM:
             return Dialect(delimiter)
-    return Dialect(_most_frequent(sample, delimiters))
-
-
-def _first_divided_line(sample: str) -> str:
-    """Return the first line with a usual delimiter: decimal commas are in the rows below it alone."""
-    return next((line for line in io.StringIO(sample) if not _DELIMITERS.keys().isdisjoint(line)), "")
+    return Dialect(max(delimiters, key=first.count))
 
 
 def find_table(sample: str, suffix: str, related: Sequence[str] = ()) -> tuple[Dialect, int]:
@@ -202,17 +199,10 @@ def _count_filled(row: Sequence[str]) -> int:
     return sum(bool(value.strip()) for value in row)
 
 
-def _unusual(sample: str) -> list[str]:
-    """Return unusual delimiters that the first line may have, most frequent first."""
-    first = sample.lstrip("\r\n").partition("\n")[0]
-    counts = Counter(sign for sign in first if sign.isascii() and not sign.isalnum() and sign not in _WITHIN_NAMES)
+def _unusual(line: str) -> list[str]:
+    """Return unusual delimiters that a line may have, most frequent first."""
+    counts = Counter(sign for sign in line if sign.isascii() and not sign.isalnum() and sign not in _WITHIN_NAMES)
     return [sign for sign, _ in counts.most_common()]
-
-
-def _most_frequent(sample: str, delimiters: Sequence[str]) -> str:
-    """Return the usual delimiter that is most frequent in the first line, mostly the header."""
-    first = sample.lstrip("\r\n").partition("\n")[0]
-    return max(delimiters, key=lambda delimiter: (first.count(delimiter), delimiter == delimiters[0]))
 
 
 def _uniformity(sample: str, dialect: Dialect) -> float:

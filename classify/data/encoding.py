@@ -73,7 +73,6 @@ class Encoding:
 
     @property
     def title(self) -> str:
-        """Return its display name."""
         return _WORDS.get(self.name, self.name)
 
     @property
@@ -134,17 +133,7 @@ def detect_encoding(source: Source, requested: str | None = None) -> Encoding:
         return _with_sample(source, "iso2022_jp" if _is_iso2022(source) else "utf-8")
     if b"\0" in start:
         raise InputError(f"{source.path} line {fault[0]}: expected text. Got binary data; give another file.")
-    lines = _compare_to_utf8(source)
-    if lines.damaged:
-        return Encoding("utf-8", lines.first)
-    if lines.valid * _MIXED >= lines.invalid:
-        shown = list_some(list(map(str, lines.first)), lines.invalid)
-        raise InputError(
-            f"{source.path}: {lines.valid} non-ASCII lines are UTF-8 and {lines.invalid} are not "
-            f"(lines {shown}), as where files of two encodings were joined; save the other lines as UTF-8, too, or "
-            "give --encoding."
-        )
-    return _legacy_encoding(source, fault)
+    return _mostly_utf8(source) or _legacy_encoding(source, fault)
 
 
 def decode_start(start: bytes) -> str:
@@ -181,21 +170,11 @@ def _fault(source: Source, name: str) -> tuple[int, str] | None:
     return None
 
 
-@dataclass(frozen=True)
-class _Lines:
-    """Counts of non-ASCII lines that are `valid` UTF-8 and that are not, and the `first` of the latter.
+def _mostly_utf8(source: Source) -> Encoding | None:
+    """Return UTF-8 where nearly all characters beyond ASCII are valid in it, else None.
 
-    A file is `damaged` in which nearly all letters beyond ASCII are UTF-8.
+    Raises InputError for a file that holds lines of two encodings.
     """
-
-    valid: int
-    invalid: int
-    first: tuple[int, ...]
-    damaged: bool
-
-
-def _compare_to_utf8(source: Source) -> _Lines:
-    """Count the lines beyond ASCII that are UTF-8, and those that are not."""
     good = bad = valid = invalid = 0
     first: list[int] = []
     with source.open() as stream:
@@ -212,7 +191,15 @@ def _compare_to_utf8(source: Source) -> _Lines:
                     first.append(number)
             elif right > 1:  # a single one may be valid by chance
                 valid += 1
-    return _Lines(valid, invalid, tuple(first), good > _MOSTLY * bad)
+    if good > _MOSTLY * bad:
+        return Encoding("utf-8", tuple(first))
+    if valid * _MIXED >= invalid:
+        raise InputError(
+            f"{source.path}: {valid} non-ASCII lines are UTF-8 and {invalid} are not "
+            f"(lines {list_some(list(map(str, first)), invalid)}), as where files of two encodings were joined; save "
+            "the other lines as UTF-8, too, or give --encoding."
+        )
+    return None
 
 
 def _blocks(source: Source) -> Iterator[bytes]:

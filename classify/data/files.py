@@ -49,8 +49,10 @@ def atomic_dir(folder: Path) -> Iterator[Path]:
         temporary = Path(made)
         yield temporary
         flush_files(temporary)
+        mask = os.umask(0)  # it can only be read by setting it
+        os.umask(mask)
         for file in sorted(temporary.iterdir()):
-            os.chmod(file, 0o666 & ~umask())  # safetensors leaves its files readable by their owner only
+            os.chmod(file, 0o666 & ~mask)  # safetensors leaves its files readable by their owner only
             file.replace(folder / file.name)
         flush(folder)
 
@@ -93,13 +95,6 @@ def file_sha256(path: Path) -> str:
     """Return the SHA-256 of a file's bytes, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def umask() -> int:
-    """Return the process's umask, which can only be read by setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def remove_temporaries(folder: Path) -> None:

@@ -97,8 +97,9 @@ def _read(config: DataConfig) -> tuple[Table, Table | None, Table | None]:
     labels = {"--data": config.labels, "--eval-data": config.eval_labels, "--test-data": config.test_labels}
     options = ReadOptions(config.encoding, config.sheet, config.on_bad_rows == "skip", no_header=config.no_header)
     source, format = find_format(config.data, "--data", replace(options, labels=config.labels))
+    splits = format.splits(source)
     for split, flag in zip(SPLITS, list(paths), strict=True):
-        path = format.splits(source).get(split)
+        path = splits.get(split)
         if path is not None and (flag == "--data" or paths[flag] is None):
             paths[flag] = path
     tables: dict[str, Table] = {}

@@ -17,7 +17,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
+from typing import IO, Any, BinaryIO, cast
 
 import pyarrow
 
@@ -27,9 +27,6 @@ from classify.data.files import file_sha256
 from classify.data.unread import refuse_unread
 from classify.errors import InputError
 from classify.launch import launcher
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer as Buffer
 
 _HEAD = 1 << 16
 # How a compressed file begins (a regular expression), its name, and what opens it.
@@ -78,7 +75,6 @@ class Source:
 
     @property
     def is_file(self) -> bool:
-        """Return whether the path is a file, or standard input."""
         return self.path == STANDARD_INPUT or Path(self.path).is_file()
 
     @cached_property
@@ -98,7 +94,6 @@ class Source:
 
     @property
     def compression(self) -> str | None:
-        """Return the name of the compression."""
         return None if self._compression is None else self._compression[0]
 
     def check_growth(self, size: int) -> None:
@@ -154,8 +149,8 @@ class _Watched(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Buffer) -> int:
-        count = self._stream.readinto(buffer)
+    def readinto(self, buffer: object) -> int:
+        count = self._stream.readinto(buffer)  # type: ignore[arg-type]
         self._bar.update(count)
         return count
 

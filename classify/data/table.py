@@ -106,18 +106,15 @@ class Table:
     def digest(self, name: str) -> str:
         """Return the SHA-256 of a column's values and their boundaries, in order, however Arrow has chunked them."""
         if name not in self._digests:
-            self._digests[name] = self._digest(name)
+            values, lengths = hashlib.sha256(), hashlib.sha256()
+            for chunk in self.arrow.column(name).chunks:
+                _, offsets, data = chunk.buffers()
+                if len(chunk):
+                    ends = np.frombuffer(offsets, dtype=np.int32)[chunk.offset : chunk.offset + len(chunk) + 1]
+                    values.update(memoryview(data)[ends[0] : ends[-1]] if data is not None else b"")
+                    lengths.update(np.diff(ends).tobytes())
+            self._digests[name] = hashlib.sha256(values.digest() + lengths.digest()).hexdigest()
         return self._digests[name]
-
-    def _digest(self, name: str) -> str:
-        values, lengths = hashlib.sha256(), hashlib.sha256()
-        for chunk in self.arrow.column(name).chunks:
-            _, offsets, data = chunk.buffers()
-            if len(chunk):
-                ends = np.frombuffer(offsets, dtype=np.int32)[chunk.offset : chunk.offset + len(chunk) + 1]
-                values.update(memoryview(data)[ends[0] : ends[-1]] if data is not None else b"")
-                lengths.update(np.diff(ends).tobytes())
-        return hashlib.sha256(values.digest() + lengths.digest()).hexdigest()
 
     def drop(self, names: Collection[str | None]) -> Table:
         """Return the table without some of its columns."""
@@ -125,7 +122,6 @@ class Table:
         return replace(self, arrow=self.arrow.select(kept), _text_hashes={}, _digests={})
 
     def rename(self, names: Sequence[str]) -> Table:
-        """Return the same rows with other column names."""
         return replace(self, arrow=self.arrow.rename_columns(list(names)), _text_hashes={}, _digests={})
 
     def with_derived(self, name: str, values: Iterable[str]) -> Table:

@@ -41,8 +41,7 @@ class TableWriter(ABC):
         """Append rows of cells."""
 
     @abstractmethod
-    def close(self) -> None:
-        """Finish the file."""
+    def close(self) -> None: ...
 
     def __enter__(self) -> Self:
         return self

@@ -69,6 +69,7 @@ FORMS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "JSON Lines": ("a.jsonl", lambda path: path.write_text("\n".join(map(json.dumps, objects())))),
     "JSON Lines called JSON": ("a.json", lambda path: path.write_text("\n".join(map(json.dumps, objects())))),
     "JSON of objects": ("a.json", lambda path: path.write_text(json.dumps(objects(), indent=2))),
+    "JSON called text": ("a.txt", lambda path: path.write_text(json.dumps({"data": objects()}))),
     "JSON of columns": ("a.json", lambda path: path.write_text(json.dumps(arrow_table().to_pydict()))),
     "Parquet": ("a.parquet", lambda path: parquet.write_table(arrow_table(), path)),
     "Parquet called CSV": ("a.csv", lambda path: parquet.write_table(arrow_table(), path)),

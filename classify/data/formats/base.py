@@ -68,7 +68,6 @@ class Format(ABC):
 class FileFormat(Format):
     """A kind of file, recognized by how its bytes begin or by its name."""
 
-    name: str
     is_text = True
 
     @abstractmethod
@@ -98,6 +97,12 @@ def deduplicate_names(names: Sequence[str]) -> tuple[list[str], str]:
         unique[new] = name
     renamed = ", ".join(f"{name!r} to {new!r}" for new, name in unique.items() if new != name)
     return list(unique), f"; repeated columns renamed: {renamed}" if renamed else ""
+
+
+def default_names(width: int, options: ReadOptions) -> list[str]:
+    """Name columns without a header: as in the related table, or by number."""
+    names = list(options.columns)
+    return names if len(names) == width else [f"column_{number}" for number in range(1, width + 1)]
 
 
 def as_text(value: Any) -> str:

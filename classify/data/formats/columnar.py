@@ -98,16 +98,16 @@ class SavedDataset(Format):
                 digest.update(hashlib.file_digest(stream, "sha256").digest())
         try:
             saved = datasets.load_from_disk(source.path)
-            typed = saved.with_format("arrow")[:].replace_schema_metadata(saved.features.arrow_schema.metadata)
-            return as_table(source.path, digest.hexdigest(), typed, "a data set of `datasets`")
+            return as_table(source.path, digest.hexdigest(), saved, "a data set of `datasets`")
         except (pyarrow.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(
                 f"{source.path}: not a readable folder of datasets ({str(error).splitlines()[0]})."
             ) from None
 
 
-def as_table(path: str, digest: str, typed: pyarrow.Table, form: str) -> Table:
-    """Convert columns of any type to text. Raises InputError where there is no row."""
+def as_table(path: str, digest: str, dataset: Any, form: str) -> Table:
+    """Convert the columns of a data set of `datasets` to text. Raises InputError where there is no row."""
+    typed = dataset.with_format("arrow")[:].replace_schema_metadata(dataset.features.arrow_schema.metadata)
     return _Columns(path, digest, typed.schema).read(typed.to_batches(), form)
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from classify.data.dialect import Dialect, candidates, find_table, has_header, is_table, parse_rows, skip_lines
 from classify.data.encoding import Encoding, detect_encoding
-from classify.data.formats.base import Confidence, FileFormat, ReadOptions, deduplicate_names
+from classify.data.formats.base import Confidence, Format, ReadOptions, deduplicate_names, default_names
 from classify.data.formats.large import LARGE, map_from_cache
 from classify.data.formats.resaved import original_text
 from classify.data.names import TEXT_NAMES, USUAL_NAMES
@@ -42,21 +42,17 @@ _LONG_FIELD, _MOST = 10, 0.9
 _QUOTE = "Quote fields that contain the delimiter, or skip these rows with --on-bad-rows skip."
 # Files of these names, and standard input, hold one text per line unless they look like a table.
 _PLAIN = (".txt", "")
+_UNNAMED = "unnamed_"
 
 
-class Delimited(FileFormat):
+class Delimited(Format):
     """Any text file that is of no other form."""
 
-    name = "CSV"
     suffixes = (".csv", ".tsv", ".txt", ".tab", ".psv")
-
-    def matches(self, start: bytes) -> bool:
-        """Return False: any text may be one."""
-        return False
 
     def sniff(self, source: Source, options: ReadOptions) -> Confidence:
         """Take every file that is of no other form."""
-        return super().sniff(source, options) or (Confidence.FALLBACK if source.is_file else Confidence.NONE)
+        return Confidence.FALLBACK if source.is_file else Confidence.NONE
 
     def read(self, source: Source, options: ReadOptions) -> Table:
         encoding = detect_encoding(source, options.encoding)
@@ -129,7 +125,6 @@ class _Text:
 
     @cached_property
     def lines(self) -> int:
-        """Return the number of lines."""
         feeds = returns = 0
         last = b""
         for piece in self.pieces():
@@ -166,9 +161,8 @@ class _Text:
         """Yield (first line in the file, fields) of each row. Raises csv.Error where it is `strict`."""
         rewritten = self._rewritten
         with self.encoding.text(self.source) if rewritten is None else io.StringIO(rewritten, newline="") as stream:
-            if rewritten is None:
-                for _ in range(self.above):
-                    stream.readline()
+            for _ in range(self.above):
+                stream.readline()
             for line, row in parse_rows(stream, dialect, strict=strict):
                 yield self.above + line, row
 
@@ -243,11 +237,6 @@ class _Survey:
     fault: str | None
     longest: tuple[int, int] = (0, 1)
 
-    @property
-    def spans_lines(self) -> bool:
-        """Return whether a row spans several lines."""
-        return self.longest[1] > 1
-
 
 def _check_dialect(text: _Text, dialect: Dialect, sample: str) -> tuple[Dialect, _Survey]:
     """Return the dialect in which all rows of the file are equally wide, the sample's if it is. Raises InputError.
@@ -261,7 +250,7 @@ def _check_dialect(text: _Text, dialect: Dialect, sample: str) -> tuple[Dialect,
     survey = _survey(text, dialect)
     bare = Dialect(dialect.delimiter, quote=None)
     quoted = any(len(name) > 1 and name[0] == name[-1] == '"' for name in _first_row(sample, bare))
-    if dialect.quote is not None and not quoted and (survey.fault is not None or survey.spans_lines):
+    if dialect.quote is not None and not quoted and (survey.fault is not None or survey.longest[1] > 1):
         lines = _survey(text, bare)
         several = len(_first_row(sample, dialect)) > 1
         doubtful = survey.fault is not None or (several and dialect.delimiter != ",")
@@ -285,8 +274,7 @@ def _survey(text: _Text, dialect: Dialect) -> _Survey:
             width = len(row) if width is None else width
             if len(row) != width:
                 wrong.append((line, len(row)))
-            span = 1 + max((max(field.count("\n"), field.count("\r")) for field in row), default=0)
-            longest = max(longest, (line, span), key=lambda place: place[1])
+            longest = max(longest, (line, _count_lines(row)), key=lambda place: place[1])
             last = line
             below += 1
     except csv.Error:
@@ -297,23 +285,26 @@ def _survey(text: _Text, dialect: Dialect) -> _Survey:
         )
     if not wrong:
         return _Survey(None, longest)
+    line, count = wrong[0]
     if width == 1:
+        fault = f"{source.path} line {line}: expected one column, as in line 1. Got {count} instead. {_QUOTE}"
+    elif len(wrong) == below > _SHOWN and len({count for _, count in wrong}) == 1:
         fault = (
-            f"{source.path} line {wrong[0][0]}: expected one column, as in line 1. Got {wrong[0][1]} instead. {_QUOTE}"
+            f"{source.path}: the header has {width} columns, and each row below it has {count} fields; "
+            "name all columns in the first line, or quote fields that contain the delimiter."
         )
-        return _Survey(fault, longest)
-    if len(wrong) == below > _SHOWN and len({count for _, count in wrong}) == 1:
-        return _Survey(
-            f"{source.path}: the header has {width} columns, and each row below it has {wrong[0][1]} fields; "
-            "name all columns in the first line, or quote fields that contain the delimiter.",
-            longest,
+    else:
+        shown = [f"line {line} ({count} field{'s' * (count != 1)})" for line, count in wrong[:_SHOWN]]
+        fault = (
+            f"{source.path}: the header has {width} columns, but some rows have a different number of fields: "
+            f"{list_some(shown, len(wrong))}. {_QUOTE}"
         )
-    shown = [f"line {line} ({count} field{'s' * (count != 1)})" for line, count in wrong[:_SHOWN]]
-    return _Survey(
-        f"{source.path}: the header has {width} columns, but some rows have a different number of fields: "
-        f"{list_some(shown, len(wrong))}. {_QUOTE}",
-        longest,
-    )
+    return _Survey(fault, longest)
+
+
+def _count_lines(row: Sequence[str]) -> int:
+    """Return the number of lines of the field of a row that spans most."""
+    return 1 + max(max(field.count("\n"), field.count("\r")) for field in row)
 
 
 def _swallows_rows(text: _Text, dialect: Dialect, bare: Dialect) -> bool:
@@ -321,7 +312,7 @@ def _swallows_rows(text: _Text, dialect: Dialect, bare: Dialect) -> bool:
     inside: set[int] = set()
     values: list[Counter[str]] = []
     for line, row in text.rows(dialect):
-        span = 1 + max(max(field.count("\n"), field.count("\r")) for field in row)
+        span = _count_lines(row)
         if span > 1:
             inside.update(range(line, line + span))
         else:
@@ -339,12 +330,12 @@ def _read(text: _Text, dialect: Dialect, options: ReadOptions) -> tuple[Table, i
     """Read all rows with Arrow; also return their number of lines if none spans several."""
     source, encoding = text.source, text.encoding
     first = [row for _, row in itertools.islice(text.rows(dialect), _SAMPLE_ROWS)]
-    header = not options.no_header and has_header(first, options.columns)
-    names, again = _names(first[0]) if header else (_default_names(len(first[0]), options), "")
+    header, names, again = _header(first, options)
     if header and len(first) == 1:
         raise InputError(f"{source.path}: there is a header but no row below it. Expected one row per text.")
     arrow = _parse(text, dialect, names, header)
-    arrow = arrow.drop_columns([name for name in names if name.startswith(_UNNAMED) and _is_empty(arrow, name)])
+    unnamed = [name for name in names if name.startswith(_UNNAMED)]
+    arrow = arrow.drop_columns([name for name in unnamed if not any(arrow.column(name).unique().to_pylist())])
     form = _describe_form(text, dialect, header) + again
 
     def places(rows: Sequence[int]) -> list[int]:
@@ -370,8 +361,7 @@ def _read_good(text: _Text, dialect: Dialect, options: ReadOptions) -> Table:
             continue
         rows.append(row)
         lines.append(line)
-    header = not options.no_header and has_header(rows[:_SAMPLE_ROWS], options.columns)
-    names, again = _names(rows[0]) if header else (_default_names(len(rows[0]), options), "")
+    header, names, again = _header(rows[:_SAMPLE_ROWS], options)
     body = rows[header:]
     if not body:
         raise InputError(f"{text.source.path}: no row has the {len(names)} columns of the header.")
@@ -428,23 +418,15 @@ def _read_lines(source: Source, encoding: Encoding, options: ReadOptions) -> Tab
     return Table(source.path, source.sha256, arrow, form, places, flag=encoding.flag, has_names=header)
 
 
-_UNNAMED = "unnamed_"
+def _header(rows: Sequence[Sequence[str]], options: ReadOptions) -> tuple[bool, list[str], str]:
+    """Return whether the first row names the columns, their names, and a remark on repeated ones.
 
-
-def _default_names(width: int, options: ReadOptions) -> list[str]:
-    """Name columns without a header: as in the related table, or by number."""
-    names = list(options.columns)
-    return names if len(names) == width else [f"column_{number}" for number in range(1, width + 1)]
-
-
-def _names(header: Sequence[str]) -> tuple[list[str], str]:
-    """Return the names of a header, empty ones numbered, and a remark on repeated ones."""
-    names = [name if name.strip() else f"{_UNNAMED}{number}" for number, name in enumerate(header, start=1)]
-    return deduplicate_names(names)
-
-
-def _is_empty(arrow: pyarrow.Table, name: str) -> bool:
-    return all(value == "" for value in arrow.column(name).unique().to_pylist())
+    Empty names are numbered.
+    """
+    if options.no_header or not has_header(rows, options.columns):
+        return False, default_names(len(rows[0]), options), ""
+    names = [name if name.strip() else f"{_UNNAMED}{number}" for number, name in enumerate(rows[0], start=1)]
+    return True, *deduplicate_names(names)
 
 
 def _parse(text: _Text, dialect: Dialect, names: list[str], header: bool, block: int = 1 << 20) -> pyarrow.Table:

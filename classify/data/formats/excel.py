@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import shutil
 import subprocess
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from classify.data.dialect import has_header
-from classify.data.formats.base import FileFormat, ReadOptions, deduplicate_names
+from classify.data.formats.base import FileFormat, ReadOptions, deduplicate_names, default_names
 from classify.data.names import is_usual
 from classify.data.source import Source
 from classify.data.table import Table
@@ -29,7 +28,6 @@ _SAMPLE_ROWS = 2000
 class Excel(FileFormat):
     """A sheet of rows, below a header or not."""
 
-    name = "Excel"
     suffixes = (".xlsx", ".xlsm", ".xls", ".xlsb", ".ods")
     is_text = False
 
@@ -49,17 +47,15 @@ class Excel(FileFormat):
             raise InputError(
                 f"{source.path}, {sheet.description}: expected a row with column names, and rows below it."
             )
-        width = max(map(len, sheet.rows[above:]))
         if header:
             first = [value.strip() for value in sheet.rows[above]]
             filled = {place for row in [first, *body] for place, value in enumerate(row) if value}
             used = sorted(filled)
             names = [(first[place] if place < len(first) else "") or f"unnamed_{place + 1}" for place in used]
         else:
+            width = max(map(len, body))
             used = list(range(width))
-            names = list(options.columns)
-            if len(names) != width:
-                names = [f"column_{place + 1}" for place in used]
+            names = default_names(width, options)
         names, again = deduplicate_names(names)
         columns = {
             name: pyarrow.array([row[place] if place < len(row) else "" for row in body], pyarrow.string())
@@ -99,11 +95,6 @@ class _Sheet:
 
 def _read_sheet(source: Source, requested: str | None) -> _Sheet:
     """Return the sheet that is requested, else the first, read by another process. Raises InputError."""
-    if importlib.util.find_spec("python_calamine") is None:
-        raise InputError(
-            f"{source.path}: workbooks require python-calamine; pip install python-calamine, or save the sheet as CSV "
-            "UTF-8."
-        )
     size = source.file.stat().st_size
     most = _MOST_BYTES + _MOST_GROWTH * size
     # -P: the modules beside the reader must not shadow Python's.

@@ -18,7 +18,6 @@ _LABELS = re.compile(rf"(?:{_PREFIX}\S+(?:\s+|$))*")
 class FastText(FileFormat):
     """One text per line; several labels of a line are joined by a bar."""
 
-    name = "fastText"
     suffixes = (".ft",)
 
     def matches(self, start: bytes) -> bool:

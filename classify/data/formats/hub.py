@@ -49,23 +49,21 @@ class Hub(Format):
         import pyarrow
 
         path, flag = source.path, source.flag
-        splits = _load(path.partition("[")[0], flag)
-        fits = _NAME.fullmatch(path)
-        split = fits["split"] if fits is not None else None
-        if split is None and len(splits) == 1:
+        name, _, split = path.removesuffix("]").partition("[")
+        splits = _load(name, flag)
+        if not split and len(splits) == 1:
             split = next(iter(splits))
         if split not in splits:
             raise InputError(
-                f"{flag} {path}: expected one of its splits, as {path.partition('[')[0]}[{next(iter(splits))}]; "
+                f"{flag} {path}: expected one of its splits, as {name}[{next(iter(splits))}]; "
                 f"it has: {', '.join(splits)}."
             )
         rows = splits[split]
+        digest = hashlib.sha256(f"{path}\0{rows._fingerprint}\0{len(rows)}".encode()).hexdigest()
         try:
-            typed = rows.with_format("arrow")[:].replace_schema_metadata(rows.features.arrow_schema.metadata)
+            return as_table(path, digest, rows, "a data set of the Hugging Face hub")
         except (pyarrow.ArrowException, ValueError, TypeError) as error:
             raise InputError(f"{flag} {path}: cannot be read ({str(error).splitlines()[0]}).") from None
-        digest = hashlib.sha256(f"{path}\0{rows._fingerprint}\0{len(rows)}".encode()).hexdigest()
-        return as_table(path, digest, typed, "a data set of the Hugging Face hub")
 
 
 def _load(path: str, flag: str) -> dict[str, Any]:

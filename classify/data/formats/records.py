@@ -34,7 +34,6 @@ _LINE_END = "\n"
 class JSONLines(FileFormat):
     """One object per line; empty lines are skipped."""
 
-    name = "JSON Lines"
     suffixes = (".jsonl", ".ndjson")
 
     def matches(self, start: bytes) -> bool:
@@ -70,13 +69,6 @@ class JSONLines(FileFormat):
                         bad.append(number)
 
         arrow = _table(records())
-        if (
-            len(lines) == 1
-            and not faults
-            and source.suffix not in self.suffixes
-            and JSON().is_document(source, encoding)
-        ):
-            return JSON().read(source, options)
         form, flag = f"JSON Lines, {encoding.description}", encoding.flag
         if faults:
             if not options.skips_bad_rows:
@@ -92,7 +84,6 @@ class JSONLines(FileFormat):
 class JSON(FileFormat):
     """A list of objects or of [text, label], alone, under a key or one per split, or columns."""
 
-    name = "JSON"
     suffixes = (".json",)
 
     def matches(self, start: bytes) -> bool:
@@ -101,14 +92,21 @@ class JSON(FileFormat):
 
     def read(self, source: Source, options: ReadOptions) -> Table:
         encoding = detect_encoding(source, options.encoding)
-        if JSONLines().matches(source.head) and _is_lines(source, encoding):
+        begins_with_object = JSONLines().matches(source.head)
+        if begins_with_object and _is_lines(source, encoding):
             return JSONLines().read(source, options)
+        # One object under another name is a record, unless it holds rows.
+        may_be_record = begins_with_object and source.suffix not in self.suffixes
         try:
             with encoding.text(source) as stream:
                 document = json.load(stream)
         except (ValueError, RecursionError) as error:
+            if may_be_record:
+                return JSONLines().read(source, options)  # which names the faults of each line, or skips these
             line = f" line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
             raise InputError(f"{source.path}{line}: not JSON ({_reason(error)}).") from None
+        if may_be_record and not (_row_lists(document) or _is_frame(document)):
+            return JSONLines().read(source, options)
         rows = _find_rows(source, document)
         arrow = _table(rows.records)
         if arrow is None:
@@ -116,12 +114,6 @@ class JSON(FileFormat):
         form = f"JSON, {rows.description}{encoding.description}"
         places = lambda numbers: [row + rows.first for row in numbers]  # noqa: E731
         return Table(source.path, source.sha256, arrow, form, places, "record", flag=encoding.flag)
-
-    def is_document(self, source: Source, encoding: Encoding) -> bool:
-        """Return whether the one object in a file holds rows, rather than being one."""
-        with encoding.text(source) as stream:
-            document = json.load(stream)
-        return bool(_row_lists(document)) or _is_frame(document)
 
 
 def _is_lines(source: Source, encoding: Encoding) -> bool:

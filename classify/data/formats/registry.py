@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from classify.data import archives
-from classify.data.formats.base import FileFormat, Format, ReadOptions
+from classify.data.formats.base import Format, ReadOptions
 from classify.data.formats.columnar import Arrow, Parquet, SavedDataset
 from classify.data.formats.delimited import Delimited
 from classify.data.formats.documents import Documents
@@ -20,7 +20,7 @@ from classify.data.formats.records import JSON, JSONLines
 from classify.data.formats.splits_folder import SplitsFolder
 from classify.data.source import Source, check_file
 from classify.data.table import Table
-from classify.errors import InputError
+from classify.errors import InputError, list_some
 
 _SHOWN = 3
 
@@ -44,19 +44,16 @@ def find_format(path: str, flag: str, options: ReadOptions) -> tuple[Source, For
     if format.sniff(source, options):
         return source, format
     if Path(path).is_dir():
+        names = sorted(entry.name for entry in Path(path).iterdir())
+        shown = list_some(names[:_SHOWN], len(names)) or "nothing"
         raise InputError(
             f"{flag} {path}: expected a file, a folder with a folder of .txt files for each class, or one with "
-            f"files named train.*, validation.*, test.*. Got a folder with {_list(Path(path))} instead."
+            f"files named train.*, validation.*, test.*. Got a folder with {shown} instead."
         )
     return check_file(source, SUFFIXES), format  # which raises: there is no such file
 
 
-def _list(folder: Path) -> str:
-    names = sorted(entry.name for entry in folder.iterdir())
-    return ", ".join(names[:_SHOWN]) + (" ..." if len(names) > _SHOWN else "") if names else "nothing"
-
-
-_FILES: tuple[FileFormat, ...] = (JSONLines(), JSON(), Parquet(), Arrow(), Excel(), FastText(), Delimited())
+_FILES: tuple[Format, ...] = (JSON(), JSONLines(), Parquet(), Arrow(), Excel(), FastText(), Delimited())
 SUFFIXES = (*(suffix for format in _FILES for suffix in format.suffixes), *archives.SUFFIXES)
 FORMATS: tuple[Format, ...] = (
     Lines(),
