@@ -6,18 +6,14 @@ import os
 from collections.abc import Sequence
 
 from classify.commands.failure import print_error_early
-from classify.config.parser import Parser, parse_training, print_help, training_parser
+from classify.config.parser import parse_training, training_parser
 from classify.errors import escape_controls
 from classify.launch import device_plan, launcher, spawn
 
-
-def make_parser(program: str) -> Parser:
-    return training_parser(program)
+make_parser = training_parser
 
 
 def run(arguments: Sequence[str], program: str) -> int:
-    if print_help(arguments, program):
-        return 0
     config = parse_training(arguments, program)
     from classify.training.inputs import check_inputs, check_start
 
