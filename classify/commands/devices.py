@@ -52,9 +52,8 @@ def run(arguments: Sequence[str], program: str) -> int:
             )
         topology, plan = describe.planned_cluster(per_machine, "cpu" if options.cpu else options.device)
     else:
-        world = TrainingConfig(use_cpu=options.cpu).start()
-        topology, plan = world.topology, world.plan
-        world.close()
+        with TrainingConfig(use_cpu=options.cpu).start() as world:
+            topology, plan = world.topology, world.plan
     if plan.launch.is_main:
         describe.show(topology, plan, batch_size, {} if planned else os.environ)
     return 0

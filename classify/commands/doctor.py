@@ -55,11 +55,8 @@ def describe() -> dict[str, Any]:
     from classify.modeling.precision import has_bf16_instructions
     from classify.versions import versions
 
-    world = TrainingConfig().start()
-    try:
+    with TrainingConfig().start() as world:
         device = f"{world.describe()} ({world.plan.reason})"
-    finally:
-        world.close()
     memory, disk = psutil.virtual_memory(), shutil.disk_usage(Path.cwd())
     return {
         "versions": ", ".join(f"{name} {version}" for name, version in versions().items()),

@@ -27,8 +27,7 @@ def run(arguments: Sequence[str], program: str) -> int:
         from classify.launch import describe
         from classify.training import memory_forecast
 
-        world = inputs.config.training.start()
-        try:
+        with inputs.config.training.start() as world:
             world.raise_if_any_rank_failed(None)
             memory = memory_forecast.describe_memory(inputs, world)
             if world.is_main:
@@ -39,8 +38,6 @@ def run(arguments: Sequence[str], program: str) -> int:
                 batch, each = training.train_batch_size, training.save_on_each_node
                 describe.show(world.topology, world.plan, batch, os.environ, each)
                 print(f"\n{memory}")
-        finally:
-            world.close()
         return 0
     import psutil
 
