@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from classify.modeling.attributions import WordAttribution
     from classify.prediction.predict import Predictor
 
-_FRAME = "dataframe"
-
 
 class Run:
     """A finished run: its scores, and its model, which is loaded at the first prediction.
@@ -226,7 +224,7 @@ def _as_path(data: Any, labels: Sequence[Any] | None, temporary: Path) -> str:
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")
     content = sink.getvalue()
-    name = f"{_FRAME}.parquet"
+    name = "dataframe.parquet"
 
     def write(folder: Path) -> None:
         (folder / name).write_bytes(content)
@@ -260,11 +258,10 @@ def _as_arrow(data: Any, labels: Sequence[Any] | None) -> Any:
             kinds = sorted({type(cell).__name__ for cell in cells if cell is not None})
             raise TypeError(f"train: labels must be of one type. Got {' and '.join(kinds)} instead.") from None
     if hasattr(data, "with_format") and hasattr(data, "features") and hasattr(data, "__len__"):
-        return _from_dataset(data)
+        metadata = data.features.arrow_schema.metadata  # has the names of the classes
+        return data.with_format("arrow")[:].replace_schema_metadata(metadata)
     if hasattr(data, "__arrow_c_stream__"):
         return _decode_categories(pa.table(data))
-    if hasattr(data, "iloc"):  # pandas before 2.2
-        return pa.Table.from_pandas(data, preserve_index=False)
     raise TypeError(
         "train: data must be a path, a DataFrame, a datasets.Dataset, or a list of texts beside a list of labels. Got "
         f"{type(data).__name__} instead."
@@ -296,8 +293,3 @@ def _decode_categories(table: Any) -> Any:
             chunks = [chunk.dictionary.cast(pa.string()).take(chunk.indices) for chunk in table.column(place).chunks]
             table = table.set_column(place, field.name, pa.chunked_array(chunks, pa.string()))
     return table
-
-
-def _from_dataset(data: Any) -> Any:
-    """Return a `datasets.Dataset` as an Arrow table, whose metadata have the names of its classes."""
-    return data.with_format("arrow")[:].replace_schema_metadata(data.features.arrow_schema.metadata)

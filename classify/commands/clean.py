@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from classify.commands import flags
 from classify.config.parser import Parser
 from classify.errors import InputError, escape_controls
 
@@ -20,9 +19,9 @@ def make_parser(program: str) -> Parser:
         description="Write a copy of a run's table with the suggested labels of suspects.csv, which classify train "
         "--folds writes. Review the file first: delete rows whose label is right, or change suggested_label.",
     )
-    flags.add(parser, "--apply", metavar="FILE", help="suspects.csv in the folder of a run")
-    flags.add(parser, "--data", metavar="FILE", help="the table (default: that of the run)")
-    flags.add(parser, "--out", metavar="FILE", help="the corrected copy: .csv, .tsv, .jsonl, .parquet or .xlsx")
+    parser.add_argument("--apply", metavar="FILE", help="suspects.csv in the folder of a run")
+    parser.add_argument("--data", metavar="FILE", help="the table (default: that of the run)")
+    parser.add_argument("--out", metavar="FILE", help="the corrected copy: .csv, .tsv, .jsonl, .parquet or .xlsx")
     return parser
 
 

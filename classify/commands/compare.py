@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from classify.commands import flags
 from classify.config.parser import Parser
 from classify.errors import InputError, escape_controls
 
@@ -18,8 +17,8 @@ def make_parser(program: str) -> Parser:
         description="Compare runs or evaluations on the rows that all of them scored; the first is the reference.",
     )
     parser.add_argument("folders", nargs="*", metavar="FOLDER", help="output folders of classify train or evaluate")
-    flags.add(parser, "--html", metavar="FILE", help="also write the table as a page")
-    flags.add(parser, "--json", action="store_true", help="print JSON")
+    parser.add_argument("--html", metavar="FILE", help="also write the table as a page")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 

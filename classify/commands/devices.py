@@ -15,9 +15,7 @@ from classify.errors import ErrorList, InputError
 def make_parser(program: str) -> Parser:
     parser = Parser(prog=program, description="Show the device of each rank, and why; nothing is trained.")
     parser.add_argument("--nnodes", metavar="N", help="plan a cluster of N machines instead of this one")
-    parser.add_argument(
-        "--nproc-per-node", "--nproc_per_node", metavar="N", help="processes per machine; 2,1 if unequal"
-    )
+    parser.add_argument("--nproc-per-node", metavar="N", help="processes per machine; 2,1 if unequal")
     parser.add_argument(
         "--device",
         metavar="KIND",
@@ -25,9 +23,7 @@ def make_parser(program: str) -> Parser:
         help="device type of the planned cluster: cuda, npu, xpu, ..., cpu (default: %(default)s)",
     )
     size = str(Recipe.batch_size)
-    parser.add_argument(
-        "--batch-size", "--batch_size", metavar="N", default=size, help="global batch size (default: %(default)s)"
-    )
+    parser.add_argument("--batch-size", metavar="N", default=size, help="global batch size (default: %(default)s)")
     parser.add_argument("--cpu", "--use-cpu", "--no-cuda", action="store_true", help="use the CPU only")
     return parser
 
@@ -56,9 +52,8 @@ def run(arguments: Sequence[str], program: str) -> int:
             )
         topology, plan = describe.planned_cluster(per_machine, "cpu" if options.cpu else options.device)
     else:
-        world = TrainingConfig(use_cpu=options.cpu).start()
-        topology, plan = world.topology, world.plan
-        world.close()
+        with TrainingConfig(use_cpu=options.cpu).start() as world:
+            topology, plan = world.topology, world.plan
     if plan.launch.is_main:
         describe.show(topology, plan, batch_size, {} if planned else os.environ)
     return 0

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from classify.commands import flags
 from classify.config.parser import Parser, parse_training
 from classify.errors import escape_controls
 
@@ -24,8 +23,8 @@ _WORDS = ("today", "again", "please", "since monday", "on my phone")
 
 def make_parser(program: str) -> Parser:
     parser = Parser(prog=program, description="Check this installation; print what a bug report needs.")
-    flags.add(parser, "--json", action="store_true", help="print JSON")
-    flags.add(parser, "--no-self-check", action="store_true", help="leave out the training of a few rows")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--no-self-check", action="store_true", help="leave out the training of a few rows")
     return parser
 
 
@@ -56,11 +55,8 @@ def describe() -> dict[str, Any]:
     from classify.modeling.precision import has_bf16_instructions
     from classify.versions import versions
 
-    world = TrainingConfig().start()
-    try:
+    with TrainingConfig().start() as world:
         device = f"{world.describe()} ({world.plan.reason})"
-    finally:
-        world.close()
     memory, disk = psutil.virtual_memory(), shutil.disk_usage(Path.cwd())
     return {
         "versions": ", ".join(f"{name} {version}" for name, version in versions().items()),

@@ -20,14 +20,13 @@ def make_parser(program: str) -> Parser:
     parser = Parser(prog=program, description="Score a trained classifier on a table with labels.")
     flags.add_model(parser)
     flags.add_table(parser)
-    flags.add(parser, "--label-column", metavar="COLUMN", help="label column (default: as in training)")
-    flags.add(
-        parser,
+    parser.add_argument("--label-column", metavar="COLUMN", help="label column (default: as in training)")
+    parser.add_argument(
         "--output-dir",
         metavar="DIR",
         help="output folder (default: evaluations/RUN-TABLE, with a number from 2 if that exists)",
     )
-    flags.add(parser, "--overwrite-output-dir", action="store_true", help="replace an evaluation in that folder")
+    parser.add_argument("--overwrite-output-dir", action="store_true", help="replace an evaluation in that folder")
     return parser
 
 

@@ -22,8 +22,8 @@ def make_parser(program: str) -> Parser:
     )
     parser.add_argument("text", nargs="*", metavar="TEXT", help="the text, or the two of a pair")
     flags.add_model(parser)
-    flags.add(parser, "--label", metavar="LABEL", help="explain this label instead of the predicted one")
-    flags.add(parser, "--json", action="store_true", help="print JSON")
+    parser.add_argument("--label", metavar="LABEL", help="explain this label instead of the predicted one")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 

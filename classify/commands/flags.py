@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from classify.config.fields import above, between, parse
-from classify.config.parser import Parser, spellings
+from classify.config.parser import Parser
 from classify.data.formats.base import ReadOptions
 from classify.data.source import STANDARD_INPUT
 from classify.errors import InputError
 from classify.launch import launcher
 
 
-def add(parser: Parser, flag: str, **arguments: Any) -> None:
-    """Add a flag, spelled with - and, not shown in the help, with _."""
-    shown, *others = spellings(flag)
-    action = parser.add_argument(shown, **arguments)
-    if others:
-        hidden = {**arguments, "help": argparse.SUPPRESS, "default": argparse.SUPPRESS, "dest": action.dest}
-        parser.add_argument(*others, **hidden)
-
-
 def add_model(parser: Parser) -> None:
     """Add the flags of a trained model and its device."""
-    add(parser, "--model", metavar="FOLDER", help="the output folder of a training run")
-    add(
-        parser,
+    parser.add_argument("--model", metavar="FOLDER", help="the output folder of a training run")
+    parser.add_argument(
         "--precision",
         choices=["auto", "fp32", "tf32", "bf16", "fp16"],
         metavar="NAME",
@@ -38,13 +27,14 @@ def add_model(parser: Parser) -> None:
 
 def add_table(parser: Parser) -> None:
     """Add the flags of a table and its text columns."""
-    add(parser, "--data", metavar="FILE", help="the table, in any format that training reads; - is standard input")
-    add(parser, "--encoding", metavar="NAME", help="its encoding (default: auto-detected)")
-    add(parser, "--sheet", metavar="NAME", help="sheet of an Excel workbook (default: the first)")
-    add(parser, "--no-header", action="store_true", help="no header row; columns are column_1, ...")
-    add(parser, "--text-column", metavar="COLUMN", help="text column (default: as in training)")
-    add(
-        parser,
+    parser.add_argument(
+        "--data", metavar="FILE", help="the table, in any format that training reads; - is standard input"
+    )
+    parser.add_argument("--encoding", metavar="NAME", help="its encoding (default: auto-detected)")
+    parser.add_argument("--sheet", metavar="NAME", help="sheet of an Excel workbook (default: the first)")
+    parser.add_argument("--no-header", action="store_true", help="no header row; columns are column_1, ...")
+    parser.add_argument("--text-column", metavar="COLUMN", help="text column (default: as in training)")
+    parser.add_argument(
         "--text-pair-column",
         metavar="COLUMN",
         help="column of the second text, for text pairs (default: as in training)",

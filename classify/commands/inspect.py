@@ -6,19 +6,15 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from classify.config.parser import Parser, parse_training, print_help, training_parser
+from classify.config.parser import parse_training, training_parser
 from classify.errors import InputError, escape_controls
 from classify.launch import launcher
 
-
-def make_parser(program: str) -> Parser:
-    return training_parser(program)
+make_parser = training_parser
 
 
 def run(arguments: Sequence[str], program: str) -> int:
     """Inspect a table; the flags are those of training."""
-    if print_help(arguments, program):
-        return 0
     config = parse_training(arguments, program)
     if config.training.nproc is not None or launcher.is_launched():
         raise InputError("classify inspect runs in one process; start it without --nproc or a launcher.")

@@ -28,36 +28,30 @@ def make_parser(program: str) -> Parser:
     parser = Parser(prog=program, description="Predict every row of a table with a trained classifier, or one text.")
     flags.add_model(parser)
     flags.add_table(parser)
-    flags.add(parser, "--text", metavar="TEXT", action="append", help="predict one text, and print its probabilities")
-    flags.add(
-        parser,
+    parser.add_argument("--text", metavar="TEXT", action="append", help="predict one text, and print its probabilities")
+    parser.add_argument(
         "--out",
         metavar="FILE",
         help=f"output file: .csv, .tsv, .jsonl, .parquet or .xlsx; - is standard output (default: {_OUT})",
     )
-    flags.add(parser, "--top-k", metavar="INT", help="the K most probable labels instead of a column per label")
-    flags.add(
-        parser,
-        "--min-confidence",
-        metavar="FLOAT",
-        help="add the column accepted: whether the confidence is at least this",
+    parser.add_argument("--top-k", metavar="INT", help="the K most probable labels instead of a column per label")
+    parser.add_argument(
+        "--min-confidence", metavar="FLOAT", help="add the column accepted: whether the confidence is at least this"
     )
-    flags.add(
-        parser,
+    parser.add_argument(
         "--min-precision",
         metavar="FLOAT",
         help="add the column accepted, at the confidence from which held-out rows of the run had this precision",
     )
-    flags.add(parser, "--resume", action="store_true", help="continue an interrupted prediction of the same table")
-    flags.add(parser, "--quiet", action="store_true", help="print errors only")
-    flags.add(parser, "--nproc", metavar="INT", help="processes that share the rows (gpu: one per GPU)")
-    flags.add(
-        parser,
+    parser.add_argument("--resume", action="store_true", help="continue an interrupted prediction of the same table")
+    parser.add_argument("--quiet", action="store_true", help="print errors only")
+    parser.add_argument("--nproc", metavar="INT", help="processes that share the rows (gpu: one per GPU)")
+    parser.add_argument(
         "--excel-safe",
         action="store_true",
         help="for Excel: a byte-order mark, four digits, and ' before cells that look like formulas (CSV injection)",
     )
-    flags.add(parser, "--exact", action="store_true", help="with --excel-safe: all digits of the probabilities")
+    parser.add_argument("--exact", action="store_true", help="with --excel-safe: all digits of the probabilities")
     return parser
 
 

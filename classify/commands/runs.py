@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from classify.commands import flags
 from classify.config.parser import Parser
 from classify.errors import InputError, escape_controls
 
@@ -15,7 +14,7 @@ from classify.errors import InputError, escape_controls
 def make_parser(program: str) -> Parser:
     parser = Parser(prog=program, usage=f"{program} [DIR] [flags]", description="List the runs in a folder.")
     parser.add_argument("folder", nargs="?", metavar="DIR", default="runs", help="the folder (default: %(default)s)")
-    flags.add(parser, "--json", action="store_true", help="print JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 

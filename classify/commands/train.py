@@ -6,18 +6,14 @@ import os
 from collections.abc import Sequence
 
 from classify.commands.failure import print_error_early
-from classify.config.parser import Parser, parse_training, print_help, training_parser
+from classify.config.parser import parse_training, training_parser
 from classify.errors import escape_controls
 from classify.launch import device_plan, launcher, spawn
 
-
-def make_parser(program: str) -> Parser:
-    return training_parser(program)
+make_parser = training_parser
 
 
 def run(arguments: Sequence[str], program: str) -> int:
-    if print_help(arguments, program):
-        return 0
     config = parse_training(arguments, program)
     from classify.training.inputs import check_inputs, check_start
 
@@ -31,8 +27,7 @@ def run(arguments: Sequence[str], program: str) -> int:
         from classify.launch import describe
         from classify.training import memory_forecast
 
-        world = inputs.config.training.start()
-        try:
+        with inputs.config.training.start() as world:
             world.raise_if_any_rank_failed(None)
             memory = memory_forecast.describe_memory(inputs, world)
             if world.is_main:
@@ -43,8 +38,6 @@ def run(arguments: Sequence[str], program: str) -> int:
                 batch, each = training.train_batch_size, training.save_on_each_node
                 describe.show(world.topology, world.plan, batch, os.environ, each)
                 print(f"\n{memory}")
-        finally:
-            world.close()
         return 0
     import psutil
 

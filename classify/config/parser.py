@@ -10,6 +10,7 @@ import argparse
 import dataclasses
 import difflib
 import os
+import sys
 import typing
 from collections.abc import Sequence
 from dataclasses import Field, fields
@@ -23,7 +24,7 @@ from classify.config.output import OutputConfig
 from classify.config.run_config import FIELDS, HINTS, RunConfig, ValueSource
 from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
 from classify.config.stored_run import FILE, newest_runs, run_folder, stored_values
-from classify.errors import InputError
+from classify.errors import ErrorList, InputError
 from classify.launch import launcher
 
 # The headings of --help, and the class whose options are listed under each.
@@ -58,6 +59,18 @@ class Parser(argparse.ArgumentParser):
         """Raise InputError instead of printing the usage and exiting."""
         raise InputError(message if message.endswith(".") else f"{message}. See --help.")
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Parse words; a flag may be spelled with _ for -."""
+        words = list(sys.argv[1:] if args is None else args)
+        end = words.index("--") if "--" in words else len(words)  # from there on all words are values
+        return super().parse_known_args([*map(self._hyphens, words[:end]), *words[end:]], namespace)
+
+    def _hyphens(self, word: str) -> str:
+        """Return a word that is a flag as argparse knows it, any other unchanged."""
+        flag, sign, value = word.partition("=")
+        known = flag.replace("_", "-")
+        return known + sign + value if flag.startswith("--") and known in self._option_string_actions else word
+
     def parse(self, words: Sequence[str], required: Sequence[str] = ()) -> argparse.Namespace:
         """Parse all words. Raises InputError with every unknown word and missing `required` flag."""
         options, unknown = self.parse_known_args(words)
@@ -78,11 +91,6 @@ class _Formatter(argparse.HelpFormatter):
     def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
         """Show a switch without its optional value."""
         return "" if action.metavar == "" else super()._format_args(action, default_metavar)
-
-
-def spellings(flag: str) -> list[str]:
-    """Return a flag spelled with `-` and with `_`."""
-    return list(dict.fromkeys([flag, "--" + flag[2:].replace("-", "_")]))
 
 
 def training_parser(program: str, *, full_help: bool = True) -> Parser:
@@ -110,25 +118,14 @@ def training_parser(program: str, *, full_help: bool = True) -> Parser:
             plan = "print the detected columns, the devices and the memory estimate, and exit"
             group.add_argument("--plan", action="store_true", help=plan)
             group.add_argument("--debug", action="store_true", help="show the traceback of an error")
-            group.add_argument("--help-all", action="store_true", help="list every flag and exit")
-            group.add_argument("--help_all", action="store_true", help=argparse.SUPPRESS)
+            group.add_argument("--help-all", action="help", help="list every flag and exit")
     for name in hf_arguments.NAMES:
-        flags = {f"--{name}", f"--no_{name}"} if name in hf_arguments.NO_EFFECT else {f"--{name}"}
-        silent = [spelling for flag in flags for spelling in (flag, "--" + flag[2:].replace("_", "-"))]
-        taken = parser._option_string_actions
-        silent = [flag for flag in dict.fromkeys(silent) if flag not in taken]
-        if silent:
-            parser.add_argument(*silent, dest=_FOREIGN + name, nargs="*", help=argparse.SUPPRESS)
+        flag = name.replace("_", "-")
+        flags = [f"--{flag}", f"--no-{flag}"] if name in hf_arguments.NO_EFFECT else [f"--{flag}"]
+        free = [flag for flag in flags if flag not in parser._option_string_actions]
+        if free:
+            parser.add_argument(*free, dest=_FOREIGN + name, nargs="*", help=argparse.SUPPRESS)
     return parser
-
-
-def print_help(words: Sequence[str], program: str) -> bool:
-    """Print the help of a training run if requested, and return whether it was."""
-    full = "--help-all" in words or "--help_all" in words
-    if not full and "-h" not in words and "--help" not in words:
-        return False
-    training_parser(program, full_help=full).print_help()
-    return True
 
 
 def own_options(kind: type[Any]) -> list[str]:
@@ -152,9 +149,8 @@ def _add(group: argparse._ArgumentGroup, name: str, *, shown: bool) -> None:
         elif name == "report_to":  # the scripts take several words
             arguments["nargs"] = "+"
     group.add_argument(flags[0], help=_help(spec) if shown else argparse.SUPPRESS, **arguments)
-    silent = [spelling for flag in flags for spelling in spellings(flag) if spelling != flags[0]]
-    if silent:
-        group.add_argument(*silent, help=argparse.SUPPRESS, **arguments)
+    if flags[1:]:
+        group.add_argument(*flags[1:], help=argparse.SUPPRESS, **arguments)
 
 
 def _metavar(spec: Field[Any], hint: Any) -> str:
@@ -176,15 +172,15 @@ def parse_training(argv: Sequence[str], program: str) -> RunConfig:
 
     Raises InputError with all faults.
     """
-    parser = training_parser(program)
     words = list(argv)
+    parser = training_parser(program, full_help="--help-all" in words or "--help_all" in words)
     if len(words) == 1 and words[0].endswith(".json"):  # as HfArgumentParser takes it
         words = ["--config", *words]
     namespace, unknown = parser.parse_known_args(words)
     explicit: dict[str, Any] = vars(namespace)
     plan = bool(explicit.pop("plan", False))
     explicit.pop("debug", None)  # `cli` reads it, before anything is parsed
-    faults = unknown_words(unknown, parser)
+    faults = ErrorList(unknown_words(unknown, parser))
     foreign = {name: explicit.pop(_FOREIGN + name) for name in hf_arguments.NAMES if _FOREIGN + name in explicit}
     ignored = _translate({name: " ".join(raw) if raw else True for name, raw in foreign.items()}, explicit, faults)
     if "do_train" not in foreign and foreign.keys() & {"do_eval", "do_predict"}:
@@ -229,15 +225,13 @@ def _translate(foreign: dict[str, Any], explicit: dict[str, Any], faults: list[s
     return ignored
 
 
-def _from_container(values: dict[str, Any], faults: list[str]) -> dict[str, ValueSource]:
+def _from_container(values: dict[str, Any], faults: ErrorList) -> dict[str, ValueSource]:
     """Add the defaults of SageMaker's container to `values`; return the sources of those fields."""
-    try:
+    with faults.collect():
         container = sagemaker.container_values(os.environ, values)
-    except InputError as error:
-        faults.extend(error.faults)
-        return {}
-    values.update({name: value for name, (value, _) in container.items()})
-    return {name: ValueSource("container", variable) for name, (_, variable) in container.items()}
+        values.update({name: value for name, (value, _) in container.items()})
+        return {name: ValueSource("container", variable) for name, (_, variable) in container.items()}
+    return {}
 
 
 def _over(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
@@ -248,7 +242,7 @@ def _over(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     return {**second, **first}
 
 
-def _from_run(values: dict[str, Any], faults: list[str]) -> tuple[dict[str, Any], str]:
+def _from_run(values: dict[str, Any], faults: ErrorList) -> tuple[dict[str, Any], str]:
     """Return the settings of the run of --resume, and their file, if the command has no --data."""
     resume = values.get("resume_from_checkpoint", False)
     switch = as_switch(resume)
@@ -262,14 +256,13 @@ def _from_run(values: dict[str, Any], faults: list[str]) -> tuple[dict[str, Any]
             f"instead{f'; the newest are {newest}' if newest else ''}."
         )
         return {}, ""
-    try:
-        stored = stored_values(run_folder(folder))
-    except InputError as error:
-        faults.extend(error.faults)
-        return {}, ""
-    if launcher.is_launched():  # the launcher has started the processes
-        stored.pop("nproc", None)
-    return stored, str(run_folder(folder) / FILE)
+    with faults.collect():
+        run = run_folder(folder)
+        stored = stored_values(run)
+        if launcher.is_launched():  # the launcher has started the processes
+            stored.pop("nproc", None)
+        return stored, str(run / FILE)
+    return {}, ""
 
 
 def _yaml_values(path: str, faults: list[str], ignored: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -332,10 +325,10 @@ def yaml_keys() -> dict[str, str]:
 
 
 def known_flags(parser: argparse.ArgumentParser) -> list[str]:
-    """Return the program's flags, with hyphens."""
+    """Return the program's own flags."""
     actions = (action for action in parser._actions if not action.dest.startswith(_FOREIGN))
     flags = (flag for action in actions for flag in action.option_strings)
-    return [flag for flag in flags if flag.startswith("--") and "_" not in flag]
+    return [flag for flag in flags if flag.startswith("--")]
 
 
 def unknown_words(words: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:

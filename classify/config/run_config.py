@@ -14,7 +14,7 @@ from typing import Any, Literal
 from classify.config.fields import convert, shown_name
 from classify.config.recipe import FEW_ROWS, FOLDS, PRESETS, choose
 from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
-from classify.errors import InputError
+from classify.errors import ErrorList
 from classify.launch.strategies import STRATEGIES
 
 # Settings of the steps that an epoch takes, and of those of contrastive training, too.
@@ -39,11 +39,6 @@ class ValueSource:
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}".rstrip()
-
-    @property
-    def is_automatic(self) -> bool:
-        """Return whether the program chose the value."""
-        return self.kind in ("recipe", "texts", "model")
 
 
 @dataclass(frozen=True)
@@ -70,18 +65,15 @@ class RunConfig:
 
         `names` maps a field to its name in messages; `faults` are those of parsing; `others` are fields of RunConfig.
         """
-        names, faults = names or {}, list(faults)
+        names, faults = names or {}, ErrorList(faults)
         parts: dict[str, dict[str, Any]] = {part: {} for part in _PARTS}
         for name, raw in values.items():
             part, spec = FIELDS[name]
-            try:
+            with faults.collect():
                 parts[part][name] = convert(spec, HINTS[name], raw, names.get(name, shown_name(spec)))
-            except InputError as error:
-                faults.extend(error.faults)
         config = cls(**{part: kind(**parts[part]) for part, kind in _PARTS.items()}, **others)
         config._combine(faults)
-        if faults:
-            raise InputError(*faults)
+        faults.raise_if_any()
         return config
 
     def validate(self) -> RunConfig:
@@ -169,14 +161,9 @@ class RunConfig:
         source = self.sources.get("model")
         return self.model.model is not None and (source is None or source.kind != "texts")
 
-    @property
-    def from_recipe(self) -> list[str]:
-        """Return the names of the fields that the recipe has set."""
-        return [name for name, source in self.sources.items() if source.kind == "recipe"]
-
     def given(self) -> dict[str, Any]:
         """Return the settings that are not defaults, nor chosen by the recipe, the texts or the model."""
-        automatic = {name for name, source in self.sources.items() if source.is_automatic}
+        automatic = {name for name, source in self.sources.items() if source.kind in ("recipe", "texts", "model")}
         return {
             name: value
             for name, value in self.flat().items()

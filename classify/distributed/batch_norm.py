@@ -81,28 +81,24 @@ def synchronize(model: nn.Module) -> int:
     Call it before the model is wrapped.
     """
     nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    layers = [layer for layer in model.modules() if isinstance(layer, nn.SyncBatchNorm)]
-    for layer in layers:
+    converted = [layer for layer in model.modules() if isinstance(layer, nn.SyncBatchNorm)]
+    for layer in converted:
         layer.__class__ = AllReducedBatchNorm  # type: ignore[assignment]  # the same tensors, other arithmetic
-    return len(layers)
+    return len(converted)
 
 
-def count(model: nn.Module) -> int:
-    """Count a model's BatchNorm layers, of any kind."""
-    return len(_layers(model))
-
-
-def _layers(model: nn.Module) -> list[_BatchNorm]:
+def layers(model: nn.Module) -> list[_BatchNorm]:
+    """Return a model's BatchNorm layers, of any kind."""
     return [layer for layer in model.modules() if isinstance(layer, _BatchNorm)]
 
 
 def describe_synchronization(model: nn.Module, processes: int, replicas: int) -> str:
     """Return the effect of --sync-batch-norm in one line."""
-    layers = count(model)
-    if layers == 0:
+    count = len(layers(model))
+    if count == 0:
         return "--sync-batch-norm has no effect: this model has no BatchNorm layer"
     if processes > 1:
-        return f"{layers} BatchNorm layer(s) compute statistics over the rows of all {processes} processes"
+        return f"{count} BatchNorm layer(s) compute statistics over the rows of all {processes} processes"
     if replicas > 1:
         return "--sync-batch-norm has no effect under DataParallel; start one process per device"
     return "--sync-batch-norm has no effect: one process has all rows of a step"
@@ -111,20 +107,20 @@ def describe_synchronization(model: nn.Module, processes: int, replicas: int) ->
 @contextlib.contextmanager
 def count_inputs(model: nn.Module, yes: bool) -> Iterator[None]:
     """Set in this block whether inputs count for the statistics of a model's layers."""
-    layers = [layer for layer in model.modules() if isinstance(layer, AllReducedBatchNorm)]
-    for layer in layers:
+    synchronized = [layer for layer in model.modules() if isinstance(layer, AllReducedBatchNorm)]
+    for layer in synchronized:
         layer.counted = yes
     try:
         yield
     finally:
-        for layer in layers:
+        for layer in synchronized:
             layer.counted = True
 
 
 @contextlib.contextmanager
 def restore_statistics(model: nn.Module, *, after_errors_only: bool = False) -> Iterator[None]:
     """Restore the running statistics of a model's BatchNorms after this block."""
-    statistics = [buffer for layer in _layers(model) for buffer in layer.buffers(recurse=False)]
+    statistics = [buffer for layer in layers(model) for buffer in layer.buffers(recurse=False)]
     before = [buffer.clone() for buffer in statistics]
     done = False
     try:

@@ -89,16 +89,18 @@ def table(
         device = _device(entry, topology, environment)
         if plan.n_gpu > 1:
             device = f"{device} to {entry['device'].partition(':')[0]}:{plan.n_gpu - 1}"
+        place = Launch(rank=entry["rank"], local_rank=entry["local_rank"])
+        writes = place.is_main or (each_node and place.is_local_main)
         lines.append(
             (
                 str(entry["machine"]),
                 str(entry["rank"]),
                 str(entry["local_rank"]),
                 device,
-                _rows(batch_size, world),
+                str(batch_size) if world == 1 else f"about {batch_size / world:.3g}",
                 f"{100 / world:.3g} %",
                 "random" if world == 1 else "distributed",
-                "yes" if _writes(entry, each_node) else "no",
+                "yes" if writes else "no",
             )
         )
     return "\n".join(align_columns(lines))
@@ -116,11 +118,6 @@ def line(topology: Sequence[Entry], environment: Mapping[str, str]) -> str:
     return "; ".join(places)
 
 
-def _writes(entry: Entry, each_node: bool) -> bool:
-    place = Launch(rank=entry["rank"], local_rank=entry["local_rank"])
-    return place.is_main or (each_node and place.is_local_main)
-
-
 def show(
     topology: Sequence[Entry],
     plan: DevicePlan,
@@ -132,10 +129,6 @@ def show(
     print(table(topology, plan, batch_size, environment, each_node))
     print()
     print(words(topology, plan, each_node))
-
-
-def _rows(batch_size: int, world: int) -> str:
-    return str(batch_size) if world == 1 else f"about {batch_size / world:.3g}"
 
 
 def words(topology: Sequence[Entry], plan: DevicePlan, each_node: bool = False) -> str:

@@ -69,25 +69,25 @@ class DevicePlan:
         return self.n_gpu if self.parallel_mode is ParallelMode.NOT_DISTRIBUTED else 1
 
 
-def plan_here(use_cpu: bool, local_rank: int, strategy: str = "auto", backend: str | None = None) -> DevicePlan:
-    """Plan this process, from its environment variables and the accelerators torch can use. Imports torch.
+def plan_here(
+    use_cpu: bool,
+    local_rank: int,
+    strategy: str = "auto",
+    backend: str | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> DevicePlan:
+    """Plan this process, from environment variables (none: no launcher) and what torch can use. Imports torch.
 
     Raises DeviceError if arguments, environment and hardware contradict each other.
     """
     return plan_devices(
         use_cpu=use_cpu,
         local_rank=local_rank,
-        environment=os.environ,
+        environment=environment,
         hardware=Hardware() if use_cpu else detect_hardware(),
         strategy=strategy,
         backend=backend,
     )
-
-
-def plan_alone(use_cpu: bool) -> DevicePlan:
-    """Plan this process as one that no launcher started: its first device, or the CPU. Imports torch."""
-    hardware = Hardware() if use_cpu else detect_hardware()
-    return plan_devices(use_cpu=use_cpu, local_rank=-1, environment={}, hardware=hardware, strategy="none")
 
 
 def plan_devices(

@@ -6,7 +6,7 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 # Signals within a second count once: workers may also get them from the launcher.
@@ -56,6 +56,21 @@ def default_sigint() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def handle_signals(note: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Call `note` on SIGINT and SIGTERM in this block, unless they are ignored or this is not the main thread."""
+    if threading.current_thread() is not threading.main_thread():  # the caller handles signals
+        yield
+        return
+    numbers = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, note) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
 def stop_signals() -> Iterator[list[int]]:
     """Collect SIGINT and SIGTERM instead of ending; a second Ctrl-C after one second ends at once."""
     received: list[int] = []
@@ -68,13 +83,5 @@ def stop_signals() -> Iterator[list[int]]:
         _noted.add(number)
         times.append(time.monotonic())
 
-    if threading.current_thread() is not threading.main_thread():  # the caller handles signals
+    with handle_signals(note):
         yield received
-        return
-    numbers = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, note) for number in numbers}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -275,27 +275,26 @@ def set_rank_variables(rank: int, world_size: int, init_method: str, local_rank:
         os.environ["LOCAL_WORLD_SIZE"] = str(world_size)
 
 
-def _place() -> Launch | None:
-    """Return this process's `Launch`, or None where the launcher's variables are invalid."""
+def _place() -> Launch:
+    """Return this process's `Launch`; where the launcher's variables are invalid, that of a rank 0 on one machine.
+
+    Its local rank is 0 if this process has to print that error, which all of the machine have.
+    """
     try:
         return read_launch(os.environ)
     except DeviceError:
-        return None
+        first = os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0"
+        return Launch("invalid", local_rank=0 if first else 1)
 
 
 def should_print_errors() -> bool:
     """Return True on one rank per machine; it prints errors raised by all ranks."""
-    place = _place()
-    if place is None:
-        return os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0"
-    return place.is_local_main
+    return _place().is_local_main
 
 
 def several_machines() -> bool:
     """Return whether the processes of this run are on several machines, or may be (LOCAL_WORLD_SIZE is not set)."""
     place = _place()
-    if place is None:
-        return False
     unknown = place.launcher == "environment" and place.world_size > 1 and "LOCAL_WORLD_SIZE" not in os.environ
     return place.spans_machines or unknown
 
@@ -342,14 +341,12 @@ def take_listener() -> int | None:
 
 def is_launched() -> bool:
     """Return whether a launcher started this process."""
-    place = _place()
-    return place is None or place.local_rank >= 0
+    return _place().local_rank >= 0
 
 
 def is_main_process() -> bool:
     """Return True on rank 0, which chooses the output folder."""
-    place = _place()
-    return place is None or place.is_main
+    return _place().is_main
 
 
 def should_check_output_dir() -> bool:

@@ -5,7 +5,6 @@ Their store listens on loopback only. This process does not import torch.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import math
 import os
@@ -14,11 +13,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from types import FrameType
+from collections.abc import Callable, Sequence
 
 from classify.errors import CheckpointError, InputError
-from classify.launch import launcher
+from classify.launch import interrupts, launcher
 
 _POLL_SECONDS = 0.05
 # Time for workers to save after a signal, before they are killed.
@@ -56,9 +54,13 @@ def run_processes(arguments: Sequence[str], count: int) -> int:
     signal killed a worker.
     """
     workers: list[subprocess.Popen[bytes]] = []
+    received: list[int] = []
     # Bound here and served by rank 0, so that no other program can take the port in between. It stays open here too:
     # if it closed with rank 0, the other ranks would warn before they end.
-    with _collect_signals() as received, socket.create_server(("127.0.0.1", 0), backlog=max(128, count)) as listener:
+    with (
+        interrupts.handle_signals(lambda number, _: received.append(number)),
+        socket.create_server(("127.0.0.1", 0), backlog=max(128, count)) as listener,
+    ):
         try:
             _start(workers, arguments, count, listener)
             return _exit_code(_wait(workers, received), received)
@@ -66,22 +68,6 @@ def run_processes(arguments: Sequence[str], count: int) -> int:
             for worker in workers:
                 worker.kill()  # no effect on one that has ended
                 worker.wait()
-
-
-@contextlib.contextmanager
-def _collect_signals() -> Iterator[list[int]]:
-    """Collect SIGINT and SIGTERM in this block."""
-    received: list[int] = []
-
-    def note(number: int, _: FrameType | None) -> None:
-        received.append(number)
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _start(

@@ -111,7 +111,7 @@ class Classifier(nn.Module):
         products = "high" if precision.name == "tf32" else "highest"
         if torch.get_float32_matmul_precision() != products:  # setting it warns, in builds for CUDA
             torch.set_float32_matmul_precision(products)
-        on_cpu = accelerators.of(precision.device_type).limits_micro_batch_tokens and batch_norm.count(self.model) == 0
+        on_cpu = accelerators.of(precision.device_type).limits_micro_batch_tokens and not batch_norm.layers(self.model)
         by_onednn = precision.half_dtype is not None or uses_onednn_linear(self.model)
         self._token_multiple = _MULTIPLE if on_cpu and by_onednn else 1
         self._limits_tokens = on_cpu and precision.level == 1

@@ -21,7 +21,7 @@ from classify.distributed.world import World
 from classify.errors import InputError
 from classify.evaluation.inference import compute_local_logits, compute_logits
 from classify.launch import launcher
-from classify.launch.device_plan import plan_alone, plan_here
+from classify.launch.device_plan import plan_here
 from classify.modeling.attributions import STEPS, WordAttribution, explain
 from classify.modeling.classifier import Classifier
 from classify.modeling.loading import load_trained, quiet_libraries
@@ -193,7 +193,7 @@ def _is_half(first: str, second: str) -> bool:
 def start_world(use_cpu: bool, *, alone: bool = False) -> World:
     """Set up the device of this process and, under a launcher and unless `alone`, the process group."""
     if alone or not launcher.is_launched():
-        return start(plan_alone(use_cpu))
+        return start(plan_here(use_cpu, -1, "none", environment={}))
     return start(plan_here(use_cpu, local_rank=-1))
 
 

@@ -33,6 +33,7 @@ class Result:
 
     folder: Path
     model: Path
+    settings: dict[str, Any]  # classify.json of the model
     metrics: Mapping[str, Any]
     run: Mapping[str, Any]
     log: tuple[Mapping[str, Any], ...]
@@ -51,6 +52,7 @@ class Result:
         return cls(
             folder,
             model,
+            settings,
             metrics,
             read_json(folder / "run.json"),
             _read_log(folder / "train_log.jsonl"),
@@ -69,11 +71,6 @@ class Result:
         """Return the code of the language that most texts are in; None where they are mixed, or it is not known."""
         shares = self.settings.get("languages", {}) if self.is_training else {}
         return next((code for code, share in shares.items() if code != UNKNOWN and share > 0.5), None)
-
-    @functools.cached_property
-    def settings(self) -> dict[str, Any]:
-        """Return classify.json of the model."""
-        return read_settings(str(self.model))
 
     @property
     def reads_pairs(self) -> bool:
@@ -133,10 +130,6 @@ def _read_log(path: Path) -> tuple[Mapping[str, Any], ...]:
     return tuple(entries)
 
 
-def _share(hashes: npt.NDArray[np.uint64], others: npt.NDArray[np.uint64]) -> float:
-    return float(np.isin(hashes, others).mean())
-
-
 def find_previous(result: Result) -> Result | None:
     """Return the newest finished run beside a training run that was trained before it on the same path or rows.
 
@@ -153,7 +146,7 @@ def find_previous(result: Result) -> Result | None:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, InputError):
             run = read_json(folder / "run.json")
             same_path = run["data"]["path"] == result.run["data"]["path"] and run["cwd"] == result.run["cwd"]
-            if same_path or _share(result.rows.hashes, read_hashes(folder)) >= _SAME:
+            if same_path or np.isin(result.rows.hashes, read_hashes(folder)).mean() >= _SAME:
                 previous = Result.read(folder)
                 if previous.is_training and previous.task.name == result.task.name:
                     return previous

@@ -331,7 +331,11 @@ def _pooling(requested: str, model: ModelFolder) -> Decision:
 def _recipe(config: RunConfig, splits: Splits, width: int) -> tuple[Decision, ...]:
     """Describe what the recipe chose; nothing where everything was given."""
     training = config.training
-    automatic = [name for name in config.from_recipe if name != "contrastive_steps" or training.contrastive_steps]
+    automatic = [
+        name
+        for name, source in config.sources.items()
+        if source.kind == "recipe" and (name != "contrastive_steps" or training.contrastive_steps)
+    ]
     if not automatic:
         return ()
     words = {

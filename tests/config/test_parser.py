@@ -56,9 +56,30 @@ def test_the_flags_are_the_contracts_and_no_more() -> None:
 
 
 def test_hyphens_and_underscores_are_the_same() -> None:
-    for flag in CONTRACT:
-        options = training_parser("x")._option_string_actions
-        assert options[flag].dest == options["--" + flag[2:].replace("-", "_")].dest
+    parser = training_parser("x")
+    for flag in set(CONTRACT) - {"--help-all"}:
+        value = [] if flag in ("--debug", "--plan") else ["1"]
+        hyphens, underscores = (
+            parser.parse_known_args([typed, *value]) for typed in (flag, "--" + flag[2:].replace("-", "_"))
+        )
+        assert hyphens == underscores
+        assert (len(vars(hyphens[0])), hyphens[1]) == (1, [])
+
+
+@pytest.mark.parametrize("flag", ["--help-all", "--help_all"])
+def test_help_all_is_a_help(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse(flag)
+    assert caught.value.code == 0
+    assert "--adam-beta1" in capsys.readouterr().out
+
+
+def test_no_value_is_rewritten() -> None:
+    config = parse("--train_file=--label_column", "--text_column", "_h", "--label_column=a_b", "--output-dir", "-_x y")
+    assert (config.data.data, config.data.text_column, config.data.label_column) == ("--label_column", "_h", "a_b")
+    assert config.training.output_dir == "-_x y"
+    _, rest = training_parser("x").parse_known_args(["--data", "a", "--", "--label_column"])
+    assert rest[-1] == "--label_column"
 
 
 def test_aliases_set_the_same_field() -> None:

@@ -14,7 +14,10 @@ RUNNER = """
 import os, sys
 sys.path.insert(0, {root!r})
 from classify.cli import main
-code = main(sys.argv[2:], program=sys.argv[1])
+try:
+    code = main(sys.argv[2:], program=sys.argv[1])
+except SystemExit as end:  # argparse ends the program after --help
+    code = end.code
 heavy = [name for name in ("torch", "transformers", "datasets", "pandas", "sklearn") if name in sys.modules]
 with open({report!r}, "w") as file:
     file.write(",".join(heavy))

@@ -26,7 +26,7 @@ class DDPStrategy(Strategy):
         )
         # Before each forward pass: no step changes other buffers, such as position numbers. An attribute, because the
         # argument has another name from torch 2.13 on.
-        wrapped.broadcast_buffers = batch_norm.count(classifier) > 0
+        wrapped.broadcast_buffers = bool(batch_norm.layers(classifier))
         # A reducer that outlives the group would destroy it while holding the GIL, which gloo's thread may be waiting
         # for: a deadlock at exit. So reducers go first; the wrapped model cannot be used any more.
         self.world.before_close(lambda: _drop_reducer(wrapped))
