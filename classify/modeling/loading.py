@@ -207,11 +207,7 @@ def _reset_head(model: Any, new: set[str]) -> None:
 def _set_dropout(config: Any, rate: float) -> None:
     """Set every dropout rate in an architecture's configuration."""
     for name, value in config.to_dict().items():
-        if (
-            isinstance(value, int | float)
-            and not isinstance(value, bool)
-            and ("dropout" in name or name.endswith("drop"))
-        ):
+        if type(value) in (int, float) and ("dropout" in name or name.endswith("drop")):
             setattr(config, name, rate)
     if getattr(config, "classifier_dropout", 0) is None:
         config.classifier_dropout = rate
