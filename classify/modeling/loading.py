@@ -232,12 +232,11 @@ def freeze_unused(classifier: Classifier, tokens: Tokens, row: int) -> list[str]
     """
     classifier.eval()
     classifier(classifier.batch(tokens, np.array([row]))).sum().backward()
-    unused = [name for name, p in classifier.model.named_parameters() if p.requires_grad and p.grad is None]
-    for name, parameter in classifier.model.named_parameters():
-        if name in unused:
-            parameter.requires_grad_(False)
+    unused = {name: p for name, p in classifier.model.named_parameters() if p.requires_grad and p.grad is None}
+    for parameter in unused.values():
+        parameter.requires_grad_(False)
     classifier.zero_grad(set_to_none=True)
-    return unused
+    return list(unused)
 
 
 def checkpoint_activations(model: Any) -> None:
