@@ -180,5 +180,4 @@ def _columns(options: argparse.Namespace) -> tuple[PredictionColumns, str | None
         FOR_EXCEL if options.excel_safe and not options.exact else EXACT,
         options.excel_safe,
     )
-    columns.check()
     return columns, note

@@ -37,7 +37,6 @@ class Baseline:
     predicted: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0), repr=False, compare=False)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the entry of metrics.json."""
         return {"name": self.name, **self.metrics, "seconds": self.seconds, "rows": self.rows}
 
 
@@ -49,7 +48,6 @@ class MajorityBaseline:
     metrics: dict[str, float]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the entry of metrics.json."""
         return {"label": self.label, **self.metrics}
 
 
@@ -79,19 +77,18 @@ def fit_baseline(
     MAX_WEIGHTS caps the number of features; the most frequent are kept. Raises ValueError if the texts have no words.
     """
     begin = time.perf_counter()
+    rows = np.arange(len(texts))
     if (targets == targets[0]).all():  # the others of a fold are all alike
         predicted = np.repeat(targets[:1], len(held_out_targets), axis=0)
-        seconds = time.perf_counter() - begin
-        return Baseline(metrics(predicted, held_out_targets), len(texts), seconds, model.name, predicted)
-    rows = np.arange(len(texts))
-    if len(rows) > MAX_ROWS or model.outputs > MAX_CLASSES:
-        rows = cap_rows(stratify_by, rows, MAX_ROWS, seed=seed)
-    features, estimator = _make_features(texts, MAX_WEIGHTS // (2 * model.outputs)), model.estimator
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # not converged, many classes: not actionable
-        estimator.fit(features.fit_transform([texts[row] for row in rows.tolist()]), targets[rows])
-    blocks = [held_out_texts[start : start + _BLOCK] for start in range(0, len(held_out_texts), _BLOCK)]
-    predicted = np.concatenate([estimator.predict(features.transform(block)) for block in blocks])
+    else:
+        if len(rows) > MAX_ROWS or model.outputs > MAX_CLASSES:
+            rows = cap_rows(stratify_by, rows, MAX_ROWS, seed=seed)
+        features, estimator = _make_features(texts, MAX_WEIGHTS // (2 * model.outputs)), model.estimator
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # not converged, many classes: not actionable
+            estimator.fit(features.fit_transform([texts[row] for row in rows.tolist()]), targets[rows])
+        blocks = [held_out_texts[start : start + _BLOCK] for start in range(0, len(held_out_texts), _BLOCK)]
+        predicted = np.concatenate([estimator.predict(features.transform(block)) for block in blocks])
     seconds = time.perf_counter() - begin
     return Baseline(metrics(predicted, held_out_targets), len(rows), seconds, model.name, predicted)
 

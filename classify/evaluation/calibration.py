@@ -6,7 +6,6 @@ Calibration of Modern Neural Networks", section 4.2). The output layer takes sca
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,31 +40,11 @@ class Rescaling:
         same = bool((self.scale == self.scale[0]).all() and not self.shift.any())
         return 1 / float(self.scale[0]) if same else None
 
-
-@dataclass(frozen=True)
-class Calibration:
-    """The change of the output layer, and scores of the probabilities `before` and `after`."""
-
-    rescaling: Rescaling
-    before: Mapping[str, Any]
-    after: Mapping[str, Any]
-
-    def line(self, rows: str, scored: str) -> str:
-        """Return a line for the terminal; `rows` names the rows it was fitted on, `scored` those of the log losses."""
-        temperature = self.rescaling.temperature
-        fitted = "one scale and shift per label" if temperature is None else f"temperature {temperature:.3g}"
-        return (
-            f"calibration: {fitted} (fitted on {rows}; {scored} log loss {self.before['log_loss']:.3f} before, "
-            f"{self.after['log_loss']:.3f} after; --calibrate)"
-        )
-
     def as_json(self) -> dict[str, Any]:
-        """Return the entry of metrics.json."""
-        temperature = self.rescaling.temperature
-        fitted: dict[str, Any] = {"temperature": temperature}
-        if temperature is None:
-            fitted = {"scale": self.rescaling.scale.tolist(), "shift": self.rescaling.shift.tolist()}
-        return {**fitted, "before": dict(self.before), "after": dict(self.after)}
+        temperature = self.temperature
+        if temperature is not None:
+            return {"temperature": temperature}
+        return {"scale": self.scale.tolist(), "shift": self.shift.tolist()}
 
 
 def fit_temperature(logits: Array, targets: Array) -> float:

@@ -42,7 +42,6 @@ class Scores:
 
     @property
     def values(self) -> dict[str, float]:
-        """Return all metrics by name."""
         return {**self.metrics, **self.details}
 
     def __getitem__(self, name: str) -> float:
@@ -133,8 +132,6 @@ def score_classes(
 ) -> Scores:
     """Score logits (rows, classes) against class indices (rows,); `seed` is for the interval of macro F1.
 
-    `ratings` are as for `classification_metrics`.
-
     Balanced accuracy is the mean recall of the classes in `targets`. Two classes also have the F1 of the second one, as
     scikit-learn's f1_score and GLUE's MRPC and QQP; more than 20 have the share of rows whose class is among the five
     most probable ones.
@@ -183,18 +180,17 @@ def class_metrics(classes: int, *, rated: bool) -> tuple[str, ...]:
 
 
 def classification_metrics(predicted: Array, targets: Array, ratings: Array | None = None) -> dict[str, float]:
-    """Return accuracy and macro F1 of class indices (rows,), and the mean absolute error of `ratings` (classes,)."""
-    metrics = {"accuracy": float(np.mean(predicted == targets)), "macro_f1": macro_f1(targets, predicted)}
+    """Return accuracy and macro F1 of class indices (rows,), and the mean absolute error of `ratings` (classes,).
+
+    Macro F1 is the mean over the classes in `targets` or `predicted`.
+    """
+    from sklearn.metrics import f1_score
+
+    macro_f1 = float(f1_score(targets, predicted, average="macro", zero_division=0.0))
+    metrics = {"accuracy": float(np.mean(predicted == targets)), "macro_f1": macro_f1}
     if ratings is not None:
         metrics["mae"] = float(np.mean(np.abs(ratings[predicted] - ratings[targets])))
     return metrics
-
-
-def macro_f1(targets: Array, predicted: Array) -> float:
-    """Return the mean F1 over the classes in `targets` or `predicted`, as scikit-learn does."""
-    from sklearn.metrics import f1_score
-
-    return float(f1_score(targets, predicted, average="macro", zero_division=0.0))
 
 
 def accuracy_interval(right: int, rows: int) -> tuple[float, float]:

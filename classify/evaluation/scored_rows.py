@@ -63,13 +63,6 @@ class ScoredRows:
         return cls(values("text_hash"), values("target"), values("logits"), baseline)
 
 
-def read_hashes(folder: Path) -> npt.NDArray[np.uint64]:
-    """Return the hashes alone. Raises OSError or ValueError where there is no file, or it is damaged."""
-    import pyarrow.parquet as pq
-
-    return np.asarray(pq.read_table(folder / FILE, columns=["text_hash"]).column(0))
-
-
 def worst_rows(scores: npt.NDArray[np.float64], most: int) -> npt.NDArray[np.int64]:
     """Return the rows with the lowest of `scores` (rows,), lowest first, at most `most`; none with the best score."""
     first = np.argsort(scores, kind="stable")[:most]

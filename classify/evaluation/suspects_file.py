@@ -68,27 +68,26 @@ def apply_suspects(path: Path, table: Table, columns: tuple[str, str]) -> tuple[
     for number, cells in enumerate(zip(*map(suspects.column, _COLUMNS[:3]), strict=True)):
         row, before, after = map(unescape_formula, cells)
         place = int(row) - 1 if row.isdecimal() else -1
+        fault = ""
         if not 0 <= place < len(labels):
-            raise InputError(
-                f"{suspects.describe_rows([number])}: row {row!r} is not in {table.path}, which has {len(labels)} rows."
+            fault = f"row {row!r} is not in {table.path}, which has {len(labels)} rows."
+        elif labels[place] not in (before, after):
+            fault = (
+                f"row {row} of {table.path} has the label {labels[place]!r}. Expected {before!r}; the table has "
+                "changed since the run."
             )
-        if labels[place] not in (before, after):
-            where = suspects.describe_rows([number])
-            raise InputError(
-                f"{where}: row {row} of {table.path} has the label {labels[place]!r}. Expected "
-                f"{before!r}; the table has changed since the run."
+        elif not _is_same_text(shown[number], texts[place]):
+            fault = (
+                f"row {row} of {table.path} has another text, {texts[place][:80]!r}; the table has changed since the "
+                "run."
             )
-        if not _is_same_text(shown[number], texts[place]):
-            raise InputError(
-                f"{suspects.describe_rows([number])}: row {row} of {table.path} has another text, "
-                f"{texts[place][:80]!r}; the table has changed since the run."
+        elif after.strip() and after not in classes:
+            fault = (
+                f"suggested_label {after!r} is not a label of {table.path}; expected one of "
+                f"{list_some(sorted(classes)[:_SHOWN], len(classes))}. Edit the table itself for a new one."
             )
-        if after.strip() and after not in classes:
-            raise InputError(
-                f"{suspects.describe_rows([number])}: suggested_label {after!r} is not a label of {table.path}; "
-                f"expected one of {list_some(sorted(classes)[:_SHOWN], len(classes))}. Edit the table itself for a new "
-                "one."
-            )
+        if fault:
+            raise InputError(f"{suspects.describe_rows([number])}: {fault}")
         if after.strip() and labels[place] != after:
             labels[place] = after
             changed += 1

@@ -50,46 +50,34 @@ def integrated_gradients(
     """
     places = tokens.text_places(row)
     count = places[-1].stop + len(tokens.template.suffix)
-    fixed = torch.ones(count, 1, device=device)
+    fixed = torch.ones(count, 1, device=device)  # special tokens do not move
     for place in places:
         fixed[place] = 0.0
     table: Any = classifier.model.get_input_embeddings()
     baseline = table.weight[pad_token_id].detach().float()
+
+    def sum_gradients(alphas: torch.Tensor) -> torch.Tensor:
+        """Return (tokens,) the sum of gradient times the path's direction over points: shares (points,) of the text."""
+        points: list[torch.Tensor] = []
+        directions: list[torch.Tensor] = []
+
+        def interpolate(embedded: torch.Tensor) -> torch.Tensor:
+            texts = _rows(embedded, len(alphas), count).detach()  # (points, tokens, width)
+            directions.append((1 - fixed) * (texts[0] - baseline))
+            points.append((texts - (1 - alphas[:, None, None]) * directions[0]).requires_grad_())
+            return _like(embedded, points[0], count)
+
+        batch = classifier.batch(tokens, np.full(len(alphas), row)).to(device)
+        with _hook(table, interpolate), torch.enable_grad():
+            logits = classifier(batch)[: len(alphas), output].float().sum()
+            (gradient,) = torch.autograd.grad(logits, points[0])
+        return (gradient * directions[0]).sum(-1).sum(0)
+
     every = (torch.arange(steps, device=device) + 0.5) / steps
     total = torch.zeros(count, device=device)
     for alphas in every.split(max(1, _TOKENS // count)):
-        total += _gradients(classifier, tokens, row, output, device, alphas, fixed, baseline)
+        total += sum_gradients(alphas)
     return (total / steps).cpu()
-
-
-def _gradients(
-    classifier: Classifier,
-    tokens: Tokens,
-    row: int,
-    output: int,
-    device: torch.device,
-    alphas: torch.Tensor,
-    fixed: torch.Tensor,
-    baseline: torch.Tensor,
-) -> torch.Tensor:
-    """Return (tokens,) the sum over points on the path of gradient times the path's direction.
-
-    `alphas` (points,) are the shares of the text; tokens that are `fixed` (tokens, 1) do not move.
-    """
-    points: list[torch.Tensor] = []
-    directions: list[torch.Tensor] = []
-
-    def interpolate(embedded: torch.Tensor) -> torch.Tensor:
-        texts = _rows(embedded, len(alphas), len(fixed)).detach()  # (points, tokens, width)
-        directions.append((1 - fixed) * (texts[0] - baseline))
-        points.append((texts - (1 - alphas[:, None, None]) * directions[0]).requires_grad_())
-        return _like(embedded, points[0], len(fixed))
-
-    batch = classifier.batch(tokens, np.full(len(alphas), row)).to(device)
-    with _hook(classifier.model.get_input_embeddings(), interpolate), torch.enable_grad():
-        logits = classifier(batch)[: len(alphas), output].float().sum()
-        (gradient,) = torch.autograd.grad(logits, points[0])
-    return (gradient * directions[0]).sum(-1).sum(0)
 
 
 def explain(

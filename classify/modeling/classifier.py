@@ -56,17 +56,10 @@ class Classifier(nn.Module):
 
     @property
     def hidden_size(self) -> int:
-        """Return the hidden size of the encoder."""
         return int(self.model.config.hidden_size)
 
     @property
-    def head_size(self) -> int:
-        """Return the size of one attention head."""
-        return self.hidden_size // int(self.model.config.num_attention_heads)
-
-    @property
     def output_layer(self) -> nn.Linear:
-        """Return the last linear layer, which computes the logits."""
         return output_layer(self.model)
 
     @property
@@ -124,8 +117,11 @@ class Classifier(nn.Module):
 
     def loses_attention_dropout(self, device: torch.device) -> bool:
         """Return whether a kernel for packed texts has no dropout."""
-        half = self.precision.half_dtype
-        return self.packed and any(kernel.loses_dropout(device, half, self.head_size) for kernel in self.kernels)
+        half, config = self.precision.half_dtype, self.model.config
+        return self.packed and any(
+            kernel.loses_dropout(device, half, self.hidden_size // int(config.num_attention_heads))
+            for kernel in self.kernels
+        )
 
     def compact_vocabulary(self, tables: Sequence[Tokens], special_ids: Iterable[int], *, compact: bool) -> None:
         """Cut the word embeddings to the tokens that occur in `tables`; see `make_vocabulary`."""
@@ -137,11 +133,10 @@ class Classifier(nn.Module):
     def drop_unused_embeddings(self) -> None:
         """Free the embeddings before training, on processes that never save the model."""
         if self.vocabulary is not None:
-            self.vocabulary = self.vocabulary.without_table()
+            self.vocabulary = dataclasses.replace(self.vocabulary, full=self.vocabulary.full.new_empty(0))
 
     @property
     def has_adapters(self) -> bool:
-        """Return whether the layers have LoRA matrices."""
         return bool(self._adapters)
 
     def add_adapters(self, rank: int, alpha: int) -> None:
@@ -167,7 +162,8 @@ class Classifier(nn.Module):
     def logits(self, batch: Batch) -> torch.Tensor:
         """Compute logits in the current autocast state; `precision` is ignored."""
         with packed_batch(batch.boundaries):
-            return self.model(**batch.inputs(), return_dict=True).logits
+            boundaries = {} if batch.boundaries is None else {"boundaries": batch.boundaries}
+            return self.model(**batch.tensors, **boundaries, return_dict=True).logits
 
     def features(self, batch: Batch) -> torch.Tensor:
         """Compute the input of the output layer in the current autocast state."""

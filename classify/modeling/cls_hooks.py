@@ -90,11 +90,6 @@ def install_hooks(model: Any, output_layer: nn.Module) -> None:
         query.register_forward_hook(_scatter_queries)
 
 
-def is_cls_only(module: nn.Module) -> bool:
-    """Return whether the output of this attention module is needed at each text's first token only."""
-    return bool(getattr(module, "cls_only", False))
-
-
 def _find(layer: nn.Module, names: tuple[str, ...]) -> Any:
     modules = dict(layer.named_modules())
     return next((modules[name] for name in names if name in modules), None)

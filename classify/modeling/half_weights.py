@@ -40,7 +40,6 @@ class MasterWeights(dict[nn.Parameter, nn.Parameter]):
             torch._foreach_copy_(tuple(trained), tuple(trained.values()))
 
     def clear_gradients(self) -> None:
-        """Clear the gradients of the half weights."""
         for weight in self:
             weight.grad = None
 

@@ -125,9 +125,10 @@ def _find(name: str, download: bool, named: bool) -> ModelFolder:
     if path.exists():
         raise InputError(f"--model {name}: expected a model folder or a hub name. Got a file instead.")
     if name == DEFAULT_MODEL:
-        embedded = _find_embedded()
-        if embedded is not None:
-            return _check_folder(name, embedded, f"in the installed package {_EMBEDDED_PACKAGE.replace('_', '-')}")
+        weights = find_packaged_file(_EMBEDDED_PACKAGE, "model/model.safetensors", _EMBEDDED_SHA256)
+        if weights is not None:
+            package = _EMBEDDED_PACKAGE.replace("_", "-")
+            return _check_folder(name, weights.parent, f"in the installed package {package}")
     if name == MULTILINGUAL_MODEL:
         quantized = _find_multilingual(name)
         if quantized is not None:
@@ -143,12 +144,6 @@ def _find(name: str, download: bool, named: bool) -> ModelFolder:
             f"--model {name}: no such folder. Expected a model folder, or a hub name such as {DEFAULT_MODEL}."
         )
     return _from_hub(name, download)
-
-
-def _find_embedded() -> Path | None:
-    """Return the folder of the packaged default model without importing the package; None if not installed."""
-    weights = find_packaged_file(_EMBEDDED_PACKAGE, "model/model.safetensors", _EMBEDDED_SHA256)
-    return None if weights is None else weights.parent
 
 
 def _find_multilingual(name: str) -> ModelFolder | None:

@@ -127,7 +127,6 @@ class BucketGroup:
         return _split_views(joined, shapes, (self.text if cls_only else self.entry) * joined.shape[1])
 
     def count_scores(self, cls_only: bool) -> int:
-        """Count the scores of all buckets."""
         return sum(bucket.count_scores(cls_only) for bucket in self.buckets)
 
     def scores(self, joined: torch.Tensor, cls_only: bool) -> list[torch.Tensor]:
@@ -165,7 +164,6 @@ class Layout:
 
     @property
     def buckets(self) -> list[Bucket]:
-        """Return the buckets of all groups."""
         return [bucket for group in self.bucket_groups for bucket in group.buckets]
 
     def product_type(self, dtype: torch.dtype) -> torch.dtype:

@@ -207,11 +207,7 @@ def _reset_head(model: Any, new: set[str]) -> None:
 def _set_dropout(config: Any, rate: float) -> None:
     """Set every dropout rate in an architecture's configuration."""
     for name, value in config.to_dict().items():
-        if (
-            isinstance(value, int | float)
-            and not isinstance(value, bool)
-            and ("dropout" in name or name.endswith("drop"))
-        ):
+        if type(value) in (int, float) and ("dropout" in name or name.endswith("drop")):
             setattr(config, name, rate)
     if getattr(config, "classifier_dropout", 0) is None:
         config.classifier_dropout = rate
@@ -236,12 +232,11 @@ def freeze_unused(classifier: Classifier, tokens: Tokens, row: int) -> list[str]
     """
     classifier.eval()
     classifier(classifier.batch(tokens, np.array([row]))).sum().backward()
-    unused = [name for name, p in classifier.model.named_parameters() if p.requires_grad and p.grad is None]
-    for name, parameter in classifier.model.named_parameters():
-        if name in unused:
-            parameter.requires_grad_(False)
+    unused = {name: p for name, p in classifier.model.named_parameters() if p.requires_grad and p.grad is None}
+    for parameter in unused.values():
+        parameter.requires_grad_(False)
     classifier.zero_grad(set_to_none=True)
-    return unused
+    return list(unused)
 
 
 def checkpoint_activations(model: Any) -> None:

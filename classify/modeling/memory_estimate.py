@@ -43,7 +43,6 @@ class Need:
 
     @property
     def total(self) -> int:
-        """Return the sum."""
         return self.weights + self.gradients + self.optimizer + self.activations
 
     def divide(self, by: int, *parts: str) -> Need:
@@ -51,7 +50,6 @@ class Need:
         return dataclasses.replace(self, **{part: math.ceil(getattr(self, part) / by) for part in parts})
 
     def describe(self) -> str:
-        """Format the sum and the parts in MiB."""
         parts = {
             "weights": self.weights,
             "gradients": self.gradients,

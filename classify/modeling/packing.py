@@ -18,7 +18,6 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from classify.data.tokenize import Collated
-from classify.modeling.cls_hooks import is_cls_only
 from classify.modeling.kernels.base import AttentionArgs, AttentionKernel
 from classify.modeling.kernels.registry import ATTENTION
 from classify.modeling.layout import Boundaries, send
@@ -35,7 +34,6 @@ class SequenceRows:
     count: int
 
     def to(self, device: torch.device) -> SequenceRows:
-        """Return the same rows on `device`."""
         return SequenceRows(send(self.index, device), self.count)
 
     def mean(self, outputs: torch.Tensor) -> torch.Tensor:
@@ -58,13 +56,8 @@ class Batch:
     rows: SequenceRows | None = None
 
     def to(self, device: torch.device) -> Batch:
-        """Return the same batch on `device`."""
         tensors = {name: send(tensor, device) for name, tensor in self.tensors.items()}
         return Batch(tensors, self.boundaries and self.boundaries.to(device), self.rows and self.rows.to(device))
-
-    def inputs(self) -> dict[str, Any]:
-        """Return the keyword arguments of the model's forward."""
-        return self.tensors if self.boundaries is None else {**self.tensors, "boundaries": self.boundaries}
 
 
 def pack(rows: Collated, first_position: int) -> Batch:
@@ -161,7 +154,8 @@ def packed_attention(
     assert attention_mask is None, "packed texts carry boundaries instead of a mask"
     q, k, v = (tensor.squeeze(0).transpose(0, 1) for tensor in (query, key, value))
     window = -1 if sliding_window is None or sliding_window > boundaries.longest else sliding_window - 1
-    args = AttentionArgs(scaling, dropout, window, is_cls_only(module))
+    # `cls_hooks` sets cls_only where the output is needed at each text's first token only.
+    args = AttentionArgs(scaling, dropout, window, getattr(module, "cls_only", False))
     for kernel in kernels:
         attended = kernel.attend(q, k, v, boundaries, args)
         if attended is not None:

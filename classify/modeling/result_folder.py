@@ -8,7 +8,6 @@ from typing import Any
 
 from classify.data.derived import TextColumns
 from classify.data.files import atomic_dir, file_sha256, read_json, write_json
-from classify.data.long_texts import POLICIES, TRUNCATE, LongTexts
 from classify.errors import InputError
 from classify.modeling.weight_files import tensor_shapes
 
@@ -39,7 +38,7 @@ def read_settings(folder: str) -> dict[str, Any]:
     except ValueError as error:
         raise InputError(f"--model {folder}: classify.json is not valid JSON ({error}).") from None
     settings = settings if isinstance(settings, dict) else {}
-    missing = sorted({"text_column", "max_length", "temperature"} - set(settings))
+    missing = sorted({"text_column", "max_length"} - set(settings))
     if settings.get("format") != FORMAT or missing:
         raise InputError(
             f"--model {folder}: classify.json must be of format {FORMAT}. Got "
@@ -62,11 +61,6 @@ def trained_texts(settings: dict[str, Any]) -> TextColumns:
     """Return the text columns that the model of these settings was trained on."""
     fields = settings.get("text_fields") or [settings["text_column"]]
     return TextColumns(tuple(fields), settings.get("text_pair_column"), settings.get("text_column_delimiter", " "))
-
-
-def long_text_policy(settings: dict[str, Any]) -> LongTexts:
-    """Return how the model of these settings reads texts that are longer than its maximum length."""
-    return POLICIES[settings.get("long_text", TRUNCATE.name)]
 
 
 def read_labels(folder: str) -> list[str]:

@@ -56,14 +56,6 @@ class Vocabulary:
         table[place] = trained.to(table.dtype)
         return {**weights, self.name: table}
 
-    def without_table(self) -> Vocabulary:
-        """Return a copy without `full`, which can be large, for processes that save nothing."""
-        return dataclasses.replace(self, full=self.full.new_empty(0))
-
-    def as_tensor(self) -> torch.Tensor:
-        """Return the id map, for checkpoints."""
-        return torch.from_numpy(self.used)
-
 
 def make_vocabulary(
     model: Any, tables: Sequence[Tokens], kept_ids: Iterable[int], *, compact: bool = True

@@ -23,6 +23,8 @@ class PredictionColumns:
 
     `top_k`: the labels with the highest probabilities in place of one column per label. `min_confidence`: add a column
     that says whether the confidence reaches it. `digits` is the format of numbers; `for_excel`: see `TableWriter`.
+
+    Raises InputError where the task has no labels to rank, or no confidence.
     """
 
     task: Task
@@ -31,8 +33,7 @@ class PredictionColumns:
     digits: str = EXACT
     for_excel: bool = False
 
-    def check(self) -> None:
-        """Raise InputError where the task has no labels to rank, or no confidence."""
+    def __post_init__(self) -> None:
         if self.top_k is not None and not self.task.has_labels:
             raise InputError("--top-k: the model predicts scores; leave the flag out.")
         if self.top_k is not None and self.top_k > len(self.task.labels):
@@ -42,7 +43,6 @@ class PredictionColumns:
 
     @property
     def names(self) -> list[str]:
-        """Return the names of the columns."""
         names = self.task.prediction_columns()
         if self.top_k is not None:
             places = range(1, self.top_k + 1)

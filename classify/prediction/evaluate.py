@@ -32,7 +32,7 @@ def evaluate(predictor: Predictor, labelled: LabelledTable, folder: Path) -> Sco
     table, task, targets = labelled.table, labelled.task, labelled.targets
     predictor.world.check_same({"data": " ".join(map(table.digest, labelled.texts.inputs))})
     blocks = [logits for _, logits in logit_blocks(predictor, table, labelled.texts, labelled.rows)]
-    logits: npt.NDArray[np.float32] = np.concatenate(blocks) / np.float32(predictor.settings["temperature"])
+    logits: npt.NDArray[np.float32] = np.concatenate(blocks)
     scores = task.score(logits, targets, _SEED)
     if predictor.world.is_main:
         _write(predictor, labelled, folder, logits, scores)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from classify.config.fields import describe
 from classify.data.coverage import check_ids
 from classify.data.derived import TextColumns
+from classify.data.long_texts import POLICIES, TRUNCATE
 from classify.data.tokenize import Tokens, get_padding_id, load_tokenizer, tokenize
 from classify.distributed.process_group import start
 from classify.distributed.world import World
@@ -26,7 +27,7 @@ from classify.modeling.attributions import STEPS, WordAttribution, explain
 from classify.modeling.classifier import Classifier
 from classify.modeling.loading import load_trained, quiet_libraries
 from classify.modeling.precision import for_prediction
-from classify.modeling.result_folder import fingerprint, long_text_policy, read_settings, trained_texts
+from classify.modeling.result_folder import fingerprint, read_settings, trained_texts
 from classify.modeling.verify_packing import verify_packing
 from classify.tasks.base import Task
 from classify.tasks.registry import trained_task
@@ -70,7 +71,7 @@ class Predictor:
         first, second = self._as_columns(texts)
         if not first:
             return np.zeros((0, len(self.labels)))
-        return self.compute_probabilities(self.compute_logits(self._tokenize(first, second)))
+        return self.task.probabilities(self.compute_logits(self._tokenize(first, second)))
 
     def _as_columns(self, texts: Iterable[Any]) -> tuple[list[str], list[str] | None]:
         """Return the texts, or the first and the second texts of pairs. Raises TypeError for anything else."""
@@ -80,11 +81,6 @@ class Predictor:
     def texts(self) -> TextColumns:
         """Return the columns that it was trained on."""
         return trained_texts(self.settings)
-
-    @property
-    def num_outputs(self) -> int:
-        """Return the number of the model's outputs."""
-        return int(self.classifier.output_layer.out_features)
 
     def compute_logits(self, tokens: Tokens) -> npt.NDArray[np.float32]:
         """Return the logits (len(tokens), outputs) of tokenized texts, at least one. A collective.
@@ -114,7 +110,7 @@ class Predictor:
         return result
 
     def _tokenize(self, first: Sequence[str], second: Sequence[str] | None) -> Tokens:
-        max_length, policy = self.settings["max_length"], long_text_policy(self.settings)
+        max_length, policy = self.settings["max_length"], POLICIES[self.settings.get("long_text", TRUNCATE.name)]
         return tokenize(self.tokenizer, first, max_length, second=second, long_texts=policy)
 
     def _check_ids(self, tokens: Tokens) -> None:
@@ -149,10 +145,6 @@ class Predictor:
             self.classifier, self.tokenizer, [*first, *(second or [])], tokens, output, self.world.device, steps
         )
 
-    def compute_probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """Return the probabilities (rows, outputs) of logits."""
-        return self.task.probabilities(logits / self.settings["temperature"])
-
 
 def _as_texts(texts: Iterable[str]) -> list[str]:
     """Convert a list, array or column of strings to a list. Raises TypeError for anything else."""
@@ -173,21 +165,17 @@ def _as_pairs(pairs: Iterable[Any]) -> tuple[list[str], list[str]]:
 
     Raises TypeError for anything else, ValueError where one of a pair is empty.
     """
-    listed = [] if isinstance(pairs, str) else list(pairs)
+    if isinstance(pairs, str):
+        raise TypeError(f"texts must be a list of pairs of strings. Got the string {pairs!r} instead.")
+    listed = list(pairs)
     for index, pair in enumerate(listed):
         if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
             raise TypeError(f"texts must be a list of pairs of strings. Got {describe(pair)} at index {index} instead.")
-    if isinstance(pairs, str):
-        raise TypeError(f"texts must be a list of pairs of strings. Got the string {pairs!r} instead.")
     first, second = _as_texts(pair[0] for pair in listed), _as_texts(pair[1] for pair in listed)
-    empty = [index for index, (left, right) in enumerate(zip(first, second, strict=True)) if _is_half(left, right)]
-    if empty:
-        raise ValueError(f"texts must be pairs of two texts. Got an empty one at index {empty[0]}.")
+    for index, (left, right) in enumerate(zip(first, second, strict=True)):
+        if bool(left.strip()) != bool(right.strip()):
+            raise ValueError(f"texts must be pairs of two texts. Got an empty one at index {index}.")
     return first, second
-
-
-def _is_half(first: str, second: str) -> bool:
-    return bool(first.strip()) != bool(second.strip())
 
 
 def start_world(use_cpu: bool, *, alone: bool = False) -> World:

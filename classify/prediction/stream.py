@@ -95,35 +95,11 @@ class PartialLogits:
             )
 
 
-class _File:
-    """Writes the file at the end; until then the logits of each block are in `logits`."""
-
-    def __init__(
-        self,
-        predictor: Predictor,
-        table: Table,
-        path: Path,
-        columns: PredictionColumns,
-        logits: list[Logits] | PartialLogits,
-    ):
-        self._predictor, self._table, self._path, self._columns = predictor, table, path, columns
-        self._logits = logits
-
-    def append(self, logits: Logits) -> None:
-        self._logits.append(logits)
-
-    def finish(self) -> None:
-        blocks = map(self._predictor.compute_probabilities, self._logits)
-        fields = (row for block in blocks for row in self._columns.fields(block))
-        rows, columns = np.arange(len(self._table)), self._columns
-        write_predictions(self._path, self._table, rows, columns.names, fields, for_excel=columns.for_excel)
-
-
 class _StandardOutput:
     """Writes CSV in UTF-8 to standard output, block by block."""
 
-    def __init__(self, predictor: Predictor, table: Table, columns: PredictionColumns):
-        self._predictor, self._table, self._columns, self._row = predictor, table, columns, 0
+    def __init__(self, table: Table, columns: PredictionColumns):
+        self._table, self._columns, self._row = table, columns, 0
         sys.stdout.flush()
         self._file = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="", write_through=True)
         names = [*table.columns, *columns.names]
@@ -132,7 +108,7 @@ class _StandardOutput:
 
     def append(self, logits: Logits) -> None:
         rows = np.arange(self._row, self._row + len(logits))
-        fields = self._columns.fields(self._predictor.compute_probabilities(logits))
+        fields = self._columns.fields(self._columns.task.probabilities(logits))
         write_rows(self._writer, self._table, rows, fields)
         self._row += len(logits)
 
@@ -140,7 +116,8 @@ class _StandardOutput:
         self._file.detach()  # the stream stays open
 
 
-_Sink = _File | _StandardOutput
+# Where the logits of each block go; a file is written from them at the end.
+_Sink = _StandardOutput | PartialLogits | list[Logits]
 
 
 def predict_table(
@@ -171,17 +148,21 @@ def predict_table(
         if world.is_main and keeps:
             identity = f"{fingerprint(predictor.folder)} {predictor.classifier.precision.name} {digests}"
             key = hashlib.sha256(identity.encode()).hexdigest()
-            partial = PartialLogits(partial_path(path), key, predictor.num_outputs, resume=resume)
+            partial = PartialLogits(partial_path(path), key, len(predictor.labels), resume=resume)
         if world.is_main and out == STANDARD_OUTPUT:
-            sink = _StandardOutput(predictor, table, columns)
+            sink = _StandardOutput(table, columns)
         elif world.is_main:
-            sink = _File(predictor, table, path, columns, [] if partial is None else partial)
+            sink = [] if partial is None else partial
     done = int(world.broadcast(0 if partial is None else partial.rows))
     try:
         _compute(predictor, table, texts, sink, partial_path(Path(out)) if keeps else None, done=done)
         with world.sync_errors():
-            if sink is not None:
+            if isinstance(sink, _StandardOutput):
                 sink.finish()
+            elif sink is not None:
+                fields = (row for block in map(columns.task.probabilities, sink) for row in columns.fields(block))
+                rows = np.arange(len(table))
+                write_predictions(path, table, rows, columns.names, fields, for_excel=columns.for_excel)
     except BaseException:
         if partial is not None:
             partial.close(remove=partial.rows == 0)

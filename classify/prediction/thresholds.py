@@ -25,10 +25,8 @@ def find_confidence(folder: str, task: Task, precision: float) -> Threshold:
     right = (task.decide(probabilities) == rows.targets).astype(np.float64)
     threshold = find_threshold(confidence, right, precision)
     if threshold is None:
-        best = max(
-            (find_threshold(confidence, right, least / 100) for least in range(1, 100)),
-            key=lambda threshold: 0.0 if threshold is None else threshold.precision,
-        )
+        candidates = (find_threshold(confidence, right, least / 100) for least in range(99, 0, -1))
+        best = next((candidate for candidate in candidates if candidate is not None), None)
         reached = (
             "none" if best is None else f"{best.precision:g} for {100 * best.accepted / best.rows:.0f} % of the rows"
         )

@@ -18,7 +18,7 @@ from classify.data.formats.registry import read_table
 from classify.data.languages import UNKNOWN
 from classify.errors import InputError
 from classify.evaluation.metrics import display_name
-from classify.evaluation.scored_rows import ScoredRows, read_hashes
+from classify.evaluation.scored_rows import ScoredRows
 from classify.modeling.result_folder import read_settings, trained_texts
 from classify.tasks.base import Task
 from classify.tasks.registry import trained_task
@@ -146,7 +146,7 @@ def find_previous(result: Result) -> Result | None:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, InputError):
             run = read_json(folder / "run.json")
             same_path = run["data"]["path"] == result.run["data"]["path"] and run["cwd"] == result.run["cwd"]
-            if same_path or np.isin(result.rows.hashes, read_hashes(folder)).mean() >= _SAME:
+            if same_path or np.isin(result.rows.hashes, ScoredRows.read(folder).hashes).mean() >= _SAME:
                 previous = Result.read(folder)
                 if previous.is_training and previous.task.name == result.task.name:
                     return previous

@@ -24,7 +24,7 @@ from classify.data.files import write_json
 from classify.data.splits import Split, Splits
 from classify.evaluation import advice, metrics, scored_rows, suspects_file
 from classify.evaluation.baseline import Baseline, MajorityBaseline, cross_validate_baseline
-from classify.evaluation.calibration import Calibration, Rescaling
+from classify.evaluation.calibration import Rescaling
 from classify.evaluation.paired import sign_test
 from classify.evaluation.predictions_file import EXACT, FOLD_COLUMN, FOR_EXCEL, write_predictions
 from classify.evaluation.scored_rows import ScoredRows
@@ -61,7 +61,7 @@ class Results:
     validation_scores: metrics.Scores
     scores: metrics.Scores
     unseen: metrics.Scores | None
-    calibration: Calibration | None
+    calibration: dict[str, Any] | None
     majority: MajorityBaseline
     kept_epoch: float
     start_seconds: float
@@ -155,16 +155,23 @@ def _rescale_output_layer(context: TrainingContext, validation_logits: Logits, *
 
 def _describe_calibration(
     context: TrainingContext, rescaling: Rescaling, before: Logits, after: Logits
-) -> Calibration | None:
-    """Score the probabilities of the scored split before and after, and print them; None for tasks without any."""
+) -> dict[str, Any] | None:
+    """Return the entry of metrics.json: the rescaling, and the probabilities' scores before and after it; print them.
+
+    None for tasks without probabilities.
+    """
     splits, task, seed = context.splits, context.inputs.task, context.config.training.seed
-    scores = [task.probability_scores(logits, splits.scored.targets, seed) for logits in (before, after)]
-    if scores[0] is None or scores[1] is None:
+    old, new = (task.probability_scores(logits, splits.scored.targets, seed) for logits in (before, after))
+    if old is None or new is None:
         return None
-    calibration = Calibration(rescaling, scores[0], scores[1])
+    temperature = rescaling.temperature
+    fitted = "one scale and shift per label" if temperature is None else f"temperature {temperature:.3g}"
     scored = "test" if splits.test is not None else "validation" if splits.method is None else "out-of-fold"
-    context.output.log(calibration.line(splits.method or "validation rows", scored))
-    return calibration
+    context.output.log(
+        f"calibration: {fitted} (fitted on {splits.method or 'validation rows'}; {scored} log loss "
+        f"{old['log_loss']:.3f} before, {new['log_loss']:.3f} after; --calibrate)"
+    )
+    return {**rescaling.as_json(), "before": old, "after": new}
 
 
 def _round_weights(context: TrainingContext, task: Task, logits: Logits) -> Logits:
@@ -247,7 +254,6 @@ def _write_model(results: Results) -> None:
         "max_length": context.data.max_length,
         "languages": results.context.inputs.languages.shares,
         "long_text": results.context.config.data.long_texts,
-        "temperature": 1.0,
         **results.task.settings(),
     }
     dtype = getattr(torch, context.config.training.save_dtype)
@@ -334,7 +340,7 @@ def _write_metrics(results: Results) -> None:
             },
             "eval": validation,
             "test": test,
-            "calibration": None if results.calibration is None else results.calibration.as_json(),
+            "calibration": results.calibration,
             "baseline": _describe_baseline(results),
             "majority": results.majority.as_json(),
             "probe": results.trainer.probe_metrics,

@@ -127,7 +127,7 @@ class Trainer:
         weights, optimizer = self.strategy.state_dict(keep=keep)
         vocabulary = self.classifier.vocabulary
         if keep and vocabulary is not None and vocabulary.compacted:
-            weights[VOCABULARY] = vocabulary.as_tensor()
+            weights[VOCABULARY] = torch.from_numpy(vocabulary.used)
         values = {
             "progress": dataclasses.asdict(self.progress),
             "scaler": self.strategy.scaler.state_dict(),
@@ -144,7 +144,7 @@ class Trainer:
         is_main, vocabulary = self.world.is_main, self.classifier.vocabulary
         weights = self.world.broadcast_tensors(saved.model_tensors() if is_main else None)
         if vocabulary is not None and vocabulary.compacted:
-            _check_vocabulary(saved, weights.get(VOCABULARY), vocabulary.as_tensor())
+            _check_vocabulary(saved, weights.get(VOCABULARY), torch.from_numpy(vocabulary.used))
         self.setup(weights)
         tensors = self.world.broadcast_tensors(saved.optimizer_tensors() if is_main else None)
         self.strategy.load_optimizer(tensors, saved.state["scaler"])

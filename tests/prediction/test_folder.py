@@ -41,12 +41,6 @@ def test_label2id_is_the_inverse_of_id2label(trained: Path) -> None:
     assert list(config["label2id"]) == ["app", "card", "money"]
 
 
-def test_the_temperature_divides_the_logits(trained: Path, tmp_path: Path) -> None:
-    cool, warm = predict(trained), predict(copy_with(trained, tmp_path / "warm", temperature=2.0))
-    expected = np.sqrt(cool)
-    np.testing.assert_allclose(warm, expected / expected.sum(axis=1, keepdims=True), atol=1e-5)
-
-
 def test_texts_are_cut_as_in_training(trained: Path, tmp_path: Path) -> None:
     """Each word is one token here, and two more stand around them."""
     short = predict(copy_with(trained, tmp_path / "short", max_length=5))
@@ -74,7 +68,7 @@ def test_scores_are_those_of_the_saved_weights(
     out = train(make_config(model_folder, table, tmp_path / "out", **settings, **files))
     names = list(read_json(out / "config.json")["label2id"])
     targets = [names.index(label) for label in labels]
-    result = predict(copy_with(out, tmp_path / "copy", temperature=1.0), texts)
+    result = predict(out, texts)
     losses = -np.log(result[np.arange(len(texts)), targets])
     metrics = read_json(out / "metrics.json")
     for part in ("eval", "test"):

@@ -102,10 +102,9 @@ class _Attend(torch.autograd.Function):
         queries = layout.gather(q, dtype, case.cls_only)
         keys, values = layout.gather(k, dtype), layout.gather(v, dtype)
         out = torch.empty_like(queries)
-        forwards = [_forward_long if group.is_long else _forward for group in layout.bucket_groups]
         results = [
-            forward(group, case, queries, keys, values, out)
-            for forward, group in zip(forwards, layout.bucket_groups, strict=True)
+            (_forward_long if group.is_long else _forward)(group, case, queries, keys, values, out)
+            for group in layout.bucket_groups
         ]
         ctx.save_for_backward(queries, keys, values, *(tensor for *pair, _ in results for tensor in pair))
         ctx.constants = (layout, case, [factor for *_, factor in results])

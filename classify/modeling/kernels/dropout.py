@@ -27,7 +27,6 @@ class CPUDropout(Kernel):
     name = "dropout"
 
     def applies(self, device: torch.device) -> bool:
-        """Return True on CPUs; dropout is fast on other devices."""
         return device.type == "cpu"
 
     def install(self, model: Any) -> None:
