@@ -132,16 +132,16 @@ class Regression(Task):
             return np.zeros(len(table), dtype=np.float32)
         values, numbers = table.dictionary_encode(column)
         parsed = [parse_number(value.strip()) if self._is_labelled(value) else 0.0 for value in values]
-        wrong = [place for place, number in enumerate(parsed) if number is None]
-        if wrong:
+        scores = np.array(parsed, dtype=np.float32)  # None becomes NaN
+        wrong = np.flatnonzero(~np.isfinite(scores))
+        if len(wrong):
             where = table.describe_rows(np.flatnonzero(np.isin(numbers, wrong)).tolist())
-            raise InputError(_no_number(where, "a number", column, values[wrong[0]]))
-        scores = np.array(parsed, dtype=np.float32)[numbers]
-        infinite = np.flatnonzero(~np.isfinite(scores)).tolist()
-        if infinite:
-            where = table.describe_rows(infinite)
-            raise InputError(_no_number(where, "a finite number", column, values[numbers[infinite[0]]]))
-        return scores
+            cell = values[wrong[0]].strip()[:80]
+            raise InputError(
+                f"{where}: expected a finite number in column {column!r}. Got {cell!r} instead; if that means no "
+                f"score, empty the cells or give --unlabelled-value={shlex.quote(cell)}, else correct it."
+            )
+        return scores[numbers]
 
     def _is_labelled(self, cell: str) -> bool:
         return bool(cell.strip()) and cell.strip() != self._unlabelled
@@ -232,14 +232,6 @@ class Regression(Task):
     def prediction_fields(self, probabilities: npt.NDArray[np.float64], digits: str = EXACT) -> Iterator[list[str]]:
         for row in probabilities:
             yield [f"{row[0]:{digits}}"]
-
-
-def _no_number(where: str, expected: str, column: str, cell: str) -> str:
-    cell = cell.strip()[:80]
-    return (
-        f"{where}: expected {expected} in column {column!r}. Got {cell!r} instead; if that means no score, empty the "
-        f"cells or give --unlabelled-value={shlex.quote(cell)}, else correct it."
-    )
 
 
 @dataclass(frozen=True)
