@@ -86,7 +86,7 @@ def steps(options: argparse.Namespace, off: list[str]) -> Iterator[object]:
     batches = BatchSampler(len(texts), options.batch_size, config.seed)
     loss = task.loss(config, splits.train.targets)
     trainer = Trainer(strategy, TokenizedSplit(tokens, rows, splits.train.targets), batches, loss)
-    trainer.setup()
+    trainer.strategy.setup()
     return trainer.steps()
 
 

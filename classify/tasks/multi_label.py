@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import warnings
@@ -88,27 +89,20 @@ class MultiLabel(Task):
     @classmethod
     def of(cls, tables: InputTables) -> Self:
         """Create the task with the labels of the training and validation tables."""
-        column, config = tables.columns.label, tables.config
+        column, config, path = tables.columns.label, tables.config, tables.train.path
         separator: str | None = COLUMN_SEPARATOR
         if len(tables.columns.labels) == 1:
             stats = column_stats(tables.train, column, config.unlabelled_value)
             if stats.odd_kind == "objects":
                 raise InputError(
-                    f"{tables.train.path}: column {column!r} holds objects, e.g. {stats.example}; expected names of "
+                    f"{path}: column {column!r} holds objects, e.g. {stats.example}; expected names of "
                     "labels. Give a column per label, e.g. --label-column a,b,c."
                 )
-            separator = find_separator(stats.values) or _rare_separator(tables.train.path, column, stats.values)
-
-        def count(table: Table, column: str) -> Mapping[str, int]:
-            return _count_labels(table, column, separator)
-
-        classes = find_class_names(tables, count)
+            separator = find_separator(stats.values) or _rare_separator(path, column, stats.values)
+        classes = find_class_names(tables, functools.partial(_count_labels, separator=separator))
         names = {name for label, rows in classes.rows.items() if rows and (name := classes.of(label))}
         if len(tables.train) < MIN_ROWS:
-            raise InputError(
-                f"{tables.train.path}: expected at least {MIN_ROWS} rows. Got {len(tables.train)} instead."
-            )
-        path = tables.train.path
+            raise InputError(f"{path}: expected at least {MIN_ROWS} rows. Got {len(tables.train)} instead.")
         if separator not in (BRACKETS, COLUMN_SEPARATOR):
             undivided = undivided_cell(sorted(names), SEPARATORS)
             if undivided is not None:
@@ -177,7 +171,7 @@ class MultiLabel(Task):
         return type(self)(self.labels, classes, separator, self.thresholds, empty_is_labelled=empty)
 
     def decisions(self) -> list[Decision]:
-        shown = {COLUMN_SEPARATOR: "one column of 0 and 1 per label", "[]": "cells hold lists"}
+        shown = {COLUMN_SEPARATOR: "one column of 0 and 1 per label", BRACKETS: "cells hold lists"}
         why = shown.get(self._separator or "", f"labels of a row are separated by {self._separator!r}")
         task = Decision("task", f"any of {len(self.labels)} labels", why, "--task single, --label-column", True)
         return [task, *self._classes.decisions()]
@@ -351,12 +345,12 @@ class BinaryCrossEntropy(Loss):
         from torch.nn.functional import binary_cross_entropy_with_logits
 
         counted = targets[:, :1] != _NO_ROW
-        aims = targets.clamp(max=1).float() * (1 - self.label_smoothing) + self.label_smoothing / 2
+        present = targets.clamp(max=1).float()
+        aims = present * (1 - self.label_smoothing) + self.label_smoothing / 2
         losses = binary_cross_entropy_with_logits(
             logits.float(), aims, reduction="none", pos_weight=send_weights(self.positive_weights, logits.device)
         )
         if self.gamma:
-            present = targets.clamp(max=1).float()
             wrong = (logits.float().sigmoid() - present).abs()
             losses = losses * wrong**self.gamma
         return (losses * counted).sum() / logits.shape[1]

@@ -130,16 +130,16 @@ class Regression(Task):
         values, numbers = table.dictionary_encode(column)
         labelled = zip(values, self.are_labels(values), strict=True)
         parsed = [parse_number(value.strip()) if is_label else 0.0 for value, is_label in labelled]
-        wrong = [place for place, number in enumerate(parsed) if number is None]
-        if wrong:
+        scores = np.array(parsed, dtype=np.float32)  # None becomes NaN
+        wrong = np.flatnonzero(~np.isfinite(scores))
+        if len(wrong):
             where = table.describe_rows(np.flatnonzero(np.isin(numbers, wrong)).tolist())
-            raise InputError(_no_number(where, "a number", column, values[wrong[0]]))
-        scores = np.array(parsed, dtype=np.float32)[numbers]
-        infinite = np.flatnonzero(~np.isfinite(scores)).tolist()
-        if infinite:
-            where = table.describe_rows(infinite)
-            raise InputError(_no_number(where, "a finite number", column, values[numbers[infinite[0]]]))
-        return scores
+            cell = values[wrong[0]].strip()[:80]
+            raise InputError(
+                f"{where}: expected a finite number in column {column!r}. Got {cell!r} instead; if that means no "
+                f"score, empty the cells or give --unlabelled-value={shlex.quote(cell)}, else correct it."
+            )
+        return scores[numbers]
 
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
         """Return the squared error of standardized targets."""
@@ -227,14 +227,6 @@ class Regression(Task):
     def prediction_fields(self, probabilities: npt.NDArray[np.float64], digits: str = EXACT) -> Iterator[list[str]]:
         for row in probabilities:
             yield [f"{row[0]:{digits}}"]
-
-
-def _no_number(where: str, expected: str, column: str, cell: str) -> str:
-    cell = cell.strip()[:80]
-    return (
-        f"{where}: expected {expected} in column {column!r}. Got {cell!r} instead; if that means no score, empty the "
-        f"cells or give --unlabelled-value={shlex.quote(cell)}, else correct it."
-    )
 
 
 @dataclass(frozen=True)

@@ -247,10 +247,10 @@ class CrossEntropy(Loss):
         """Return the weighted sum of the losses; logits (n, classes), class indices (n,)."""
         from torch.nn.functional import cross_entropy
 
-        weights, smoothing = send_weights(self.class_weights, logits.device), self.label_smoothing
+        logits, smoothing = logits.float(), self.label_smoothing
+        weights = send_weights(self.class_weights, logits.device)
         if not self.gamma:
-            return cross_entropy(logits.float(), targets, weight=weights, label_smoothing=smoothing, reduction="sum")
-        logits = logits.float()
+            return cross_entropy(logits, targets, weight=weights, label_smoothing=smoothing, reduction="sum")
         losses = cross_entropy(logits, targets, weight=weights, label_smoothing=smoothing, reduction="none")
         right = logits.softmax(dim=1).gather(1, targets.clamp(min=0)[:, None])[:, 0]
         return (losses * (1 - right) ** self.gamma).sum()

@@ -26,7 +26,6 @@ class Evaluate(Callback):
         self.logits: dict[int, npt.NDArray[np.float32]] = {}
 
     def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
-        """Score where an epoch has ended."""
         if step.epoch_ended or step.last:
             self.score_epoch(trainer)
         patience = self.context.config.training.patience
@@ -36,15 +35,11 @@ class Evaluate(Callback):
             name = display_name(self.context.selection_metric)
             self.context.output.log(f"stopped: no better {name} since epoch {best['epoch']:g} (--patience)")
 
-    def score_start(self, trainer: Trainer) -> Scores | None:
-        """Score the weights that training starts from: the first candidate for the best. Not logged."""
-        return self._score(trainer)[0]
-
     def score_epoch(self, trainer: Trainer) -> None:
         """Score, print and log; remember the best, where these weights compete for being kept."""
         context, progress = self.context, trainer.progress
         planned = trainer.end_position / trainer.batches.num_rows  # before this score, which may use up --patience
-        score, better = self._score(trainer)
+        score, better = self.score(trainer)
         mean = progress.mean_loss
         if progress.first_loss is None:
             progress.first_loss = mean
@@ -62,8 +57,8 @@ class Evaluate(Callback):
         logits = self.logits.get(step) if reuse else None
         return logits if logits is not None else self.context.compute_logits(self.context.splits.validation)
 
-    def _score(self, trainer: Trainer) -> tuple[Scores | None, bool]:
-        """Score the current weights; also return whether they are the best so far."""
+    def score(self, trainer: Trainer) -> tuple[Scores | None, bool]:
+        """Score the current weights, not logged; also return whether they are the best so far."""
         context, progress = self.context, trainer.progress
         if context.splits.folds is not None:
             progress.add_unscored(trainer.epoch)
@@ -87,7 +82,6 @@ class Checkpointer(Callback):
         self.context = context
 
     def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
-        """Save where it is due."""
         if step.epoch_ended or step.last or step.save_due or step.stopped:
             self.save(trainer)
 

@@ -73,7 +73,6 @@ class Checkpoint:
 
 
 def folder_name(step: int) -> str:
-    """Return the name of a checkpoint's folder."""
     return f"step-{step:08d}"
 
 

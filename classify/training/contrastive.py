@@ -80,40 +80,35 @@ def contrastive_warmup(
     Raises ClassifyError if four rows do not fit in memory, or training diverges.
     """
     begin = time.perf_counter()
-    config, world, classifier = strategy.config, strategy.world, strategy.classifier
+    config, world = strategy.config, strategy.world
     trainer = ContrastiveTrainer(strategy, data, task)
     stratify_by = task.stratify_by(data.targets)
     generator = np.random.default_rng(config.seed)
     mean = trainer.data.tokens.lengths(data.rows).mean()
     rows = int(np.clip(CONTRASTIVE_TOKENS / mean, _FEWEST_ROWS, CONTRASTIVE_ROWS))
-    was_training = classifier.training
     strategy.module.train()
-    try:
-        step = total_rows = 0
-        while step < steps:
-            rate = config.peak_learning_rate * learning_rate_factor(step, steps, _WARMUP)
-            seed_draws(config.seed, _EPOCH, step, 0, world.rank, world.device.type)
-            while not trainer.train_step(selected := draw_rows(stratify_by, rows, generator), rate):
-                rows //= 2
-                if rows < _LEAST_ROWS:
-                    raise ClassifyError(
-                        "out of memory in a contrastive step of a few texts; use a smaller --max-length or "
-                        "--contrastive-steps 0."
-                    )
-            step += 1
-            total_rows += len(selected)
-            if seconds is not None:
-                spent = time.perf_counter() - begin
-                steps = world.broadcast(min(steps, max(step, int(step * seconds / spent))))
-            spent = time.perf_counter() - begin
-            after_step(ContrastiveStep(step, total_rows, step == steps, trainer.loss, rate, spent))
-        if not math.isfinite(float(trainer.loss)):  # once it is not, it stays so
-            raise ClassifyError(
-                f"the contrastive loss is {float(trainer.loss)}; training has diverged. Lower --learning-rate, "
-                "or use --contrastive-steps 0."
-            )
-    finally:
-        strategy.module.train(was_training)
+    step = total_rows = 0
+    while step < steps:
+        rate = config.peak_learning_rate * learning_rate_factor(step, steps, _WARMUP)
+        seed_draws(config.seed, _EPOCH, step, 0, world.rank, world.device.type)
+        while not trainer.train_step(selected := draw_rows(stratify_by, rows, generator), rate):
+            rows //= 2
+            if rows < _LEAST_ROWS:
+                raise ClassifyError(
+                    "out of memory in a contrastive step of a few texts; use a smaller --max-length or "
+                    "--contrastive-steps 0."
+                )
+        step += 1
+        total_rows += len(selected)
+        spent = time.perf_counter() - begin
+        if seconds is not None:
+            steps = world.broadcast(min(steps, max(step, int(step * seconds / spent))))
+        after_step(ContrastiveStep(step, total_rows, step == steps, trainer.loss, rate, spent))
+    if not math.isfinite(float(trainer.loss)):  # once it is not, it stays so
+        raise ClassifyError(
+            f"the contrastive loss is {float(trainer.loss)}; training has diverged. Lower --learning-rate, "
+            "or use --contrastive-steps 0."
+        )
     strategy.reset_optimizer()
     return ContrastiveResult(step, total_rows, time.perf_counter() - begin, float(trainer.loss))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -27,9 +27,12 @@ def find_micro_batches(trainer: Trainer, steps: Sequence[sampler.Step]) -> None:
     data, world, strategy = trainer.data, trainer.world, trainer.strategy
     costs = sampler.token_cost(data.tokens.lengths(data.rows), strategy.classifier.hidden_size)
     heaviest = max(steps, key=lambda step: float(costs[step.indices].sum()))
+    # AdamW has two moments per weight. The buckets of DistributedDataParallel hold a gradient per weight already, and
+    # the dry run makes another: so one moment less is allocated.
+    each = 2 - world.distributed
 
     def dry_step() -> object:
-        moments = list(_allocate_moments(trainer))
+        moments = [torch.empty_like(weight) for weight in strategy.trained_params for _ in range(each)]
         with strategy.without_exchange(), restore_statistics(strategy.classifier):
             return moments, trainer.compute_gradients(heaviest)
 
@@ -41,16 +44,6 @@ def find_micro_batches(trainer: Trainer, steps: Sequence[sampler.Step]) -> None:
         if not world.all_reduce_any(failed):
             return
         trainer.halve_micro_batches(heaviest, reason or "another rank")
-
-
-def _allocate_moments(trainer: Trainer) -> Iterator[torch.Tensor]:
-    """Allocate as much memory as AdamW's moments will take: two moments per weight.
-
-    The buckets of DistributedDataParallel hold a gradient per weight already, and the dry run makes another: so one
-    moment less is allocated.
-    """
-    each = 2 - trainer.world.distributed
-    return (torch.empty_like(weight) for weight in trainer.strategy.trained_params for _ in range(each))
 
 
 def measure(trainer: Trainer) -> float:

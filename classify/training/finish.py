@@ -21,7 +21,7 @@ import torch
 
 from classify.data import split_record
 from classify.data.files import write_json
-from classify.data.splits import Split, Splits
+from classify.data.splits import Splits
 from classify.evaluation import advice, metrics, scored_rows, suspects_file
 from classify.evaluation.baseline import Baseline, MajorityBaseline, cross_validate_baseline
 from classify.evaluation.calibration import Rescaling
@@ -56,8 +56,8 @@ class Results:
     trainer: Trainer
     record: RunRecord
     weights: dict[str, Any]
-    logits: npt.NDArray[np.float32]
-    unlabelled: dict[str, npt.NDArray[np.float32]]
+    logits: Logits
+    unlabelled: dict[str, Logits]
     validation_scores: metrics.Scores
     scores: metrics.Scores
     unseen: metrics.Scores | None
@@ -72,8 +72,24 @@ class Results:
 
     @functools.cached_property
     def baseline(self) -> Baseline | None:
-        """Return the baseline's scores, fitted when first read: after the model is saved. None if it cannot be."""
-        return _fit_baseline(self.context, self.task)
+        """Score the baseline on the same rows when first read: after the model is saved.
+
+        None, with a note, for tables without words to count.
+        """
+        splits, task, seed = self.splits, self.task, self.context.config.training.seed
+        train, scored = splits.train, splits.scored
+        texts = train.texts(splits.text_column)
+        try:
+            if scored is not train:
+                held_out = scored.texts(splits.text_column)
+                return task.baseline(texts, train.targets, held_out, scored.targets, seed)
+            assert splits.folds is not None
+            return cross_validate_baseline(
+                texts, train.targets, splits.folds, functools.partial(task.baseline, seed=seed), task.metrics
+            )
+        except (ValueError, MemoryError) as error:
+            self.context.output.log(f"note: the TF-IDF baseline cannot be fitted: {error}")
+            return None
 
 
 def finish(
@@ -83,7 +99,7 @@ def finish(
     log: Log,
     record: RunRecord,
     start_seconds: float,
-    out_of_fold: npt.NDArray[np.float32] | None,
+    out_of_fold: Logits | None,
 ) -> None:
     """Restore the kept weights, calibrate, score, and write every file. A collective.
 
@@ -216,7 +232,7 @@ def _restore_kept_weights(context: TrainingContext, trainer: Trainer) -> tuple[f
     return epoch, step
 
 
-def _score_unseen(context: TrainingContext, task: Task, logits: npt.NDArray[np.float32]) -> metrics.Scores | None:
+def _score_unseen(context: TrainingContext, task: Task, logits: Logits) -> metrics.Scores | None:
     """Score the test rows whose text is not in the training split, where some are and some are not."""
     test, in_training = context.splits.test, context.splits.in_training.get("test", ())
     if test is None or not 0 < len(in_training) < len(test):
@@ -224,24 +240,6 @@ def _score_unseen(context: TrainingContext, task: Task, logits: npt.NDArray[np.f
     unseen = np.ones(len(test), dtype=bool)
     unseen[list(in_training)] = False
     return task.score(logits[unseen], test.targets[unseen], context.config.training.seed)
-
-
-def _fit_baseline(context: TrainingContext, task: Task) -> Baseline | None:
-    """Score the baseline on the same rows; None, with a note, for tables without words to count."""
-    splits, seed = context.splits, context.config.training.seed
-    train, scored = splits.train, splits.scored
-    texts = train.texts(splits.columns.text)
-    try:
-        if scored is not train:
-            held_out = scored.texts(splits.columns.text)
-            return task.baseline(texts, train.targets, held_out, scored.targets, seed)
-        assert splits.folds is not None
-        return cross_validate_baseline(
-            texts, train.targets, splits.folds, functools.partial(task.baseline, seed=seed), task.metrics
-        )
-    except (ValueError, MemoryError) as error:
-        context.output.log(f"note: the TF-IDF baseline cannot be fitted: {error}")
-        return None
 
 
 def _write_model(results: Results) -> None:
@@ -252,8 +250,8 @@ def _write_model(results: Results) -> None:
         **results.splits.columns.texts.as_settings(),
         "label_columns": list(results.splits.columns.labels),
         "max_length": context.data.max_length,
-        "languages": results.context.inputs.languages.shares,
-        "long_text": results.context.config.data.long_texts,
+        "languages": context.inputs.languages.shares,
+        "long_text": context.config.data.long_texts,
         **results.task.settings(),
     }
     dtype = getattr(torch, context.config.training.save_dtype)
@@ -266,9 +264,7 @@ def _write_model(results: Results) -> None:
 def _write_predictions(results: Results) -> None:
     task, context = results.task, results.context
     digits = FOR_EXCEL if context.config.training.excel_safe else EXACT
-    files: dict[str, tuple[Split, npt.NDArray[np.float32]]] = {
-        "predictions.csv": (results.splits.scored, results.logits)
-    }
+    files = {"predictions.csv": (results.splits.scored, results.logits)}
     files |= {file: (results.splits.unlabelled[file], logits) for file, logits in results.unlabelled.items()}
     for name, (split, logits) in files.items():
         columns, fields = task.prediction_columns(), task.prediction_fields(task.probabilities(logits), digits)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import safetensors
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from classify.config.run_config import FIELDS
 from classify.data.files import atomic_path
@@ -27,8 +27,10 @@ from classify.data.splits import Split
 from classify.data.tokenize import TokenizedSplit
 from classify.errors import Interrupted
 from classify.evaluation.metrics import format_metrics
+from classify.tasks.base import Task
 from classify.training.resume import INITIAL_SETTINGS
 from classify.training.setup import TrainingContext
+from classify.training.strategies.base import Strategy
 from classify.training.trainer import Trainer
 
 Logits = npt.NDArray[np.float32]
@@ -55,8 +57,8 @@ def cross_validate(context: TrainingContext, train: Callable[[Trainer, str], Non
                 context.strategy.setup()
                 weights, _ = context.strategy.state_dict(keep=True)
                 initial = {name: tensor.clone() for name, tensor in weights.items()}
-            trainer = make_trainer(context, context.data.of(split).take(~held_out))
-            trainer.setup(initial)
+            trainer = make_trainer(context.strategy, context.inputs.task, context.data.of(split).take(~held_out))
+            trainer.strategy.setup(initial)
             with _naming_saved_folds(context, number):
                 train(trainer, f"fold {number + 1} of {count}")
                 fold_logits = context.compute_logits(scored)
@@ -87,15 +89,14 @@ def _naming_saved_folds(context: TrainingContext, saved: int) -> Iterator[None]:
         ) from None
 
 
-def make_trainer(context: TrainingContext, data: TokenizedSplit) -> Trainer:
+def make_trainer(strategy: Strategy, task: Task, data: TokenizedSplit) -> Trainer:
     """Make the trainer of a run, or of one fold, on these rows."""
-    config = context.config.training
-    weights = None
+    config, weights = strategy.config, None
     if config.sampler == "balanced":
-        stratify_by = context.inputs.task.stratify_by(data.targets)
+        stratify_by = task.stratify_by(data.targets)
         weights = 1.0 / np.bincount(stratify_by)[stratify_by]
     batches = BatchSampler(len(data.rows), config.train_batch_size, config.seed, weights)
-    return Trainer(context.strategy, data, batches, context.inputs.task.loss(config, data.targets))
+    return Trainer(strategy, data, batches, task.loss(config, data.targets))
 
 
 def _path(context: TrainingContext, number: int) -> Path:
@@ -113,17 +114,14 @@ def _identity(context: TrainingContext) -> str:
 
 def _load(context: TrainingContext, number: int) -> Logits | None:
     """Return the logits of a fold that was finished under the same settings, else None. A collective."""
-    stored = None
-    if context.world.is_main and context.output.resumes:
-        try:
-            with safetensors.safe_open(_path(context, number), "pt") as file:
-                same = (file.metadata() or {}).get("identity") == _identity(context)
-            stored = load_file(_path(context, number)) if same else None
-        except (OSError, safetensors.SafetensorError):
-            stored = None
-    if not context.world.broadcast(stored is not None):
-        return None
-    return context.world.broadcast_tensors(stored)["logits"].cpu().numpy()
+    world, stored = context.world, {}
+    if world.is_main and context.output.resumes:
+        path, unreadable = _path(context, number), (OSError, safetensors.SafetensorError)
+        with contextlib.suppress(*unreadable), safetensors.safe_open(path, "pt") as file:
+            if (file.metadata() or {}).get("identity") == _identity(context):
+                stored = {"logits": file.get_tensor("logits")}
+    stored = world.broadcast_tensors(stored if world.is_main else None)
+    return stored["logits"].cpu().numpy() if stored else None
 
 
 def _save(context: TrainingContext, number: int, logits: Logits) -> None:

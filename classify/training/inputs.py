@@ -59,14 +59,13 @@ class RunInputs:
 
     @functools.cached_property
     def inspection(self) -> Report:
-        """Return what is in the tables."""
         return inspect_splits(self.splits)
 
     def describe(self) -> list[str]:
         """Return all decisions so far, the lines on the table, and the notes."""
-        lines = [*(decision.line() for decision in self.decisions), *self.inspection.summary()]
         return [
-            *lines,
+            *(decision.line() for decision in self.decisions),
+            *self.inspection.summary(),
             *self.inspection.duplicates(),
             *(f"note: {text}" for text in (*self.splits.warnings, *self.notes)),
         ]

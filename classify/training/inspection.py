@@ -18,7 +18,6 @@ from classify.data import inspect
 from classify.data.coverage import check_coverage
 from classify.data.inspect import Report
 from classify.data.long_texts import POLICIES
-from classify.data.sampler import BatchSampler
 from classify.data.split_rows import cap_rows
 from classify.data.splits import Splits
 from classify.data.tokenize import TokenizedSplit, Tokens, tokenize_columns
@@ -29,10 +28,10 @@ from classify.modeling.loading import load_tokenizer, quiet_libraries
 from classify.modeling.precision import choose_precision
 from classify.tasks.base import Task
 from classify.training import contrastive, dry_run, linear_probe, memory_forecast
+from classify.training.folds import make_trainer
 from classify.training.inputs import RunInputs, check
 from classify.training.setup import configure_precision, load_classifier
 from classify.training.strategies.base import Strategy, make_strategy
-from classify.training.trainer import Trainer
 
 # Texts with several labels that inspect.json lists.
 _LISTED = 1000
@@ -82,9 +81,8 @@ def _measure_speed(inputs: RunInputs, tokenizer: object, tokens: Tokens) -> dict
         strategy.check_room(data.mean_length)
         strategy.place(Path(folder))
         configure_precision(inputs, classifier, tokens, world, precision)
-        batches = BatchSampler(len(train), training.train_batch_size, training.seed)
-        trainer = Trainer(strategy, data, batches, inputs.task.loss(training, train.targets))
-        trainer.setup()
+        trainer = make_trainer(strategy, inputs.task, data)
+        strategy.setup()
         rate = dry_run.measure(trainer)
         need = memory_forecast.estimate(inputs, world, data.mean_length)
         seconds = _estimate_seconds(inputs, strategy, data, rate)

@@ -17,7 +17,7 @@ from classify.console import ProgressLines, progress_bar
 from classify.data.files import TEMPORARY
 from classify.decision import Decision
 from classify.distributed.world import World
-from classify.errors import DiskError, InputError, disk_refusal
+from classify.errors import DiskError, disk_refusal
 from classify.training import checkpoint
 from classify.training.output_dir import OutputDirPlan, acquire_folder
 from classify.training.terminal import log, log_decision
@@ -44,12 +44,10 @@ class Output:
         return self.folder / CHECKPOINTS
 
     def log(self, text: str) -> None:
-        """Print on the main process."""
         if self.world.is_main:
             log(text)
 
     def log_decision(self, decision: Decision) -> None:
-        """Print a decision on the main process."""
         if self.world.is_main:
             log_decision(decision)
 
@@ -107,21 +105,16 @@ def _acquire_on_each_node(plan: OutputDirPlan, folder: Path, world: World, held:
     if world.is_main:
         sign.touch()
     world.barrier()
-    is_writer, fault = world.is_main, None
-    if world.is_local_main and not world.is_main:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)  # asks the server: a network disk's cache may lack the folder
-            is_writer = sign.name not in os.listdir(folder)
-            if is_writer:
-                _, lock = acquire_folder(plan)
-                held.callback(lock.release)
-        except (InputError, OSError) as error:
-            fault = str(error)
+    is_writer = world.is_main
     try:
-        world.raise_if_any_rank_failed(fault)
+        with world.sync_errors():
+            if world.is_local_main and not world.is_main:
+                folder.mkdir(parents=True, exist_ok=True)  # asks the server: a network disk's cache may lack it
+                is_writer = sign.name not in os.listdir(folder)
+                if is_writer:
+                    _, lock = acquire_folder(plan)
+                    held.callback(lock.release)
     finally:
         if world.is_main:
             sign.unlink(missing_ok=True)
-    if fault is not None:
-        raise InputError(fault)
     return is_writer

@@ -5,6 +5,7 @@ Ranks may sit on machines that do not share the main process's disk, so it finds
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ from typing import Any
 from classify.config.fields import shown_name
 from classify.config.run_config import FIELDS, RunConfig
 from classify.data.files import read_json
+from classify.data.sampler import BatchSampler
 from classify.errors import CheckpointError, InputError
 from classify.training import checkpoint
 from classify.training.checkpoint import Checkpoint, CheckpointState
 from classify.training.output import Output
-from classify.training.progress import Progress
+from classify.training.progress import Progress, compute_end_of_training
 from classify.training.strategies.base import Strategy
 
 
@@ -116,35 +118,32 @@ def require_same_run(
         )
 
 
-def is_finished(output: Output, config: RunConfig, saved: Checkpoint | None, end: int) -> bool:
+def is_finished(output: Output, config: RunConfig, saved: Checkpoint | None, batches: BatchSampler) -> bool:
     """Return whether nothing is left to do in this folder; print what there is to do or not. A collective."""
     status = None
     if output.world.is_main:
-        try:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             status = read_json(output.folder / "run.json")["status"]
-        except (OSError, ValueError, KeyError, TypeError):
-            status = None
     finished = output.world.broadcast(status) == "finished"
-    if finished and saved is None:
-        output.log(
-            f"{output.folder}: this run is finished, and without its checkpoints it cannot be extended; nothing to do."
-        )
-    elif finished and saved is not None and saved.progress.position >= end:
-        more = "More --epochs would extend it."
-        if saved.progress.is_out_of_patience(config.training.patience):
-            more = "A longer --patience would extend it."
-        output.log(f"{output.folder}: this run is finished; nothing to do. {more}")
-    elif saved is None:
-        kept = (
-            "; folds that were finished with these settings are kept" if any(output.checkpoints.glob("fold-*")) else ""
-        )
+    if saved is None:
+        if finished:
+            output.log(
+                f"{output.folder}: this run is finished, and without its checkpoints it cannot be extended; "
+                "nothing to do."
+            )
+            return True
+        has_folds = any(output.checkpoints.glob("fold-*"))
+        kept = "; folds that were finished with these settings are kept" if has_folds else ""
         output.log(f"{output.folder}: no checkpoint to resume from; starting from the beginning{kept}.")
         return False
-    else:
-        output.log(f"{output.folder}: resuming from {saved.path.name}")
-        _log_changes(output, config, saved)
-        return False
-    return True
+    if finished and saved.progress.position >= compute_end_of_training(config.training, batches, saved.progress):
+        out_of_patience = saved.progress.is_out_of_patience(config.training.patience)
+        more = "A longer --patience" if out_of_patience else "More --epochs"
+        output.log(f"{output.folder}: this run is finished; nothing to do. {more} would extend it.")
+        return True
+    output.log(f"{output.folder}: resuming from {saved.path.name}")
+    _log_changes(output, config, saved)
+    return False
 
 
 def _log_changes(output: Output, config: RunConfig, saved: Checkpoint) -> None:
@@ -165,13 +164,13 @@ def _list_changes(before: Mapping[str, Any], now: Mapping[str, Any], names: Iter
 
 def load_step_weights(output: Output, strategy: Strategy, step: int) -> bool:
     """Load the weights of an earlier step; return False where their checkpoint is not valid. A collective."""
-    world, tensors = output.world, None
+    world, tensors = output.world, {}
     if world.is_main:
         try:
             tensors = checkpoint.load(output.checkpoints / checkpoint.folder_name(step)).model_tensors()
         except CheckpointError as error:
             output.log(f"note: the checkpoint of step {step} is not valid, so the last weights are kept: {error}")
-    if not world.broadcast(tensors is not None):
-        return False
-    strategy.load_weights(world.broadcast_tensors(tensors))
-    return True
+    tensors = world.broadcast_tensors(tensors if world.is_main else None)
+    if tensors:
+        strategy.load_weights(tensors)
+    return bool(tensors)

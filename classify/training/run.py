@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from classify.config.run_config import RunConfig
-from classify.data.sampler import BatchSampler, plan_end
+from classify.data.sampler import plan_end
 from classify.data.tokenize import TokenizedSplit
 from classify.decision import Decision
 from classify.errors import InputError, Interrupted
@@ -29,7 +29,6 @@ from classify.training.contrastive import ContrastiveResult, ContrastiveStep, co
 from classify.training.finish import finish
 from classify.training.folds import cross_validate, make_trainer
 from classify.training.inputs import RunInputs, check
-from classify.training.progress import Progress, compute_end_of_training
 from classify.training.run_record import RunRecord, make_record
 from classify.training.setup import TrainingContext, prepare, tokenize_tables
 from classify.training.terminal import configure, log, log_decision, log_detail
@@ -106,9 +105,9 @@ def _train(config: RunConfig, inputs: RunInputs | None, started: float) -> Path:
 def _run(context: TrainingContext) -> Path:
     """Resume or start, train, score, write."""
     output, saved = context.output, context.checkpoint
-    trainer = make_trainer(context, context.data.of(context.splits.train))
+    trainer = make_trainer(context.strategy, context.inputs.task, context.data.of(context.splits.train))
     batches = trainer.batches
-    if output.resumes and resume.is_finished(output, context.config, saved, _planned_end(context, batches)):
+    if output.resumes and resume.is_finished(output, context.config, saved, batches):
         return output.folder
     with make_record(context, batches).track_status(output) as record, contextlib.ExitStack() as opened:
         out_of_fold = None
@@ -116,10 +115,11 @@ def _run(context: TrainingContext) -> Path:
             out_of_fold = cross_validate(context, functools.partial(_train_fold, context, record))
         if saved is not None:  # before the log is cut to its step
             trainer.load_state_dict(saved)
-        train_log = opened.enter_context(Log(context, after_step=None if saved is None else saved.step))
+        train_log = Log(context, after_step=None if saved is None else saved.step)
+        opened.enter_context(contextlib.closing(train_log))
         evaluate, checkpointer = Evaluate(context, train_log), Checkpointer(context)
         if saved is None:
-            trainer.setup()
+            trainer.strategy.setup()
             _start(context, trainer, evaluate, train_log)
         _dry_run(context, trainer, record)
         if saved is None and trainer.progress.best is not None:
@@ -163,13 +163,6 @@ def _fit(context: TrainingContext, trainer: Trainer, callbacks: list[Callback], 
             )
 
 
-def _planned_end(context: TrainingContext, batches: BatchSampler) -> int:
-    """Return the rows after which training ends, as far as that is known before it begins."""
-    saved = context.checkpoint
-    progress = Progress() if saved is None else saved.progress
-    return compute_end_of_training(context.config.training, batches, progress)
-
-
 def _start(context: TrainingContext, trainer: Trainer, evaluate: Evaluate, train_log: Log) -> None:
     """Start afresh; the start is the first candidate for the best unless the head is random."""
     output, planned = context.output, context.config.training.contrastive_steps or 0
@@ -184,7 +177,7 @@ def _start(context: TrainingContext, trainer: Trainer, evaluate: Evaluate, train
     if context.config.model.head == "random":
         return
     begin = time.perf_counter()
-    score = evaluate.score_start(trainer)
+    score, _ = evaluate.score(trainer)
     if probe is None:
         if score is not None:
             output.log(f"head: kept, validation {format_metrics(score.metrics)} (--head)")
@@ -256,5 +249,5 @@ def _dry_run(context: TrainingContext, trainer: Trainer, record: RunRecord) -> N
         why = f"{training.max_minutes:g} minutes at the measured {rate:.0f} rows/s"
     assert progress.end is not None
     decision = Decision("epochs", f"{progress.end / batches.num_rows:.3g}", why, "--max-minutes", True)
-    record.add(decision)
+    record.decisions.append(decision)
     context.output.log_decision(decision)

@@ -33,10 +33,6 @@ class RunRecord:
     commands: list[dict[str, Any]]
     decisions: list[Decision]
 
-    def add(self, decision: Decision) -> None:
-        """Add a decision of a run that has begun."""
-        self.decisions.append(decision)
-
     @contextlib.contextmanager
     def track_status(self, output: Output) -> Iterator[Self]:
         """Write the status "interrupted" inside, since a killed process cannot; "failed" after an error."""

@@ -70,7 +70,6 @@ class TokenizedData:
         return [*self.by_table.values(), *([] if self.label_texts is None else [self.label_texts])]
 
     def of(self, split: Split) -> TokenizedSplit:
-        """Return the rows of a split as token ids."""
         return TokenizedSplit(self.by_table[split.table.path], split.rows, split.targets)
 
 
@@ -100,7 +99,6 @@ class TrainingContext:
 
     @property
     def classifier(self) -> Classifier:
-        """Return the classifier that is trained and scored."""
         return self.strategy.classifier
 
     @property

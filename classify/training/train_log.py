@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +50,6 @@ class Log(Callback):
                 self._tracker.log_text("decisions", "\n".join(lines))
 
     def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
-        """Write the step's loss where it is due."""
         if step.metrics is None or self._file is None:
             return
         values = {
@@ -65,7 +64,6 @@ class Log(Callback):
             self._tracker.log("train", step.step, numbers)
 
     def write_contrastive(self, step: ContrastiveStep) -> None:
-        """Write the loss of a contrastive step."""
         if self._file is None:
             return
         values = {"loss": float(step.loss), "learning_rate": step.learning_rate}
@@ -107,12 +105,6 @@ class Log(Callback):
         with contextlib.suppress(OSError):
             if self._file is not None:
                 self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @contextlib.contextmanager
     def _close_on_error(self) -> Iterator[None]:
@@ -171,18 +163,10 @@ def _reopen(path: Path, after_step: int | None) -> IO[str]:
     """Open the file to append, without its lines beyond a step; all go where it is None."""
     kept: list[str] = []
     if after_step is not None and path.exists():
-        kept = [line for line in _json_lines(path) if json.loads(line).get("step", 0) <= after_step]
+        for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+            with contextlib.suppress(ValueError):  # cut short by a kill
+                if line.endswith("\n") and json.loads(line).get("step", 0) <= after_step:
+                    kept.append(line)
     with atomic_write(path) as file:
         file.writelines(kept)
     return path.open("a", encoding="utf-8")
-
-
-def _json_lines(path: Path) -> Iterable[str]:
-    """Yield the complete lines of a file that may end in the middle of one."""
-    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
-        try:
-            json.loads(line)
-        except ValueError:
-            continue
-        if line.endswith("\n"):
-            yield line

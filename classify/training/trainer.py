@@ -100,7 +100,6 @@ class Trainer:
 
     @property
     def classifier(self) -> Classifier:
-        """Return the classifier that is trained."""
         return self.strategy.classifier
 
     @property
@@ -117,10 +116,6 @@ class Trainer:
     def num_micro_batches(self) -> int:
         """Return the micro-batches per device and step: as requested, or more where memory has run out."""
         return max(self.config.gradient_accumulation_steps, self.progress.min_micro_batches)
-
-    def setup(self, weights: Tensors | None = None) -> None:
-        """Prepare the model for training, from `weights` by name if given, else from its own."""
-        self.strategy.setup(weights)
 
     def state_dict(self, *, keep: bool) -> TrainerState:
         """Return all that a checkpoint holds of this training, tensors on ranks that `keep` them. A collective."""
@@ -145,7 +140,7 @@ class Trainer:
         weights = self.world.broadcast_tensors(saved.model_tensors() if is_main else None)
         if vocabulary is not None and vocabulary.compacted:
             _check_vocabulary(saved, weights.get(VOCABULARY), torch.from_numpy(vocabulary.used))
-        self.setup(weights)
+        self.strategy.setup(weights)
         tensors = self.world.broadcast_tensors(saved.optimizer_tensors() if is_main else None)
         self.strategy.load_optimizer(tensors, saved.state["scaler"])
         self.progress = saved.progress
@@ -155,12 +150,11 @@ class Trainer:
         self,
         callbacks: Sequence[Callback] = (),
         *,
-        end: int | None = None,
         stop_requested: Callable[[], bool] = lambda: False,
         time_limit_reached: Callable[[], bool] = lambda: False,
     ) -> None:
         """Train to the end, calling each callback after each step; see `steps`. A collective."""
-        for event in self.steps(end, stop_requested=stop_requested, time_limit_reached=time_limit_reached):
+        for event in self.steps(stop_requested=stop_requested, time_limit_reached=time_limit_reached):
             for callback in callbacks:
                 callback.on_step_end(self, event)
             if self.progress.is_out_of_patience(self.config.patience):
@@ -168,19 +162,17 @@ class Trainer:
 
     def steps(
         self,
-        end: int | None = None,
         *,
         stop_requested: Callable[[], bool] = lambda: False,
         time_limit_reached: Callable[[], bool] = lambda: False,
     ) -> Iterator[StepEnd]:
         """Train from the current progress, one event per step. A collective: every rank iterates.
 
-        `end` is in rows consumed (default: `self.end_position`). The seconds in `progress` are those of steps alone.
+        The seconds in `progress` are those of steps alone.
         `stop_requested` returns whether this process received a signal; when any rank did, all finish the step and the
         event says `stopped`. Where `time_limit_reached` returns True the step is the last.
         """
-        config, progress = self.config, self.progress
-        end = end if end is not None else self.end_position
+        config, progress, end = self.config, self.progress, self.end_position
         total_steps = self.batches.steps_until(end)
         # Since the last log line; on the device, so that no step waits for it.
         recent_loss, recent_weight = torch.zeros((), device=self.world.device), 0.0
@@ -299,7 +291,10 @@ class Trainer:
         micro_batches = self._micro_batches(step)
         # A rank without rows still takes part in the exchange of gradients: one row with weight 0.
         weights = [1.0] * len(micro_batches)
-        for _ in range(max(1, strategy.num_forward_passes(len(micro_batches))) - len(micro_batches)):
+        count = len(micro_batches)
+        # Where passes wait for each other, every rank runs as many as the busiest one.
+        passes = world.all_reduce_max(count) if strategy.forward_is_collective else count
+        for _ in range(max(1, passes) - count):
             micro_batches.append([np.zeros(1, dtype=np.int64)])
             weights.append(0.0)
         # The wrapped model averages over ranks, so each rank's loss is scaled up by their number.

@@ -78,7 +78,7 @@ def make_trainer(
     """Training of a model that is in its place, begun as a run begins it."""
     batches = BatchSampler(len(data.rows), batch_size, config.seed)
     trainer = Trainer(make_strategy(model, config, world), data, batches, loss or CrossEntropy())
-    trainer.setup()
+    trainer.strategy.setup()
     return trainer
 
 

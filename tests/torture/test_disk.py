@@ -23,6 +23,7 @@ from classify.errors import CheckpointError, DiskError, InputError
 from classify.modeling import memory_estimate
 from classify.modeling.half_weights import MasterWeights
 from classify.modeling.hub import resolve_model
+from classify.tasks.base import Task
 from classify.training import checkpoint
 from classify.training import finish as finishing
 from classify.training.run import train
@@ -291,7 +292,7 @@ def test_a_run_that_is_resumed_is_not_refused_for_what_it_has_written(
         ((checkpoint, "save"), "checkpoint step-00000006"),
         ((finishing, "save_model"), "the model"),
         ((finishing, "write_predictions"), "predictions.csv"),
-        ((finishing, "_fit_baseline"), "evaluation.parquet"),
+        ((Task, "baseline"), "evaluation.parquet"),
     ],
     ids=["log", "checkpoint", "model", "predictions", "evaluation"],
 )

@@ -409,9 +409,9 @@ def test_epochs_without_improvement_are_counted_across_an_interruption(
 def test_a_tensor_of_another_name_is_refused(model_folder: Path, part: str) -> None:
     """Another version of a library may name parameters otherwise; a moment that is dropped would start at zero."""
     data, model = data_and_model(model_folder)
-    config = TrainingConfig(use_cpu=True)
+    config = TrainingConfig(use_cpu=True, max_steps=1)
     trainer = make_trainer(model, data, config, config.start(), 8)
-    trainer.fit(end=8)
+    trainer.fit()
     state = trainer.state_dict(keep=True)
     tensors = getattr(state, part)
     name = next(name for name in tensors if "query.weight" in name)
@@ -427,10 +427,10 @@ def test_a_tensor_of_another_name_is_refused(model_folder: Path, part: str) -> N
 def test_the_gradient_scaler_goes_on_where_it_was(model_folder: Path) -> None:
     """Its scale and how many steps it has grown for, else fp16 loses the first steps after a resume."""
     data, model = data_and_model(model_folder)
-    config = TrainingConfig(use_cpu=True)
+    config = TrainingConfig(use_cpu=True, max_steps=3)
     trainer = make_trainer(model, data, config, config.start(), 8)
     trainer.strategy.scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=7)
-    trainer.fit(end=3 * 8)
+    trainer.fit()
     state = trainer.state_dict(keep=True)
     again = make_trainer(model, data, config, config.start(), 8)
     again.strategy.scaler = torch.amp.GradScaler("cpu")

@@ -232,7 +232,7 @@ def test_a_column_with_the_name_of_the_joined_texts(tmp_path: Path, capsys: pyte
     ("rows", "options", "line"),
     [
         ("a,b,1\na,,0\n", {"text_column": "s", "text_pair_column": "t"}, "line 13: column 't' is empty; expected two"),
-        ("a,b,x\n", {"task": "regression"}, "line 12: expected a number in column 'y'. Got 'x' instead"),
+        ("a,b,x\n", {"task": "regression"}, "line 12: expected a finite number in column 'y'. Got 'x' instead"),
         ("a,b,2\n", {"label_column": "y,z"}, "line 12: column 'y' holds '2'; expected 0 or 1"),
         ("a,b,nan\n", {"task": "regression"}, "line 12: expected a"),
     ],

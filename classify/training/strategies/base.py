@@ -58,24 +58,21 @@ class Strategy:
 
         It starts from `weights` by name, the same on every rank, or from those it has. Called again, it starts anew.
         """
-        if self._is_set_up:
-            self._reset_weights(weights or {})
-        else:
-            if weights is not None:
-                self.load_weights(weights)
+        if weights is not None:
+            self.load_weights(weights)
+        if not self._is_set_up:
             self.masters = self.classifier.cast_to_half()
             if self.config.sync_batch_norm and self.world.distributed:
                 self._synchronized_norms = batch_norm.synchronize(self.classifier)
             self.module = self.wrap(self.classifier)
             self._is_set_up = True
+        elif weights is not None:
+            self._load_masters(weights)
         self.reset_optimizer()
 
     @torch.no_grad()
-    def _reset_weights(self, weights: Tensors) -> None:
-        """Load weights by name into the model and the masters of its half weights."""
-        if not weights:
-            return
-        self.load_weights(weights)
+    def _load_masters(self, weights: Tensors) -> None:
+        """Load weights by name into the masters of the model's half weights."""
         for name, parameter in self.classifier.model.named_parameters():
             if (master := self.masters.get(parameter)) is not None:
                 master.copy_(sharding.shard_like(weights[name].to(master.device, master.dtype), master))
@@ -91,20 +88,12 @@ class Strategy:
 
     @property
     def trained_params(self) -> list[nn.Parameter]:
-        """Return the parameters that the optimizer updates."""
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
     @property
     def forward_is_collective(self) -> bool:
         """Return whether a forward pass in training waits for the other ranks."""
         return self._synchronized_norms > 0
-
-    def num_forward_passes(self, local: int) -> int:
-        """Return the forward passes that this rank must run when it has `local` micro-batches.
-
-        As many as the busiest rank has where passes wait for each other; a collective then.
-        """
-        return self.world.all_reduce_max(local) if self.forward_is_collective else local
 
     @property
     def max_tokens(self) -> int | None:
