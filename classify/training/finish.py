@@ -78,10 +78,10 @@ class Results:
         """
         splits, task, seed = self.splits, self.task, self.context.config.training.seed
         train, scored = splits.train, splits.scored
-        texts = train.texts(splits.text_column)
+        texts = train.texts(splits.columns.text)
         try:
             if scored is not train:
-                held_out = scored.texts(splits.text_column)
+                held_out = scored.texts(splits.columns.text)
                 return task.baseline(texts, train.targets, held_out, scored.targets, seed)
             assert splits.folds is not None
             return cross_validate_baseline(
