@@ -33,7 +33,6 @@ def make_parser(program: str) -> Parser:
 def run(arguments: Sequence[str], program: str) -> int:
     options = make_parser(program).parse(arguments, ["model", "data"])
     from classify.data.source import Source
-    from classify.evaluation.predictions_file import check_columns_free
     from classify.prediction.labelled import read_labelled
 
     with forward_prediction_errors(use_cpu=options.cpu):
@@ -50,11 +49,11 @@ def run(arguments: Sequence[str], program: str) -> int:
         folder = Path(options.output_dir or Path("evaluations") / name)
         if options.output_dir is None and not options.overwrite_output_dir:
             folder = _free_folder(name)
-        check_columns_free(labelled.table, labelled.task.prediction_columns())
         if launcher.should_check_output_dir():
             _check_folder(folder, overwrite=options.overwrite_output_dir)
     from classify.data.split_record import count_trained
     from classify.evaluation import metrics
+    from classify.evaluation.predictions_file import note_renamed
     from classify.prediction.evaluate import evaluate
     from classify.prediction.predict import load_classifier
     from classify.report.after_run import write_pages
@@ -64,6 +63,9 @@ def run(arguments: Sequence[str], program: str) -> int:
     if predictor.world.is_main:
         print(escape_controls(metrics.table(scores)))
         print(f"evaluation: {metrics.format_metrics(scores.metrics)}")
+        renamed = note_renamed(labelled.table, labelled.task.prediction_columns())
+        if renamed is not None:
+            print(escape_controls(f"note: {renamed}"))
         hashes = labelled.table.text_hashes(labelled.texts.whole)[labelled.rows]
         trained, _ = count_trained(options.model, hashes)
         if trained:

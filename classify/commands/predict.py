@@ -132,7 +132,6 @@ def _predict_table(options: argparse.Namespace) -> int:
             options.text_column,
             flags.read_options(options),
             options.text_pair_column,
-            added=columns.names,
         )
     from classify.prediction.predict import load_classifier
     from classify.prediction.stream import STANDARD_OUTPUT, predict_table

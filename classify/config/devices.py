@@ -76,7 +76,7 @@ class DeviceConfig:
         """Start the process group and return this process's `World`."""
         from classify.distributed import process_group
 
-        return process_group.start(self.device_plan, self.ddp_timeout)
+        return process_group.start(self.device_plan, self.device, self.ddp_timeout)
 
     @functools.cached_property
     def _setup_devices(self) -> torch.device:

@@ -14,6 +14,7 @@ from classify.data.names import (
     CATEGORY_NAMES,
     GROUP_NAMES,
     LABEL_NAMES,
+    METADATA_NAMES,
     PAIRED_NAMES,
     RATING_NAMES,
     TEXT_NAMES,
@@ -235,9 +236,10 @@ class _Search:
             first = [name for name in fitting if _key(name) == LABEL_NAMES[0]]
             if len(first or fitting) == 1:
                 (column,) = first or fitting
-                if _key(column) in LABEL_NAMES and _key(column) not in CATEGORY_NAMES:
-                    return self._by_name(column)
                 others = [name for name in free if name != column and self._is_label(name, named=True)]
+                if _key(column) in LABEL_NAMES and _key(column) not in CATEGORY_NAMES:
+                    alike = [name for name in others if _sounds_like_label(name) and not self.stats[name].is_score]
+                    return self._by_name(column, alike, "could be labels")
                 rated = [name for name in others if _key(name) in RATING_NAMES and self._is_filled_class(name)]
                 if rated:
                     return self._doubt("label", [column, *rated], "several columns could hold the label")
@@ -260,18 +262,23 @@ class _Search:
         repeating = [name for name in named if self.stats[name].repeats]
         if len(likely) == 1 and repeating and not scores:
             return self._doubt("label", [*likely, *repeating], "several columns could hold the label")
+        about_rows = [name for name in likely if not METADATA_NAMES.isdisjoint(_key(name).split("_"))]
+        if len(likely) == 1 and about_rows:
+            return self._doubt("label", likely, "one column could hold the label, but its name is not one of labels")
         if len(likely) == 1 and not scores:
             return _Found((likely[0],), "the only column whose values repeat, as class labels do")
         regression = f"; {', '.join(scores)} holds numbers on a scale" if scores else ""
         # Cells of --unlabelled-value, which `stats` leaves out, count here: they are no marks.
         cells = {name: set(column_stats(self.table, name).values) for name in free}
         marks = [name for name in free if cells[name] in ({"0", "1"}, {"0.0", "1.0"})]
-        if len(marks) > 2 and set(likely) <= set(marks) and not scores:
+        if len(marks) > 2 and set(likely) <= set(marks) and not scores and _are_labels_by_name(marks):
             return _Found(tuple(marks), f"{len(marks)} columns hold only 0 and 1: each is a possible label")
         if likely:
             several = "several columns could hold the label" if len(likely) > 1 else "one column could hold the label"
             return self._doubt("label", likely, several + regression)
-        words = f"no column looks like a label{regression}"
+        numbers = [name for name in free if self.stats[name].is_numeric and name not in scores]
+        hint = f" (if {numbers[0]!r} is a score, add --task regression)" if numbers else ""
+        words = f"no column looks like a label{regression}{hint}"
         return self._doubt("label", scores or [name for name in free if not self.stats[name].is_text] or free, words)
 
     def _is_filled_class(self, name: str) -> bool:
@@ -415,8 +422,16 @@ def _list_columns(table: Table) -> str:
 
 
 def _sounds_like_label(name: str) -> bool:
-    """Return whether one word of a name is a usual name of labels, as in intent_name."""
-    return not {*_key(name).split("_")}.isdisjoint((*LABEL_NAMES, *GROUP_NAMES))
+    """Return whether a name, or one word of it as in intent_name, is a usual name of labels."""
+    return not {_key(name), *_key(name).split("_")}.isdisjoint((*LABEL_NAMES, *GROUP_NAMES))
+
+
+def _are_labels_by_name(columns: Sequence[str]) -> bool:
+    """Return whether columns of 0 and 1 may be labels by their names: not numbered raters, nor some that say is_..."""
+    keys = [_key(name) for name in columns]
+    numbered = {re.sub(r"\d+$", "", key) for key in keys}
+    verbs = [key.startswith(("is_", "has_", "from_")) for key in keys]
+    return len(numbered) > 1 and any(verbs) == all(verbs)
 
 
 def _key(name: str) -> str:

@@ -120,10 +120,11 @@ def find_table(sample: str, suffix: str, related: Sequence[str] = ()) -> tuple[D
         table = skip_lines(sample, 1)
         return max(candidates(separator[1], table), key=lambda dialect: _uniformity(table, dialect)), 1
     dialect = detect_dialect(sample, suffix)
-    filled = [_count_filled(row) for row in _sample_rows(sample, dialect)]
+    first_rows = _sample_rows(sample, dialect)
+    filled = [_count_filled(row) for row in first_rows]
     usually = Counter(filled).most_common(1)[0][0] if filled else 0
     if _uniformity(sample, dialect) >= _UNIFORM and filled[0] >= usually:
-        return dialect, 0
+        return dialect, int(is_title(first_rows, related))
     for above in range(1, _MOST_ABOVE + 1):
         table = skip_lines(sample, above)
         below = detect_dialect(table, suffix)
@@ -231,6 +232,17 @@ def parse_rows(lines: Iterable[str], dialect: Dialect, *, strict: bool = True) -
         if row:
             yield before + 1, row
         before = reader.line_num
+
+
+def is_title(rows: Sequence[Sequence[str]], related: Sequence[str] = ()) -> bool:
+    """Return whether the first row is a title as wide as the table: the second holds usual names, which it lacks.
+
+    Two at least, none of which comes again below.
+    """
+    if len(rows) < 3 or any(is_usual(value, related) or "\n" in value for value in rows[0]):
+        return False
+    named = [place for place, value in enumerate(rows[1]) if is_usual(value, related)]
+    return len(named) > 1 and all(rows[1][place] not in row[place : place + 1] for row in rows[2:] for place in named)
 
 
 def has_header(rows: Sequence[Sequence[str]], related: Sequence[str] = ()) -> bool:

@@ -13,8 +13,8 @@ _LEAST = 0.01
 # In a column of lists labels are few and short: rows per label at least, characters and words at most.
 _ROWS_PER_LABEL, _LONGEST, _WORDS = 4, 60, 3
 SEPARATORS = ("|", ";", ",")
-# Others that people write between labels, and that names have, too.
-UNUSUAL_SEPARATORS = ("/", "+", "&", "\t", "\n")
+# Others that people write between labels, and that names have, too. The last are the commas of other scripts.
+UNUSUAL_SEPARATORS = ("/", "+", "&", "\t", "\n", " and ", " ", "、", "，", "；", "،")
 # Between the labels of a row that come from several columns; in no name.
 COLUMN_SEPARATOR = "\x1f"
 # Lists as NumPy prints them, which Python would join to one string.
@@ -55,7 +55,8 @@ def undivided_cell(labels: Collection[str], separators: Iterable[str]) -> tuple[
     names = set(labels)
     for separator in separators:
         for label in labels:
-            parts = [part.strip() for part in label.split(separator)]
+            # Tags such as <java><python> have nothing between them.
+            parts = [part.strip() for part in label.replace("><", "> <").split(separator)]
             if len(parts) > 1 and names.issuperset(parts):
                 return label, separator
     return None

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from classify.data.content import MISSING
+from classify.data.content import MISSING, MONTH
 from classify.data.label_lists import unwrap
 from classify.data.table import Table
 from classify.data.text_hashes import normalize_text
@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 MIN_ROWS = 10
 # Labels that mean none where a test table has no other: those of contests.
 _WITHHELD = frozenset({"-1", ""})
+# Labels of rows that nobody has labelled yet.
+_PLACEHOLDERS = frozenset(
+    {"?", "??", "unlabeled", "unlabelled", "not labeled", "not labelled", "todo", "tbd", "未标注"}
+)
+# What spreadsheets make of labels such as 5-1 or 1-2024.
+_DATE = re.compile(rf"\d{{1,2}}-{MONTH}|{MONTH}-\d{{2,4}}|\d{{4}}-\d\d-\d\d( 00:00:00)?", re.IGNORECASE)
 _SHOWN, _LISTED, _LONGEST = 5, 10, 60
 
 
@@ -104,6 +110,7 @@ class ClassNames:
     def notes(self) -> list[str]:
         """Note labels of another name, and those that programs write for a missing value; they may be classes."""
         lists = [label for label, name in self.names.items() if label in unwrap([label]) and label != name]
+        dates = [label for label in self.rows if _DATE.fullmatch(label)]
         return [
             *([f"lists of one label, such as {lists[0]}, are read as that label"] if lists else []),
             *(f"the labels {labels} are one class" for labels in self.list_merged(normalized=False)),
@@ -111,9 +118,21 @@ class ClassNames:
                 f"the label {label!r} of {rows} row{'s' * (rows > 1)} may mean no label; then give "
                 f"--unlabelled-value={shlex.quote(label)}"
                 for label, rows in self.rows.items()
-                if rows and normalize_text(label) in MISSING and any(map(str.isalnum, label))  # - may be negative
+                if rows and self._may_mean_none(label)
+            ),
+            *(
+                [f"the label {dates[0]!r} looks like a date, others do not: a spreadsheet may have changed it"]
+                if 0 < len(dates) < len(self.rows)
+                else []
             ),
         ]
+
+    def _may_mean_none(self, label: str) -> bool:
+        """Return whether a label is a usual spelling of a missing one, as -1 in most rows beside 0 and 1."""
+        if label == "-1":
+            return set(self.rows) == {"-1", "0", "1"} and self.rows["-1"] > self.rows["0"] + self.rows["1"]
+        name = normalize_text(label)
+        return name in _PLACEHOLDERS or (name in MISSING and any(map(str.isalnum, label)))  # - may be negative
 
     def _most_rows_first(self, label: str) -> tuple[int, str]:
         return (-self.rows.get(label, 0), label)

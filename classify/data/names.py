@@ -36,6 +36,11 @@ RATING_NAMES = (
     "is_spam", "toxic", "is_toxic", "stance", "resolution", "outcome", "verdict", "bewertung", "sterne", "étoiles",
     "puntuación", "estrellas", "评分", "星级", "評分", "評価", "평점",
 )  # fmt: skip
+# Words in names of columns that say something else of a row.
+METADATA_NAMES = frozenset((
+    "annotator", "rater", "author", "user", "username", "sender", "speaker", "customer", "lang", "language", "locale",
+    "country", "date", "year", "month", "version", "source",
+))  # fmt: skip
 # Names of columns that may hold labels, where no column has one of LABEL_NAMES.
 GROUP_NAMES = (
     "queue", "team", "department", "dept", "group", "issue_type", "ticket_type", "request_type", "reason", "theme",
@@ -59,7 +64,7 @@ SPLIT_WORDS = (
         "validation", "valid", "val", "dev", "devel", "development", "eval", "evaluation", "tuning",
         "validación", "validação", "validierung", "验证", "验证集", "検証",
     ),
-    ("test", "testing", "tst", "holdout", "heldout", "prueba", "teste", "测试", "测试集", "テスト"),
+    ("test", "testing", "tst", "holdout", "heldout", "unseen", "prueba", "teste", "测试", "测试集", "テスト"),
 )  # fmt: skip
 SPLIT_NAMES = ("split", "partition", "subset", "part", "set", "usage")
 

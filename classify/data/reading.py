@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,6 +11,7 @@ import pyarrow.compute as pc
 
 from classify.config.schema import DataConfig
 from classify.data.columns import Columns, find_columns, rename_alike, require_column, require_named_column
+from classify.data.content import parse_mark
 from classify.data.derived import join_labels
 from classify.data.formats.base import ReadOptions
 from classify.data.formats.registry import find_format, read_table
@@ -26,6 +28,10 @@ _SHOWN = 5
 _MOST_SPLITS = 10
 # Rows that are looked at before all of a column's values.
 _FIRST = 20
+# In names of splits, such as private_test.
+_MOST_WORDS = 2
+# Names of columns that say yes or no of a split.
+_BINARY_SPLIT = re.compile(r"(is|in)?[ _]?(train|training|test|validation|valid|val|dev|holdout)", re.IGNORECASE)
 _SPLIT_WORDS = frozenset(itertools.chain(*SPLIT_WORDS))
 # Columns with these names are texts or labels, even if their values are names of splits.
 _OTHER_NAMES = frozenset((*TEXT_NAMES, *LABEL_NAMES, *GROUP_NAMES))
@@ -203,8 +209,16 @@ def _refuse_unknown_splits(config: DataConfig, table: Table) -> None:
 
     A column named split with few values is an existing split.
     """
-    # Of two columns one is the text and the other the label.
-    for name, splits in _possible_splits(config, table) if len(table.columns) > 2 else ():
+    if len(table.columns) <= 2 or config.split_column == NO_COLUMN:  # of two, one is the text and the other the label
+        return
+    for column in {*table.columns} - {config.text_column, config.text_pair_column, config.label_column}:
+        values = pc.unique(table.arrow.column(column)).to_pylist() if _BINARY_SPLIT.fullmatch(column.strip()) else ()
+        if len(values) > 1 and None not in map(parse_mark, values):
+            raise InputError(
+                f"{table.path}: column {column!r} may name the rows of a split; write train and test into it and give "
+                f"--split-column {column}, or give --split-column {NO_COLUMN} to split by seed."
+            )
+    for name, splits in _possible_splits(config, table):
         unknown = [value for value, split in splits.items() if split is None]
         is_split = name.strip().lower() == SPLIT_NAMES[0] and len(splits) > 1
         if (is_split or SPLITS.index("train") in splits.values()) and unknown and len(splits) <= _MOST_SPLITS:
@@ -225,12 +239,9 @@ def _possible_splits(config: DataConfig, table: Table) -> Iterator[tuple[str, di
         if column in taken:
             continue
         name = column.strip().lower()
-        if name in SPLIT_NAMES:
+        may_hold_splits = len(table.columns) > 2 and name not in _OTHER_NAMES
+        if name in SPLIT_NAMES or (may_hold_splits and _holds_split_words(table, column)):
             yield column, _splits_by_value(table, column)
-        elif len(table.columns) > 2 and name not in _OTHER_NAMES and _holds_split_words(table, column):
-            splits = _splits_by_value(table, column)
-            if _are_splits(splits.values()):
-                yield column, splits
 
 
 def _origin(path: str | None, table: Table | None, flag: str) -> str:
@@ -248,7 +259,8 @@ def _holds_split_words(table: Table, column: str) -> bool:
     values = table.arrow.column(column)
 
     def are_words(some: Sequence[str]) -> bool:
-        return all(value.strip().lower() in _SPLIT_WORDS for value in some)
+        words = [re.findall(r"[^\W_]+", value.lower()) for value in some]
+        return all(len(parts) <= _MOST_WORDS and not _SPLIT_WORDS.isdisjoint(parts) for parts in words)
 
     return are_words(values.slice(0, _FIRST).to_pylist()) and are_words(pc.unique(values).to_pylist())
 

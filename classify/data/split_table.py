@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from classify.data import split_record
 from classify.data.columns import empty_texts
-from classify.data.labels import case_variants
+from classify.data.labels import case_variants, value_counts
 from classify.data.names import SPLITS, split_called
 from classify.data.near_duplicates import near_duplicates
 from classify.data.reading import InputTables
@@ -25,7 +25,12 @@ from classify.errors import InputError, list_some
 _TRAIN, _VALIDATION, _TEST = range(len(SPLITS))
 # Share of the rows of `--data` to validate on, and to test.
 _SHARE = 0.1
-_SHOWN = 5
+_SHOWN, _LONGEST = 5, 60
+# Words from which the name of a column may be a text.
+_SENTENCE = 5
+# Prodigy's column of an annotator's answers, and its values.
+_ANSWER, _ACCEPTED = "answer", "accept"
+_ANSWERS = frozenset({_ACCEPTED, "reject", "ignore"})
 
 
 @dataclass(frozen=True)
@@ -324,9 +329,8 @@ def _warnings(
         f"the labels {a!r} and {b!r} differ only in case, spaces or Unicode form; they are two classes"
         for a, b in case_variants(encoder.labels)
     ]
-    empty = empty_texts(train.table, column)
-    if empty is not None:
-        notes.append(empty)
+    of_table = (_note_header(train.table, column), empty_texts(train.table, column), _note_rejected(train.table))
+    notes += [note for note in of_table if note is not None]
     in_train = encoder.label_counts(train.targets) > 0
     if not in_train.all():
         notes.append(f"no training row has the label {_list(encoder.labels, ~in_train)}")
@@ -353,6 +357,26 @@ def _warnings(
     return notes
 
 
+def _note_header(table: Table, column: str) -> str | None:
+    """Return a note where the name of the text column reads like a text itself; None where it does not."""
+    is_sentence = len(column.split()) >= _SENTENCE and "?" not in column  # which a survey's question has
+    if not (table.has_names and column in table.columns and is_sentence):
+        return None
+    return f"the first row is read as column names, e.g. {column[:_LONGEST]!r}; if it is data, add --no-header"
+
+
+def _note_rejected(table: Table) -> str | None:
+    """Return a note where rows hold a label that an annotator rejected in Prodigy; None without any."""
+    answers = value_counts(table, _ANSWER) if table.has_column(_ANSWER) else {}
+    others = [f"{answer!r} {count}" for answer, count in answers.items() if answer != _ACCEPTED]
+    if not others or not set(answers) <= _ANSWERS:
+        return None
+    return (
+        f"column {_ANSWER!r} holds {', '.join(others)}: annotators of these rows did not confirm the label; keep those "
+        f"with {_ACCEPTED!r}"
+    )
+
+
 def _describe_single_rows(encoder: LabelEncoder, train: Split) -> list[str]:
     """Note the labels with one training row: a total, a second header or a typing error may be among them."""
     single = np.flatnonzero(encoder.label_counts(train.targets) == 1).tolist()
@@ -361,7 +385,8 @@ def _describe_single_rows(encoder: LabelEncoder, train: Split) -> list[str]:
     rows = [int(train.rows[np.flatnonzero(encoder.has_label(train.targets, label))[0]]) for label in single[:_SHOWN]]
     places = train.table.describe_row_groups([[row] for row in rows])
     shown = [f"{encoder.labels[label]!r} ({place})" for label, place in zip(single, places, strict=False)]
-    return [f"one training row has the label {list_some(shown, len(single))}"]
+    header = "; that of the first row may be a header" if 0 in rows else ""
+    return [f"one training row has the label {list_some(shown, len(single))}{header}"]
 
 
 def _list(labels: Sequence[str], mask: npt.NDArray[np.bool_]) -> str:

@@ -29,14 +29,13 @@ _formed = 0
 _OUTSIDE = "192.0.2.1"
 
 
-def start(plan: DevicePlan, timeout_seconds: int = 1800) -> World:
+def start(plan: DevicePlan, device: torch.device, timeout_seconds: int = 1800) -> World:
     """Start the process group if there are several processes, and set device and number of threads."""
     if plan.parallel_mode is ParallelMode.DISTRIBUTED:
         export(plan.launch)  # before the device is used: some vendors' software reads the local rank
     threads = process_settings.share_cores(plan.launch)
     if threads is not None:
         torch.set_num_threads(threads)
-    device = torch.device(plan.device)
     if accelerators.of(device.type).built_into_torch:
         torch.accelerator.set_device_index(device.index)
     store = None

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from classify.data.files import atomic_path
 from classify.data.table import Table
 from classify.data.table_writers import TableWriter, find_writer
-from classify.errors import InputError
 
 # Column of the fold that predicted a row, in cross-validation.
 FOLD_COLUMN = "fold"
@@ -23,14 +22,21 @@ _TEXT_COLUMNS = ("predicted_label", "label_", "accepted")
 _BLOCK = 4096
 
 
-def check_columns_free(table: Table, added: Sequence[str]) -> None:
-    """Raise InputError if the table already has one of the `added` columns."""
-    taken = [name for name in added if name in table.columns]
-    if taken:
-        raise InputError(
-            f"{table.path}: the table already has the column{'s' if len(taken) > 1 else ''} "
-            f"{', '.join(map(repr, taken[:3]))}, to which predictions are written; rename it first."
-        )
+def name_columns(table: Table, added: Sequence[str]) -> list[str]:
+    """Return the columns of a file of predictions: the table's, renamed where one is also `added`, then these."""
+    names: list[str] = []
+    for name in table.columns:
+        while name in added or name in names:
+            name += "_input"
+        names.append(name)
+    return [*names, *added]
+
+
+def note_renamed(table: Table, added: Sequence[str]) -> str | None:
+    """Return a note where columns have other names in the file of predictions; None where all keep theirs."""
+    pairs = zip(table.columns, name_columns(table, added), strict=False)
+    renamed = [f"{name!r} is {new!r}" for name, new in pairs if name != new]
+    return f"{table.path}: in the predictions column {', '.join(renamed)}" if renamed else None
 
 
 def number_columns(added: Sequence[str]) -> set[str]:
@@ -51,7 +57,7 @@ def write_predictions(
 
     The format follows from the ending of the name; see `TableWriter` for `for_excel`.
     """
-    columns = [*table.columns, *added]
+    columns = name_columns(table, added)
     writer = find_writer(path.name, "--out")(columns, number_columns(added), for_excel=for_excel)
     with atomic_path(path) as temporary, writer.open(temporary):
         write_rows(writer, table, rows, fields)

@@ -14,7 +14,6 @@ from classify.data.formats.registry import read_table
 from classify.data.table import Table
 from classify.data.table_writers import find_writer
 from classify.errors import InputError
-from classify.evaluation.predictions_file import check_columns_free
 from classify.launch import launcher
 from classify.modeling.result_folder import read_settings, trained_texts
 
@@ -26,16 +25,11 @@ def check_prediction(
     text_column: str | None,
     reading: ReadOptions | None = None,
     pair_column: str | None = None,
-    added: Sequence[str] = (),
 ) -> tuple[Table, TextColumns]:
-    """Validate all inputs; return the table to predict and its text columns. Raises InputError.
-
-    `added` are the columns that the predictions add.
-    """
+    """Validate all inputs; return the table to predict and its text columns. Raises InputError."""
     trained = trained_texts(read_settings(model))
     reading = replace(reading or ReadOptions(), columns=trained.named)
     table, texts = read_texts(data, trained, text_column, pair_column, reading)
-    check_columns_free(table, added)
     if out != "-" and launcher.should_check_output_dir():  # other machines may lack the folder; they do not write
         check_out(out, [data], len(table))
     return table, texts

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from classify.config.fields import describe
 from classify.data.coverage import check_ids
@@ -181,8 +182,10 @@ def _as_pairs(pairs: Iterable[Any]) -> tuple[list[str], list[str]]:
 def start_world(use_cpu: bool, *, alone: bool = False) -> World:
     """Set up the device of this process and, under a launcher and unless `alone`, the process group."""
     if alone or not launcher.is_launched():
-        return start(plan_here(use_cpu, -1, "none", environment={}))
-    return start(plan_here(use_cpu, local_rank=-1))
+        plan = plan_here(use_cpu, -1, "none", environment={})
+    else:
+        plan = plan_here(use_cpu, local_rank=-1)
+    return start(plan, torch.device(plan.device))
 
 
 def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "auto", alone: bool = False) -> Predictor:

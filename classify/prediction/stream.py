@@ -9,7 +9,7 @@ import io
 import json
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -25,7 +25,13 @@ from classify.data.table import Table
 from classify.data.table_writers import CSVWriter
 from classify.data.tokenize import tokenize
 from classify.errors import InputError, Interrupted
-from classify.evaluation.predictions_file import number_columns, write_predictions, write_rows
+from classify.evaluation.predictions_file import (
+    name_columns,
+    note_renamed,
+    number_columns,
+    write_predictions,
+    write_rows,
+)
 from classify.launch.interrupts import stop_signals
 from classify.modeling.result_folder import fingerprint
 from classify.prediction.columns import PredictionColumns
@@ -102,7 +108,7 @@ class _StandardOutput:
         self._table, self._columns, self._row = table, columns, 0
         sys.stdout.flush()
         self._file = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="", write_through=True)
-        names = [*table.columns, *columns.names]
+        names = name_columns(table, columns.names)
         writer = CSVWriter(names, number_columns(columns.names), for_excel=columns.for_excel)
         self._writer = writer.write_to(self._file)
 
@@ -172,7 +178,7 @@ def predict_table(
     notes = [f"{done:,} rows were predicted before"] if done else []
     if resume and not done:
         notes.append("there was no interrupted prediction to resume")
-    return [*notes, *_notes(predictor, table, texts)]
+    return [*notes, *_notes(predictor, table, texts, columns.names)]
 
 
 def partial_path(out: Path) -> Path:
@@ -217,7 +223,7 @@ def _compute(
                 )
 
 
-def _notes(predictor: Predictor, table: Table, texts: TextColumns) -> list[str]:
+def _notes(predictor: Predictor, table: Table, texts: TextColumns, added: Sequence[str]) -> list[str]:
     """Return what may be wrong with the table."""
     notes = [f"{table.path} {note}" for note in table.notes]
     if texts != predictor.texts:
@@ -227,6 +233,7 @@ def _notes(predictor: Predictor, table: Table, texts: TextColumns) -> list[str]:
         notes.append(f"{table.path} has no header; its first row was predicted, too")
     sample = table.take(texts.whole, sample_rows(np.arange(len(table)), seed=0))
     more = (
+        note_renamed(table, added),
         empty_texts(table, texts.whole),
         note_unknown(tokenize(predictor.tokenizer, sample, predictor.settings["max_length"]), predictor.tokenizer),
         note_new_languages(sample, predictor.settings.get("languages")),

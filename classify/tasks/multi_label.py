@@ -361,7 +361,7 @@ def _rare_separator(path: str, column: str, values: Sequence[str]) -> str:
 
     Raises InputError where cells may hold several with an unusual one between.
     """
-    undivided = undivided_cell(sorted(set(values)), (*SEPARATORS, *UNUSUAL_SEPARATORS, " "))
+    undivided = undivided_cell(sorted(set(values)), (*SEPARATORS, *UNUSUAL_SEPARATORS))
     if undivided is None:
         return _JOIN
     if undivided[1] not in SEPARATORS:

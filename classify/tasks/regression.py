@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 # Number of parts of the sorted targets by which splits are stratified.
 _STRATA = 5
+# Numbers with this many rows each, or more, may be classes.
+_ROWS_A_CLASS = 4
 # Strengths of the ridge that leave-one-out cross-validation chooses from, and the one on features that were trained on.
 _ALPHAS = np.logspace(0, 5, 11).tolist()
 _TRAINED_ENCODER_ALPHAS = [1e4]
@@ -57,9 +59,11 @@ class Regression(Task):
         scale: float = 1.0,
         unit: float = 1.0,
         unlabelled: str | None = None,
+        repeated: int = 0,
     ):
         super().__init__(labels)
         self.center, self.scale, self.unit, self._unlabelled = center, scale, unit, unlabelled
+        self._repeated = repeated
 
     @classmethod
     def of(cls, tables: InputTables) -> Self:
@@ -87,7 +91,9 @@ class Regression(Task):
                 f"{table.path}: expected different numbers in column {column!r}. Got {values[0]:g} in all rows "
                 "instead; name another column with --label-column."
             )
-        return cls([column], float(values.mean(dtype=np.float64)), deviation, deviation, unlabelled)
+        distinct = len(np.unique(values))
+        repeated = distinct if distinct * _ROWS_A_CLASS <= len(values) else 0
+        return cls([column], float(values.mean(dtype=np.float64)), deviation, deviation, unlabelled, repeated)
 
     @classmethod
     def from_settings(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
@@ -119,6 +125,8 @@ class Regression(Task):
 
     def decisions(self) -> list[Decision]:
         why = f"numbers with mean {self.center:.4g} and standard deviation {self.scale:.4g}"
+        if self._repeated:
+            why += f"; {self._repeated} values repeat, so classes are possible, too"
         return [Decision("task", "a score for each row", why, "--task single, --label-column", True)]
 
     def are_labels(self, cells: Sequence[str]) -> list[bool]:

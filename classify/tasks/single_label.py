@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.config.schema import TrainingConfig
+from classify.data.content import parse_number
 from classify.data.label_texts import label_texts
 from classify.data.labels import (
     ClassNames,
@@ -52,6 +53,9 @@ _FEW_CLASSES = 8
 GROWN_C = 0.01
 _RATING = re.compile(r"[+-]?[0-9]{1,3}(\.[05])?")
 _FEWEST_RATINGS, _MOST_RATINGS = 3, 11
+# Between labels, or the parts of one.
+_DIVIDERS = frozenset("|;")
+_SHOWN = 60
 
 
 class SingleLabel(Task):
@@ -92,9 +96,12 @@ class SingleLabel(Task):
 
     def decisions(self) -> list[Decision]:
         why, flag = "one label per row", "--label-column"
-        if self._ratings is not None:
+        joined = next((label for label in self.labels if not _DIVIDERS.isdisjoint(label)), None)
+        if self._ratings is not None or _are_fractions(self.labels):
             why = f"labels are numbers, {self.labels[0]} to {self.labels[-1]}; a score is possible, too"
             flag = "--task regression"
+        elif joined is not None:
+            why, flag = f"{joined[:_SHOWN]!r} is one class; its parts may be several labels, too", "--task multi"
         return [Decision("task", f"one of {len(self.labels)} classes", why, flag, True), *self._classes.decisions()]
 
     def notes(self) -> list[str]:
@@ -271,6 +278,12 @@ def find_ratings(labels: Sequence[str]) -> npt.NDArray[np.float64] | None:
     numbers = np.array([float(label) for label in labels])
     steps = np.diff(numbers)
     return numbers if numbers[0] != 0 and steps[0] in (0.5, 1) and (steps == steps[0]).all() else None
+
+
+def _are_fractions(labels: Sequence[str]) -> bool:
+    """Return whether all labels are numbers, some of them not whole."""
+    numbers = [number for label in labels if (number := parse_number(label)) is not None]
+    return len(numbers) == len(labels) and not all(map(float.is_integer, numbers))
 
 
 def balanced_weights(labels: npt.NDArray[np.int64], classes: int) -> npt.NDArray[np.float32]:

@@ -26,7 +26,7 @@ from classify.data.split_table import split_table
 from classify.data.splits import Splits
 from classify.decision import Decision
 from classify.errors import ErrorList, InputError, list_some
-from classify.evaluation.predictions_file import FOLD_COLUMN, check_columns_free
+from classify.evaluation.predictions_file import FOLD_COLUMN, note_renamed
 from classify.launch import device_plan, launcher, spawn
 from classify.modeling import memory_estimate
 from classify.modeling.hub import ModelFolder, resolve_model
@@ -100,8 +100,9 @@ def check_inputs(config: RunConfig) -> RunInputs:
         task.check_settings(config.training)
         labelled = int(task.labelled(tables.train, tables.columns.label).sum())
         splits = split_table(tables, task, training.seed, _choose_folds(config, labelled))
-        for split in (splits.scored, *splits.unlabelled.values()):
-            check_columns_free(split.table, [*task.prediction_columns(), *([FOLD_COLUMN] if splits.num_folds else [])])
+        written = [split.table for split in (splits.scored, *splits.unlabelled.values())]
+        added = [*task.prediction_columns(), *([FOLD_COLUMN] if splits.num_folds else [])]
+        renamed = tuple(dict.fromkeys(note for table in written if (note := note_renamed(table, added))))
         sample = sample_rows(splits.train.rows, training.seed)
         languages = detect_languages(splits.train.table.take(splits.columns.text, sample))
         if not named and not _reads(config.data.language, languages):
@@ -121,7 +122,7 @@ def check_inputs(config: RunConfig) -> RunInputs:
         config = config.with_default("folds", FEWER_FOLDS, "texts")
         splits = split_table(tables, task, training.seed, FEWER_FOLDS)
     notes = _check_disk(config, splits, model, output_dir) if launcher.should_check_output_dir() else ()
-    notes = (*_note_trained_rows(config.model.model, splits), *notes)
+    notes = (*_note_trained_rows(config.model.model, splits), *renamed, *notes)
     unused = config.flags_without_effect(fits_head=config.model.head != "keep" or bool(new_labels))
     if unused:
         notes = (*notes, f"without epochs {', '.join(unused)} have no effect; add --epochs 3, or drop them")

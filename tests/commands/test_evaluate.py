@@ -136,11 +136,14 @@ def test_only_an_evaluation_is_overwritten(trained: Path, table: Path, tmp_path:
     assert "expected a folder. Got a file instead." in capsys.readouterr().err
 
 
-def test_predictions_in_the_table_are_in_the_way(trained: Path, tmp_path: Path, capsys: Any) -> None:
-    path = tmp_path / "new.csv"
-    path.write_text("text,label,confidence\na card,card,1\n")
-    assert evaluate(trained, path, tmp_path / "scores") == 2
-    assert "already has the column 'confidence'" in capsys.readouterr().err
+def test_a_column_named_like_one_of_the_predictions(trained: Path, tmp_path: Path, capsys: Any) -> None:
+    path, folder = tmp_path / "new.csv", tmp_path / "scores"
+    path.write_text("text,label,confidence,confidence_input\n" + "a card,card,1,x\nan app,app,0,y\n" * 5)
+    assert evaluate(trained, path, folder) == 0
+    assert "note: " in (printed := capsys.readouterr().out)
+    assert "column 'confidence' is 'confidence_input', 'confidence_input' is 'confidence_input_input'" in printed
+    header = (folder / "predictions.csv").read_text(encoding="utf-8-sig").splitlines()[0]
+    assert header.startswith("text,label,confidence_input,confidence_input_input,predicted_label,confidence,")
 
 
 def test_a_label_that_the_model_does_not_have(trained: Path, tmp_path: Path, capsys: Any) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from classify.data.dialect import has_header
+from classify.data.dialect import has_header, is_title
 from classify.data.formats.base import FileFormat, ReadOptions, deduplicate_names, default_names
 from classify.data.names import is_usual
 from classify.data.source import Source
@@ -138,6 +138,7 @@ def _count_rows_above(rows: Sequence[Sequence[str]], related: Sequence[str]) -> 
     counts = [sum(bool(value.strip()) for value in row) for row in rows[:_SAMPLE_ROWS]]
     usual = max(Counter(counts).items(), key=lambda item: (item[1], item[0]), default=(0, 0))[0]
     above = next((place for place, count in enumerate(counts) if count >= usual), 0)
+    above += is_title(rows[above : above + _SAMPLE_ROWS], related)
     if any(is_usual(value, related) for row in rows[:above] for value in row):
         return 0
     return above if above and has_header(rows[above : above + _SAMPLE_ROWS], related) else 0

@@ -1,0 +1,194 @@
+"""Tables as other tools export them: what looks like a class and is none is refused, or noted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from classify.data.formats.registry import read_table
+from tests.data.test_doubtful_guesses import decision, load, refusal, write
+
+
+def labelled(path: Path, *labels: str, rows: int = 60) -> Path:
+    return write(path, "text,label", "text", list(labels), rows=rows)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ("物流", "账单", "物流、账单"),
+        ("故障", "账单", "故障，账单"),
+        ("<java>", "<python>", "<java><python>"),
+        ("#java", "#python", "#java #python"),
+        ("backend", "frontend", "backend frontend"),
+        ("billing", "shipping", "billing and shipping"),
+    ],
+)
+def test_several_labels_between_other_separators_are_asked(tmp_path: Path, labels: Sequence[str]) -> None:
+    path = labelled(tmp_path / "a.csv", *labels)
+    assert f"holds {labels[2]!r}: one class, or several labels? Give --task single, or --task multi" in refusal(path)
+    assert len(load(path, task="single").encoder.labels) == 3
+
+
+def test_names_of_several_words_are_no_lists(tmp_path: Path) -> None:
+    path = labelled(tmp_path / "a.csv", "feature request", "bug report", "question")
+    assert load(path).encoder.labels == ["bug report", "feature request", "question"]
+
+
+def test_a_path_of_classes_is_named(tmp_path: Path) -> None:
+    splits = load(labelled(tmp_path / "a.csv", "A|B|C", "A|B", "A|D", "E"))
+    assert "'A|B' is one class; its parts may be several labels, too" in decision(splits, "task").why
+
+
+def write_lines(path: Path, *labels: Any) -> Path:
+    lines = [{"text": f"a text about it {row}", "label": labels[row % len(labels)]} for row in range(60)]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    return path
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [([[0, 4, "LOC"]], [[2, 5, "PER"]]), ("billing", {"choices": ["billing", "refund"]}), ([{"start": 0}], "a")],
+)
+def test_spans_and_objects_are_refused(tmp_path: Path, labels: Sequence[Any]) -> None:
+    words = refusal(write_lines(tmp_path / "a.jsonl", *labels))
+    assert "expected names of classes for the whole text, not objects or spans" in words
+
+
+def test_tags_of_tokens_are_refused(tmp_path: Path) -> None:
+    path = labelled(tmp_path / "a.csv", "O", "B-PER", "I-PER", "O")
+    assert "holds tags of tokens: 'O' and 'B-PER'; this program classifies whole texts" in refusal(path)
+    assert len(load(path, task="single").encoder.labels) == 3
+    assert len(load(labelled(tmp_path / "b.csv", "O", "A", "B", "AB")).encoder.labels) == 4
+
+
+def test_labels_that_were_rejected_are_noted(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "text,label,answer", "text", ["a", "b"], ["accept", "accept", "reject"])
+    assert "column 'answer' holds 'reject' 20: annotators of these rows did not confirm the label" in str(
+        load(path).warnings
+    )
+    accepted = write(tmp_path / "b.csv", "text,label,answer", "text", ["a", "b"], ["accept"])
+    assert "'answer'" not in str(load(accepted).warnings)
+
+
+@pytest.mark.parametrize(("count", "classes"), [(10, True), (21, False)])
+def test_numbers_with_fractions_may_be_classes_or_scores(tmp_path: Path, count: int, classes: bool) -> None:
+    splits = load(labelled(tmp_path / "a.csv", *(f"{1 + number / 10:.1f}" for number in range(count)), rows=count * 5))
+    why = decision(splits, "task").why
+    assert ("a score is possible, too" in why) == classes
+    assert (f"{count} values repeat, so classes are possible, too" in why) != classes
+
+
+def test_whole_numbers_with_gaps_may_be_a_score(tmp_path: Path) -> None:
+    path = labelled(tmp_path / "a.csv", *map(str, range(0, 100, 3)), rows=200)
+    assert "holds 34 different whole numbers, e.g. '0': classes, or a score?" in refusal(path)
+    assert len(load(path, task="single").encoder.labels) == 34
+    ids = labelled(tmp_path / "b.csv", *map(str, range(34)), rows=200)
+    assert len(load(ids).encoder.labels) == 34
+
+
+def test_raters_and_properties_are_no_labels(tmp_path: Path) -> None:
+    bits, more, most = ["0", "1"], ["1", "1", "0"], ["1", "0", "0", "1"]
+    raters = write(tmp_path / "a.csv", "text,rater_1,rater_2,rater_3", "text", bits, more, most)
+    assert "several columns could hold the label: rater_1" in refusal(raters)
+    mixed = write(tmp_path / "b.csv", "text,spam,is_weekend,has_attachment", "text", bits, more, most)
+    assert "several columns could hold the label: spam" in refusal(mixed)
+    flags = load(write(tmp_path / "c.csv", "text,is_rude,is_spam,is_long", "text", bits, more, most))
+    assert flags.encoder.labels == ["is_long", "is_rude", "is_spam"]
+
+
+def test_one_hot_columns_are_classes(tmp_path: Path) -> None:
+    one_hot = [["1", "0", "0"], ["0", "1", "0"], ["0", "0", "1"]]
+    path = write(tmp_path / "a.csv", "text,positive,neutral,negative", "text", *one_hot)
+    splits = load(path)
+    assert decision(splits, "task").value == "one of 3 classes"
+    assert splits.encoder.labels == ["negative", "neutral", "positive"]
+    assert decision(load(path, task="multi"), "task").value == "any of 3 labels"
+    several = write(tmp_path / "b.csv", "text,positive,neutral,negative", "text", *one_hot[:2], ["1", "0", "1"])
+    assert decision(load(several), "task").value == "any of 3 labels"
+    assert "names several columns" in refusal(several, task="single", label_column="positive,neutral,negative")
+
+
+@pytest.mark.parametrize("other", ["sentiment", "sentiment_gold", "issue type"])
+def test_another_column_named_like_a_label_is_printed(tmp_path: Path, other: str) -> None:
+    splits = load(write(tmp_path / "a.csv", f"text,label,{other}", "text", ["x", "y"], ["p", "q", "r"]))
+    label = decision(splits, "label column")
+    assert label.printed
+    assert f"not used, though they could be labels, too: '{other}'" in label.why
+
+
+@pytest.mark.parametrize("name", ["annotator", "sender", "lang", "user_id"])
+def test_what_is_said_of_a_row_is_no_label_by_itself(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / "a.csv", f"text,{name},id", "text", ["ann", "bob"], str)
+    assert f"one column could hold the label, but its name is not one of labels: {name}" in refusal(path)
+    assert load(path, label_column=name).encoder.labels == ["ann", "bob"]
+
+
+@pytest.mark.parametrize("name", ["is_test", "is_train", "test", "in train"])
+def test_a_column_that_says_yes_or_no_of_a_split_is_asked(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / "a.csv", f"text,label,{name}", "text", ["a", "b"], ["0", "0", "1"])
+    assert f"column '{name}' may name the rows of a split" in refusal(path)
+    assert load(path, split_column="none").columns.split is None
+
+
+@pytest.mark.parametrize(
+    ("values", "counts"),
+    [(["train", "train", "unseen"], (40, 20)), (["train", "public_test", "private_test"], (20, 40))],
+)
+def test_splits_in_a_column_of_another_name(tmp_path: Path, values: Sequence[str], counts: tuple[int, int]) -> None:
+    splits = load(write(tmp_path / "a.csv", "text,label,phase", "text", ["a", "b"], list(values)))
+    assert splits.columns.split == "phase"
+    assert splits.test is not None
+    assert len(splits.test) == counts[1]
+    trains = load(write(tmp_path / "b.csv", "text,label,id", "text", ["train", "bus", "tram"], str))
+    assert trains.columns.split is None
+
+
+@pytest.mark.parametrize("placeholder", ["unlabeled", "TODO", "?"])
+def test_placeholders_for_labels_are_noted(tmp_path: Path, placeholder: str) -> None:
+    notes = str(load(labelled(tmp_path / "a.csv", "a", "b", placeholder)).warnings)
+    assert f"the label '{placeholder}' of 20 rows may mean no label" in notes
+
+
+def test_minus_one_in_most_rows_is_noted(tmp_path: Path) -> None:
+    assert "may mean no label" in str(load(labelled(tmp_path / "a.csv", "0", "1", "-1", "-1", "-1")).warnings)
+    assert "may mean no label" not in str(load(labelled(tmp_path / "b.csv", "0", "1", "-1")).warnings)
+
+
+def test_labels_that_a_spreadsheet_changed_are_noted(tmp_path: Path) -> None:
+    notes = str(load(labelled(tmp_path / "a.csv", "5-Jan", "11-50", "51+")).warnings)
+    assert "the label '5-Jan' looks like a date, others do not: a spreadsheet may have changed it" in notes
+    assert "looks like a date" not in str(load(labelled(tmp_path / "b.csv", "11-50", "51+")).warnings)
+
+
+def test_a_title_as_wide_as_the_table_is_left_out(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "Complaints export,2024-03-01\nText,Category", "text", ["a", "b"])
+    table = read_table(str(path))
+    assert table.columns == ["Text", "Category"]
+    assert "line 1 above the table left out" in table.form
+    assert table.describe_rows([0]).endswith("line 3")
+    again = write(tmp_path / "b.csv", "what,kind\ntext,label", "text", ["a", "label"])
+    assert read_table(str(again)).columns == ["what", "kind"]
+
+
+def test_a_title_in_a_workbook(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in [["Complaints"], ["Exported by", "2024-03-01"], [], ["Text", "Category"], *[["a b c", "x"]] * 12]:
+        book.active.append(row)
+    book.save(tmp_path / "a.xlsx")
+    assert read_table(str(tmp_path / "a.xlsx")).columns == ["Text", "Category"]
+
+
+def test_a_header_that_may_be_a_row_is_noted(tmp_path: Path) -> None:
+    sentence = "it took my overdraft and did not say why"
+    notes = str(load(write(tmp_path / "a.csv", f"{sentence},unknown", "text", ["a", "b"])).warnings)
+    assert f"the first row is read as column names, e.g. '{sentence}'; if it is data, add --no-header" in notes
+    question = write(tmp_path / "b.csv", "What could we do better for you?,unknown", "text", ["a", "b"])
+    assert "first row" not in str(load(question).warnings)
+    first = load(write(tmp_path / "c.csv", "Report,Q1\nComplaint about it,Kind", "text", ["a", "b"]))
+    assert "; that of the first row may be a header" in str(first.warnings)
