@@ -262,7 +262,7 @@ class _Search:
         repeating = [name for name in named if self.stats[name].repeats]
         if len(likely) == 1 and repeating and not scores:
             return self._doubt("label", [*likely, *repeating], "several columns could hold the label")
-        about_rows = [name for name in likely if not METADATA_NAMES.isdisjoint(_key(name).split("_"))]
+        about_rows = [name for name in likely if _is_metadata(name) and not _sounds_like_label(name)]
         if len(likely) == 1 and about_rows:
             return self._doubt("label", likely, "one column could hold the label, but its name is not one of labels")
         if len(likely) == 1 and not scores:
@@ -427,11 +427,14 @@ def _sounds_like_label(name: str) -> bool:
 
 
 def _are_labels_by_name(columns: Sequence[str]) -> bool:
-    """Return whether columns of 0 and 1 may be labels by their names: not numbered raters, nor some that say is_..."""
-    keys = [_key(name) for name in columns]
-    numbered = {re.sub(r"\d+$", "", key) for key in keys}
-    verbs = [key.startswith(("is_", "has_", "from_")) for key in keys]
-    return len(numbered) > 1 and any(verbs) == all(verbs)
+    """Return whether columns of 0 and 1 may be labels by their names: no raters, nor is_... beside other names."""
+    verbs = [_key(name).startswith(("is_", "has_", "from_")) for name in columns]
+    return any(verbs) == all(verbs) and not any(map(_is_metadata, columns))
+
+
+def _is_metadata(name: str) -> bool:
+    """Return whether a word of a name says what else than a label a column holds, as in user_id."""
+    return not METADATA_NAMES.isdisjoint(_key(name).split("_"))
 
 
 def _key(name: str) -> str:

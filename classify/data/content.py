@@ -25,12 +25,12 @@ _MOST_NUMBERS = 20
 _MOST = 0.95
 _EXAMPLE = 40
 
-MONTH = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
+MONTH = "(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)"
 # Values that are neither texts nor, where each row has another, classes; and what they are called.
 _ODD_KINDS: dict[str, re.Pattern[str]] = {
     "dates or times": re.compile(
         r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T,].*)?|\d{1,2}:\d{2}(:\d{2})?( ?[ap]m)?"
-        rf"|((mon|tue|wed|thu|fri|sat|sun)[a-z]*,? )?(\d{{1,2}}[ /.-]{MONTH}|{MONTH} \d{{1,2}})\b.*\d",
+        rf"|((mon|tue|wed|thu|fri|sat|sun)[a-z]*,? )?(\d{{1,2}}[ /.-]{MONTH}[a-z]*|{MONTH}[a-z]* \d{{1,2}})\b.*\d",
         re.IGNORECASE,
     ),
     "email addresses": re.compile(r"\S+@\S+\.\w+"),
@@ -132,14 +132,6 @@ class ColumnStats:
         if not self.is_numeric or self.distinct <= 10 or are_thousands(self.values):
             return False
         return _share(self.values, lambda value: not (parse_number(value) or 0.0).is_integer()) > 0.1
-
-    @property
-    def may_be_counts(self) -> bool:
-        """Return whether the values are many whole numbers with gaps, as points have; ids of classes have none."""
-        if not self.is_numeric or self.is_score or self.distinct <= _MOST_NUMBERS:
-            return False
-        numbers = {number for value in self.values if (number := parse_number(value)) is not None}
-        return max(numbers) - min(numbers) >= len(numbers)
 
     @functools.cached_property
     def is_list(self) -> bool:

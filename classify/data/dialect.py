@@ -120,11 +120,12 @@ def find_table(sample: str, suffix: str, related: Sequence[str] = ()) -> tuple[D
         table = skip_lines(sample, 1)
         return max(candidates(separator[1], table), key=lambda dialect: _uniformity(table, dialect)), 1
     dialect = detect_dialect(sample, suffix)
-    first_rows = _sample_rows(sample, dialect)
-    filled = [_count_filled(row) for row in first_rows]
+    numbered = list(parse_rows(io.StringIO(sample, newline=""), dialect, strict=False))
+    rows = [row for _, row in numbered]
+    filled = [_count_filled(row) for row in rows]
     usually = Counter(filled).most_common(1)[0][0] if filled else 0
     if _uniformity(sample, dialect) >= _UNIFORM and filled[0] >= usually:
-        return dialect, int(is_title(first_rows, related))
+        return dialect, numbered[1][0] - 1 if is_title(rows, related) else 0
     for above in range(1, _MOST_ABOVE + 1):
         table = skip_lines(sample, above)
         below = detect_dialect(table, suffix)

@@ -38,8 +38,8 @@ RATING_NAMES = (
 )  # fmt: skip
 # Words in names of columns that say something else of a row.
 METADATA_NAMES = frozenset((
-    "annotator", "rater", "author", "user", "username", "sender", "speaker", "customer", "lang", "language", "locale",
-    "country", "date", "year", "month", "version", "source",
+    "annotator", "rater", "coder", "worker", "judge", "user", "username", "sender", "speaker", "customer", "lang",
+    "locale", "country", "date", "year", "month", "version", "source",
 ))  # fmt: skip
 # Names of columns that may hold labels, where no column has one of LABEL_NAMES.
 GROUP_NAMES = (
@@ -64,8 +64,10 @@ SPLIT_WORDS = (
         "validation", "valid", "val", "dev", "devel", "development", "eval", "evaluation", "tuning",
         "validación", "validação", "validierung", "验证", "验证集", "検証",
     ),
-    ("test", "testing", "tst", "holdout", "heldout", "unseen", "prueba", "teste", "测试", "测试集", "テスト"),
+    ("test", "testing", "tst", "holdout", "heldout", "prueba", "teste", "测试", "测试集", "テスト"),
 )  # fmt: skip
+# Names a test, unless another word does, as in valid_unseen.
+UNSEEN = "unseen"
 SPLIT_NAMES = ("split", "partition", "subset", "part", "set", "usage")
 
 
@@ -81,4 +83,6 @@ def split_called(name: str) -> int | None:
     """
     words = re.findall(r"[a-z]+|[^\W\d_]+", re.sub(r"h[oe]ld[ _-]out", "holdout", name.lower()))
     splits = {split for split, names in enumerate(SPLIT_WORDS) if any(word in names for word in words)}
+    if not splits and UNSEEN in words:
+        return SPLITS.index("test")
     return splits.pop() if len(splits) == 1 else None

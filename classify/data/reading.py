@@ -16,7 +16,16 @@ from classify.data.derived import join_labels
 from classify.data.formats.base import ReadOptions
 from classify.data.formats.registry import find_format, read_table
 from classify.data.label_lists import COLUMN_SEPARATOR
-from classify.data.names import GROUP_NAMES, LABEL_NAMES, SPLIT_NAMES, SPLIT_WORDS, SPLITS, TEXT_NAMES, split_called
+from classify.data.names import (
+    GROUP_NAMES,
+    LABEL_NAMES,
+    SPLIT_NAMES,
+    SPLIT_WORDS,
+    SPLITS,
+    TEXT_NAMES,
+    UNSEEN,
+    split_called,
+)
 from classify.data.table import Table
 from classify.errors import ErrorList, InputError
 
@@ -31,8 +40,8 @@ _FIRST = 20
 # In names of splits, such as private_test.
 _MOST_WORDS = 2
 # Names of columns that say yes or no of a split.
-_BINARY_SPLIT = re.compile(r"(is|in)?[ _]?(train|training|test|validation|valid|val|dev|holdout)", re.IGNORECASE)
-_SPLIT_WORDS = frozenset(itertools.chain(*SPLIT_WORDS))
+_BINARY_SPLIT = re.compile(r"(is|in)[ _-](train|training|test|testing|holdout)|is(train|test)", re.IGNORECASE)
+_SPLIT_WORDS = frozenset((*itertools.chain(*SPLIT_WORDS), UNSEEN))
 # Columns with these names are texts or labels, even if their values are names of splits.
 _OTHER_NAMES = frozenset((*TEXT_NAMES, *LABEL_NAMES, *GROUP_NAMES))
 
@@ -211,9 +220,10 @@ def _refuse_unknown_splits(config: DataConfig, table: Table) -> None:
     """
     if len(table.columns) <= 2 or config.split_column == NO_COLUMN:  # of two, one is the text and the other the label
         return
-    for column in {*table.columns} - {config.text_column, config.text_pair_column, config.label_column}:
-        values = pc.unique(table.arrow.column(column)).to_pylist() if _BINARY_SPLIT.fullmatch(column.strip()) else ()
-        if len(values) > 1 and None not in map(parse_mark, values):
+    for column in filter(_BINARY_SPLIT.fullmatch, table.columns):
+        values = pc.unique(table.arrow.column(column)).to_pylist()
+        is_named = column in (config.label_column or "").split(",")
+        if len(values) > 1 and None not in map(parse_mark, values) and not is_named:
             raise InputError(
                 f"{table.path}: column {column!r} may name the rows of a split; write train and test into it and give "
                 f"--split-column {column}, or give --split-column {NO_COLUMN} to split by seed."

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.data import split_record
-from classify.data.columns import empty_texts
+from classify.data.columns import Columns, empty_texts
 from classify.data.labels import case_variants, value_counts
-from classify.data.names import SPLITS, split_called
+from classify.data.names import SPLITS, is_usual, split_called
 from classify.data.near_duplicates import near_duplicates
 from classify.data.reading import InputTables
 from classify.data.split_rows import assign_folds, cap_rows, split_rows
@@ -91,7 +91,7 @@ def split_table(tables: InputTables, encoder: LabelEncoder, seed: int, folds: in
     read = [source for source in (table, tables.eval, tables.test) if source is not None]
     notes = [f"{source.path} {note}" for source in read for note in source.notes]
     notes += encoder.notes()
-    notes += _warnings(columns.text, encoder, train, scored, in_training)
+    notes += _warnings(columns, encoder, train, scored, in_training)
     notes += [_describe_unlabelled(file, split, predicted=file in predicted) for file, split in unlabelled.items()]
     notes += assigned.notes
     held_out = f"{fold_of.max() + 1} folds" if fold_of is not None else f"validation {len(validation)}"
@@ -318,7 +318,7 @@ def _describe_unlabelled(file: str, split: Split, *, predicted: bool) -> str:
 
 
 def _warnings(
-    column: str,
+    columns: Columns,
     encoder: LabelEncoder,
     train: Split,
     scored: Mapping[str, Split],
@@ -329,7 +329,9 @@ def _warnings(
         f"the labels {a!r} and {b!r} differ only in case, spaces or Unicode form; they are two classes"
         for a, b in case_variants(encoder.labels)
     ]
-    of_table = (_note_header(train.table, column), empty_texts(train.table, column), _note_rejected(train.table))
+    table, column = train.table, columns.text
+    rejected = None if _ANSWER in columns.labels else _note_rejected(table)
+    of_table = (_note_header(table, column), empty_texts(table, column), rejected)
     notes += [note for note in of_table if note is not None]
     in_train = encoder.label_counts(train.targets) > 0
     if not in_train.all():
@@ -385,7 +387,8 @@ def _describe_single_rows(encoder: LabelEncoder, train: Split) -> list[str]:
     rows = [int(train.rows[np.flatnonzero(encoder.has_label(train.targets, label))[0]]) for label in single[:_SHOWN]]
     places = train.table.describe_row_groups([[row] for row in rows])
     shown = [f"{encoder.labels[label]!r} ({place})" for label, place in zip(single, places, strict=False)]
-    header = "; that of the first row may be a header" if 0 in rows else ""
+    may_be_header = 0 in rows and not any(map(is_usual, train.table.columns))
+    header = "; that of the first row may be a header" if may_be_header else ""
     return [f"one training row has the label {list_some(shown, len(single))}{header}"]
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from classify.data.files import atomic_path
 from classify.data.table import Table
 from classify.data.table_writers import TableWriter, find_writer
+from classify.errors import list_some
 
 # Column of the fold that predicted a row, in cross-validation.
 FOLD_COLUMN = "fold"
@@ -20,15 +21,17 @@ EXACT, FOR_EXCEL = ".8g", ".4f"
 # The added columns of other names hold numbers.
 _TEXT_COLUMNS = ("predicted_label", "label_", "accepted")
 _BLOCK = 4096
+_SHOWN = 3
 
 
 def name_columns(table: Table, added: Sequence[str]) -> list[str]:
     """Return the columns of a file of predictions: the table's, renamed where one is also `added`, then these."""
     names: list[str] = []
     for name in table.columns:
-        while name in added or name in names:
-            name += "_input"
-        names.append(name)
+        new = name
+        while new in added or new in names or (new != name and new in table.columns):
+            new += "_input"
+        names.append(new)
     return [*names, *added]
 
 
@@ -36,7 +39,8 @@ def note_renamed(table: Table, added: Sequence[str]) -> str | None:
     """Return a note where columns have other names in the file of predictions; None where all keep theirs."""
     pairs = zip(table.columns, name_columns(table, added), strict=False)
     renamed = [f"{name!r} is {new!r}" for name, new in pairs if name != new]
-    return f"{table.path}: in the predictions column {', '.join(renamed)}" if renamed else None
+    shown = list_some(renamed[:_SHOWN], len(renamed))
+    return f"{table.path}: in the predictions column {shown}" if renamed else None
 
 
 def number_columns(added: Sequence[str]) -> set[str]:

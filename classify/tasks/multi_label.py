@@ -80,8 +80,10 @@ class MultiLabel(Task):
         thresholds: npt.NDArray[np.float64] | None = None,
         *,
         empty_is_labelled: bool = True,
+        one_hot: bool = False,
     ):
         super().__init__(labels)
+        self._one_hot = one_hot
         self._classes, self._separator = classes or ClassNames(), separator
         self._empty_is_labelled = empty_is_labelled
         self.thresholds = np.full(len(labels), multi_label_metrics.THRESHOLD) if thresholds is None else thresholds
@@ -126,7 +128,11 @@ class MultiLabel(Task):
         empty_is_labelled = separator == COLUMN_SEPARATOR or not (config.drop_unlabelled or config.predict_unlabelled)
         if empty_is_labelled and separator != COLUMN_SEPARATOR and config.task == "auto":
             _refuse_mostly_empty(tables.train, column)
-        return cls(sorted(names, key=label_sort_key), classes, separator, empty_is_labelled=empty_is_labelled)
+        one_hot = separator == COLUMN_SEPARATOR and all(
+            cell and COLUMN_SEPARATOR not in cell for cell in tables.train.dictionary_encode(column)[0]
+        )
+        labels = sorted(names, key=label_sort_key)
+        return cls(labels, classes, separator, empty_is_labelled=empty_is_labelled, one_hot=one_hot)
 
     @classmethod
     def from_settings(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
@@ -173,6 +179,8 @@ class MultiLabel(Task):
     def decisions(self) -> list[Decision]:
         shown = {COLUMN_SEPARATOR: "one column of 0 and 1 per label", BRACKETS: "cells hold lists"}
         why = shown.get(self._separator or "", f"labels of a row are separated by {self._separator!r}")
+        if self._one_hot:
+            why += "; each row has exactly one: for one class per row, write its name in one column"
         task = Decision("task", f"any of {len(self.labels)} labels", why, "--task single, --label-column", True)
         return [task, *self._classes.decisions()]
 

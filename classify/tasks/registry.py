@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 
 from classify.data.content import column_stats
-from classify.data.label_lists import COLUMN_SEPARATOR, SEPARATORS, UNUSUAL_SEPARATORS, undivided_cell
+from classify.data.label_lists import SEPARATORS, UNUSUAL_SEPARATORS, undivided_cell
 from classify.data.reading import InputTables
 from classify.errors import InputError
 from classify.modeling.result_folder import read_labels, read_settings
@@ -18,7 +18,7 @@ from classify.tasks.single_label import SingleLabel
 # Objects, and lists of objects or lists.
 _NESTED = re.compile(r"\s*(\{.*:|\[\s*[\[{])", re.DOTALL)
 # Of CoNLL's tables.
-_TOKEN_TAG = re.compile(r"[BIES]-\S+")
+_TOKEN_TAG = re.compile(r"[BILUES]-\S+")
 _SHOWN = 60
 # By the value of --task.
 TASKS: dict[str, type[Task]] = {"single": SingleLabel, "multi": MultiLabel, "regression": Regression}
@@ -32,8 +32,7 @@ def recognize(tables: InputTables) -> Task:
     """
     requested = tables.config.task
     if requested != "auto":
-        several = len(tables.columns.labels) > 1 and requested != "multi"
-        if several and not (requested == "single" and _have_one_label(tables)):
+        if requested != "multi" and len(tables.columns.labels) > 1:
             names = ", ".join(tables.columns.labels)
             raise InputError(f"--task {requested}: --label-column names several columns: {names}; name one.")
         return TASKS[requested].of(tables)
@@ -45,8 +44,6 @@ def recognize(tables: InputTables) -> Task:
             f"{tables.train.path}: column {tables.columns.label!r} holds {example!r}: a number with a decimal comma, "
             "or several labels? Give --task regression, or --task multi."
         )
-    if len(tables.columns.labels) > 1 and _have_one_label(tables):
-        return SingleLabel.of(tables)
     if len(tables.columns.labels) > 1 or stats.is_list:
         return MultiLabel.of(tables)
     undivided = undivided_cell(sorted(set(stats.values)), (*SEPARATORS, *UNUSUAL_SEPARATORS))
@@ -55,19 +52,7 @@ def recognize(tables: InputTables) -> Task:
             f"{tables.train.path}: column {tables.columns.label!r} holds {undivided[0]!r}: one class, or several "
             "labels? Give --task single, or --task multi."
         )
-    if stats.may_be_counts and tables.config.label_names is None:
-        raise InputError(
-            f"{tables.train.path}: column {tables.columns.label!r} holds {stats.distinct} different whole numbers, "
-            f"e.g. {stats.example}: classes, or a score? Give --task single, or --task regression."
-        )
     return Regression.of(tables) if stats.is_score else SingleLabel.of(tables)
-
-
-def _have_one_label(tables: InputTables) -> bool:
-    """Return whether each row has a 1 in exactly one of its label columns: they are classes, written one-hot."""
-    column = tables.columns.label
-    cells = {cell for table in tables.learned for cell in table.dictionary_encode(column)[0]}
-    return all(cell and COLUMN_SEPARATOR not in cell for cell in cells)
 
 
 def _refuse_annotations(path: str, column: str, labels: Collection[str]) -> None:
@@ -76,7 +61,7 @@ def _refuse_annotations(path: str, column: str, labels: Collection[str]) -> None
     if nested is not None:
         raise InputError(
             f"{path}: column {column!r} holds {nested[:_SHOWN]!r}; expected names of classes for the whole text, not "
-            "objects or spans. Export one label, or a list of labels, per text."
+            "objects or spans. Export one label, or a list of labels, per text, or add --task single."
         )
     tags = [label for label in labels if _TOKEN_TAG.fullmatch(label)]
     if tags and {"O"} < set(labels) == {"O", *tags}:

@@ -126,7 +126,7 @@ class Regression(Task):
     def decisions(self) -> list[Decision]:
         why = f"numbers with mean {self.center:.4g} and standard deviation {self.scale:.4g}"
         if self._repeated:
-            why += f"; {self._repeated} values repeat, so classes are possible, too"
+            why += f"; only {self._repeated} different values, so classes are possible, too"
         return [Decision("task", "a score for each row", why, "--task single, --label-column", True)]
 
     def are_labels(self, cells: Sequence[str]) -> list[bool]:

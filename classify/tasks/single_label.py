@@ -97,7 +97,7 @@ class SingleLabel(Task):
     def decisions(self) -> list[Decision]:
         why, flag = "one label per row", "--label-column"
         joined = next((label for label in self.labels if not _DIVIDERS.isdisjoint(label)), None)
-        if self._ratings is not None or _are_fractions(self.labels):
+        if self._ratings is not None or _may_be_scores(self.labels):
             why = f"labels are numbers, {self.labels[0]} to {self.labels[-1]}; a score is possible, too"
             flag = "--task regression"
         elif joined is not None:
@@ -280,10 +280,13 @@ def find_ratings(labels: Sequence[str]) -> npt.NDArray[np.float64] | None:
     return numbers if numbers[0] != 0 and steps[0] in (0.5, 1) and (steps == steps[0]).all() else None
 
 
-def _are_fractions(labels: Sequence[str]) -> bool:
-    """Return whether all labels are numbers, some of them not whole."""
-    numbers = [number for label in labels if (number := parse_number(label)) is not None]
-    return len(numbers) == len(labels) and not all(map(float.is_integer, numbers))
+def _may_be_scores(labels: Sequence[str]) -> bool:
+    """Return whether labels are numbers that ids of classes hardly are: with fractions, or many with gaps."""
+    numbers = [number for label in labels if (number := parse_number(label)) is not None and math.isfinite(number)]
+    if len(numbers) < len(labels):
+        return False
+    has_gaps = max(numbers) - min(numbers) >= len(numbers) > _MOST_RATINGS
+    return has_gaps or not all(map(float.is_integer, numbers))
 
 
 def balanced_weights(labels: npt.NDArray[np.int64], classes: int) -> npt.NDArray[np.float32]:

@@ -71,6 +71,8 @@ def test_labels_that_were_rejected_are_noted(tmp_path: Path) -> None:
     assert "column 'answer' holds 'reject' 20: annotators of these rows did not confirm the label" in str(
         load(path).warnings
     )
+    answers = write(tmp_path / "c.csv", "text,answer", "text", ["accept", "reject"])
+    assert "did not confirm" not in str(load(answers).warnings)
     accepted = write(tmp_path / "b.csv", "text,label,answer", "text", ["a", "b"], ["accept"])
     assert "'answer'" not in str(load(accepted).warnings)
 
@@ -80,15 +82,14 @@ def test_numbers_with_fractions_may_be_classes_or_scores(tmp_path: Path, count: 
     splits = load(labelled(tmp_path / "a.csv", *(f"{1 + number / 10:.1f}" for number in range(count)), rows=count * 5))
     why = decision(splits, "task").why
     assert ("a score is possible, too" in why) == classes
-    assert (f"{count} values repeat, so classes are possible, too" in why) != classes
+    assert (f"only {count} different values, so classes are possible, too" in why) != classes
 
 
 def test_whole_numbers_with_gaps_may_be_a_score(tmp_path: Path) -> None:
-    path = labelled(tmp_path / "a.csv", *map(str, range(0, 100, 3)), rows=200)
-    assert "holds 34 different whole numbers, e.g. '0': classes, or a score?" in refusal(path)
-    assert len(load(path, task="single").encoder.labels) == 34
-    ids = labelled(tmp_path / "b.csv", *map(str, range(34)), rows=200)
-    assert len(load(ids).encoder.labels) == 34
+    points = load(labelled(tmp_path / "a.csv", *map(str, range(0, 100, 3)), rows=200))
+    assert "labels are numbers, 0 to 99; a score is possible, too" in decision(points, "task").why
+    ids = load(labelled(tmp_path / "b.csv", *map(str, range(34)), rows=200))
+    assert decision(ids, "task").why == "one label per row"
 
 
 def test_raters_and_properties_are_no_labels(tmp_path: Path) -> None:
@@ -101,16 +102,14 @@ def test_raters_and_properties_are_no_labels(tmp_path: Path) -> None:
     assert flags.encoder.labels == ["is_long", "is_rude", "is_spam"]
 
 
-def test_one_hot_columns_are_classes(tmp_path: Path) -> None:
+def test_one_hot_columns_are_named(tmp_path: Path) -> None:
     one_hot = [["1", "0", "0"], ["0", "1", "0"], ["0", "0", "1"]]
-    path = write(tmp_path / "a.csv", "text,positive,neutral,negative", "text", *one_hot)
-    splits = load(path)
-    assert decision(splits, "task").value == "one of 3 classes"
-    assert splits.encoder.labels == ["negative", "neutral", "positive"]
-    assert decision(load(path, task="multi"), "task").value == "any of 3 labels"
-    several = write(tmp_path / "b.csv", "text,positive,neutral,negative", "text", *one_hot[:2], ["1", "0", "1"])
-    assert decision(load(several), "task").value == "any of 3 labels"
-    assert "names several columns" in refusal(several, task="single", label_column="positive,neutral,negative")
+    splits = load(write(tmp_path / "a.csv", "text,label_0,label_1,label_2", "text", *one_hot))
+    assert (
+        "each row has exactly one: for one class per row, write its name in one column" in decision(splits, "task").why
+    )
+    several = load(write(tmp_path / "b.csv", "text,good,mixed,bad", "text", *one_hot[:2], ["1", "0", "1"]))
+    assert "exactly one" not in decision(several, "task").why
 
 
 @pytest.mark.parametrize("other", ["sentiment", "sentiment_gold", "issue type"])
@@ -121,6 +120,11 @@ def test_another_column_named_like_a_label_is_printed(tmp_path: Path, other: str
     assert f"not used, though they could be labels, too: '{other}'" in label.why
 
 
+def test_a_label_of_somebody_is_a_label(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "id,text,user_intent", str, "text", ["x", "y"])
+    assert load(path).columns.labels == ("user_intent",)
+
+
 @pytest.mark.parametrize("name", ["annotator", "sender", "lang", "user_id"])
 def test_what_is_said_of_a_row_is_no_label_by_itself(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / "a.csv", f"text,{name},id", "text", ["ann", "bob"], str)
@@ -128,7 +132,7 @@ def test_what_is_said_of_a_row_is_no_label_by_itself(tmp_path: Path, name: str) 
     assert load(path, label_column=name).encoder.labels == ["ann", "bob"]
 
 
-@pytest.mark.parametrize("name", ["is_test", "is_train", "test", "in train"])
+@pytest.mark.parametrize("name", ["is_test", "isTrain", "in train"])
 def test_a_column_that_says_yes_or_no_of_a_split_is_asked(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / "a.csv", f"text,label,{name}", "text", ["a", "b"], ["0", "0", "1"])
     assert f"column '{name}' may name the rows of a split" in refusal(path)
@@ -137,13 +141,18 @@ def test_a_column_that_says_yes_or_no_of_a_split_is_asked(tmp_path: Path, name: 
 
 @pytest.mark.parametrize(
     ("values", "counts"),
-    [(["train", "train", "unseen"], (40, 20)), (["train", "public_test", "private_test"], (20, 40))],
+    [
+        (["train", "train", "unseen"], (40, 20)),
+        (["train", "valid_seen", "test_unseen"], (20, 20)),
+        (["train", "public_test", "private_test"], (20, 40)),
+    ],
 )
 def test_splits_in_a_column_of_another_name(tmp_path: Path, values: Sequence[str], counts: tuple[int, int]) -> None:
     splits = load(write(tmp_path / "a.csv", "text,label,phase", "text", ["a", "b"], list(values)))
     assert splits.columns.split == "phase"
     assert splits.test is not None
     assert len(splits.test) == counts[1]
+    assert load(write(tmp_path / "c.csv", "text,label,invalid", "text", ["a", "b"], ["0", "1"])).columns.split is None
     trains = load(write(tmp_path / "b.csv", "text,label,id", "text", ["train", "bus", "tram"], str))
     assert trains.columns.split is None
 
@@ -162,6 +171,7 @@ def test_minus_one_in_most_rows_is_noted(tmp_path: Path) -> None:
 def test_labels_that_a_spreadsheet_changed_are_noted(tmp_path: Path) -> None:
     notes = str(load(labelled(tmp_path / "a.csv", "5-Jan", "11-50", "51+")).warnings)
     assert "the label '5-Jan' looks like a date, others do not: a spreadsheet may have changed it" in notes
+    assert "looks like a date" not in str(load(labelled(tmp_path / "c.csv", "1-Junior", "2-Senior", "x")).warnings)
     assert "looks like a date" not in str(load(labelled(tmp_path / "b.csv", "11-50", "51+")).warnings)
 
 
@@ -171,6 +181,8 @@ def test_a_title_as_wide_as_the_table_is_left_out(tmp_path: Path) -> None:
     assert table.columns == ["Text", "Category"]
     assert "line 1 above the table left out" in table.form
     assert table.describe_rows([0]).endswith("line 3")
+    path.write_text("\n" + path.read_text())
+    assert read_table(str(path)).columns == ["Text", "Category"]
     again = write(tmp_path / "b.csv", "what,kind\ntext,label", "text", ["a", "label"])
     assert read_table(str(again)).columns == ["what", "kind"]
 
