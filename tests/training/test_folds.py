@@ -178,8 +178,8 @@ def test_few_rows_are_cross_validated_by_themselves(
         assert fault in capsys.readouterr().err
     own = tmp_path / "own.csv"
     own.write_text("text,label,fold\n" + "".join(f"{text},{label},1\n" for text, label in tiny.table_rows(60)))
-    assert main([*alike.replace(str(more), str(own)).split()]) == 2
-    assert "'fold'" in capsys.readouterr().err
+    assert main([*alike.replace(str(more), str(own)).split()]) == 0
+    assert "in the predictions column 'fold' is 'fold_input'" in capsys.readouterr().out
 
 
 def test_given_test_rows_are_tested_and_no_more_is_taken_from_the_table(
