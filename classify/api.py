@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from classify.modeling.attributions import WordAttribution
     from classify.prediction.predict import Predictor
 
+# Up to here floats are exact whole numbers.
+_MOST_EXACT = 2**53
+
 
 class Run:
     """A finished run: its scores, and its model, which is loaded at the first prediction.
@@ -248,12 +251,16 @@ def _as_arrow(data: Any, labels: Sequence[Any] | None) -> Any:
         if hasattr(data, "columns") or hasattr(data, "with_format"):
             raise TypeError("train: labels are for a list of texts; name the column of a table with label_column.")
         texts, cells = list(data), list(labels)
+        if indexes_differ(data, labels):
+            raise ValueError("train: the indexes of texts and labels differ; give a DataFrame with both, or lists.")
         if len(texts) != len(cells):
             raise ValueError(f"train: {len(texts)} texts and {len(cells)} labels; expected equal numbers.")
         columns = _text_columns(texts)
         try:
             texts_of = {name: pa.array(values, pa.string()) for name, values in columns.items()}
-            return pa.table({**texts_of, "label": pa.array(cells)})
+            return _restore_integers(
+                pa.table({**texts_of, "label": pa.array(cells, from_pandas=True)})
+            )  # NaN is no label
         except pa.ArrowException:
             kinds = sorted({type(cell).__name__ for cell in cells if cell is not None})
             raise TypeError(f"train: labels must be of one type. Got {' and '.join(kinds)} instead.") from None
@@ -261,7 +268,7 @@ def _as_arrow(data: Any, labels: Sequence[Any] | None) -> Any:
         metadata = data.features.arrow_schema.metadata  # has the names of the classes
         return data.with_format("arrow")[:].replace_schema_metadata(metadata)
     if hasattr(data, "__arrow_c_stream__"):
-        return _decode_categories(pa.table(data))
+        return _restore_integers(_decode_categories(pa.table(data)))
     raise TypeError(
         "train: data must be a path, a DataFrame, a datasets.Dataset, or a list of texts beside a list of labels. Got "
         f"{type(data).__name__} instead."
@@ -282,6 +289,30 @@ def _is_pair(value: Any) -> bool:
     if isinstance(value, str) or not isinstance(value, Iterable):
         return False
     return [isinstance(text, str) for text in value] == [True, True]
+
+
+def indexes_differ(texts: Any, labels: Any) -> bool:
+    """Return whether texts and labels are Series of pandas with different indexes: rows would be paired by position."""
+    indexes: list[Any] = [getattr(values, "index", None) for values in (texts, labels)]
+    if any(callable(index) or not hasattr(index, "equals") for index in indexes):  # lists have a method index
+        return False
+    return not indexes[0].equals(indexes[1])
+
+
+def _restore_integers(table: Any) -> Any:
+    """Return an Arrow table where whole numbers are integers again: pandas makes floats of those with gaps."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for place, field in enumerate(table.schema):
+        column = table.column(place)
+        if not pa.types.is_floating(field.type):
+            continue
+        filled = pc.if_else(pc.is_nan(column), None, column)
+        whole = pc.all(pc.equal(filled, pc.floor(filled))).as_py()
+        if filled.null_count and whole and pc.max(pc.abs(filled)).as_py() < _MOST_EXACT:
+            table = table.set_column(place, field.name, filled.cast(pa.int64()))
+    return table
 
 
 def _decode_categories(table: Any) -> Any:

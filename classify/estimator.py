@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import warnings
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from classify.api import Run, _train
+from classify.api import Run, _train, indexes_differ
 from classify.config.fields import describe
 
 _SPLIT_COLUMN = "split"
@@ -66,6 +67,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
         from classify.config.recipe import FEW_ROWS
 
         texts, targets = _check_texts(X), np.asarray(y)
+        if indexes_differ(X, y):
+            warnings.warn("the indexes of X and y differ; rows are paired by position", stacklevel=2)
         if targets.ndim != 1 or len(targets) != len(texts):
             raise ValueError(f"y must have one class per text: shape ({len(texts)},). Got {targets.shape} instead.")
         missing = [place for place, value in enumerate(targets.tolist()) if value is None or value != value]

@@ -6,14 +6,20 @@ import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from classify.commands import flags
 from classify.commands.failure import forward_prediction_errors
 from classify.config.parser import Parser
 from classify.data.files import read_json, why_not_writable
-from classify.errors import InputError, escape_controls
+from classify.errors import InputError, escape_controls, list_some
 from classify.launch import launcher
 from classify.training.output_dir import nearest_existing
+
+if TYPE_CHECKING:
+    from classify.prediction.labelled import LabelledTable
+
+_SHOWN = 5
 
 
 def make_parser(program: str) -> Parser:
@@ -53,7 +59,6 @@ def run(arguments: Sequence[str], program: str) -> int:
             _check_folder(folder, overwrite=options.overwrite_output_dir)
     from classify.data.split_record import count_trained
     from classify.evaluation import metrics
-    from classify.evaluation.predictions_file import note_renamed
     from classify.prediction.evaluate import evaluate
     from classify.prediction.predict import load_classifier
     from classify.report.after_run import write_pages
@@ -63,9 +68,8 @@ def run(arguments: Sequence[str], program: str) -> int:
     if predictor.world.is_main:
         print(escape_controls(metrics.table(scores)))
         print(f"evaluation: {metrics.format_metrics(scores.metrics)}")
-        renamed = note_renamed(labelled.table, labelled.task.prediction_columns())
-        if renamed is not None:
-            print(escape_controls(f"note: {renamed}"))
+        for note in _notes(labelled):
+            print(escape_controls(f"note: {note}"))
         hashes = labelled.table.text_hashes(labelled.texts.whole)[labelled.rows]
         trained, _ = count_trained(options.model, hashes)
         if trained:
@@ -76,6 +80,19 @@ def run(arguments: Sequence[str], program: str) -> int:
         print(escape_controls(f"result: {folder}"))
         write_pages(folder)
     return 0
+
+
+def _notes(labelled: LabelledTable) -> list[str]:
+    """Return what may make the scores misleading, or the predictions differ from the table."""
+    from classify.data.columns import empty_texts
+    from classify.evaluation.predictions_file import note_renamed
+
+    table, task = labelled.table, labelled.task
+    counts = task.label_counts(labelled.targets)
+    missing = [repr(label) for label, count in zip(task.labels, counts, strict=True) if not count]
+    absent = f"no row has the label {list_some(missing[:_SHOWN], len(missing))}" if missing else None
+    notes = (note_renamed(table, task.prediction_columns()), empty_texts(table, labelled.texts.whole), absent)
+    return [note for note in notes if note is not None]
 
 
 def _free_folder(name: str) -> Path:

@@ -270,7 +270,9 @@ def _yaml_values(path: str, faults: list[str], ignored: list[str]) -> tuple[dict
     import yaml
 
     try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
+        content = yaml.safe_load(text)
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
     except OSError as error:
         faults.append(
             f"--config {path}: cannot be read ({error.strerror}). Give a YAML file, e.g. configs/quickstart.yaml."
@@ -289,6 +291,8 @@ def _yaml_values(path: str, faults: list[str], ignored: list[str]) -> tuple[dict
             f"--config {path}: expected lines such as 'batch-size: 32'. Got a {type(content).__name__} instead."
         )
         return {}, {}
+    for key, line in _repeated_keys(root):
+        faults.append(f"--config {path} line {line}: {key} is given twice; drop one of them.")
     values: dict[str, Any] = {}
     names: dict[str, str] = {}
     fields_by_key = yaml_keys()
@@ -313,6 +317,18 @@ def _yaml_values(path: str, faults: list[str], ignored: list[str]) -> tuple[dict
         {name: raw for name, raw in foreign.items() if not hf_arguments.is_unset(raw)}, values, faults, f"{path}: "
     )
     return values, names
+
+
+def _repeated_keys(root: Any) -> list[tuple[str, int]]:
+    """Return the keys of a YAML mapping that are given twice, and the lines; its last value would win."""
+    seen: set[str] = set()
+    repeated: list[tuple[str, int]] = []
+    for key, _ in getattr(root, "value", ()):
+        name = str(key.value).replace("-", "_")
+        if name in seen:
+            repeated.append((key.value, key.start_mark.line + 1))
+        seen.add(name)
+    return repeated
 
 
 def yaml_keys() -> dict[str, str]:

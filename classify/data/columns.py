@@ -27,6 +27,8 @@ from classify.errors import ErrorList, InputError, list_some
 
 # Candidates and columns that a refusal names, and the ratio of mean lengths from which another column competes.
 _SHOWN, _LISTED = 5, 20
+# Rows in which one value may repeat by chance.
+_FEW = 10
 _LONGER = 1.5
 
 
@@ -335,7 +337,24 @@ def find_text_columns(table: Table, trained: TextColumns, text_column: str | Non
     if trained.pair is not None and pair is None:
         pair = _like_trained(table, trained.pair, "--text-pair-column", faults)
     faults.raise_if_any()
+    if text_column is None:
+        require_texts(table, fields)
     return TextColumns(tuple(fields), pair, trained.delimiter)
+
+
+def require_texts(table: Table, names: Sequence[str]) -> None:
+    """Raise InputError where a text column of a further table holds something else, and another column texts."""
+    for name in names:
+        stats = column_stats(table, name)
+        is_constant = stats.distinct == 1 and len(stats.values) >= _FEW
+        if stats.odd_kind is None and not is_constant:
+            continue
+        others = [other for other in table.columns if other not in names and column_stats(table, other).is_text]
+        if others:
+            raise InputError(
+                f"{table.path}: column {name!r} holds {stats.odd_kind or 'one value'}, e.g. {stats.example}, and the "
+                f'model was trained on texts; name their column, e.g. --text-column "{others[0]}".'
+            )
 
 
 def rename_alike(table: Table, names: Sequence[str]) -> Table:

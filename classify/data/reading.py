@@ -10,7 +10,14 @@ from dataclasses import dataclass, replace
 import pyarrow.compute as pc
 
 from classify.config.schema import DataConfig
-from classify.data.columns import Columns, find_columns, rename_alike, require_column, require_named_column
+from classify.data.columns import (
+    Columns,
+    find_columns,
+    rename_alike,
+    require_column,
+    require_named_column,
+    require_texts,
+)
 from classify.data.content import parse_mark
 from classify.data.derived import join_labels
 from classify.data.formats.base import ReadOptions
@@ -81,6 +88,12 @@ def read_tables(config: DataConfig) -> InputTables:
         config.text_column_delimiter,
         config.unlabelled_value,
     )
+    for flag, name in {"--group-column": config.group_column, "--split-by-time": config.split_by_time}.items():
+        if name in columns.labels:
+            raise InputError(
+                f"{flag} {name}: this is the label column of {table.path}, so no class would be in two splits; name "
+                "another column."
+            )
     if config.split_column is not None or split_column not in (*columns.texts.named, *columns.labels):
         columns = replace(columns, split=split_column)
     named = (*columns.texts.named, *columns.labels)
@@ -91,6 +104,9 @@ def read_tables(config: DataConfig) -> InputTables:
     # Rows to predict need no label.
     way = ", or add --predict-unlabelled if its rows are only to be predicted"
     _require_columns(columns, test_table, labels=not config.predict_unlabelled, way=way)
+    for further in (eval_table, test_table):
+        if further is not None and config.text_column is None:
+            require_texts(further, columns.texts.fields)
     tables = [None if source is None else _derive(source, columns) for source in (table, eval_table, test_table)]
     assert tables[0] is not None
     return InputTables(tables[0], tables[1], tables[2], columns, config)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.data.files import write_json
+from classify.data.split_record import count_trained
 from classify.evaluation.metrics import Scores
 from classify.evaluation.predictions_file import write_predictions
 from classify.evaluation.scored_rows import ScoredRows
@@ -52,6 +53,7 @@ def _write(
     metrics: dict[str, Any] = {
         "task": task.name,
         "model": os.path.abspath(predictor.folder),
+        "trained_rows": count_trained(predictor.folder, hashes)[0],
         "texts": labelled.texts.as_settings(),
         "eval": None,
         "test": scores.as_json(),

@@ -21,11 +21,15 @@ _SURE = 0.05
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A folder's scores on the shared rows, and the paired test against the first folder; None for the first."""
+    """A folder's scores on the shared rows, and the paired test against the first folder; None for the first.
+
+    `trained_rows`: of the rows of an evaluation, those that the model was trained on.
+    """
 
     folder: str
     metrics: dict[str, float]
     paired: SignTest | None
+    trained_rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,12 @@ class Comparison:
     def as_json(self) -> dict[str, Any]:
         """Return all values."""
         runs = [
-            {"folder": run.folder, "metrics": run.metrics, "paired": run.paired and asdict(run.paired)}
+            {
+                "folder": run.folder,
+                "metrics": run.metrics,
+                "paired": run.paired and asdict(run.paired),
+                "trained_rows": run.trained_rows,
+            }
             for run in self.runs
         ]
         return {"rows": self.rows, "relabelled": self.relabelled, "runs": runs}
@@ -54,7 +63,16 @@ class Comparison:
         rows = [["run", *map(display_name, self.metrics), f"against {self.runs[0].folder}"]]
         rows += [[run.folder, *(f"{value:.3f}" for value in run.metrics.values()), verdict(run)] for run in self.runs]
         relabelled = f"; {self.relabelled} more have different labels and are left out" if self.relabelled else ""
-        return [*align_columns(rows), f"rows: {self.rows} scored by all{relabelled} (exact sign test, row by row)"]
+        counted = f"rows: {self.rows} scored by all{relabelled} (exact sign test, row by row)"
+        return [*align_columns(rows), counted, *self.notes()]
+
+    def notes(self) -> list[str]:
+        """Return a note for each model that was trained on rows it is scored on."""
+        return [
+            f"note: the model of {run.folder} was trained on {run.trained_rows} of its rows, so it may look too good"
+            for run in self.runs
+            if run.trained_rows
+        ]
 
 
 def verdict(run: ComparedRun) -> str:
@@ -102,7 +120,8 @@ def compare_results(results: Sequence[Result]) -> Comparison:
         scores = task.row_scores(predicted, targets_here)
         paired = None if reference is None else sign_test(scores, reference)
         reference = scores if reference is None else reference
-        runs.append(ComparedRun(str(folder), task.metrics(predicted, targets_here), paired))
+        trained = int(result.metrics.get("trained_rows", 0))
+        runs.append(ComparedRun(str(folder), task.metrics(predicted, targets_here), paired, trained))
     return Comparison(tuple(runs), int(same.sum()), int((~same).sum()))
 
 

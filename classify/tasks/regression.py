@@ -145,7 +145,7 @@ class Regression(Task):
             cell = values[wrong[0]].strip()[:80]
             raise InputError(
                 f"{where}: expected a finite number in column {column!r}. Got {cell!r} instead; if that means no "
-                f"score, empty the cells or give --unlabelled-value={shlex.quote(cell)}, else correct it."
+                f"score, empty the cells (or train with --unlabelled-value={shlex.quote(cell)}), else correct it."
             )
         return scores[numbers]
 

@@ -177,6 +177,22 @@ def test_a_table_in_memory_has_its_arguments_name_in_messages(model_folder: Path
         classify.train(TEXTS, LABELS, test_data=tested, **options(model_folder, tmp_path / "out"))
 
 
+def test_labels_of_pandas(model_folder: Path, tmp_path: Path) -> None:
+    """Whole numbers that pandas made floats beside missing ones are whole again; NaN is no label."""
+    texts, labels = zip(*tiny.table_rows(60), strict=True)
+    numbers = [float("nan") if row % 6 == 5 else float(row % 3) for row in range(60)]
+    frame = pandas.DataFrame({"text": texts, "label": numbers})
+    options = {"model": model_folder, "epochs": 1, "cpu": True, "quiet": True}
+    run = classify.train(frame, output_dir=tmp_path / "numbers", **options)
+    assert run.labels == ["0", "1", "2"]
+    missing = [float("nan") if row % 6 == 5 else label for row, label in enumerate(labels)]
+    named = classify.train(list(texts), missing, output_dir=tmp_path / "names", **options)
+    assert set(named.labels) == set(labels)
+    shuffled = frame["text"].sample(frac=1, random_state=0)
+    with pytest.raises(ValueError, match="the indexes of texts and labels differ"):
+        classify.train(shuffled, pandas.Series(labels), **options)
+
+
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no classify\.json in it"):
         classify.load(tmp_path)

@@ -136,14 +136,38 @@ def test_only_an_evaluation_is_overwritten(trained: Path, table: Path, tmp_path:
     assert "expected a folder. Got a file instead." in capsys.readouterr().err
 
 
+def test_what_makes_scores_misleading_is_noted(trained: Path, table: Path, tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "new.csv"
+    path.write_text("text,label\n" + "a card,card\nan app,app\n" * 5 + ",card\n")
+    assert evaluate(trained, path, tmp_path / "scores") == 0
+    printed = capsys.readouterr().out
+    assert "note: no row has the label 'money'" in printed
+    assert f"note: {path} line 12: the text is empty" in printed
+    assert evaluate(trained, table, tmp_path / "again") == 0
+    assert main(["compare", str(tmp_path / "again"), str(tmp_path / "again")]) == 0
+    assert "of its rows, so it may look too good" in capsys.readouterr().out
+
+
+def test_a_text_column_without_texts_is_refused(trained: Path, tmp_path: Path, capsys: Any) -> None:
+    for name, cell in (("numbers", str), ("constant", lambda _: "TODO")):
+        path = tmp_path / f"{name}.csv"
+        rows = [f"{cell(row)},a longer text about number {row},card" for row in range(20)]
+        path.write_text("\n".join(["text,message,label", *rows]))
+        assert evaluate(trained, path, tmp_path / "scores") == 2
+        assert (
+            'the model was trained on texts; name their column, e.g. --text-column "message"' in capsys.readouterr().err
+        )
+    assert evaluate(trained, path, tmp_path / "scores", "--text-column", "message") == 0
+
+
 def test_a_column_named_like_one_of_the_predictions(trained: Path, tmp_path: Path, capsys: Any) -> None:
     path, folder = tmp_path / "new.csv", tmp_path / "scores"
     path.write_text("text,label,confidence,confidence_input\n" + "a card,card,1,x\nan app,app,0,y\n" * 5)
     assert evaluate(trained, path, folder) == 0
     assert "note: " in (printed := capsys.readouterr().out)
-    assert "column 'confidence' is 'confidence_input', 'confidence_input' is 'confidence_input_input'" in printed
+    assert "in the predictions column 'confidence' is 'confidence_input_input'\n" in printed
     header = (folder / "predictions.csv").read_text(encoding="utf-8-sig").splitlines()[0]
-    assert header.startswith("text,label,confidence_input,confidence_input_input,predicted_label,confidence,")
+    assert header.startswith("text,label,confidence_input_input,confidence_input,predicted_label,confidence,")
 
 
 def test_a_label_that_the_model_does_not_have(trained: Path, tmp_path: Path, capsys: Any) -> None:

@@ -219,6 +219,7 @@ def test_yaml_under_flags(tmp_path: Path) -> None:
         ("data: a\nlerning_rate: 1\n", "a.yaml: unknown key lerning_rate. Did you mean learning_rate?"),
         ("data: a\nepochs: many\n", "a.yaml: epochs must be a number of at least 0. Got 'many' instead."),
         ("data: a\nepochs: 1\nnum_train_epochs: 2\n", "a.yaml: num_train_epochs and epochs are the same setting"),
+        ("data: a\nseed: 1\nseed: 2\n", "a.yaml line 3: seed is given twice; drop one of them."),
         ("data: [a\n", "a.yaml line 2: not valid YAML"),
         ("- a\n", "expected lines such as 'batch-size: 32'. Got a list instead."),
         ("data: !!python/object/apply:os.system [ls]\n", "not valid YAML"),

@@ -175,6 +175,23 @@ def test_labels_that_a_spreadsheet_changed_are_noted(tmp_path: Path) -> None:
     assert "looks like a date" not in str(load(labelled(tmp_path / "b.csv", "11-50", "51+")).warnings)
 
 
+@pytest.mark.parametrize("flag", ["group_column", "split_by_time"])
+def test_the_label_is_no_group(tmp_path: Path, flag: str) -> None:
+    path = labelled(tmp_path / "a.csv", "1", "2", "3")
+    assert "label: this is the label column of" in refusal(path, **{flag: "label"})
+
+
+def test_texts_of_a_further_table_are_texts(tmp_path: Path) -> None:
+    path = labelled(tmp_path / "a.csv", "a", "b")
+    further = write(tmp_path / "b.csv", "text,message,label", str, "text", ["a", "b"])
+    assert (
+        "holds numbers, e.g. '0', and the model was trained on texts; name their column, e.g. --text-column \"message\""
+        in (refusal(path, test_data=str(further)))
+    )
+    alone = write(tmp_path / "c.csv", "text,label", str, ["a", "b"])
+    assert load(path, test_data=str(alone)).test is not None
+
+
 def test_a_title_as_wide_as_the_table_is_left_out(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "Complaints export,2024-03-01\nText,Category", "text", ["a", "b"])
     table = read_table(str(path))
