@@ -226,17 +226,21 @@ def _by_seed(
         was_split = earlier >= 0
         kept = int((earlier == split)[was_split].sum())
         how += f"; {kept} of {int(was_split.sum())} rows of {config.split_like} keep their split"
-    notes = []
-    for name, count, share in zip(("validation", "test"), counts[1:], (_SHARE, test_share), strict=True):
-        quota = max(1, round(share * len(rows)))
-        if share and 3 * abs(count - quota) > quota:
-            notes.append(
-                f"the {name} split has {count} of {len(rows)} rows instead of {quota}, because groups are not divided"
-            )
+    notes = _describe_sizes(counts, (_SHARE, test_share), "groups are not divided")
     parts = assigned.parts.copy()
     parts[rows] = split
     how = f"{assigned.how}; {how}" if assigned.how else how
-    return replace(assigned, parts=parts, how=how, notes=tuple(notes))
+    return replace(assigned, parts=parts, how=how, notes=notes)
+
+
+def _describe_sizes(counts: Sequence[int], shares: Sequence[float], why: str) -> tuple[str, ...]:
+    """Note a validation or test split whose size is off by more than a third; `counts` has the training rows first."""
+    rows, notes = sum(counts), []
+    for name, count, share in zip(("validation", "test"), counts[1:], shares, strict=True):
+        quota = max(1, round(share * rows))
+        if share and 3 * abs(count - quota) > quota:
+            notes.append(f"the {name} split has {count} of {rows} rows instead of {quota}, because {why}")
+    return tuple(notes)
 
 
 def _by_column(tables: InputTables, labelled: Rows) -> _Assignment:
@@ -261,11 +265,14 @@ def _by_time(tables: InputTables, labelled: Rows, column: str) -> _Assignment:
         last = int(np.searchsorted(sorted_times, sorted_times[-count]))
     cuts = [int(np.searchsorted(sorted_times, sorted_times[max(0, last - count)])), last]
     parts = np.full(len(tables.train), -1, dtype=np.int8)
-    for split, piece in enumerate(np.split(order, cuts)):
+    pieces = np.split(order, cuts)
+    for split, piece in enumerate(pieces):
         parts[labelled[piece]] = split
+    shares = (_SHARE, _SHARE if tables.test is None else 0.0)
+    notes = _describe_sizes(list(map(len, pieces)), shares, "rows of one time stay together")
     newest = "for test, the next newest for validation" if tables.test is None else "for validation"
     how = f"by time in column {column!r} of {tables.train.path}: the newest rows {newest}"
-    return _Assignment(parts, how, "--split-by-time")
+    return _Assignment(parts, how, "--split-by-time", notes=notes)
 
 
 def _make_split(tables: InputTables, table: Table | None, encoder: LabelEncoder, rows: Rows, targets: Targets) -> Split:

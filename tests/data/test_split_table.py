@@ -153,7 +153,9 @@ def test_the_newest_rows_are_tested(tmp_path: Path, form: str) -> None:
 
 def test_rows_of_one_moment_stay_together(tmp_path: Path) -> None:
     rows = [(f"text {i}", "ab"[i % 2], f"2024-01-{1 + i // 30:02}") for i in range(90)]
-    parts = texts_of(load(write(tmp_path / "a.csv", rows, "text,label,day"), split_by_time="day"))
+    splits = load(write(tmp_path / "a.csv", rows, "text,label,day"), split_by_time="day")
+    parts = texts_of(splits)
+    assert "the test split has 30 of 90 rows instead of 9, because rows of one time stay together" in splits.warnings
     assert parts["eval"] == {f"text {i}" for i in range(30, 60)}
     assert parts["test"] == {f"text {i}" for i in range(60, 90)}
 
