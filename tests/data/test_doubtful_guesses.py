@@ -375,7 +375,8 @@ def test_a_table_without_a_column_for_labels(tmp_path: Path) -> None:
 def test_a_spelling_of_a_missing_score_is_asked_about(tmp_path: Path) -> None:
     """Not one class per number, and never a score."""
     path = write(tmp_path / "a.csv", "text,score", "text", lambda row: "NA" if row % 6 == 0 else str(row / 7))
-    assert "Got 'NA' instead; if that means no score, empty the cells (or train with --unlabelled-value=NA)" in refusal(path)
+    words = refusal(path)
+    assert "Got 'NA' instead; if that means no score, empty the cells (or train with --unlabelled-value=NA)" in words
     splits = load(path, unlabelled_value="NA")
     assert len(splits.train) + len(splits.validation) + len(splits.test or ()) == 50
     assert len(splits.unlabelled["unlabelled.csv"]) == 10
