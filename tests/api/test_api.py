@@ -182,7 +182,7 @@ def test_labels_of_pandas(model_folder: Path, tmp_path: Path) -> None:
     texts, labels = zip(*tiny.table_rows(60), strict=True)
     numbers = [float("nan") if row % 6 == 5 else float(row % 3) for row in range(60)]
     frame = pandas.DataFrame({"text": texts, "label": numbers})
-    options = {"model": model_folder, "epochs": 1, "cpu": True, "quiet": True}
+    options = {"model": model_folder, "preset": "fast", "folds": 0, "cpu": True, "quiet": True}
     run = classify.train(frame, output_dir=tmp_path / "numbers", **options)
     assert run.labels == ["0", "1", "2"]
     missing = [float("nan") if row % 6 == 5 else label for row, label in enumerate(labels)]

@@ -41,6 +41,7 @@ def start(folder: Path, code: str, *words: str, **options: Any) -> subprocess.Po
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True, **options)
 
 
+@pytest.mark.slow
 def test_it_has_what_it_was_given(tmp_path: Path) -> None:
     (tmp_path / "open").write_text("of its own")
     with (tmp_path / "open").open() as file:

@@ -132,6 +132,7 @@ def test_texts_carry_their_language(model_folder: Path, table: Path, tmp_path: P
         assert expected <= set(texts) <= {*expected, None}
 
 
+@pytest.mark.slow
 def test_the_previous_run_on_the_table_stands_beside(model_folder: Path, table: Path, tmp_path: Path) -> None:
     for name in ("first", "second"):
         assert main(train_words(table, model_folder, tmp_path / name)) == 0
@@ -142,6 +143,7 @@ def test_the_previous_run_on_the_table_stands_beside(model_folder: Path, table: 
     assert "previous run" not in (tmp_path / "first" / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_nothing_of_the_report_is_imported_before_training_ends(
     model_folder: Path, table: Path, tmp_path: Path
 ) -> None:

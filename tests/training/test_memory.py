@@ -102,6 +102,7 @@ def test_the_step_that_did_not_fit_is_done_in_smaller_micro_batches(wide_model: 
     run_distributed_test(cut_a_step, 1, wide_model, unlimited)
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_ranks_agree_before_the_first_step(wide_model: Path, unlimited: list[float]) -> None:
     """Only the first rank is short of memory; a step of both holds the same rows as before."""
