@@ -39,6 +39,7 @@ def make_parser(program: str) -> Parser:
 def run(arguments: Sequence[str], program: str) -> int:
     options = make_parser(program).parse(arguments, ["model", "data"])
     from classify.data.source import Source
+    from classify.data.split_record import count_trained
     from classify.prediction.labelled import read_labelled
 
     with forward_prediction_errors(use_cpu=options.cpu):
@@ -57,21 +58,19 @@ def run(arguments: Sequence[str], program: str) -> int:
             folder = _free_folder(name)
         if launcher.should_check_output_dir():
             _check_folder(folder, overwrite=options.overwrite_output_dir)
-    from classify.data.split_record import count_trained
+        trained, _ = count_trained(options.model, labelled.table.text_hashes(labelled.texts.whole)[labelled.rows])
     from classify.evaluation import metrics
     from classify.prediction.evaluate import evaluate
     from classify.prediction.predict import load_classifier
     from classify.report.after_run import write_pages
 
     with load_classifier(options.model, use_cpu=options.cpu, precision=options.precision) as predictor:
-        scores = evaluate(predictor, labelled, folder)
+        scores = evaluate(predictor, labelled, folder, trained)
     if predictor.world.is_main:
         print(escape_controls(metrics.table(scores)))
         print(f"evaluation: {metrics.format_metrics(scores.metrics)}")
         for note in _notes(labelled):
             print(escape_controls(f"note: {note}"))
-        hashes = labelled.table.text_hashes(labelled.texts.whole)[labelled.rows]
-        trained, _ = count_trained(options.model, hashes)
         if trained:
             print(f"note: the model was trained on {trained} of these texts, so the scores may be too high")
         left_out = len(labelled.table) - len(labelled.rows)

@@ -271,8 +271,9 @@ class _Search:
             return _Found((likely[0],), "the only column whose values repeat, as class labels do")
         regression = f"; {', '.join(scores)} holds numbers on a scale" if scores else ""
         # Cells of --unlabelled-value, which `stats` leaves out, count here: they are no marks.
-        cells = {name: set(column_stats(self.table, name).values) for name in free}
-        marks = [name for name in free if cells[name] in ({"0", "1"}, {"0.0", "1.0"})]
+        few = [name for name in free if self.stats[name].distinct <= 2]
+        cells = {name: set(column_stats(self.table, name).values) for name in few}
+        marks = [name for name in few if cells[name] in ({"0", "1"}, {"0.0", "1.0"})]
         if len(marks) > 2 and set(likely) <= set(marks) and not scores and _are_labels_by_name(marks):
             return _Found(tuple(marks), f"{len(marks)} columns hold only 0 and 1: each is a possible label")
         if likely:

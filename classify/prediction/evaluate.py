@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.data.files import write_json
-from classify.data.split_record import count_trained
 from classify.evaluation.metrics import Scores
 from classify.evaluation.predictions_file import write_predictions
 from classify.evaluation.scored_rows import ScoredRows
@@ -24,11 +23,11 @@ from classify.versions import versions
 _SEED = 42
 
 
-def evaluate(predictor: Predictor, labelled: LabelledTable, folder: Path) -> Scores:
+def evaluate(predictor: Predictor, labelled: LabelledTable, folder: Path, trained_rows: int) -> Scores:
     """Score the rows that have a label and write metrics.json, predictions.csv, evaluation.parquet and run.json.
 
-    Their form is that of a training run; metrics.json has `model`, the folder of that run. A collective; the main
-    process writes.
+    Their form is that of a training run; metrics.json has `model`, the folder of that run, and `trained_rows`, how many
+    of the rows it was trained on. A collective; the main process writes.
     """
     table, task, targets = labelled.table, labelled.task, labelled.targets
     predictor.world.check_same({"data": " ".join(map(table.digest, labelled.texts.inputs))})
@@ -36,13 +35,18 @@ def evaluate(predictor: Predictor, labelled: LabelledTable, folder: Path) -> Sco
     logits: npt.NDArray[np.float32] = np.concatenate(blocks)
     scores = task.score(logits, targets, _SEED)
     if predictor.world.is_main:
-        _write(predictor, labelled, folder, logits, scores)
+        _write(predictor, labelled, folder, logits, scores, trained_rows)
     predictor.world.barrier()
     return scores
 
 
 def _write(
-    predictor: Predictor, labelled: LabelledTable, folder: Path, logits: npt.NDArray[np.float32], scores: Scores
+    predictor: Predictor,
+    labelled: LabelledTable,
+    folder: Path,
+    logits: npt.NDArray[np.float32],
+    scores: Scores,
+    trained_rows: int,
 ) -> None:
     table, task, targets = labelled.table, labelled.task, labelled.targets
     folder.mkdir(parents=True, exist_ok=True)
@@ -53,7 +57,7 @@ def _write(
     metrics: dict[str, Any] = {
         "task": task.name,
         "model": os.path.abspath(predictor.folder),
-        "trained_rows": count_trained(predictor.folder, hashes)[0],
+        "trained_rows": trained_rows,
         "texts": labelled.texts.as_settings(),
         "eval": None,
         "test": scores.as_json(),

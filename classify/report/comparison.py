@@ -64,12 +64,12 @@ class Comparison:
         rows += [[run.folder, *(f"{value:.3f}" for value in run.metrics.values()), verdict(run)] for run in self.runs]
         relabelled = f"; {self.relabelled} more have different labels and are left out" if self.relabelled else ""
         counted = f"rows: {self.rows} scored by all{relabelled} (exact sign test, row by row)"
-        return [*align_columns(rows), counted, *self.notes()]
+        return [*align_columns(rows), counted, *(f"note: {note}" for note in self.notes())]
 
     def notes(self) -> list[str]:
         """Return a note for each model that was trained on rows it is scored on."""
         return [
-            f"note: the model of {run.folder} was trained on {run.trained_rows} of its rows, so it may look too good"
+            f"the model of {run.folder} was trained on {run.trained_rows} of its rows, so it may look too good"
             for run in self.runs
             if run.trained_rows
         ]

@@ -144,8 +144,10 @@ def test_what_makes_scores_misleading_is_noted(trained: Path, table: Path, tmp_p
     assert "note: no row has the label 'money'" in printed
     assert f"note: {path} line 12: the text is empty" in printed
     assert evaluate(trained, table, tmp_path / "again") == 0
-    assert main(["compare", str(tmp_path / "again"), str(tmp_path / "again")]) == 0
-    assert "of its rows, so it may look too good" in capsys.readouterr().out
+    page = tmp_path / "compared.html"
+    assert main(["compare", str(tmp_path / "again"), str(tmp_path / "again"), "--html", str(page)]) == 0
+    for shown in (capsys.readouterr().out, page.read_text()):
+        assert "of its rows, so it may look too good" in shown
 
 
 def test_a_text_column_without_texts_is_refused(trained: Path, tmp_path: Path, capsys: Any) -> None:
