@@ -51,7 +51,7 @@ def describe() -> dict[str, Any]:
     from classify.config.schema import DEFAULT_MODEL, MULTILINGUAL_MODEL, TrainingConfig
     from classify.data import cache
     from classify.launch import launcher
-    from classify.launch.environment import set_variables
+    from classify.launch.process_settings import set_variables
     from classify.modeling.precision import has_bf16_instructions
     from classify.versions import versions
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from classify.data.files import TEMPORARY, atomic_path
-from classify.launch.environment import cache_home
+from classify.launch.process_settings import cache_home
 
 MOST_BYTES = 4 << 30
 # A temporary entry older than a day was left by a killed process.

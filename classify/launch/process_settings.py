@@ -6,6 +6,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Mapping, MutableMapping
+from pathlib import Path
 
 from classify.launch.launcher import Launch, available_cores
 
@@ -13,6 +14,10 @@ from classify.launch.launcher import Launch, available_cores
 # 1 GiB of free memory at the heap's end stays there.
 _TRIM_THRESHOLD = (-1, 1 << 30)
 _MMAP_THRESHOLD = (-3, 32 << 20)
+# Variables that change where and how fast a run computes.
+_REPORTED = (
+    "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "HF_HUB_OFFLINE", "HF_HOME", "RANK", "LOCAL_RANK", "WORLD_SIZE",
+)  # fmt: skip
 
 
 def keep_freed_memory(environment: Mapping[str, str]) -> bool:
@@ -87,3 +92,18 @@ def exchange_over(interface: str) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     if interface.startswith("lo"):  # all ranks are here; by default NCCL listens on other interfaces
         os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
+
+
+def cache_home() -> Path:
+    """Return `$XDG_CACHE_HOME`, or `~/.cache`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache"))
+
+
+def hub_is_offline() -> bool:
+    """Return whether HF_HUB_OFFLINE is set."""
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+
+
+def set_variables() -> dict[str, str]:
+    """Return the variables of launchers, devices and libraries that are set here, for a bug report."""
+    return {name: os.environ[name] for name in _REPORTED if name in os.environ}
