@@ -258,9 +258,8 @@ def _as_arrow(data: Any, labels: Sequence[Any] | None) -> Any:
         columns = _text_columns(texts)
         try:
             texts_of = {name: pa.array(values, pa.string()) for name, values in columns.items()}
-            return _restore_integers(
-                pa.table({**texts_of, "label": pa.array(cells, from_pandas=True)})
-            )  # NaN is no label
+            label = pa.array(cells, from_pandas=True)  # NaN is no label
+            return _restore_integers(pa.table({**texts_of, "label": label}))
         except pa.ArrowException:
             kinds = sorted({type(cell).__name__ for cell in cells if cell is not None})
             raise TypeError(f"train: labels must be of one type. Got {' and '.join(kinds)} instead.") from None
