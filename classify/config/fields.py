@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 import typing
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from classify.errors import InputError
+
+Options = TypeVar("Options")
 
 # Characters of a value, other than text, that a message repeats.
 _LONGEST = 80
@@ -65,6 +68,26 @@ def option(
         "help": help, "flags": flags, "check": check, "learning": learning, "switch": switch, "metavar": metavar
     }  # fmt: skip
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def accept_flag_names(cls: type[Options]) -> type[Options]:
+    """Let a dataclass take its options by flag, too: `TrainingConfig(epochs=1)` sets `num_train_epochs`.
+
+    The class raises TypeError for an option that is given twice.
+    """
+    fields: Any = dataclasses.fields(cls)  # type: ignore[arg-type]
+    names = {flag[2:].replace("-", "_"): spec.name for spec in fields for flag in spec.metadata["flags"]}
+    initialize: Callable[..., None] = cls.__init__
+
+    @functools.wraps(initialize)
+    def __init__(self: Options, *args: Any, **options: Any) -> None:
+        by_field = {names.get(name, name): value for name, value in options.items()}
+        if len(by_field) < len(options):
+            raise TypeError(f"{cls.__name__}: an option is given twice, by two of its names: {', '.join(options)}.")
+        initialize(self, *args, **by_field)
+
+    cls.__init__ = __init__  # type: ignore[method-assign, assignment]
+    return cls
 
 
 def shown_name(spec: dataclasses.Field[Any]) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from classify.config.devices import DeviceConfig
-from classify.config.fields import Check, above, at_least, between, language_code, option
+from classify.config.fields import Check, above, accept_flag_names, at_least, between, language_code, option
 from classify.config.output import OutputConfig
 from classify.config.recipe import Recipe
 
@@ -19,6 +19,7 @@ DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 MULTILINGUAL_MODEL = "intfloat/multilingual-e5-small"
 
 
+@accept_flag_names
 @dataclass(frozen=True)
 class DataConfig:
     """The tables: files, columns, splits and tokenization length."""
@@ -160,6 +161,7 @@ class DataConfig:
     )
 
 
+@accept_flag_names
 @dataclass(frozen=True)
 class ModelConfig:
     """The model to start from and the head put on it."""
@@ -226,6 +228,7 @@ class ModelConfig:
         return self.model or DEFAULT_MODEL
 
 
+@accept_flag_names
 @dataclass(frozen=True)
 class TrainingConfig(OutputConfig, DeviceConfig):
     """Training settings, like `TrainingArguments`. `batch_size` is the global batch size."""
