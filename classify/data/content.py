@@ -14,6 +14,8 @@ from classify.data.table import Table
 SAMPLE = 5_000
 # A class has a short name and several rows, in small tables at least two.
 _LONGEST_CLASS, _ROWS_A_CLASS, _FEW_CLASSES = 60, 4, 10
+# A sentence may be a class in a column named like a label, if it has this many rows on average.
+_ROWS_A_LONG_CLASS = 20
 _FEW_ROWS = 10
 # A text has several words, or as many letters in scripts without spaces. Most texts differ, and of a column that is
 # named like a text at least a quarter.
@@ -100,23 +102,30 @@ class ColumnStats:
     @property
     def is_class(self) -> bool:
         """Return whether the values are classes: short, few, and repeated."""
-        return self.could_be_class and not (self.is_numeric and self.distinct > _MOST_NUMBERS)
+        short = max(map(len, self.values), default=0) <= _LONGEST_CLASS
+        return short and self.could_be_class and not (self.is_numeric and self.distinct > _MOST_NUMBERS)
 
     @property
     def could_be_class(self) -> bool:
-        """Return whether the values may be classes in a column named like a label: many numbers, too."""
+        """Return whether the values may be classes in a column named like a label: many numbers, or sentences, too."""
         rows = len(self.values)
         most = max(rows / _ROWS_A_CLASS, min(rows / 2, _FEW_CLASSES)) if rows >= _FEW_ROWS else rows
         if not 2 <= self.distinct <= most or self.odd_kind in _NO_CLASSES or self.is_score:
             return False
-        return max(map(len, self.values)) <= _LONGEST_CLASS
+        return not self.is_too_long
+
+    @property
+    def is_too_long(self) -> bool:
+        """Return whether values are longer than names of classes, and not repeated in many rows each."""
+        repeated = self.distinct * _ROWS_A_LONG_CLASS <= len(self.values)
+        return max(map(len, self.values), default=0) > _LONGEST_CLASS and not repeated
 
     @property
     def why_no_class(self) -> str:
         """Describe the values of a column named like a label, where they are no classes."""
         if self.odd_kind in _NO_CLASSES:
             return f"are {self.odd_kind}, not classes"
-        if max(map(len, self.values), default=0) > _LONGEST_CLASS:
+        if self.is_too_long:
             return f"are longer than names of classes ({_LONGEST_CLASS} characters)"
         return "rarely repeat, unlike class labels"
 

@@ -276,7 +276,7 @@ def course(result: Result) -> Mapping[str, Any] | None:
         "precision": run["precision"],
         "kernels": ", ".join(run["kernels"]) or "none",
         "packing": "on" if run["packed"] else "off",
-        "rows per second": f"{result.metrics['train']['rows_per_second']:.0f}",
+        **({"rows per second": f"{rate:.0f}"} if (rate := result.metrics["train"]["rows_per_second"]) else {}),
         "time": f"{result.metrics['wall_seconds']:.0f} s in all",
         "versions": ", ".join(f"{name} {version}" for name, version in run["versions"].items()),
     }

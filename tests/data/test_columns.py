@@ -47,6 +47,17 @@ def test_two_columns_by_content(tmp_path: Path) -> None:
     assert (columns.text, columns.label) == ("foo", "bar")
 
 
+def test_sentences_as_classes(tmp_path: Path) -> None:
+    """Sentences are classes where the column has a label's name and each fills many rows; else they are asked about."""
+    long = [f"Category {kind}: the customer writes about {'a rather long description ' * 2}" for kind in "AB"]
+    rows = [f"words {i} and some more of them,{long[i % 2]}\n" for i in range(100)]
+    assert find_columns(table(tmp_path, "message,label\n" + "".join(rows)), None, None).label == "label"
+    with pytest.raises(InputError, match="longer than names of classes"):
+        find_columns(table(tmp_path, "message,label\n" + "".join(rows[:20])), None, None)
+    with pytest.raises(InputError, match="--label-column"):
+        find_columns(table(tmp_path, "message,footer,x\n" + "".join(row.strip() + ",1\n" for row in rows)), None, None)
+
+
 @pytest.mark.parametrize(
     ("header", "text_column", "label_column", "parts"),
     [

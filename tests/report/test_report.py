@@ -128,7 +128,7 @@ def test_texts_carry_their_language(model_folder: Path, table: Path, tmp_path: P
     ):
         (folder / "classify.json").write_text(json.dumps({**settings, "languages": shares}))
         cells = [attributes for tag, attributes in Page(write_report(folder).read_text()).tags if tag == "td"]
-        texts = [attributes.get("lang") for attributes in cells if attributes.get("class") == "text"]
+        texts = [attributes.get("lang") for attributes in cells if attributes.get("class") == "text sample"]
         assert expected <= set(texts) <= {*expected, None}
 
 
