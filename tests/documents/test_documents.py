@@ -30,7 +30,7 @@ def literals(path: Path) -> str:
     )
 
 
-PAGES = [DISTRIBUTED, HARDWARE, *(DATA.with_name(f"{name}.md") for name in ("data", "tasks", "python"))]
+PAGES = [DISTRIBUTED, HARDWARE, *(DATA.with_name(f"{name}.md") for name in ("data", "tasks", "faq", "python"))]
 
 
 @pytest.mark.parametrize("document", PAGES, ids=lambda path: path.name)
