@@ -63,7 +63,9 @@ class Run:
     @property
     def labels(self) -> list[str]:
         """Return the labels, in the order of the columns of `predict_proba`."""
-        return self._predictor.labels
+        from classify.tasks.registry import trained_task
+
+        return trained_task(str(self.folder)).labels
 
     @property
     def report(self) -> Path:

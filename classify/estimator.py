@@ -76,35 +76,34 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(
                 f"y must have a class for each text. Got {targets[missing[0]]} at index {missing[0]} instead."
             )
-        self.classes_, numbers = np.unique(targets, return_inverse=True)
-        names = [str(label) for label in self.classes_]
+        classes, numbers = np.unique(targets, return_inverse=True)
+        names = [str(label) for label in classes]
         if len(set(names)) < len(names) or not all(name.strip() for name in names):
             names = [f"class {number}" for number in range(len(names))]
-        self._names = names
         columns = {"text": texts, "label": [names[number] for number in numbers]}
         if len(texts) >= FEW_ROWS:
-            columns[_SPLIT_COLUMN] = self._split(numbers)
+            columns[_SPLIT_COLUMN] = self._split(numbers, len(classes))
         folder = Path(self.output_dir or tempfile.mkdtemp(prefix="classify-"))
         if self.output_dir is None:
             self._finalizer = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
             folder = folder / "run"
-        values = {
-            "model": self.model, "epochs": self.epochs, "batch_size": self.batch_size, "preset": self.preset,
-            "learning_rate": self.learning_rate, "max_length": self.max_length, "seed": self.seed,
-            "cpu": self.cpu, "output_dir": str(folder), "quiet": not self.verbose,
-        }  # fmt: skip
+        values = self.get_params(deep=False)
+        more = values.pop("options") or {}
+        values |= {"output_dir": str(folder), "quiet": not values.pop("verbose")}
         fixed = {"text_column": "text", "label_column": "label", "task": "single", "normalize_labels": "none"}
         if _SPLIT_COLUMN in columns:
             fixed[_SPLIT_COLUMN + "_column"] = _SPLIT_COLUMN
-        options = {**fixed, **values, **(self.options or {})}
-        if hasattr(self, "run_") and self.run_.folder == folder:  # of an earlier fit
+        options = {**fixed, **values, **more}
+        if getattr(self, "_folder", None) == folder:  # of an earlier fit, which may have failed
             options["overwrite_output_dir"] = "true"
         elif (folder / "run.json").exists() and "overwrite_output_dir" not in options:
             raise ValueError(
                 f"output_dir: {folder} holds the run of another estimator or an earlier session; give each estimator "
                 "another, or none. Clones, as in cross-validation, would share it."
             )
+        self._folder = folder
         self.run_: Run = _train(pa.table(columns), None, {}, options, pages=self.output_dir is not None)
+        self.classes_, self._names = classes, names
         return self
 
     def predict(self, X: Sequence[str]) -> npt.NDArray[Any]:
@@ -123,11 +122,11 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self, "run_")
         return Path(shutil.copytree(self.run_.folder, folder))
 
-    def _split(self, numbers: npt.NDArray[np.int64]) -> list[str]:
+    def _split(self, numbers: npt.NDArray[np.int64], classes: int) -> list[str]:
         """Return the split of each row: a tenth for validation, by class where each has two rows."""
         from sklearn.model_selection import train_test_split
 
-        stratify_by = numbers if np.bincount(numbers).min() > 1 and len(numbers) >= 10 * len(self.classes_) else None
+        stratify_by = numbers if np.bincount(numbers).min() > 1 and len(numbers) >= 10 * classes else None
         _, held_out = train_test_split(
             np.arange(len(numbers)), test_size=0.1, random_state=self.seed, stratify=stratify_by
         )

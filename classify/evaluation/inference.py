@@ -57,7 +57,7 @@ def compute_logits(
 @torch.no_grad()
 def compute_local_logits(classifier: Classifier, tokens: Tokens, world: World) -> torch.Tensor:
     """Return logits (len(tokens), outputs) of all rows, computed by this rank alone; not for a sharded model."""
-    assert not classifier.training
+    assert not any(module.training for module in classifier.modules())
     lengths = tokens.lengths()
     batches = sampler.batch_by_tokens(lengths, world.accelerator.eval_tokens, padded=not classifier.packed)
     result = torch.empty((len(tokens), classifier.output_layer.out_features))

@@ -43,8 +43,11 @@ class Precision:
     automatic: bool = False
 
     def autocast(self, training: bool) -> contextlib.AbstractContextManager[Any]:
-        """Return the autocast context of a forward pass with weights in fp32."""
-        if self.half_dtype is None or not (training or self.for_scores):
+        """Return the context of a forward pass with weights in fp32."""
+        rounds = self.rounds and (training or self.for_scores)
+        if self.name == "tf32" and not rounds:
+            return full_precision()
+        if self.half_dtype is None or not rounds:
             return contextlib.nullcontext()
         return torch.autocast(self.device_type, dtype=self.half_dtype)
 
@@ -83,7 +86,14 @@ def full_precision() -> Iterator[None]:
 
 
 def for_prediction(name: str, device: torch.device) -> Precision:
-    """Return the precision of `classify predict`: fp32, or the requested one; see `choose_precision`."""
+    """Return the precision of `classify predict`: fp32, the requested one, or bf16 where that is "fastest".
+
+    See `choose_precision`.
+    """
+    if name == "fastest":
+        by_processor = accelerators.of(device.type).precision_by_processor and has_bf16_instructions()
+        precision = for_training("bf16", "") if by_processor else choose_precision("auto", device)
+        return dataclasses.replace(precision, for_scores=True)
     precision = choose_precision(name, device)
     return dataclasses.replace(precision, for_scores=not precision.automatic)
 

@@ -86,10 +86,9 @@ def _packed_differences(
     gradients to the largest. Infinite if the packed pass fails.
     """
     precision, was_training = classifier.precision, classifier.training
-    half = precision.half_dtype if training else None
 
     def outputs(batches: list[Rows]) -> dict[str, torch.Tensor]:
-        with torch.autocast(device.type, dtype=half) if half is not None else precision.autocast(training=False):
+        with precision.autocast(training):
             return _outputs(classifier, tokens, batches, device, training)
 
     alone = [np.array([row]) for row in rows]

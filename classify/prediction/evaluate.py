@@ -34,9 +34,9 @@ def evaluate(predictor: Predictor, labelled: LabelledTable, folder: Path, traine
     blocks = [logits for _, logits in logit_blocks(predictor, table, labelled.texts, labelled.rows)]
     logits: npt.NDArray[np.float32] = np.concatenate(blocks)
     scores = task.score(logits, targets, _SEED)
-    if predictor.world.is_main:
-        _write(predictor, labelled, folder, logits, scores, trained_rows)
-    predictor.world.barrier()
+    with predictor.world.sync_errors():
+        if predictor.world.is_main:
+            _write(predictor, labelled, folder, logits, scores, trained_rows)
     return scores
 
 

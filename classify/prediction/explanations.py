@@ -24,12 +24,10 @@ def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
     (folder / FILE).unlink(missing_ok=True)  # of an earlier run in this folder
     texts, task = trained_texts(read_settings(str(folder))), trained_task(str(folder))
     from classify.modeling.attributions import FEW_STEPS
-    from classify.modeling.precision import has_bf16_instructions
     from classify.prediction.predict import load_classifier
 
     # Words are ranked alike in half precision, in half the time.
-    precision = "bf16" if has_bf16_instructions() else "auto"
-    with load_classifier(str(folder), use_cpu=use_cpu, precision=precision, alone=True) as predictor:
+    with load_classifier(str(folder), use_cpu=use_cpu, precision="fastest", alone=True) as predictor:
         if not predictor.tokenizer.is_fast:
             return
         outputs = _worst_outputs(task, ScoredRows.read(folder))

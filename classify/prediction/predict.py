@@ -67,8 +67,6 @@ class Predictor:
         `texts` are strings, or tuples of two where the model was trained on text pairs. Raises TypeError for anything
         else, ValueError if the predictor is closed.
         """
-        if self.world.closed:
-            raise ValueError(f"{self.folder}: the classifier is closed; load it again.")
         first, second = self._as_columns(texts)
         if not first:
             return np.zeros((0, len(self.labels)))
@@ -118,7 +116,12 @@ class Predictor:
         check_ids(tokens, self.tokenizer, self.classifier.model.get_input_embeddings(), self.folder)
 
     def _prepare(self, tokens: Tokens) -> None:
-        """Move the model to its device and verify packing, before the first texts."""
+        """Move the model to its device and verify packing, before the first texts.
+
+        Raises ValueError if the predictor is closed.
+        """
+        if self.world.closed:
+            raise ValueError(f"{self.folder}: the classifier is closed; load it again.")
         with self._preparing:  # threads share the classifier; the first call prepares it
             if not self._is_ready:
                 self.classifier.to(self.world.device)

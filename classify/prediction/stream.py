@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import io
 import json
+import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -46,27 +47,20 @@ Logits = npt.NDArray[np.float32]
 class PartialLogits:
     """The logits so far, in a file beside the output: a line of JSON with `key`, then float32 rows.
 
-    Raises InputError for a file of an earlier prediction without `resume`, and for one of another `key`: other rows,
-    another model or precision.
+    Raises InputError for a file with rows of an earlier prediction without `resume`, and for one of another `key`:
+    other rows, another model or precision.
     """
 
     def __init__(self, path: Path, key: str, outputs: int, *, resume: bool):
         self.path, self.outputs = path, outputs
         self._header = json.dumps({"key": key, "outputs": outputs}).encode() + b"\n"
-        if path.exists():
-            self._check(resume)
-        else:
-            path.write_bytes(self._header)
-        self.rows = (path.stat().st_size - len(self._header)) // (4 * outputs)
-        self._file = path.open("r+b")
+        self._file = path.open("a+b")
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"{path}: another prediction is writing it; give another --out, or wait.") from None
-        except OSError:  # a disk without locks
-            pass
-        self._file.truncate(len(self._header) + 4 * outputs * self.rows)
-        self._file.seek(0, 2)
+            self._lock()
+            self.rows = self._read_header(resume)
+        except BaseException:
+            self._file.close()
+            raise
 
     def append(self, logits: Logits) -> None:
         """Append rows (n, outputs)."""
@@ -87,10 +81,24 @@ class PartialLogits:
             self.path.unlink(missing_ok=True)
         self._file.close()
 
-    def _check(self, resume: bool) -> None:
-        with self.path.open("rb") as file:
-            fits = file.read(len(self._header)) == self._header
-        if not fits:
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"{self.path}: another prediction is writing it; give another --out, or wait.") from None
+        except OSError:  # a disk without locks
+            pass
+
+    def _read_header(self, resume: bool) -> int:
+        """Return the number of rows in the file; a file without any gets this prediction's header."""
+        self._file.seek(0)
+        header, size = self._file.readline(), self._file.seek(0, os.SEEK_END)
+        if not size or (size == len(header) and header.startswith(b'{"key": ')):
+            self._file.truncate(0)
+            self._file.write(self._header)
+            self._file.flush()
+            return 0
+        if header != self._header:
             raise InputError(
                 f"{self.path}: holds an interrupted prediction of other rows, or by another model or precision; delete "
                 "it, or give another --out."
@@ -99,6 +107,9 @@ class PartialLogits:
             raise InputError(
                 f"{self.path}: holds an interrupted prediction of this table; continue it with --resume, or delete it."
             )
+        rows = (size - len(header)) // (4 * self.outputs)
+        self._file.truncate(len(header) + 4 * self.outputs * rows)
+        return rows
 
 
 class _StandardOutput:

@@ -163,14 +163,17 @@ class FolderLock:
     file holds the process id and the host of its holder, in both cases.
     """
 
-    def __init__(self, folder: Path, seconds: float = _LOCK_SECONDS):
-        """Take the lock, or raise InputError with the holder where it is not free within `seconds`."""
+    def __init__(self, folder: Path):
+        """Take the lock, or raise InputError with the holder where it does not become free.
+
+        A job that its launcher has restarted waits for the processes of the previous attempt to end.
+        """
         import filelock
 
         self._path = folder / LOCK
         self._lock = filelock.FileLock(self._path)
         try:
-            self._lock.acquire(timeout=seconds)
+            self._lock.acquire(timeout=_RESTART_SECONDS if launcher.restart_count() else _LOCK_SECONDS)
         except filelock.Timeout:
             raise InputError(self._explain_refusal(isinstance(self._lock, filelock.SoftFileLock))) from None
         except OSError as error:
@@ -209,15 +212,14 @@ class FolderLock:
 def acquire_folder(plan: OutputDirPlan) -> tuple[Path, FolderLock]:
     """Create the output folder on the process that is to write it, and lock it, for the caller to release.
 
-    Raises InputError where another run holds it, or has used it since it was checked. A job that its launcher has
-    restarted waits for the processes of the previous attempt to end.
+    Raises InputError where another run holds it, or has used it since it was checked.
     """
     folder = plan.folder
     if folder is None:
         folder = _make_numbered(plan.stem)
     else:
         folder.mkdir(parents=True, exist_ok=True)
-    lock = FolderLock(folder, _RESTART_SECONDS if launcher.restart_count() else _LOCK_SECONDS)
+    lock = FolderLock(folder)
     try:
         check_folder(plan, folder)
         remove_temporaries(folder)

@@ -300,16 +300,16 @@ def configure_precision(
     differently.
     """
     automatic = precision.automatic and world.accelerator.precision_by_processor
-    fastest = precision
-    if automatic and not world.all_reduce_any(not has_bf16_instructions()):  # all processes compute alike
-        fastest = choose_cpu_precision(classifier.hidden_size)
-    classifier.set_precision(fastest)
+    padded, packed = precision, precision
+    if automatic and before in ("bf16", "fp32"):
+        padded = packed = for_training(before, "as in the resumed run")
+    elif automatic and not world.all_reduce_any(not has_bf16_instructions()):  # all processes compute alike
+        packed = choose_cpu_precision(classifier.hidden_size)
+    classifier.set_precision(packed)
     rows = inputs.splits.train.rows
     packing = verify_packing(classifier, tokens, rows, world, inputs.config.model.packing)
-    final = fastest if classifier.packed else precision
-    if automatic and before in ("bf16", "fp32") and before != final.name:
-        final = for_training(before, "as in the resumed run")
-    classifier.set_precision(final)
+    if not classifier.packed:
+        classifier.set_precision(padded)
     return packing
 
 

@@ -22,6 +22,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 import classify
 from classify import TextClassifier
+from classify.errors import InputError
 from tests.support import tiny
 
 ROWS = tiny.table_rows(60)
@@ -165,6 +166,27 @@ def test_a_further_fit_replaces_the_run(model_folder: Path, tmp_path: Path) -> N
     with pytest.raises(ValueError, match="holds the run of another estimator"):
         clone(estimator).fit(TEXTS, LABELS)
     np.testing.assert_array_equal(estimator.predict_proba(TEXTS[:3]), second)
+
+
+def test_a_failed_fit_leaves_the_earlier_one(fitted: TextClassifier, tmp_path: Path) -> None:
+    before, classes = fitted.predict_proba(TEXTS[:3]), list(fitted.classes_)
+    parameters = fitted.get_params()
+    try:
+        fitted.set_params(model=str(tmp_path / "missing"))
+        with pytest.raises(InputError):
+            fitted.fit(TEXTS, ["x", "y"] * (len(TEXTS) // 2))
+    finally:
+        fitted.set_params(**parameters)
+    assert list(fitted.classes_) == classes
+    np.testing.assert_array_equal(fitted.predict_proba(TEXTS[:3]), before)
+
+
+def test_a_first_fit_that_failed_can_be_tried_again(model_folder: Path, tmp_path: Path) -> None:
+    estimator = make(model_folder).set_params(output_dir=str(tmp_path / "out"), learning_rate=1e30)
+    with pytest.raises(Exception, match="diverged"):
+        estimator.fit(TEXTS, LABELS)
+    estimator.set_params(learning_rate=None).fit(TEXTS, LABELS)
+    assert estimator.run_.folder == tmp_path / "out"
 
 
 def test_wrong_input(fitted: TextClassifier) -> None:

@@ -74,7 +74,9 @@ def test_a_layer_computed_again_drops_the_same_entries() -> None:
 def test_every_dropout_of_a_model_is_replaced() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.2), nn.Sequential(nn.Dropout(0.4)))
     before = list(model.state_dict())
+    model[2].eval()
     CPUDropout().install(model)
+    assert [m.training for m in model.modules() if isinstance(m, nn.Dropout)] == [True, False], "a mode changed"
     assert [type(m) for m in model.modules() if isinstance(m, nn.Dropout)] == [Dropout, Dropout]
     assert (model[1].p, model[2][0].p) == (0.2, 0.4)
     assert list(model.state_dict()) == before

@@ -100,6 +100,18 @@ def test_blocks_resume_where_they_were(
     np.testing.assert_allclose([float(p) for p in table.column("prob_card")], probabilities[:, 1], atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["deberta", "roberta"])
+def test_nothing_is_dropped_out_in_prediction(kind: str, table: Path, new: Path, tmp_path: Path) -> None:
+    """Also of models whose texts are padded: the command, `Run` and transformers agree."""
+    config = make_config(tiny.make_model(tmp_path / "model", kind), table, tmp_path / "out", max_steps=2, dropout=0.5)
+    folder, out = train(config), tmp_path / "p.csv"
+    assert predict(folder, new, out, "--exact") == 0
+    columns = read_table(str(out))
+    written = [[float(cell) for cell in columns.column(f"prob_{label}")] for label in ("app", "card", "money")]
+    with load_classifier(str(folder), use_cpu=True) as classifier:
+        np.testing.assert_allclose(np.transpose(written), classifier.probabilities(TEXTS), atol=1e-5)
+
+
 def test_other_rows_are_not_resumed(
     trained: Path, new: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
@@ -133,8 +145,24 @@ def test_two_predictions_of_one_file(tmp_path: Path) -> None:
     first = stream.PartialLogits(tmp_path / "p", "k", 2, resume=False)
     with pytest.raises(InputError, match="another prediction is writing it"):
         stream.PartialLogits(tmp_path / "p", "k", 2, resume=True)
+    first.append(np.ones((3, 2), dtype=np.float32))
+    assert len(np.concatenate(list(first))) == 3, "the second prediction truncated the rows of the first"
     first.close(remove=False)
+    with pytest.raises(InputError, match="continue it with --resume"):
+        stream.PartialLogits(tmp_path / "p", "k", 2, resume=False)
     stream.PartialLogits(tmp_path / "p", "k", 2, resume=True).close(remove=True)
+
+
+def test_a_partial_file_without_rows_is_no_interrupted_prediction(tmp_path: Path) -> None:
+    stream.PartialLogits(tmp_path / "p", "another", 3, resume=False).close(remove=False)
+    again = stream.PartialLogits(tmp_path / "p", "k", 2, resume=False)
+    again.append(np.array([[1, 2]], dtype=np.float32))
+    np.testing.assert_array_equal(np.concatenate(list(again)), [[1, 2]])
+    again.close(remove=True)
+    (tmp_path / "p").write_bytes(b"notes of mine")
+    with pytest.raises(InputError, match="delete it, or give another --out"):
+        stream.PartialLogits(tmp_path / "p", "k", 2, resume=False)
+    assert (tmp_path / "p").read_bytes() == b"notes of mine"
 
 
 @pytest.mark.slow

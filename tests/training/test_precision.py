@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -305,3 +306,17 @@ def test_a_run_ends_stock_and_resumes_to_the_last_bit(
     stock = AutoModelForSequenceClassification.from_pretrained(whole)
     assert {parameter.dtype for parameter in stock.parameters()} == {torch.float32}
     assert read_json(whole / "run.json")["precision"].startswith("bf16 ")
+
+
+def test_tf32_is_for_training_alone() -> None:
+    """Scores are those of the saved folder, which `classify predict` computes in full precision."""
+    precision, before = Precision("tf32", None, "", "cuda"), torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        for training, products in ((True, "high"), (False, "highest")):
+            with precision.autocast(training):
+                assert torch.get_float32_matmul_precision() == products
+        with dataclasses.replace(precision, for_scores=True).autocast(training=False):
+            assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)

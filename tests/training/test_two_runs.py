@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from classify.config.run_config import RunConfig
-from classify.config.schema import DataConfig
+from classify.config.schema import DataConfig, TrainingConfig
 from classify.errors import InputError
 from classify.training import run
 from classify.training.inputs import check
-from classify.training.output_dir import LOCK, OutputDirPlan, acquire_folder
+from classify.training.output_dir import LOCK, OutputDirPlan, acquire_folder, plan_output_dir
 from tests.support.processes import ROOT, start
 from tests.support.runs import COMMAND_FILES, FILES, at_step, make_config, read_json
 
@@ -143,7 +143,10 @@ def test_a_restarted_job_waits_for_the_attempt_before_it(tmp_path: Path, monkeyp
     timer = threading.Timer(3.0, process.kill)
     timer.start()
     try:
-        _, lock = acquire_folder(OutputDirPlan(tmp_path / "out", "my", resume=True))
+        plan = plan_output_dir(
+            RunConfig(DataConfig(data="my.csv"), training=TrainingConfig(resume_from_checkpoint=str(tmp_path / "out")))
+        )
+        _, lock = acquire_folder(plan)
         process.wait(timeout=1)  # no longer: it has ended before the folder was taken
     finally:
         timer.join()

@@ -30,11 +30,10 @@ class CPUDropout(Kernel):
         return device.type == "cpu"
 
     def install(self, model: Any) -> None:
-        """Replace every torch Dropout; it has no weights, so checkpoints are unchanged."""
-        for module in list(model.modules()):
-            for name, child in module.named_children():
-                if type(child) is nn.Dropout:
-                    setattr(module, name, Dropout(child.p))
+        """Make every torch Dropout a `Dropout`; mode and hooks stay."""
+        for module in model.modules():
+            if type(module) is nn.Dropout:
+                module.__class__ = Dropout
 
 
 def draw_mask(
