@@ -33,6 +33,7 @@ _WITHHELD = frozenset({"-1", ""})
 _PLACEHOLDERS = frozenset(
     {"?", "??", "unlabeled", "unlabelled", "not labeled", "not labelled", "todo", "tbd", "未标注"}
 )
+_SPREADSHEET_ERROR = re.compile(r"#(REF|VALUE|NAME|DIV/0|NULL|NUM)[!?]")
 # What spreadsheets make of labels such as 5-1 or 1-2024.
 _DATE = re.compile(rf"\d{{1,2}}-{MONTH}|{MONTH}-\d{{2,4}}|\d{{4}}-\d\d-\d\d( 00:00:00)?", re.IGNORECASE)
 _SHOWN, _LISTED, _LONGEST = 5, 10, 60
@@ -132,7 +133,10 @@ class ClassNames:
         if label == "-1":
             return set(self.rows) == {"-1", "0", "1"} and self.rows["-1"] > self.rows["0"] + self.rows["1"]
         name = normalize_text(label)
-        return name in _PLACEHOLDERS or (name in MISSING and any(map(str.isalnum, label)))  # - may be negative
+        if any(map(str.isalnum, label)):
+            return name in _PLACEHOLDERS or name in MISSING or _SPREADSHEET_ERROR.fullmatch(label) is not None
+        others_are_words = any(any(map(str.isalnum, other)) for other in self.rows)
+        return label in _PLACEHOLDERS or (others_are_words and "+" not in self.rows)  # - may be negative
 
     def _most_rows_first(self, label: str) -> tuple[int, str]:
         return (-self.rows.get(label, 0), label)

@@ -97,7 +97,7 @@ class SingleLabel(Task):
     def decisions(self) -> list[Decision]:
         why, flag = "one label per row", "--label-column"
         joined = next((label for label in self.labels if not _DIVIDERS.isdisjoint(label)), None)
-        if self._ratings is not None or _may_be_scores(self.labels):
+        if _may_be_scores(self.labels):
             why = f"labels are numbers, {self.labels[0]} to {self.labels[-1]}; a score is possible, too"
             flag = "--task regression"
         elif joined is not None:
@@ -281,12 +281,9 @@ def find_ratings(labels: Sequence[str]) -> npt.NDArray[np.float64] | None:
 
 
 def _may_be_scores(labels: Sequence[str]) -> bool:
-    """Return whether labels are numbers that ids of classes hardly are: with fractions, or many with gaps."""
+    """Return whether labels are three or more numbers, but not 0, 1, 2, ..., which are usually indices of classes."""
     numbers = [number for label in labels if (number := parse_number(label)) is not None and math.isfinite(number)]
-    if len(numbers) < len(labels):
-        return False
-    has_gaps = max(numbers) - min(numbers) >= len(numbers) > _MOST_RATINGS
-    return has_gaps or not all(map(float.is_integer, numbers))
+    return len(numbers) == len(labels) >= _FEWEST_RATINGS and sorted(numbers) != list(range(len(numbers)))
 
 
 def balanced_weights(labels: npt.NDArray[np.int64], classes: int) -> npt.NDArray[np.float32]:

@@ -85,6 +85,12 @@ def test_numbers_with_fractions_may_be_classes_or_scores(tmp_path: Path, count: 
     assert (f"only {count} different values, so classes are possible, too" in why) != classes
 
 
+@pytest.mark.parametrize("values", [range(1960, 2021), (1, 2, 3, 5, 8, 13), range(1, 16)])
+def test_whole_numbers_may_be_a_score(tmp_path: Path, values: Sequence[int]) -> None:
+    splits = load(labelled(tmp_path / "a.csv", *map(str, values), rows=300))
+    assert f"labels are numbers, {values[0]} to {values[-1]}; a score is possible, too" in decision(splits, "task").why
+
+
 def test_whole_numbers_with_gaps_may_be_a_score(tmp_path: Path) -> None:
     points = load(labelled(tmp_path / "a.csv", *map(str, range(0, 100, 3)), rows=200))
     assert "labels are numbers, 0 to 99; a score is possible, too" in decision(points, "task").why
@@ -157,7 +163,7 @@ def test_splits_in_a_column_of_another_name(tmp_path: Path, values: Sequence[str
     assert trains.columns.split is None
 
 
-@pytest.mark.parametrize("placeholder", ["unlabeled", "TODO", "?"])
+@pytest.mark.parametrize("placeholder", ["unlabeled", "TODO", "?", "-", "—", ".", "#REF!"])
 def test_placeholders_for_labels_are_noted(tmp_path: Path, placeholder: str) -> None:
     notes = str(load(labelled(tmp_path / "a.csv", "a", "b", placeholder)).warnings)
     assert f"the label '{placeholder}' of 20 rows may mean no label" in notes
