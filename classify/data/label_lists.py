@@ -47,7 +47,12 @@ def split_cell(cell: str, separator: str | None) -> list[str]:
         return [cell]
     if separator == BRACKETS:
         return [str(label).strip() for label in _parse_list(cell)]
-    return [label for part in cell.split(separator) if (label := part.strip())]
+    return [label for label in _split(cell, separator) if label]
+
+
+def _split(cell: str, separator: str) -> list[str]:
+    """Split at a separator; tags such as <java><python>, with nothing between them, at a space."""
+    return [part.strip() for part in cell.replace("><", "> <").split(separator)]
 
 
 def undivided_cell(labels: Collection[str], separators: Iterable[str]) -> tuple[str, str] | None:
@@ -55,8 +60,7 @@ def undivided_cell(labels: Collection[str], separators: Iterable[str]) -> tuple[
     names = set(labels)
     for separator in separators:
         for label in labels:
-            # Tags such as <java><python> have nothing between them.
-            parts = [part.strip() for part in label.replace("><", "> <").split(separator)]
+            parts = _split(label, separator)
             if len(parts) > 1 and names.issuperset(parts):
                 return label, separator
     return None

@@ -100,7 +100,7 @@ class MultiLabel(Task):
                     f"{path}: column {column!r} holds objects, e.g. {stats.example}; expected names of "
                     "labels. Give a column per label, e.g. --label-column a,b,c."
                 )
-            separator = find_separator(stats.values) or _rare_separator(path, column, stats.values)
+            separator = _choose_separator(stats.values)
         classes = find_class_names(tables, functools.partial(_count_labels, separator=separator))
         names = {name for label, rows in classes.rows.items() if rows and (name := classes.of(label))}
         if len(tables.train) < MIN_ROWS:
@@ -108,7 +108,11 @@ class MultiLabel(Task):
         if separator not in (BRACKETS, COLUMN_SEPARATOR):
             undivided = undivided_cell(sorted(names), SEPARATORS)
             if undivided is not None:
-                raise InputError(_ask_separator(path, column, undivided[0]))
+                label = undivided[0]
+                raise InputError(
+                    f"{path}: column {column!r} holds the label {label!r}, which may be several; separate the labels of "
+                    f"a row by {_JOIN}, or write them as lists, e.g. {json.dumps([label])} if it is one."
+                )
         if separator == BRACKETS and names <= {"0", "1"}:
             raise InputError(
                 f"{path}: column {column!r} holds lists of 0 and 1, a place per label; expected names of labels. Give "
@@ -171,7 +175,7 @@ class MultiLabel(Task):
         """Return the task with the separator of the table's cells, or of several label columns."""
         separator = COLUMN_SEPARATOR
         if column not in table.derived:
-            separator = find_separator(column_stats(table, column).values) or _JOIN
+            separator = _choose_separator(column_stats(table, column).values, self.labels)
         counts = _count_labels(table, column, separator)
         classes, empty = self._classes.spell(counts, self.labels), self._empty_is_labelled
         return type(self)(self.labels, classes, separator, self.thresholds, empty_is_labelled=empty)
@@ -364,24 +368,13 @@ class BinaryCrossEntropy(Loss):
         return (losses * counted).sum() / logits.shape[1]
 
 
-def _rare_separator(path: str, column: str, values: Sequence[str]) -> str:
-    """Return the separator of a column in which hardly a row has several labels.
-
-    Raises InputError where cells may hold several with an unusual one between.
-    """
-    undivided = undivided_cell(sorted(set(values)), (*SEPARATORS, *UNUSUAL_SEPARATORS))
-    if undivided is None:
-        return _JOIN
-    if undivided[1] not in SEPARATORS:
-        raise InputError(_ask_separator(path, column, undivided[0]))
-    return undivided[1]
-
-
-def _ask_separator(path: str, column: str, label: str) -> str:
-    return (
-        f"{path}: column {column!r} holds the label {label!r}, which may be several; separate the labels of a row by "
-        f"{_JOIN}, or write them as lists, e.g. {json.dumps([label])} if it is one."
-    )
+def _choose_separator(values: Sequence[str], labels: Sequence[str] = ()) -> str:
+    """Return the separator of a column's labels, also one that only few rows have, or an unusual one."""
+    separator = find_separator(values)
+    if separator is None:
+        undivided = undivided_cell(sorted({*values, *labels}), (*SEPARATORS, *UNUSUAL_SEPARATORS))
+        separator = _JOIN if undivided is None else undivided[1]
+    return separator
 
 
 def _read_labels(

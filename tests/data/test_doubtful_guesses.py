@@ -391,8 +391,6 @@ def test_decimal_commas_do_not_separate_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cells", "part"),
     [
-        (["a", "b", "a b", "b c", "c"], "the label 'a b', which may be several"),
-        (["a", "b/a", "b", "c"], "the label 'b/a', which may be several"),
         (["a;b", '"b,c"', "c", "a"], "the label 'b,c', which may be several"),
         (['"{""a"": 1, ""b"": 0}"', '"{""a"": 0, ""b"": 1}"'], "holds objects"),
     ],
@@ -400,6 +398,23 @@ def test_decimal_commas_do_not_separate_columns(tmp_path: Path) -> None:
 def test_labels_with_several_separators_are_refused(tmp_path: Path, cells: list[str], part: str) -> None:
     path = write(tmp_path / "a.csv", "text,labels", "text", cells)
     assert part in refusal(path, task="multi", label_column="labels")
+
+
+@pytest.mark.parametrize("cells", [["a", "b", "a b", "b c", "c"], ["a", "b/a", "b", "c"], ["a", "b", "c", "a and b"]])
+def test_an_unusual_separator_is_taken_where_several_labels_are_asked_for(tmp_path: Path, cells: list[str]) -> None:
+    splits = load(write(tmp_path / "a.csv", "text,labels", "text", cells), task="multi", label_column="labels")
+    assert splits.encoder.labels == ["a", "b", "c"]
+    assert "labels of a row are separated by" in decision(splits, "task").why
+
+
+def test_tags_without_anything_between_them(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "text,tags", "text", ["<c#>", "<java>", "<java><c#>"])
+    assert "Give --task single, or --task multi" in refusal(path)
+    test = write(tmp_path / "b.csv", "text,tags", "text", ["<c#>", "<java><c#>"], rows=10)
+    splits = load(path, test_data=str(test), task="multi")
+    assert splits.encoder.labels == ["<c#>", "<java>"]
+    assert splits.test is not None
+    assert splits.test.targets.sum() == 15
 
 
 @pytest.mark.parametrize(
