@@ -69,28 +69,32 @@ def run(arguments: Sequence[str], program: str) -> int:
     if predictor.world.is_main:
         print(escape_controls(metrics.table(scores)))
         print(f"evaluation: {metrics.format_metrics(scores.metrics)}")
-        for note in _notes(labelled):
+        for note in _notes(labelled, trained):
             print(escape_controls(f"note: {note}"))
-        if trained:
-            print(f"note: the model was trained on {trained} of these texts, so the scores may be too high")
-        left_out = len(labelled.table) - len(labelled.rows)
-        if left_out:
-            print(f"note: rows without a label, which are left out: {left_out} of {len(labelled.table)}")
         print(escape_controls(f"result: {folder}"))
         write_pages(folder)
     return 0
 
 
-def _notes(labelled: LabelledTable) -> list[str]:
-    """Return what may make the scores misleading, or the predictions differ from the table."""
+def _notes(labelled: LabelledTable, trained: int) -> list[str]:
+    """Return what may make the scores misleading, or the predictions differ from the table.
+
+    `trained` is the number of texts that the model was trained on.
+    """
     from classify.data.columns import empty_texts
     from classify.evaluation.predictions_file import note_renamed
 
     table, task = labelled.table, labelled.task
     counts = task.label_counts(labelled.targets)
     missing = [repr(label) for label, count in zip(task.labels, counts, strict=True) if not count]
-    absent = f"no row has the label {list_some(missing[:_SHOWN], len(missing))}" if missing else None
-    notes = (note_renamed(table, task.prediction_columns()), empty_texts(table, labelled.texts.whole), absent)
+    left_out = len(table) - len(labelled.rows)
+    notes = (
+        note_renamed(table, task.prediction_columns()),
+        empty_texts(table, labelled.texts.whole),
+        f"no row has the label {list_some(missing[:_SHOWN], len(missing))}" if missing else None,
+        f"the model was trained on {trained} of these texts, so the scores may be too high" if trained else None,
+        f"rows without a label, which are left out: {left_out} of {len(table)}" if left_out else None,
+    )
     return [note for note in notes if note is not None]
 
 

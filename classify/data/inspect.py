@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,36 +55,37 @@ class Report:
         """Return the report as lines for a terminal."""
         return [
             f"table: {self.path}, {self.rows:,} rows ({self.form})",
-            self._describe_columns(),
+            self._columns_line(),
             *self.decisions,
-            *self.summary(),
-            *self.duplicates(),
-            *self._describe_sample(),
-            *self._speed(),
+            *self.summary_lines(),
+            *self.duplicate_lines(),
+            *self._sample_lines(),
+            *self._speed_lines(),
             *(f"note: {note}" for note in self.notes),
         ]
 
-    def _describe_columns(self) -> str:
+    def _columns_line(self) -> str:
         used = [f"{name!r} ({role})" for name, role in self.columns.items() if role != _NEITHER]
         others = [repr(name) for name, role in self.columns.items() if role == _NEITHER]
         listed = list_some(others[:_LISTED], len(others))
         return "columns: " + ", ".join([*used, *([f"{_NEITHER}: {listed}"] if others else [])])
 
-    def summary(self) -> list[str]:
+    def summary_lines(self) -> list[str]:
         """Return the lines about labels and lengths."""
-        lines = [self.labels, _spread_words("characters", self.characters)]
-        if self.tokens:
-            best = self.tokens["recommended_max_length"]
-            recommended = "" if best == self.tokens["max_length"] else f"; --max-length {best:.0f} is recommended"
+        lines = [self.labels, f"characters per text: {describe_spread(self.characters)}"]
+        tokens = self.tokens
+        if tokens:
+            best = tokens["recommended_max_length"]
+            recommended = "" if best == tokens["max_length"] else f"; --max-length {best:.0f} is recommended"
             lines[-1] = (
-                f"{_spread_words('tokens', self.tokens)}; --max-length {self.tokens['max_length']:.0f} truncates "
-                f"{100 * self.tokens['rows_cut']:.1f} % of the rows and {100 * self.tokens['tokens_cut']:.1f} % of the "
-                f"tokens; {100 * self.tokens['unknown']:.1f} % of the tokens are unknown to the "
-                f"model; {self.tokens['tokens_per_character']:.2f} tokens per character{recommended}"
+                f"tokens per text: {describe_spread(tokens)}; --max-length {tokens['max_length']:.0f} truncates "
+                f"{100 * tokens['rows_cut']:.1f} % of the rows and {100 * tokens['tokens_cut']:.1f} % of the tokens; "
+                f"{100 * tokens['unknown']:.1f} % of the tokens are unknown to the model; "
+                f"{tokens['tokens_per_character']:.2f} tokens per character{recommended}"
             )
         return lines
 
-    def duplicates(self) -> list[str]:
+    def duplicate_lines(self) -> list[str]:
         """Return the lines on repeated texts, and on those with several labels."""
         lines = []
         if self.copies:
@@ -97,7 +98,7 @@ class Report:
             lines.append(f"duplicates: {self.conflicting_texts - _SHOWN} more texts with several labels")
         return lines
 
-    def _describe_sample(self) -> list[str]:
+    def _sample_lines(self) -> list[str]:
         lines = []
         if len(self.tokens_by_class) > 1:
             medians = sorted((lengths["median"], name) for name, lengths in self.tokens_by_class.items())
@@ -113,7 +114,7 @@ class Report:
             )
         return lines
 
-    def _speed(self) -> list[str]:
+    def _speed_lines(self) -> list[str]:
         if not self.speed:
             return []
         epochs = f"{self.speed['epochs']:g} epochs"
@@ -233,9 +234,9 @@ def _spread(values: Sequence[int] | Rows) -> dict[str, float]:
     return {"median": float(middle), "p95": float(high), "longest": float(np.max(values))}
 
 
-def _spread_words(what: str, spread: dict[str, float]) -> str:
-    median, high, longest = (spread[name] for name in ("median", "p95", "longest"))
-    return f"{what} per text: median {median:.0f}, 95th percentile {high:.0f}, longest {longest:.0f}"
+def describe_spread(spread: Mapping[str, float]) -> str:
+    """Return the lengths of texts in words."""
+    return f"median {spread['median']:.0f}, 95th percentile {spread['p95']:.0f}, longest {spread['longest']:.0f}"
 
 
 def _time_words(seconds: float) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import pyarrow.compute as pc
 
@@ -51,6 +52,8 @@ _BINARY_SPLIT = re.compile(r"(is|in)[ _-](train|training|test|testing|holdout)|i
 _SPLIT_WORDS = frozenset((*itertools.chain(*SPLIT_WORDS), UNSEEN))
 # Columns with these names are texts or labels, even if their values are names of splits.
 _OTHER_NAMES = frozenset((*TEXT_NAMES, *LABEL_NAMES, *GROUP_NAMES))
+# Columns, and the split that each value of theirs means.
+_SplitColumns: TypeAlias = dict[str, dict[str, int | None]]
 
 
 @dataclass(frozen=True)
@@ -72,11 +75,12 @@ class InputTables:
 def read_tables(config: DataConfig) -> InputTables:
     """Read the tables and find the columns. Raises InputError with all faults."""
     table, eval_table, test_table = _read(config)
-    split_column = _find_split_column(config, table, eval_table, test_table)
+    possible = _possible_splits(config, table)
+    split_column = _find_split_column(config, table, eval_table, test_table, possible)
     require_named_column(table, config.group_column, "--group-column")
     require_named_column(table, config.split_by_time, "--split-by-time")
     # A column with another meaning is neither text nor label, unless a flag names it.
-    others = {_usual_split_column(config, table), config.group_column, config.split_by_time, split_column}
+    others = {_usual_split_column(possible), config.group_column, config.split_by_time, split_column}
     others -= {config.text_column, config.text_pair_column, config.label_column}
     # Of two columns all that is left is a text and a label.
     searched = table if len(set(table.columns) - others) < 2 else table.drop(others)
@@ -172,9 +176,9 @@ def _require_columns(columns: Columns, table: Table | None, *, labels: bool, way
 
 
 def _find_split_column(
-    config: DataConfig, table: Table, eval_table: Table | None, test_table: Table | None
+    config: DataConfig, table: Table, eval_table: Table | None, test_table: Table | None, possible: _SplitColumns
 ) -> str | None:
-    """Return the column that holds the split of each row: the one that --split-column names, or one of a usual name.
+    """Return the column that holds the split of each row: the one that --split-column names, or a possible one.
 
     Raises InputError where it holds something else, or where splits are given in several ways.
     """
@@ -197,9 +201,9 @@ def _find_split_column(
     if name is None:
         if ways or test_table is not None:
             return None
-        usual = _usual_split_column(config, table)
+        usual = _usual_split_column(possible)
         if usual is None:
-            _refuse_unknown_splits(config, table)
+            _refuse_unknown_splits(config, table, possible)
         elif requested:
             raise InputError(
                 f"{table.path}: {requested[0]} has no effect when column {usual!r} defines the splits; add "
@@ -224,12 +228,12 @@ def _find_split_column(
     return name
 
 
-def _usual_split_column(config: DataConfig, table: Table) -> str | None:
-    """Return a column of a usual name that holds splits and that no flag names as something else."""
-    return next((name for name, splits in _possible_splits(config, table) if _are_splits(splits.values())), None)
+def _usual_split_column(possible: _SplitColumns) -> str | None:
+    """Return the first possible column that holds nothing but splits."""
+    return next((name for name, splits in possible.items() if _are_splits(splits.values())), None)
 
 
-def _refuse_unknown_splits(config: DataConfig, table: Table) -> None:
+def _refuse_unknown_splits(config: DataConfig, table: Table, possible: _SplitColumns) -> None:
     """Raise InputError where a column of a usual name holds rows to train on, beside a few values of no known split.
 
     A column named split with few values is an existing split.
@@ -244,7 +248,7 @@ def _refuse_unknown_splits(config: DataConfig, table: Table) -> None:
                 f"{table.path}: column {column!r} may name the rows of a split; write train and test into it and give "
                 f"--split-column {column}, or give --split-column {NO_COLUMN} to split by seed."
             )
-    for name, splits in _possible_splits(config, table):
+    for name, splits in possible.items():
         unknown = [value for value, split in splits.items() if split is None]
         is_split = name.strip().lower() == SPLIT_NAMES[0] and len(splits) > 1
         if (is_split or SPLITS.index("train") in splits.values()) and unknown and len(splits) <= _MOST_SPLITS:
@@ -255,19 +259,18 @@ def _refuse_unknown_splits(config: DataConfig, table: Table) -> None:
             )
 
 
-def _possible_splits(config: DataConfig, table: Table) -> Iterator[tuple[str, dict[str, int | None]]]:
-    """Yield each column that no flag names as something else, of a usual name or with nothing but names of splits.
-
-    With it comes the split that each value means.
-    """
+def _possible_splits(config: DataConfig, table: Table) -> _SplitColumns:
+    """Return the columns that no flag names as something else, of a usual name or with nothing but names of splits."""
     taken = (config.text_column, config.text_pair_column, config.label_column)
+    possible = {}
     for column in table.columns if config.split_column != NO_COLUMN else ():
         if column in taken:
             continue
         name = column.strip().lower()
         may_hold_splits = len(table.columns) > 2 and name not in _OTHER_NAMES
         if name in SPLIT_NAMES or (may_hold_splits and _holds_split_words(table, column)):
-            yield column, _splits_by_value(table, column)
+            possible[column] = _splits_by_value(table, column)
+    return possible
 
 
 def _origin(path: str | None, table: Table | None, flag: str) -> str:

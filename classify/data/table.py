@@ -26,7 +26,8 @@ class Table:
     """The rows of a path; every column is a string column.
 
     `form` describes what the file was recognized as, `flag` overrides it. `places` returns the places of row numbers in
-    the file, in `unit`: lines, rows of a sheet, files. Without `has_names` the columns had no header.
+    the file, in `unit`: lines, rows of a sheet, files. Without `has_names` the file names
+    no columns, and they have names by number or of a related table.
     `skipped` rows could not be read; `notes` name what may have been read wrong. `sha256` is of what was read. The
     `derived` columns were computed from others, and are not among `columns`.
     """

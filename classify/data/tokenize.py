@@ -22,11 +22,10 @@ import pyarrow
 
 from classify.console import progress_bar
 from classify.data.cache import load_or_write
-from classify.data.long_texts import TRUNCATE, LongTexts
+from classify.data.long_texts import TRUNCATE, Ids, LongTexts
 from classify.data.table import Table
 from classify.launch import launcher
 
-Ids = npt.NDArray[np.int64]
 # Texts of a column are made into strings block by block.
 Texts: TypeAlias = Sequence[str] | pyarrow.ChunkedArray
 Arrays = tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]

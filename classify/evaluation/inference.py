@@ -10,13 +10,12 @@ import torch
 
 from classify.console import progress_bar
 from classify.data import sampler
+from classify.data.sampler import Rows
 from classify.data.tokenize import Tokens
 from classify.distributed import sharding
 from classify.distributed.memory import attempt
 from classify.distributed.world import World
 from classify.modeling.classifier import Classifier
-
-Rows = npt.NDArray[np.int64]
 
 
 @torch.no_grad()

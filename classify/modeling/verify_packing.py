@@ -6,10 +6,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
+from classify.data.sampler import Rows
 from classify.data.tokenize import Tokens
 from classify.distributed.memory import attempt, out_of_memory
 from classify.distributed.sharding import repeated_layers
@@ -25,8 +25,6 @@ _ROUNDING = 1e-3
 # 0.7 to 1.7 times as much; with a boundary one token off 30 to 130 times; with attention between two texts, or a
 # doubled gradient of the queries, at least 19 times.
 _TIMES_ROUNDING = 5.0
-
-Rows = npt.NDArray[np.int64]
 
 
 def verify_packing(

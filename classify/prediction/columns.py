@@ -14,7 +14,6 @@ from classify.evaluation.predictions_file import EXACT
 from classify.tasks.base import Task
 
 ACCEPTED = "accepted"
-_PROBABILITY = "prob_"
 
 
 @dataclass(frozen=True)
@@ -43,17 +42,20 @@ class PredictionColumns:
 
     @property
     def names(self) -> list[str]:
+        places = range(1, (self.top_k or 0) + 1)
+        ranked = [name for place in places for name in (f"label_{place}", f"prob_{place}")]
+        return [*self._kept, *ranked, *([ACCEPTED] if self.min_confidence is not None else [])]
+
+    @property
+    def _kept(self) -> list[str]:
+        """Return the columns of the task; with `top_k` without those of the labels, which are the last."""
         names = self.task.prediction_columns()
-        if self.top_k is not None:
-            places = range(1, self.top_k + 1)
-            names = [name for name in names if not name.startswith(_PROBABILITY)]
-            names += [name for place in places for name in (f"label_{place}", f"{_PROBABILITY}{place}")]
-        return [*names, ACCEPTED] if self.min_confidence is not None else names
+        return names if self.top_k is None else names[: -len(self.task.labels)]
 
     def fields(self, probabilities: npt.NDArray[np.float64]) -> Iterator[list[str]]:
         """Yield the cells of each row of probabilities (rows, outputs)."""
         all_fields = self.task.prediction_fields(probabilities, self.digits)
-        kept = len(self.task.prediction_columns()) - (0 if self.top_k is None else len(self.task.labels))
+        kept = len(self._kept)
         best: npt.NDArray[Any] = np.empty((len(probabilities), 0), dtype=np.int64)
         if self.top_k is not None:
             best = np.argsort(-probabilities, axis=1, kind="stable")[:, : self.top_k]

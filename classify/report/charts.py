@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape
 
 import numpy as np
-import numpy.typing as npt
+
+from classify.evaluation.metrics import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Array = npt.NDArray[Any]
 
 # Colours in the drawing that the page replaces by its own variables.
 _INK, _MUTED, _FIRST, _SECOND = "#010203", "#040506", "#070809", "#0a0b0c"

@@ -39,7 +39,7 @@ def write_comparison(path: Path, comparison: Comparison) -> None:
 
 def render(result: Result) -> str:
     """Return the page of a result."""
-    parts = [(section, section.context(result)) for section in SECTIONS[result.task.name]]
+    parts = [(section, section.context(result)) for section in (SECTIONS[name] for name in result.task.sections)]
     return _render(
         "page.html",
         own=True,

@@ -7,10 +7,11 @@ import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from classify.data.inspect import describe_spread
 from classify.errors import InputError
 from classify.evaluation import scored_rows, suspects_file
 from classify.evaluation.automation import find_threshold
@@ -33,6 +34,7 @@ _UNEXPLAINED: Mapping[str, Any] = {"output": "", "words": []}
 _PRECISIONS, _ADVISED = (0.9, 0.95, 0.98, 0.99), 0.95
 # Labels that a chart names, and the letters of each.
 _CHARTED, _LETTERS = 30, 28
+_Context: TypeAlias = Callable[[Result], Mapping[str, Any] | None]
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,21 @@ class Section:
 
     name: str
     title: str
-    context: Callable[[Result], Mapping[str, Any] | None]
+    context: _Context
 
 
-def _section(title: str) -> Callable[[Callable[[Result], Mapping[str, Any] | None]], Section]:
+# By name; those of a page are the `sections` of its task.
+SECTIONS: dict[str, Section] = {}
+
+
+def _section(title: str) -> Callable[[_Context], _Context]:
     """Make a section of a function, which has the name of its template."""
-    return lambda context: Section(context.__name__, title, context)
+
+    def register(context: _Context) -> _Context:
+        SECTIONS[context.__name__] = Section(context.__name__, title, context)
+        return context
+
+    return register
 
 
 @_section("Scores")
@@ -222,10 +233,10 @@ def data(result: Result) -> Mapping[str, Any] | None:
         "rows that repeat the text of another": data["copies"],
         "texts with several labels": data["conflicting_texts"],
         **{f"{split} texts that are also trained on": count for split, count in data["leaks"].items()},
-        "characters per text": _describe_spread(characters),
+        "characters per text": describe_spread(characters),
     }
     if tokens:
-        facts["tokens per text"] = _describe_spread(tokens)
+        facts["tokens per text"] = describe_spread(tokens)
         facts[f"cut by --max-length {tokens['max_length']:.0f}"] = (
             f"{100 * tokens['rows_cut']:.1f} % of the texts, {100 * tokens['tokens_cut']:.1f} % of the tokens"
         )
@@ -290,14 +301,6 @@ def usage(result: Result) -> Mapping[str, Any]:
     return {"folder": folder, "shell": shlex.quote(folder), "python": repr(folder), "pair": result.reads_pairs}
 
 
-_CLASSES = (
-    scores, per_class, confusion, reliability, suspects, errors, lengths, data, course, usage, decisions,
-)  # fmt: skip
-_LABELS = (scores, per_class, label_charts, worst_rows, lengths, data, course, usage, decisions)
-_NUMBERS = (scores, scatter, worst_rows, data, course, usage, decisions)
-SECTIONS: dict[str, tuple[Section, ...]] = {"single_label": _CLASSES, "multi_label": _LABELS, "regression": _NUMBERS}
-
-
 def _bins(confidence: Any, right: Any) -> tuple[Any, Any]:
     """Return (bins,) mean confidence and share of right predictions, in bins of equal mass."""
     parts = equal_mass_bins(confidence, min(BINS, max(3, len(confidence) // _ROWS_PER_BIN)))
@@ -322,10 +325,6 @@ def _describe_row(result: Result, row: int) -> dict[str, Any]:
     """Return a row's text, target and prediction in words."""
     text, words = result.texts[row], result.task.format_target
     return {"text": _shorten(text), "label": words(result.rows.targets[row]), "predicted": words(result.predicted[row])}
-
-
-def _describe_spread(spread: Mapping[str, float]) -> str:
-    return f"median {spread['median']:.0f}, 95th percentile {spread['p95']:.0f}, longest {spread['longest']:.0f}"
 
 
 def _shorten(text: str) -> str:

@@ -16,7 +16,7 @@ from classify.data.table import Table
 from classify.errors import InputError
 from classify.evaluation.baseline import Baseline, LinearModel, MajorityBaseline, fit_baseline
 from classify.evaluation.label_noise import Suspects
-from classify.evaluation.metrics import Scores
+from classify.evaluation.metrics import Array, Scores
 from classify.evaluation.predictions_file import EXACT
 from classify.tasks.class_weights import read_class_weights
 from classify.tasks.heads import Weights
@@ -24,7 +24,6 @@ from classify.tasks.heads import Weights
 if TYPE_CHECKING:
     import torch
 
-Array = npt.NDArray[Any]
 Head = tuple[Array, Array]
 
 
@@ -64,6 +63,7 @@ class Task(LabelEncoder):
     has_confidence: ClassVar[bool] = False  # a prediction is one label, whose probability is the confidence
     share: ClassVar[str | None] = None  # the metric, if any, that is a proportion of rows
     row_metric: ClassVar[str]  # the mean of `row_scores`, by which models are compared row by row
+    sections: ClassVar[tuple[str, ...]]  # of report.html in their order, by their names in `report.sections`
 
     def __init__(self, labels: Sequence[str]):
         self.labels = list(labels)

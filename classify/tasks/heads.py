@@ -10,7 +10,8 @@ import numpy.typing as npt
 # C of logistic regression on features of an encoder that was trained on the same labels; see docs/recipe.md.
 TRAINED_ENCODER_C = 0.003
 
-Array = npt.NDArray[np.float64]
+# Weights and biases, of features with mean 0 and deviation 1.
+_Solution = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
 Weights = npt.NDArray[np.float32] | None
 
 
@@ -20,7 +21,7 @@ def mean_one(weights: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 def fit_standardized(
-    features: npt.NDArray[np.float32], solve: Callable[[npt.NDArray[np.float32]], tuple[Array, Array]]
+    features: npt.NDArray[np.float32], solve: Callable[[npt.NDArray[np.float32]], _Solution]
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """Return the weights (outputs, width) and biases (outputs,) that `solve` finds for standardized features.
 

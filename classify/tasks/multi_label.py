@@ -33,9 +33,9 @@ from classify.errors import InputError
 from classify.evaluation import multi_label_metrics
 from classify.evaluation.baseline import LOGREG, LinearModel, MajorityBaseline
 from classify.evaluation.calibration import binary_scores, fit_scale_and_shift
-from classify.evaluation.metrics import Scores, binary_cross_entropy, sigmoid
+from classify.evaluation.metrics import Array, Scores, binary_cross_entropy, sigmoid
 from classify.evaluation.predictions_file import EXACT
-from classify.tasks.base import Array, Head, Loss, Task
+from classify.tasks.base import Head, Loss, Task
 from classify.tasks.class_weights import BALANCED, read_class_weights, send_weights
 from classify.tasks.heads import TRAINED_ENCODER_C, Weights, fit_standardized, mean_one
 from classify.tasks.single_label import FOCAL_GAMMA, choose_c
@@ -61,6 +61,9 @@ class MultiLabel(Task):
     probe = "one logistic regression per label"
     primary = "macro_f1"
     row_metric = "jaccard"
+    sections = (
+        "scores", "per_class", "label_charts", "worst_rows", "lengths", "data", "course", "usage", "decisions",
+    )  # fmt: skip
     selection = (
         "average_precision",
         "micro_f1",
@@ -80,10 +83,10 @@ class MultiLabel(Task):
         thresholds: npt.NDArray[np.float64] | None = None,
         *,
         empty_is_labelled: bool = True,
-        one_hot: bool = False,
+        remark: str = "",
     ):
         super().__init__(labels)
-        self._one_hot = one_hot
+        self._remark = remark  # on the choice of this task
         self._classes, self._separator = classes or ClassNames(), separator
         self._empty_is_labelled = empty_is_labelled
         self.thresholds = np.full(len(labels), multi_label_metrics.THRESHOLD) if thresholds is None else thresholds
@@ -132,11 +135,13 @@ class MultiLabel(Task):
         empty_is_labelled = separator == COLUMN_SEPARATOR or not (config.drop_unlabelled or config.predict_unlabelled)
         if empty_is_labelled and separator != COLUMN_SEPARATOR and config.task == "auto":
             _refuse_mostly_empty(tables.train, column)
-        one_hot = separator == COLUMN_SEPARATOR and all(
+        remark = ""
+        if separator == COLUMN_SEPARATOR and all(
             cell and COLUMN_SEPARATOR not in cell for cell in tables.train.dictionary_encode(column)[0]
-        )
+        ):
+            remark = "; each row has exactly one: for one class per row, write its name in one column"
         labels = sorted(names, key=label_sort_key)
-        return cls(labels, classes, separator, empty_is_labelled=empty_is_labelled, one_hot=one_hot)
+        return cls(labels, classes, separator, empty_is_labelled=empty_is_labelled, remark=remark)
 
     @classmethod
     def from_settings(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
@@ -183,8 +188,7 @@ class MultiLabel(Task):
     def decisions(self) -> list[Decision]:
         shown = {COLUMN_SEPARATOR: "one column of 0 and 1 per label", BRACKETS: "cells hold lists"}
         why = shown.get(self._separator or "", f"labels of a row are separated by {self._separator!r}")
-        if self._one_hot:
-            why += "; each row has exactly one: for one class per row, write its name in one column"
+        why += self._remark
         task = Decision("task", f"any of {len(self.labels)} labels", why, "--task single, --label-column", True)
         return [task, *self._classes.decisions()]
 

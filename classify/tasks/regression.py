@@ -19,9 +19,9 @@ from classify.data.table import Table
 from classify.decision import Decision
 from classify.errors import InputError
 from classify.evaluation.baseline import RIDGE, LinearModel, MajorityBaseline
-from classify.evaluation.metrics import Scores, correlation_interval, regression_metrics
+from classify.evaluation.metrics import Array, Scores, correlation_interval, regression_metrics
 from classify.evaluation.predictions_file import EXACT
-from classify.tasks.base import Array, Loss, Task
+from classify.tasks.base import Loss, Task
 from classify.tasks.heads import Weights, fit_standardized
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class Regression(Task):
     probe = "ridge regression"
     primary = "pearson"
     row_metric = "mae"
+    sections = ("scores", "scatter", "worst_rows", "data", "course", "usage", "decisions")
     has_labels = False
     keeps_head = False  # it predicts in the units of the earlier table
     selection = ("pearson", "spearman", "mse", "mae", "loss")

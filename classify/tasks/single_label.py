@@ -30,9 +30,9 @@ from classify.decision import Decision
 from classify.evaluation.baseline import LOGREG, LinearModel, MajorityBaseline
 from classify.evaluation.calibration import fit_temperature, probability_scores
 from classify.evaluation.label_noise import Suspects, find_suspects
-from classify.evaluation.metrics import Scores, class_metrics, classification_metrics, score_classes, softmax
+from classify.evaluation.metrics import Array, Scores, class_metrics, classification_metrics, score_classes, softmax
 from classify.evaluation.predictions_file import EXACT
-from classify.tasks.base import Array, Head, Loss, Task
+from classify.tasks.base import Head, Loss, Task
 from classify.tasks.class_weights import BALANCED, read_class_weights, send_weights
 from classify.tasks.heads import TRAINED_ENCODER_C, Weights, fit_standardized, mean_one
 
@@ -66,6 +66,10 @@ class SingleLabel(Task):
     probe = "logistic regression"
     primary = "macro_f1"
     row_metric = "accuracy"
+    sections = (
+        "scores", "per_class", "confusion", "reliability", "suspects", "errors", "lengths", "data", "course", "usage",
+        "decisions",
+    )  # fmt: skip
     has_confidence = True
     share = "accuracy"
 

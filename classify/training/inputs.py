@@ -65,8 +65,8 @@ class RunInputs:
         """Return all decisions so far, the lines on the table, and the notes."""
         return [
             *(decision.line() for decision in self.decisions),
-            *self.inspection.summary(),
-            *self.inspection.duplicates(),
+            *self.inspection.summary_lines(),
+            *self.inspection.duplicate_lines(),
             *(f"note: {text}" for text in (*self.splits.warnings, *self.notes)),
         ]
 

@@ -91,9 +91,9 @@ def _train(config: RunConfig, inputs: RunInputs | None, started: float) -> Path:
         if launcher.is_main_process():  # at once: a long table takes its time to tokenize
             for decision in inputs.decisions:
                 log_decision(decision)
-            for line in inputs.inspection.summary():
+            for line in inputs.inspection.summary_lines():
                 log_detail(line)
-            for line in inputs.inspection.duplicates():
+            for line in inputs.inspection.duplicate_lines():
                 log(line)
         data = tokenize_tables(inputs)
     with inputs.config.training.start() as world:

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from classify.data import sampler
+from classify.data.sampler import Rows
 from classify.data.tokenize import TokenizedSplit
 from classify.distributed.batch_norm import count_inputs, restore_statistics
 from classify.distributed.memory import attempt, release_cache
@@ -37,8 +37,6 @@ from classify.training.strategies.named_state import Tensors
 _ASK_STEPS = 10
 # Name of the id map among the weights of a checkpoint with a compact embedding table.
 VOCABULARY = "vocabulary"
-
-Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from classify.data.formats.base import ReadOptions
 from classify.data.formats.hub import Hub
 from classify.data.source import Source
 
@@ -104,4 +103,4 @@ def test_a_split_that_is_not_there(home: Path) -> None:
 def test_what_may_be_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, may: bool) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").mkdir()
-    assert bool(Hub().sniff(Source(path, "--data"), ReadOptions())) == may
+    assert bool(Hub().sniff(Source(path, "--data"))) == may

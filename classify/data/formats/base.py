@@ -36,7 +36,10 @@ class ReadOptions:
 
 
 class Confidence(enum.IntEnum):
-    """Confidence of a format that a path is of its form; the highest reads it, ties go to the first registered."""
+    """Confidence of a format that a path is of its form; the highest reads it, ties go to the first registered.
+
+    CERTAIN means that no other format could read the path; of the hub's data sets, that it has the form of their names.
+    """
 
     NONE = 0
     FALLBACK = 1
@@ -53,7 +56,7 @@ class Format(ABC):
     suffixes: tuple[str, ...] = ()
 
     @abstractmethod
-    def sniff(self, source: Source, options: ReadOptions) -> Confidence:
+    def sniff(self, source: Source) -> Confidence:
         """Return how sure it is that the path is of this form."""
 
     @abstractmethod
@@ -74,7 +77,7 @@ class FileFormat(Format):
     def matches(self, start: bytes) -> bool:
         """Return whether a file that begins with these bytes is of this form, under any name."""
 
-    def sniff(self, source: Source, options: ReadOptions) -> Confidence:
+    def sniff(self, source: Source) -> Confidence:
         """Compare the first bytes and the name; programs export text under the names of workbooks."""
         if not source.is_file:
             return Confidence.NONE

@@ -84,7 +84,7 @@ class Arrow(FileFormat):
 class SavedDataset(Format):
     """A folder that `datasets.Dataset.save_to_disk` wrote."""
 
-    def sniff(self, source: Source, options: ReadOptions) -> Confidence:
+    def sniff(self, source: Source) -> Confidence:
         files = (Path(source.path) / name for name in ("state.json", "dataset_info.json"))
         return Confidence.CERTAIN if all(file.is_file() for file in files) else Confidence.NONE
 

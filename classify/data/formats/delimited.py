@@ -50,7 +50,7 @@ class Delimited(Format):
 
     suffixes = (".csv", ".tsv", ".txt", ".tab", ".psv")
 
-    def sniff(self, source: Source, options: ReadOptions) -> Confidence:
+    def sniff(self, source: Source) -> Confidence:
         """Take every file that is of no other form."""
         return Confidence.FALLBACK if source.is_file else Confidence.NONE
 

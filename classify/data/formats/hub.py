@@ -20,7 +20,7 @@ _NAME = re.compile(r"(?P<name>\w[\w.-]*(/[\w.-]+)?)(:(?P<config>[\w.+-]+))?(\[(?
 class Hub(Format):
     """A data set by its name, or one of its splits as name[split]."""
 
-    def sniff(self, source: Source, options: ReadOptions) -> Confidence:
+    def sniff(self, source: Source) -> Confidence:
         """Look for such a name, where no file or folder has it."""
         fits = _NAME.fullmatch(source.path)
         if fits is None or Path(source.path).exists():

@@ -20,8 +20,9 @@ _SHOWN = 80
 class Lines(Format):
     """Two files beside each other, one of them named with --labels."""
 
-    def sniff(self, source: Source, options: ReadOptions) -> Confidence:
-        return Confidence.CERTAIN if options.labels is not None else Confidence.NONE
+    def sniff(self, source: Source) -> Confidence:
+        """Return NONE: --labels alone selects it."""
+        return Confidence.NONE
 
     def read(self, source: Source, options: ReadOptions) -> Table:
         import pyarrow

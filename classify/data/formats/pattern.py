@@ -28,7 +28,7 @@ class Pattern(Format):
     def __init__(self, read_table: Reader):
         self._read_table = read_table
 
-    def sniff(self, source: Source, options: ReadOptions) -> Confidence:
+    def sniff(self, source: Source) -> Confidence:
         return Confidence.CERTAIN if _expand(source.path) else Confidence.NONE
 
     def read(self, source: Source, options: ReadOptions) -> Table:

@@ -40,8 +40,10 @@ def find_format(path: str, flag: str, options: ReadOptions) -> tuple[Source, For
     source = Source(path, flag)
     if source.is_file:
         source = check_file(source, SUFFIXES)
-    format = max(FORMATS, key=lambda format: format.sniff(source, options))
-    if format.sniff(source, options):
+    if options.labels is not None:
+        return source, LINES
+    confidence, format = max(((format.sniff(source), format) for format in FORMATS), key=lambda pair: pair[0])
+    if confidence:
         return source, format
     if Path(path).is_dir():
         names = sorted(entry.name for entry in Path(path).iterdir())
@@ -55,12 +57,5 @@ def find_format(path: str, flag: str, options: ReadOptions) -> tuple[Source, For
 
 _FILES: tuple[Format, ...] = (JSON(), JSONLines(), Parquet(), Arrow(), Excel(), FastText(), Delimited())
 SUFFIXES = (*(suffix for format in _FILES for suffix in format.suffixes), *archives.SUFFIXES)
-FORMATS: tuple[Format, ...] = (
-    Lines(),
-    Pattern(read_table),
-    SplitsFolder(SUFFIXES),
-    SavedDataset(),
-    Documents(),
-    Hub(),
-    *_FILES,
-)
+LINES = Lines()
+FORMATS: tuple[Format, ...] = (Pattern(read_table), SplitsFolder(SUFFIXES), SavedDataset(), Documents(), Hub(), *_FILES)

@@ -23,7 +23,7 @@ class SplitsFolder(Format):
     def __init__(self, table_suffixes: Container[str]):
         self._suffixes = table_suffixes
 
-    def sniff(self, source: Source, options: ReadOptions) -> Confidence:
+    def sniff(self, source: Source) -> Confidence:
         folder = Path(source.path)
         train = folder.is_dir() and self._named(folder, SPLIT_WORDS[0])
         return Confidence.CERTAIN if train else Confidence.NONE
