@@ -74,7 +74,12 @@ class InputTables:
 
 def read_tables(config: DataConfig) -> InputTables:
     """Read the tables and find the columns. Raises InputError with all faults."""
-    table, eval_table, test_table = _read(config)
+    tables = _read(config)
+    with tables[0].add_hint():
+        return _find_columns(config, *tables)
+
+
+def _find_columns(config: DataConfig, table: Table, eval_table: Table | None, test_table: Table | None) -> InputTables:
     possible = _possible_splits(config, table)
     split_column = _find_split_column(config, table, eval_table, test_table, possible)
     require_named_column(table, config.group_column, "--group-column")

@@ -5,8 +5,9 @@ All columns stay text, as in the file, so that predictions.csv can repeat them.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,7 +16,7 @@ import pyarrow
 import pyarrow.compute as pc
 
 from classify.data.text_hashes import TextHashes, text_hashes
-from classify.errors import list_some
+from classify.errors import InputError, list_some
 
 _SHOWN = 3
 _BLOCK = 1 << 16
@@ -28,6 +29,7 @@ class Table:
     `form` describes what the file was recognized as, `flag` overrides it. `places` returns the places of row numbers in
     the file, in `unit`: lines, rows of a sheet, files. Without `has_names` the file names
     no columns, and they have names by number or of a related table.
+    `hint` ends the refusals of its content, e.g. with the other sheets of a workbook.
     `skipped` rows could not be read; `notes` name what may have been read wrong. `sha256` is of what was read. The
     `derived` columns were computed from others, and are not among `columns`.
     """
@@ -40,11 +42,22 @@ class Table:
     unit: str = "line"
     flag: str = ""
     has_names: bool = True
+    hint: str = ""
     skipped: int = 0
     notes: tuple[str, ...] = ()
     derived: frozenset[str] = frozenset()
     _text_hashes: dict[str, TextHashes] = field(default_factory=dict, compare=False, repr=False)
     _digests: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    @contextlib.contextmanager
+    def add_hint(self) -> Iterator[None]:
+        """End an InputError that is raised inside with the hint."""
+        try:
+            yield
+        except InputError as error:
+            if not self.hint:
+                raise
+            raise InputError(*(f"{fault} {self.hint}" for fault in error.faults)) from None
 
     @property
     def columns(self) -> list[str]:

@@ -14,6 +14,7 @@ _IMAGE = "take the text from it first (OCR), into a CSV of texts and labels"
 _EXCEL = "open it in Excel or LibreOffice and save the table as .xlsx or CSV UTF-8"
 _TEXT = "copy the table into a spreadsheet, and save that as CSV UTF-8"
 _UNPACK = "unpack it and give the table in it"
+_QUALTRICS = "delete the second and the third"
 _LFS = "fetch the file itself: git lfs pull"
 # How a file begins (a regular expression), what it is then, and what to do.
 _STARTS: tuple[tuple[bytes, str, str], ...] = (
@@ -39,6 +40,7 @@ _STARTS: tuple[tuple[bytes, str, str], ...] = (
     (rb"(?i)(\xef\xbb\xbf)?\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)?<(!doctype\s+html|html|head|table)\b", "HTML", _EXCEL),
     (rb"(\xef\xbb\xbf)?\s*<\?xml\s", "XML", _EXCEL),
     (rb"(\xef\xbb\xbf)?(---\s*\n|#[^\n]*\n)*- [^\s:]+: [^\n]*\n  [^\s:]+: ", "YAML", "save the records as JSON"),
+    (rb"[^\x00]+?\n\"\{\"\"ImportId\"\":", "a Qualtrics export with three header rows", _QUALTRICS),
 )  # fmt: skip
 # The same of zip archives, by the name of a file in them.
 _MEMBERS: tuple[tuple[str, str, str], ...] = (

@@ -113,8 +113,8 @@ class MultiLabel(Task):
             if undivided is not None:
                 label = undivided[0]
                 raise InputError(
-                    f"{path}: column {column!r} holds the label {label!r}, which may be several; separate the labels of "
-                    f"a row by {_JOIN}, or write them as lists, e.g. {json.dumps([label])} if it is one."
+                    f"{path}: column {column!r} holds the label {label!r}, which may be several; separate the labels "
+                    f"of a row by {_JOIN}, or write them as lists, e.g. {json.dumps([label])} if it is one."
                 )
         if separator == BRACKETS and names <= {"0", "1"}:
             raise InputError(

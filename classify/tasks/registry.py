@@ -30,6 +30,11 @@ def recognize(tables: InputTables) -> Task:
 
     Raises InputError where the labels do not fit.
     """
+    with tables.train.add_hint():
+        return _recognize(tables)
+
+
+def _recognize(tables: InputTables) -> Task:
     requested = tables.config.task
     if requested != "auto":
         if requested != "multi" and len(tables.columns.labels) > 1:

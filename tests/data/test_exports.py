@@ -11,6 +11,7 @@ import pytest
 
 from classify.data.formats.registry import read_table
 from tests.data.test_doubtful_guesses import decision, load, refusal, write
+from tests.data.test_formats import write_workbook
 
 
 def labelled(path: Path, *labels: str, rows: int = 60) -> Path:
@@ -161,6 +162,26 @@ def test_splits_in_a_column_of_another_name(tmp_path: Path, values: Sequence[str
     assert load(write(tmp_path / "c.csv", "text,label,invalid", "text", ["a", "b"], ["0", "1"])).columns.split is None
     trains = load(write(tmp_path / "b.csv", "text,label,id", "text", ["train", "bus", "tram"], str))
     assert trains.columns.split is None
+
+
+def test_a_survey_with_three_header_rows_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    answers = "".join(f"R_{number},some words {number} about it,{'ab'[number % 2]}\n" for number in range(30))
+    header = 'ResponseId,Q1,Q2\nResponse ID,"Describe it, please",Topic\n'
+    imported = ",".join(f'"{{""ImportId"":""QID{number}""}}"' for number in range(3))
+    path.write_text(f"{header}{imported}\n{answers}")
+    assert "a Qualtrics export with three header rows" in refusal(path)
+    path.write_text(f"ResponseId,Q1,Q2\n{answers}")
+    assert len(load(path).train.table) == 30
+
+
+def test_a_refusal_names_the_other_sheets(tmp_path: Path) -> None:
+    notes = [("This workbook holds comments.",), ("See the other sheet.",)]
+    rows = [("text", "label"), *((f"some words {number} about it", "ab"[number % 2]) for number in range(30))]
+    path = tmp_path / "a.xlsx"
+    write_workbook(path, {"README": notes, "Comments": rows})
+    assert refusal(path).endswith("Only sheet 'README' was read; --sheet reads another: Comments.")
+    assert len(load(path, sheet="Comments").train.table) == 30
 
 
 @pytest.mark.parametrize("placeholder", ["unlabeled", "TODO", "?", "-", "—", ".", "#REF!"])

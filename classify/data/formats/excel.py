@@ -74,6 +74,7 @@ class Excel(FileFormat):
             "row",
             flag="--sheet",
             has_names=header,
+            hint=sheet.hint if options.sheet is None else "",
         )
 
 
@@ -89,8 +90,16 @@ class _Sheet:
     @property
     def description(self) -> str:
         """Return its name, and those of the other sheets."""
-        others = ", ".join(name for name in self.all_names if name != self.name)
-        return f"sheet {self.name!r}" + (f" (others: {others})" if others else "")
+        return f"sheet {self.name!r}" + (f" (others: {self._others})" if self._others else "")
+
+    @property
+    def hint(self) -> str:
+        """Return what to do where this sheet does not hold the table."""
+        return f"Only sheet {self.name!r} was read; --sheet reads another: {self._others}." if self._others else ""
+
+    @property
+    def _others(self) -> str:
+        return ", ".join(name for name in self.all_names if name != self.name)
 
 
 def _read_sheet(source: Source, requested: str | None) -> _Sheet:
