@@ -144,7 +144,7 @@ class Trainer:
         tensors = self.world.broadcast_tensors(saved.optimizer_tensors() if is_main else None)
         self.strategy.load_optimizer(tensors, saved.state["scaler"])
         self.progress = saved.progress
-        self.probe_metrics, self.contrastive_metrics = saved.state["probe"], saved.state.get("contrastive")
+        self.probe_metrics, self.contrastive_metrics = saved.state["probe"], saved.state["contrastive"]
 
     def fit(
         self,
