@@ -57,12 +57,10 @@ def stored_values(folder: Path) -> dict[str, Any]:
         ) from None
     stored = {str(name): value for part in parts for name, value in part.items()}
     # An option that was removed has no effect where it was off.
-    unknown = ", ".join(
-        repr(name) for name, value in stored.items() if name not in FIELDS and value not in (None, False)
-    )
+    unknown = [repr(name) for name, value in stored.items() if name not in FIELDS and value not in (None, False)]
     if unknown:
         raise InputError(
-            f"{file}: unknown setting {unknown} under 'config'; give --data and the other flags of the run."
+            f"{file}: unknown setting {', '.join(unknown)} under 'config'; give --data and the other flags of the run."
         )
     values = {
         name: value
