@@ -149,7 +149,7 @@ def _fit(context: TrainingContext, trainer: Trainer, callbacks: list[Callback], 
     # The order matters: a checkpoint holds the score that `Evaluate` has just made.
     with stop_signals() as received, context.world.report_lost_peers(), bar_of_steps as bar:
         trainer.fit(
-            [Terminal(context.output, context.selection_metric, bar), *callbacks],
+            [Terminal(context.output, context.selection_metric, bar, trainer.num_micro_batches), *callbacks],
             stop_requested=lambda: bool(received),
             time_limit_reached=lambda: minutes is not None and context.elapsed > 60 * minutes,
         )
