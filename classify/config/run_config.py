@@ -37,6 +37,11 @@ class ValueSource:
     kind: Literal["flag", "file", "container", "earlier run", "recipe", "texts", "model"]
     name: str = ""
 
+    @property
+    def is_automatic(self) -> bool:
+        """Return whether nobody gave the value: a resumed run chooses it again."""
+        return self.kind in ("recipe", "texts", "model")
+
     def __str__(self) -> str:
         return f"{self.kind} {self.name}".rstrip()
 
@@ -163,7 +168,7 @@ class RunConfig:
 
     def given(self) -> dict[str, Any]:
         """Return the settings that are not defaults, nor chosen by the recipe, the texts or the model."""
-        automatic = {name for name, source in self.sources.items() if source.kind in ("recipe", "texts", "model")}
+        automatic = {name for name, source in self.sources.items() if source.is_automatic}
         return {
             name: value
             for name, value in self.flat().items()

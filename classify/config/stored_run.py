@@ -19,8 +19,6 @@ _NOT_RESTORED = (
     "resume_from_checkpoint", "overwrite_output_dir", "output_dir", "local_rank", "verbose", "quiet", "json",
 )  # fmt: skip
 _NEWEST = 3
-# Values that switched a removed option off, besides none and false.
-_OFF = {"average_seeds": 1}
 
 
 def run_folder(name: str) -> Path:
@@ -32,7 +30,7 @@ def run_folder(name: str) -> Path:
 
 
 def stored_values(folder: Path) -> dict[str, Any]:
-    """Return {field: raw value} of a run's settings that are not defaults and were not set by the recipe.
+    """Return {field: raw value} of a run's settings that are not defaults and were not chosen automatically.
 
     Resolves relative paths against that run's working directory, if they still exist there. Raises InputError where
     run.json is missing or has no settings.
@@ -49,39 +47,30 @@ def stored_values(folder: Path) -> dict[str, Any]:
         content = json.loads(file.read_text(encoding="utf-8"))
         parts = [dict(content["config"][part]) for part in ("data", "model", "training")]
         base = Path(content.get("cwd") or ".")
-        automatic = {str(ValueSource("recipe")), str(ValueSource("texts"))}
-        recipe = {name for name, source in content.get("sources", {}).items() if source in automatic}
+        # The text of an automatic source is its kind alone.
+        sources = content.get("sources", {})
+        automatic = {name for name, source in sources.items() if ValueSource(source).is_automatic}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(
             f"{file}: expected the settings of a run under 'config'. Got something else ({type(error).__name__}: "
             f"{error}); give --data and the other flags of the run."
         ) from None
     stored = {str(name): value for part in parts for name, value in part.items()}
-    for name in ("fp16", "bf16"):  # options of earlier versions
-        if stored.pop(name, False):
-            stored["precision"] = name
     # An option that was removed has no effect where it was off.
-    gone = [name for name, value in stored.items() if name not in FIELDS and value not in (None, False, _OFF.get(name))]
-    unknown = ", ".join(map(repr, gone))
+    unknown = [repr(name) for name, value in stored.items() if name not in FIELDS and value not in (None, False)]
     if unknown:
         raise InputError(
-            f"{file}: unknown setting {unknown} under 'config'; give --data and the other flags of the run."
+            f"{file}: unknown setting {', '.join(unknown)} under 'config'; give --data and the other flags of the run."
         )
     values = {
         name: value
         for name, value in stored.items()
         if name in FIELDS
         and name not in _NOT_RESTORED
-        and name not in recipe
+        and name not in automatic
         and value != FIELDS[name][1].default
         and value is not None
     }
-    if "pooling" not in stored:  # from a version that always pooled the first token, and had no recipe
-        values["pooling"] = "first"
-        if stored.get("per_device_train_batch_size") is None and isinstance(content.get("batch_size"), int):
-            values["batch_size"] = content["batch_size"]
-    if "normalize_labels" not in stored:  # from a version that did not normalize labels
-        values["normalize_labels"] = "none"
     for name in _PATHS:
         if isinstance(values.get(name), str):
             values[name] = _where_it_lies(values[name], base, keep=name not in TABLES)

@@ -55,8 +55,8 @@ class ClassNames:
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
         """Return the class names of a trained model, from its classify.json."""
-        stored = settings.get("label_spelling", {})
-        return cls(stored.get("names", {}), frozenset(stored.get("unlabelled", ())), {}, stored.get("normalized", True))
+        stored = settings["label_spelling"]
+        return cls(stored["names"], frozenset(stored["unlabelled"]), {}, stored["normalized"])
 
     def as_settings(self) -> dict[str, Any]:
         """Return the entry of classify.json."""

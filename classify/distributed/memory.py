@@ -90,13 +90,13 @@ def main_memory(process_groups: Path = Path("/proc/self/cgroup"), groups: Path =
 def used_memory(device: torch.device) -> int:
     """Return the bytes of a device's memory that this process has allocated, or those of the process if not known."""
     allocated = None
-    if accelerators.of(device.type).built_into_torch:
+    if accelerators.of(device.type).in_torch_accelerator:
         allocated = getattr(torch.get_device_module(device), "memory_allocated", None)
     return int(psutil.Process().memory_info().rss if allocated is None else allocated())
 
 
 def release_cache(device: torch.device) -> None:
     """Release the cached memory of a device's allocator."""
-    if accelerators.of(device.type).built_into_torch:
+    if accelerators.of(device.type).in_torch_accelerator:
         # torch.accelerator.empty_cache() needs an allocator that not every vendor has.
         getattr(torch.get_device_module(device), "empty_cache", lambda: None)()

@@ -36,7 +36,7 @@ def start(plan: DevicePlan, device: torch.device, timeout_seconds: int = 1800) -
     threads = process_settings.share_cores(plan.launch)
     if threads is not None:
         torch.set_num_threads(threads)
-    if accelerators.of(device.type).built_into_torch:
+    if accelerators.of(device.type).in_torch_accelerator:
         torch.accelerator.set_device_index(device.index)
     store = None
     if plan.parallel_mode is ParallelMode.DISTRIBUTED:
@@ -160,13 +160,12 @@ def _topology(world: World) -> list[dict[str, Any]]:
     rows = world.gather(place.to(world.device)).tolist()
     # If the launcher does not number the machines, they are numbered in order of their first rank.
     hosts = list(dict.fromkeys(row[1] for row in rows))
-    kind = world.device.type
     return [
         {
             "machine": machine if machine >= 0 else hosts.index(host),
             "rank": rank,
             "local_rank": local_rank,
-            "device": "cpu" if kind == "cpu" else f"{kind}:{index}",
+            "device": world.accelerator.device(index),
         }
         for machine, host, rank, local_rank, index in rows
     ]

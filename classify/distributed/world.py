@@ -70,9 +70,7 @@ class World:
     @property
     def devices(self) -> list[str]:
         """Return all devices that this process may spread a model over."""
-        if self.device.type == "cpu":
-            return ["cpu"]
-        return [f"{self.device.type}:{index}" for index in range(max(1, self.plan.n_gpu))]
+        return [self.accelerator.device(index) for index in range(max(1, self.plan.n_gpu))]
 
     @property
     def distributed(self) -> bool:

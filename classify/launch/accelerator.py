@@ -10,8 +10,11 @@ from dataclasses import dataclass
 class Accelerator:
     """A kind of device; the defaults are those of an unknown one."""
 
-    # torch's name of the device type.
+    # torch's name of the device type, and whether its devices are numbered.
     kind: str
+    has_index: bool = True
+    # Word before a device's number in the machine.
+    noun: str = ""
     # Backend of its process groups, and the module that registers it where torch does not.
     backend: str = "gloo"
     backend_module: str | None = None
@@ -22,14 +25,14 @@ class Accelerator:
     # torch's DataParallel works on such devices.
     replicates: bool = False
     # gloo exchanges tensors of such devices.
-    shared: bool = False
+    gloo_takes_tensors: bool = False
     # Training runs in one process, without a process group.
     one_process: bool = False
     # A program is compiled for each shape; operations run at `flush`.
     static_shapes: bool = False
     lazy_execution: bool = False
     # torch.accelerator knows such devices.
-    built_into_torch: bool = True
+    in_torch_accelerator: bool = True
     # The host waits for each operation, so a collective in each step costs little.
     synchronous: bool = False
     # Steps are faster in micro-batches whose activations fit the caches.
@@ -46,7 +49,11 @@ class Accelerator:
     has_fp16: bool = True
     has_tf32: bool = False
 
-    def is_available(self, environment: Mapping[str, str]) -> bool:
+    def device(self, index: int) -> str:
+        """Return torch's name of a device."""
+        return f"{self.kind}:{index}" if self.has_index else self.kind
+
+    def is_selected_by(self, environment: Mapping[str, str]) -> bool:
         """Return whether environment variables select such devices."""
         return False
 
@@ -80,10 +87,11 @@ class CUDA(Accelerator):
     """NVIDIA GPUs, and AMD GPUs under ROCm."""
 
     kind: str = "cuda"
+    noun: str = "GPU"
     backend: str = "nccl"
     visible: str | None = "CUDA_VISIBLE_DEVICES"
     replicates: bool = True
-    shared: bool = True
+    gloo_takes_tensors: bool = True
     pins_memory: bool = True
     fused_adamw: bool = True
     has_tf32: bool = True

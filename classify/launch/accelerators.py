@@ -10,18 +10,21 @@ from classify.launch.xla import XLA
 # torch.distributed.get_default_backend_for_device knows a vendor's backend only if its package is installed.
 _ALL: tuple[Accelerator, ...] = (
     CUDA(),
-    Accelerator("xpu", "xccl", visible="ZE_AFFINITY_MASK", fused_adamw=True),
-    Accelerator("npu", "hccl", visible="ASCEND_RT_VISIBLE_DEVICES"),
+    Accelerator("xpu", backend="xccl", visible="ZE_AFFINITY_MASK", fused_adamw=True),
+    Accelerator("npu", backend="hccl", visible="ASCEND_RT_VISIBLE_DEVICES"),
     # A process acquires one Gaudi, that with the number of its LOCAL_RANK, and calls it hpu:0.
     # https://docs.habana.ai/en/latest/PyTorch/PyTorch_Scaling_Guide/Gaudi_Assignment.html
-    Accelerator("hpu", "hccl", "habana_frameworks.torch.distributed.hccl", single_device_per_process=True),
-    Accelerator("mlu", "cncl"),
-    Accelerator("musa", "mccl"),
+    Accelerator(
+        "hpu", backend="hccl", backend_module="habana_frameworks.torch.distributed.hccl", single_device_per_process=True
+    ),
+    Accelerator("mlu", backend="cncl"),
+    Accelerator("musa", backend="mccl"),
     Accelerator("mps"),
     Accelerator(
         "cpu",
-        shared=True,
-        built_into_torch=False,
+        has_index=False,
+        gloo_takes_tensors=True,
+        in_torch_accelerator=False,
         synchronous=True,
         limits_micro_batch_tokens=True,
         precision_by_processor=True,
@@ -42,7 +45,7 @@ def of(kind: str) -> Accelerator:
 def find(environment: Mapping[str, str]) -> tuple[Accelerator, int]:
     """Return the kind and number of devices torch can use in this process; the CPU and 0 where there are none."""
     for accelerator in _ALL:
-        if accelerator.is_available(environment):
+        if accelerator.is_selected_by(environment):
             return accelerator, accelerator.count()
     import torch
 

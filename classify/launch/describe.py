@@ -48,11 +48,12 @@ def physical(device: str, environment: Mapping[str, str]) -> str:
     `environment` is that of a process on the device's machine; if empty, return the device alone.
     """
     kind, _, index = device.partition(":")
-    visible = environment.get(accelerators.of(kind).visible or "", "")
+    accelerator = accelerators.of(kind)
+    visible = environment.get(accelerator.visible or "", "")
     names = [name.strip() for name in visible.split(",") if name.strip()]
     if not names or not index.isdecimal() or int(index) >= len(names):
         return device
-    return f"{device} (GPU {names[int(index)]})" if kind == "cuda" else f"{device} ({names[int(index)]})"
+    return f"{device} ({f'{accelerator.noun} {names[int(index)]}'.strip()})"
 
 
 def _device(entry: Entry, topology: Sequence[Entry], environment: Mapping[str, str]) -> str:

@@ -39,6 +39,11 @@ class Hardware:
     kind: str = "cpu"
     count: int = 0
 
+    @property
+    def accelerator(self) -> Accelerator:
+        """Return the properties of this kind of device."""
+        return accelerators.of(self.kind)
+
 
 @dataclass(frozen=True)
 class DevicePlan:
@@ -104,19 +109,18 @@ def plan_devices(
     Raises DeviceError if arguments, environment and hardware contradict each other.
     """
     launch = read_launch(environment, local_rank)
-    kind = "cpu" if use_cpu else hardware.kind
-    count = 0 if kind == "cpu" else hardware.count
-    check_strategy(launch, strategy, backend, on_cpu=count == 0)
+    hardware = Hardware() if use_cpu else hardware
+    check_strategy(launch, strategy, backend, on_cpu=hardware.count == 0)
     if launch.local_rank < 0:
-        return _plan_alone(launch, kind, count, strategy, "--cpu" if use_cpu else "no accelerator found")
+        return _plan_alone(launch, hardware, strategy, "--cpu" if use_cpu else "no accelerator found")
     if sagemaker.is_data_parallel(environment) and not use_cpu:
         backend = backend or sagemaker.BACKEND
-    return _plan_launched(launch, kind, count, strategy, backend)
+    return _plan_launched(launch, hardware, strategy, backend)
 
 
-def _plan_alone(launch: Launch, kind: str, count: int, requested: str, why_cpu: str) -> DevicePlan:
-    """Plan a process that no launcher started, with `count` devices of a kind, or a CPU."""
-    accelerator = accelerators.of(kind)
+def _plan_alone(launch: Launch, hardware: Hardware, requested: str, why_cpu: str) -> DevicePlan:
+    """Plan a process that no launcher started."""
+    accelerator, count, kind = hardware.accelerator, hardware.count, hardware.kind
     default = default_strategy(launched=False, devices=count if accelerator.replicates else 1)
     strategy = default if requested == "auto" else requested
     spec = STRATEGIES[strategy]
@@ -195,9 +199,9 @@ def _started(launch: Launch) -> str:
     return f"a launcher started {launch.world_size} (WORLD_SIZE)"
 
 
-def _plan_launched(launch: Launch, kind: str, count: int, requested: str, backend: str | None) -> DevicePlan:
+def _plan_launched(launch: Launch, hardware: Hardware, requested: str, backend: str | None) -> DevicePlan:
     """Plan a process that a launcher started: its shard of the rows on device `local_rank`."""
-    accelerator = accelerators.of(kind)
+    accelerator, count, kind = hardware.accelerator, hardware.count, hardware.kind
     strategy = default_strategy(launched=True, devices=count) if requested == "auto" else requested
     if accelerator.one_process:
         raise DeviceError(
@@ -211,7 +215,7 @@ def _plan_launched(launch: Launch, kind: str, count: int, requested: str, backen
         return DevicePlan("cpu", ParallelMode.DISTRIBUTED, strategy, 0, backend, launch, reason)
     backend = backend or accelerator.backend
     in_main_memory = backends.of(backend).in_main_memory
-    if in_main_memory and not accelerator.shared:
+    if in_main_memory and not accelerator.gloo_takes_tensors:
         raise DeviceError(
             f"{backend} supports CPUs and CUDA devices, not {kind}; drop --ddp-backend {backend} if given, start one "
             "process, or give --cpu."
@@ -239,7 +243,7 @@ def _plan_launched(launch: Launch, kind: str, count: int, requested: str, backen
 
 
 def _otherwise(accelerator: Accelerator) -> str:
-    return "give --ddp-backend gloo to share, or --cpu" if accelerator.shared else "or give --cpu"
+    return "give --ddp-backend gloo to share, or --cpu" if accelerator.gloo_takes_tensors else "or give --cpu"
 
 
 def device_identity(plan: DevicePlan, environment: Mapping[str, str], properties: Any, host: str) -> str:
@@ -283,8 +287,7 @@ def detect_hardware() -> Hardware:
 def count_devices() -> int:
     """Return the number of processes of `--nproc gpu`: one per accelerator. Raises DeviceError if there is none."""
     hardware = detect_hardware()
-    accelerator = accelerators.of(hardware.kind)
-    if accelerator.one_process:
+    if hardware.accelerator.one_process:
         raise DeviceError(
             f"--nproc gpu starts one process per GPU, but on {hardware.kind.upper()} devices one process trains; "
             "drop it."

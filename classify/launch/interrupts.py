@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 # Signals within a second count once: workers may also get them from the launcher.
-_ONE_SECONDS = 1.0
+_SAME_SIGNAL_SECONDS = 1.0
 
 _interrupted: list[float] = []
-_noted: set[int] = set()
+# Signals that `stop_signals` has collected.
+_collected: set[int] = set()
 
 
 def handle_sigint() -> None:
@@ -32,13 +33,13 @@ def was_interrupted(error: BaseException) -> bool:
 
 def end_if_terminated() -> None:
     """End the process by SIGTERM if it arrived within `stop_signals` and an error came before the next step."""
-    if signal.SIGTERM in _noted:
+    if signal.SIGTERM in _collected:
         signal.raise_signal(signal.SIGTERM)
 
 
 def _interrupt(_: int, __: FrameType | None) -> None:
     _interrupted.append(time.monotonic())
-    if len(_interrupted) == 1 or _interrupted[-1] - _interrupted[0] > _ONE_SECONDS:
+    if len(_interrupted) == 1 or _interrupted[-1] - _interrupted[0] > _SAME_SIGNAL_SECONDS:
         raise KeyboardInterrupt
 
 
@@ -77,10 +78,10 @@ def stop_signals() -> Iterator[list[int]]:
     times: list[float] = []
 
     def note(number: int, _: FrameType | None) -> None:
-        if number == signal.SIGINT and times and time.monotonic() - times[0] > _ONE_SECONDS:
+        if number == signal.SIGINT and times and time.monotonic() - times[0] > _SAME_SIGNAL_SECONDS:
             raise KeyboardInterrupt
         received.append(number)
-        _noted.add(number)
+        _collected.add(number)
         times.append(time.monotonic())
 
     with handle_signals(note):

@@ -59,6 +59,19 @@ class Launch:
         """Return whether other processes of the run are on other machines."""
         return self.world_size > self.local_world_size
 
+    def variables(self) -> dict[str, str]:
+        """Return the variables by which torchrun describes this place, without those that are not known."""
+        values = {
+            "RANK": self.rank,
+            "LOCAL_RANK": self.local_rank,
+            "WORLD_SIZE": self.world_size,
+            "LOCAL_WORLD_SIZE": None if self.launcher == "environment" else self.local_world_size,
+            "GROUP_RANK": self.machine,
+            "MASTER_ADDR": self.address,
+            "MASTER_PORT": self.port,
+        }
+        return {name: str(value) for name, value in values.items() if value is not None}
+
 
 def read_launch(environment: Mapping[str, str], local_rank: int = -1) -> Launch:
     """Read the launcher's variables; torchrun's come first, because srun or mpirun may have started torchrun.
@@ -211,18 +224,8 @@ def first_host(text: str) -> str:
 
 def export(launch: Launch) -> None:
     """Set torch's variables, which Accelerate reads, where the launcher did not."""
-    values = {
-        "RANK": launch.rank,
-        "LOCAL_RANK": launch.local_rank,
-        "WORLD_SIZE": launch.world_size,
-        "MASTER_ADDR": launch.address,
-        "MASTER_PORT": launch.port,
-    }
-    if launch.launcher != "environment":  # there it is unknown
-        values["LOCAL_WORLD_SIZE"] = launch.local_world_size
-    for name, value in values.items():
-        if value is not None:
-            os.environ.setdefault(name, str(value))
+    for name, value in launch.variables().items():
+        os.environ.setdefault(name, value)
 
 
 def export_local_rank(local_rank: int) -> None:
@@ -235,20 +238,11 @@ def launched_environments(
     per_machine: Sequence[int], address: str = "first-machine", port: int = 29500
 ) -> list[dict[str, str]]:
     """Return the variables that a launcher sets for each rank; `per_machine` counts the processes of each machine."""
-    environments: list[dict[str, str]] = []
-    for machine, count in enumerate(per_machine):
-        for local_rank in range(count):
-            values = {
-                "RANK": len(environments),
-                "LOCAL_RANK": local_rank,
-                "WORLD_SIZE": sum(per_machine),
-                "LOCAL_WORLD_SIZE": count,
-                "GROUP_RANK": machine,
-                "MASTER_ADDR": address,
-                "MASTER_PORT": port,
-            }
-            environments.append({name: str(value) for name, value in values.items()})
-    return environments
+    places = [(machine, local_rank) for machine, count in enumerate(per_machine) for local_rank in range(count)]
+    return [
+        Launch("torchrun", rank, local_rank, len(places), per_machine[machine], machine, address, port).variables()
+        for rank, (machine, local_rank) in enumerate(places)
+    ]
 
 
 def set_rank_variables(rank: int, world_size: int, init_method: str, local_rank: int = -1) -> None:
@@ -264,15 +258,18 @@ def set_rank_variables(rank: int, world_size: int, init_method: str, local_rank:
         raise DeviceError(f"rank must be from 0 to below world_size {world_size}. Got {rank} instead.")
     for name in ("LOCAL_WORLD_SIZE", "GROUP_RANK"):
         os.environ.pop(name, None)
-    os.environ |= {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(local_rank if local_rank >= 0 else rank),
-        "WORLD_SIZE": str(world_size),
-        "MASTER_ADDR": match[1].strip("[]"),
-        "MASTER_PORT": match[2],
-    }
-    if local_rank < 0:
-        os.environ["LOCAL_WORLD_SIZE"] = str(world_size)
+    place = Launch(
+        # With a local rank, nobody says how many processes there are on a machine.
+        launcher="environment" if local_rank >= 0 else "spawn",
+        rank=rank,
+        local_rank=local_rank if local_rank >= 0 else rank,
+        world_size=world_size,
+        local_world_size=world_size,
+        machine=None,
+        address=match[1].strip("[]"),
+        port=int(match[2]),
+    )
+    os.environ |= place.variables()
 
 
 def _place() -> Launch:

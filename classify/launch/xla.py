@@ -26,9 +26,9 @@ class XLA(Accelerator):
     one_process: bool = True
     static_shapes: bool = True
     lazy_execution: bool = True
-    built_into_torch: bool = False
+    in_torch_accelerator: bool = False
 
-    def is_available(self, environment: Mapping[str, str]) -> bool:
+    def is_selected_by(self, environment: Mapping[str, str]) -> bool:
         return "PJRT_DEVICE" in environment and importlib.util.find_spec("torch_xla") is not None
 
     def count(self) -> int:

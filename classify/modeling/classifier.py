@@ -65,9 +65,7 @@ class Classifier(nn.Module):
     @property
     def max_tokens(self) -> int | None:
         """Return the most tokens of a micro-batch, with padding; None for no limit."""
-        if not self._limits_tokens:
-            return None
-        return memory_estimate.tokens_at_once(self.hidden_size) if self.packed else memory_estimate.PADDED_TOKENS
+        return memory_estimate.tokens_at_once(self.hidden_size, packed=self.packed) if self._limits_tokens else None
 
     def batch(self, tokens: Tokens, rows: npt.NDArray[np.int64]) -> Batch:
         """Collate one or more rows into a packed or padded batch."""
@@ -97,17 +95,19 @@ class Classifier(nn.Module):
     def set_precision(self, precision: Precision) -> None:
         """Set the precision, and pad packed batches and split steps where that is faster.
 
-        Not with BatchNorm, whose statistics would include padding and depend on micro-batches. With half weights
-        steps are not split, since each sum of gradients rounds.
+        Packed batches are not padded with BatchNorm, whose statistics would include padding.
         """
         self.precision = precision
         products = "high" if precision.name == "tf32" else "highest"
         if torch.get_float32_matmul_precision() != products:  # setting it warns, in builds for CUDA
             torch.set_float32_matmul_precision(products)
-        on_cpu = accelerators.of(precision.device_type).limits_micro_batch_tokens and not batch_norm.layers(self.model)
+        accelerator, has_norms = accelerators.of(precision.device_type), bool(batch_norm.layers(self.model))
         by_onednn = precision.half_dtype is not None or uses_onednn_linear(self.model)
-        self._token_multiple = _MULTIPLE if on_cpu and by_onednn else 1
-        self._limits_tokens = on_cpu and precision.level == 1
+        pads = accelerator.limits_micro_batch_tokens and by_onednn and not has_norms
+        self._token_multiple = _MULTIPLE if pads else 1
+        self._limits_tokens = memory_estimate.limits_tokens(
+            accelerator, half_weights=precision.rounds_weights, batch_norm=has_norms
+        )
 
     def install_kernels(self, device: torch.device, off: Container[str] = ()) -> None:
         """Install the kernels that apply on a device, except those named in `off`."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from classify.errors import InputError
+from classify.launch.accelerator import Accelerator
 
 MIB = 1 << 20
 # Bytes per trained weight in fp32: weight, gradient, AdamW's two moments.
@@ -85,9 +86,18 @@ def size_words(size: float) -> str:
     return f"{size:,.1f} GB"
 
 
-def tokens_at_once(width: int) -> int:
-    """Return the most tokens of a micro-batch on a CPU, by hidden size: 8,192 at 384."""
-    return STATE // width
+def limits_tokens(accelerator: Accelerator, *, half_weights: bool, batch_norm: bool) -> bool:
+    """Return whether a step on such a device is split into micro-batches of `tokens_at_once`.
+
+    Not with half weights, since each sum of gradients rounds, nor with BatchNorm, whose statistics would depend on
+    micro-batches.
+    """
+    return accelerator.limits_micro_batch_tokens and not half_weights and not batch_norm
+
+
+def tokens_at_once(width: int, *, packed: bool) -> int:
+    """Return the most tokens of a micro-batch, with padding; packed ones by hidden size: 8,192 at 384."""
+    return STATE // width if packed else PADDED_TOKENS
 
 
 def read_hidden_size(config: Mapping[str, Any]) -> int:

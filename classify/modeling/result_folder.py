@@ -38,7 +38,7 @@ def read_settings(folder: str) -> dict[str, Any]:
     except ValueError as error:
         raise InputError(f"--model {folder}: classify.json is not valid JSON ({error}).") from None
     settings = settings if isinstance(settings, dict) else {}
-    missing = sorted({"text_column", "max_length"} - set(settings))
+    missing = sorted({"task", "text_column", "max_length"} - set(settings))
     if settings.get("format") != FORMAT or missing:
         raise InputError(
             f"--model {folder}: classify.json must be of format {FORMAT}. Got "
@@ -82,7 +82,7 @@ def earlier_labels(model: str, task: str) -> list[str] | None:
         settings = read_json(path / "classify.json")
     except (OSError, ValueError):
         return None
-    if not isinstance(settings, dict) or settings.get("task", "single_label") != task:
+    if not isinstance(settings, dict) or settings.get("task") != task:
         return None
     return read_labels(model)
 

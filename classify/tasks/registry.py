@@ -77,18 +77,20 @@ def _refuse_annotations(path: str, column: str, labels: Collection[str]) -> None
 
 
 def trained_task(folder: str) -> Task:
-    """Return the task of a result folder; the default is one label per row.
-
-    Raises InputError if it is not a result folder, or for unknown tasks.
-    """
+    """Return the task of a result folder. Raises InputError if it is not a result folder, or for unknown tasks."""
     settings = read_settings(folder)
-    name = settings.get("task")
-    if name is not None and name not in _BY_NAME:
+    name = settings["task"]
+    if name not in _BY_NAME:
         raise InputError(
             f"classify.json: expected the task {', '.join(_BY_NAME)}. Got {name!r} instead; predict with the "
             "version that trained the model (see run.json)."
         )
-    return _BY_NAME[name or SingleLabel.name].from_settings(read_labels(folder), settings)
+    try:
+        return _BY_NAME[name].from_settings(read_labels(folder), settings)
+    except KeyError as error:
+        raise InputError(
+            f"--model {folder}: classify.json has no {error}; restore the file of the training run."
+        ) from None
 
 
 def primary_metric(name: str) -> str | None:

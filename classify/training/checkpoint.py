@@ -29,22 +29,17 @@ _FORMAT = 1
 _NAME = re.compile(r"step-(\d{8,})$")
 
 
-class _LaterState(TypedDict, total=False):
-    """Entries that checkpoints of the first versions do not have."""
-
-    contrastive: dict[str, float] | None
-    model_folder: str
-    settings: dict[str, Any]
-
-
-class CheckpointState(_LaterState):
+class CheckpointState(TypedDict):
     """state.json: `identity` and `settings` are those of the run, see `resume.require_same_run`."""
 
     step: int
     progress: dict[str, Any]
     scaler: dict[str, Any]
     probe: dict[str, float] | None
+    contrastive: dict[str, float] | None
     identity: dict[str, Any]
+    model_folder: str
+    settings: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -61,7 +56,7 @@ class Checkpoint:
     @property
     def progress(self) -> Progress:
         """Return the progress of training, a copy. Raises TypeError where an unknown version wrote it."""
-        return Progress.from_state(self.state["progress"])
+        return Progress(**self.state["progress"])
 
     def model_tensors(self) -> dict[str, torch.Tensor]:
         """Load the weights by name; tied ones once."""

@@ -166,12 +166,12 @@ class ContrastiveTrainer:
 
     def _backward(self, loss: torch.Tensor) -> bool:
         if loss.requires_grad:  # not on a rank without rows
-            self.strategy.local_backward(loss)
+            self.strategy.contrastive_backward(loss)
         return True
 
     def _update(self, rate: float) -> bool:
         """Exchange gradients and update the weights."""
-        self.strategy.sum_gradients()
+        self.strategy.sum_contrastive_gradients()
         set_learning_rate(self.strategy.optimizer, rate)
         self.strategy.optimizer_step()
         return True

@@ -12,7 +12,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -43,25 +43,36 @@ Logits = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
+class Final:
+    """The task of the finished model, its logits of two splits, and the entry of metrics.json on its calibration.
+
+    `scored` are the logits of the test split, or of the validation split where there is none. With folds the validation
+    split is the training split, whose logits are those of the folds' models.
+    """
+
+    task: Task
+    validation: Logits
+    scored: Logits
+    calibration: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
 class Results:
     """Results of a finished run, for the writers of its files.
 
-    `logits` are those of the scored split (test, or validation where there is none), calibrated, `unlabelled` those of
-    rows without a label by file; `unseen` are the scores of test texts that are not in the training split. `task` is
-    that of the finished model.
+    `unlabelled` are the logits of rows without a label by file; `unseen` are the scores of test texts that are not in
+    the training split.
     """
 
     context: TrainingContext
-    task: Task
+    final: Final
     trainer: Trainer
     record: RunRecord
     weights: dict[str, Any]
-    logits: Logits
     unlabelled: dict[str, Logits]
     validation_scores: metrics.Scores
     scores: metrics.Scores
     unseen: metrics.Scores | None
-    calibration: dict[str, Any] | None
     majority: MajorityBaseline
     kept_epoch: float
     start_seconds: float
@@ -69,6 +80,10 @@ class Results:
     @property
     def splits(self) -> Splits:
         return self.context.splits
+
+    @property
+    def task(self) -> Task:
+        return self.final.task
 
     @functools.cached_property
     def baseline(self) -> Baseline | None:
@@ -105,30 +120,20 @@ def finish(
 
     `out_of_fold` are the logits of the validation split where it is the training split.
     """
-    splits, output, strategy, task = context.splits, context.output, context.strategy, context.inputs.task
-    seed, validation = context.config.training.seed, splits.validation
+    splits, output, strategy = context.splits, context.output, context.strategy
     strategy.end_training()  # what is scored is what will be saved
     kept_epoch, step = _restore_kept_weights(context, trainer)
     reuse = not context.classifier.precision.rounds_weights and not context.classifier.has_adapters
     context.classifier.merge_adapters()
-    validation_logits = evaluate.logits_at(step, reuse=reuse) if out_of_fold is None else out_of_fold
-    logits = validation_logits if splits.test is None else context.compute_logits(splits.test)
-    calibrate = context.config.training.calibrate == "auto"
-    rescaling = _rescale_output_layer(context, validation_logits, calibrate=calibrate)
-    before, (validation_logits, logits) = logits, (rescaling.apply(validation_logits), rescaling.apply(logits))
-    task = task.finalize(validation_logits, validation.targets)
-    calibration = _describe_calibration(context, rescaling, before, logits) if calibrate else None
+    final = _calibrate(context, evaluate.logits_at(step, reuse=reuse) if out_of_fold is None else out_of_fold)
     if context.config.training.save_dtype != "float32":
-        of_model = splits.test is not None or out_of_fold is None
-        rounded = _round_weights(context, task, logits if of_model else context.compute_logits(splits.scored))
-        logits = rounded if of_model else logits
-        if out_of_fold is None:
-            validation_logits = logits if splits.test is None else context.compute_logits(validation)
-    validation_scores = task.score(validation_logits, validation.targets, seed)
-    scores = validation_scores if splits.test is None else task.score(logits, splits.scored.targets, seed)
+        final = _round_weights(context, final)
+    task, seed = final.task, context.config.training.seed
+    validation_scores = task.score(final.validation, splits.validation.targets, seed)
+    scores = validation_scores if splits.test is None else task.score(final.scored, splits.test.targets, seed)
     unlabelled = {file: context.compute_logits(split) for file, split in splits.unlabelled.items()}
     weights = strategy.stock_weights(keep=output.is_writer)
-    log.write_final(trainer, task, logits, splits.scored.targets)
+    log.write_final(trainer, task, final.scored, splits.scored.targets)
     log.close_trackers()
     if context.config.training.save_on_each_node:
         context.world.close()  # while there is a group transformers saves on rank 0 alone
@@ -138,16 +143,14 @@ def finish(
         if output.is_writer:
             results = Results(
                 context=context,
-                task=task,
+                final=final,
                 trainer=trainer,
                 record=record,
                 weights=weights,
-                logits=logits,
                 unlabelled=unlabelled,
                 validation_scores=validation_scores,
                 scores=scores,
-                unseen=_score_unseen(context, task, logits),
-                calibration=calibration,
+                unseen=_score_unseen(context, final),
                 majority=task.majority(splits.train.targets, splits.scored.targets),
                 kept_epoch=kept_epoch,
                 start_seconds=start_seconds,
@@ -155,6 +158,21 @@ def finish(
             for name, write in WRITERS:
                 with output.writing(name):
                     write(results)
+
+
+def _calibrate(context: TrainingContext, validation: Logits) -> Final:
+    """Rescale the output layer by validation logits, and score with it. A collective."""
+    splits, task = context.splits, context.inputs.task
+    calibrate = context.config.training.calibrate == "auto"
+    scored = validation if splits.test is None else context.compute_logits(splits.test)
+    rescaling = _rescale_output_layer(context, validation, calibrate=calibrate)
+    rescaled_validation, rescaled = rescaling.apply(validation), rescaling.apply(scored)
+    return Final(
+        task=task.finalize(rescaled_validation, splits.validation.targets),
+        validation=rescaled_validation,
+        scored=rescaled,
+        calibration=_describe_calibration(context, rescaling, scored, rescaled) if calibrate else None,
+    )
 
 
 def _rescale_output_layer(context: TrainingContext, validation_logits: Logits, *, calibrate: bool) -> Rescaling:
@@ -190,21 +208,28 @@ def _describe_calibration(
     return {**rescaling.as_json(), "before": old, "after": new}
 
 
-def _round_weights(context: TrainingContext, task: Task, logits: Logits) -> Logits:
-    """Round the weights to --save-dtype, print by how much that changes probabilities, return the new logits.
+def _round_weights(context: TrainingContext, final: Final) -> Final:
+    """Round the weights to --save-dtype, print by how much that changes probabilities; return the logits after it.
 
-    `logits` are those of the scored split before. A collective.
+    Those of the folds' models, which are not saved, stay. A collective.
     """
-    scored, name = context.splits.scored, context.config.training.save_dtype
+    splits, task, name = context.splits, final.task, context.config.training.save_dtype
+    scored_by_folds = splits.folds is not None and splits.test is None
+    before = context.compute_logits(splits.scored) if scored_by_folds else final.scored
     context.strategy.round_weights(getattr(torch, name))
-    rounded = context.compute_logits(scored)
-    before, after = task.probabilities(logits), task.probabilities(rounded)
-    changed, most = int((task.decide(before) != task.decide(after)).sum()), np.abs(after - before).max()
+    after = context.compute_logits(splits.scored)
+    old, new = task.probabilities(before), task.probabilities(after)
+    changed, most = int((task.decide(old) != task.decide(new)).sum()), np.abs(new - old).max()
     context.output.log(
-        f"saved weights: {name} (probabilities of {len(scored)} rows change by at most {most:.2g}, "
+        f"saved weights: {name} (probabilities of {len(splits.scored)} rows change by at most {most:.2g}, "
         f"{changed} predictions change; --save-dtype)"
     )
-    return rounded
+    if scored_by_folds:
+        return final
+    if splits.folds is not None:
+        return replace(final, scored=after)
+    validation = after if splits.test is None else context.compute_logits(splits.validation)
+    return replace(final, validation=validation, scored=after)
 
 
 def _restore_kept_weights(context: TrainingContext, trainer: Trainer) -> tuple[float, int]:
@@ -232,14 +257,14 @@ def _restore_kept_weights(context: TrainingContext, trainer: Trainer) -> tuple[f
     return epoch, step
 
 
-def _score_unseen(context: TrainingContext, task: Task, logits: Logits) -> metrics.Scores | None:
+def _score_unseen(context: TrainingContext, final: Final) -> metrics.Scores | None:
     """Score the test rows whose text is not in the training split, where some are and some are not."""
     test, in_training = context.splits.test, context.splits.in_training.get("test", ())
     if test is None or not 0 < len(in_training) < len(test):
         return None
     unseen = np.ones(len(test), dtype=bool)
     unseen[list(in_training)] = False
-    return task.score(logits[unseen], test.targets[unseen], context.config.training.seed)
+    return final.task.score(final.scored[unseen], test.targets[unseen], context.config.training.seed)
 
 
 def _write_model(results: Results) -> None:
@@ -264,7 +289,7 @@ def _write_model(results: Results) -> None:
 def _write_predictions(results: Results) -> None:
     task, context = results.task, results.context
     digits = FOR_EXCEL if context.config.training.excel_safe else EXACT
-    files = {"predictions.csv": (results.splits.scored, results.logits)}
+    files = {"predictions.csv": (results.splits.scored, results.final.scored)}
     files |= {file: (results.splits.unlabelled[file], logits) for file, logits in results.unlabelled.items()}
     for name, (split, logits) in files.items():
         columns, fields = task.prediction_columns(), task.prediction_fields(task.probabilities(logits), digits)
@@ -286,7 +311,7 @@ def _write_predictions(results: Results) -> None:
 def _write_scored_rows(results: Results) -> None:
     scored, baseline = results.splits.scored, results.baseline
     hashes = scored.table.text_hashes(results.splits.columns.text)[scored.rows]
-    rows = ScoredRows(hashes, scored.targets, results.logits, None if baseline is None else baseline.predicted)
+    rows = ScoredRows(hashes, scored.targets, results.final.scored, None if baseline is None else baseline.predicted)
     rows.write(results.context.output.folder)
 
 
@@ -296,7 +321,7 @@ def _write_suspects(results: Results) -> None:
     path.unlink(missing_ok=True)  # of an earlier run in this folder
     if splits.folds is None or splits.scored is not split:
         return
-    probabilities = results.task.probabilities(results.logits)
+    probabilities = results.task.probabilities(results.final.scored)
     suspects = results.task.suspects(probabilities, split.targets)
     if suspects is not None and len(suspects.rows):
         columns = (splits.columns.text, splits.columns.labels[0])
@@ -336,7 +361,7 @@ def _write_metrics(results: Results) -> None:
             },
             "eval": validation,
             "test": test,
-            "calibration": results.calibration,
+            "calibration": results.final.calibration,
             "baseline": _describe_baseline(results),
             "majority": results.majority.as_json(),
             "probe": results.trainer.probe_metrics,
@@ -353,7 +378,7 @@ def _describe_baseline(results: Results) -> dict[str, Any] | None:
     baseline, task, targets = results.baseline, results.task, results.splits.scored.targets
     if baseline is None:
         return None
-    predicted = task.decide(task.probabilities(results.logits))
+    predicted = task.decide(task.probabilities(results.final.scored))
     compared = sign_test(task.row_scores(predicted, targets), task.row_scores(baseline.predicted, targets))
     return {**baseline.as_json(), "paired": asdict(compared)}
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from classify.data.tokenize import DEFAULT_LIMIT
+from classify.distributed import batch_norm
 from classify.distributed.sharding import parameter_depths
 from classify.distributed.world import World
 from classify.modeling import memory_estimate
@@ -33,21 +36,19 @@ def estimate(inputs: RunInputs, world: World, length: float) -> memory_estimate.
     training, settings = config.training, config.model
     devices = world.world_size * max(1, training.n_gpu if plan.spec.processes == "one" else 1)
     rows = training.train_batch_size / training.gradient_accumulation_steps
-    half = choose_precision(training.precision, world.device, training.opt_level).half_dtype is not None
+    precision, model = choose_precision(training.precision, world.device, training.opt_level), _make_empty(inputs)
     each = rows if plan.spec.spreads_layers else rows / devices
-    if (
-        plan.spec.limits_micro_batch_tokens
-        and world.accelerator.limits_micro_batch_tokens
-        and training.opt_level in (None, "O0", "O1")
+    if plan.spec.limits_micro_batch_tokens and memory_estimate.limits_tokens(
+        world.accelerator, half_weights=precision.rounds_weights, batch_norm=bool(batch_norm.layers(model))
     ):
-        at_once = memory_estimate.tokens_at_once(memory_estimate.read_hidden_size(inputs.model.config))
-        each = min(each, at_once // world.cache_sharers / length)
+        width, packed = memory_estimate.read_hidden_size(inputs.model.config), settings.packing != "padded"
+        each = min(each, memory_estimate.tokens_at_once(width, packed=packed) // world.cache_sharers / length)
     return memory_estimate.training_need(
         inputs.model.config,
-        _count_weights(inputs),
+        _count_weights(model, lora=settings.lora),
         each,
         length,
-        half=half,
+        half=precision.half_dtype is not None,
         level=training.opt_level,
         frozen_layers=settings.freeze_layers,
         added_layers=inputs.model.added_layers,
@@ -55,16 +56,20 @@ def estimate(inputs: RunInputs, world: World, length: float) -> memory_estimate.
     ).divide(devices, *plan.spec.splits)
 
 
-def _count_weights(inputs: RunInputs) -> tuple[int, int]:
-    """Count the (trained, frozen) parameters, of a model without weights."""
-    settings = inputs.config.model
+def _make_empty(inputs: RunInputs) -> Any:
+    """Create the run's model without weights, frozen as requested."""
     model = make_empty(inputs.model, inputs.task.labels)
-    freeze(model, embeddings=settings.freeze_embeddings, layers=settings.freeze_layers)
+    freeze(model, embeddings=inputs.config.model.freeze_embeddings, layers=inputs.config.model.freeze_layers)
+    return model
+
+
+def _count_weights(model: Any, *, lora: bool) -> tuple[int, int]:
+    """Count the (trained, frozen) parameters."""
     depth = parameter_depths(model)
     head = max(depth.values())
     counts = {True: 0, False: 0}
     for name, parameter in model.named_parameters():
         # LoRA freezes all but the head; its own matrices are small beside the rest.
-        trained = depth[name] == head if settings.lora else parameter.requires_grad
+        trained = depth[name] == head if lora else parameter.requires_grad
         counts[trained] += parameter.numel()
     return counts[True], counts[False]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from classify.config.schema import TrainingConfig
 from classify.data.sampler import BatchSampler
@@ -12,15 +11,6 @@ from classify.evaluation.metrics import ERRORS
 
 # Standard errors by which an earlier score must lead for its weights to be kept; by chance it does once in forty times.
 _STANDARD_ERRORS = 2.0
-# Names in the checkpoints of earlier versions.
-_RENAMED = {
-    "parts": "min_micro_batches",
-    "num_micro_batches": "min_micro_batches",
-    "latest": "last_eval",
-    "scored": "last_eval_step",
-    "waited": "epochs_without_improvement",
-    "limits": "time_plan",
-}
 
 
 @dataclass
@@ -49,11 +39,6 @@ class Progress:
     epochs_without_improvement: int = 0
     # Mean training loss of the first epoch.
     first_loss: float | None = None
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Progress:
-        """Restore from a checkpoint's values. Raises TypeError where they are not those of a known version."""
-        return cls(**{_RENAMED.get(name, name): value for name, value in state.items()})
 
     @property
     def mean_loss(self) -> float:

@@ -79,7 +79,7 @@ def _read_progress(saved: Checkpoint) -> Progress:
         missing = CheckpointState.__required_keys__ - set(saved.state)
         if missing:
             raise KeyError(min(missing))
-    except (TypeError, KeyError, AttributeError) as error:
+    except (TypeError, KeyError) as error:
         raise CheckpointError(
             f"{saved.path}: another version of this program wrote its state.json ({type(error).__name__}: {error}). "
             "Resume with that version (run.json names it), or start over with --overwrite-output-dir."
@@ -97,11 +97,8 @@ def require_same_run(
     """Raise InputError where a checkpoint is of a run that was started with other settings."""
     before = saved.state["identity"]
     now = dict(identity)
-    if saved.state.get("model_folder") == model_folder:
+    if saved.state["model_folder"] == model_folder:
         now.pop("model")  # may be named otherwise from another working directory
-    if "texts" not in before:
-        now.pop("texts")
-        output.log("note: an earlier version wrote the checkpoint; the tables cannot be compared")
     changed = [
         f"{shown_name(FIELDS[key][1]) if key in FIELDS else key} was {before.get(key)!r} and is {now[key]!r}"
         if key != "texts"  # whose hashes would not help in a message
@@ -109,8 +106,7 @@ def require_same_run(
         for key in now
         if before.get(key) != now[key]
     ]
-    settings, current = saved.state.get("settings", {}), config.flat()
-    changed += _list_changes(settings, current, INITIAL_SETTINGS)
+    changed += _list_changes(saved.state["settings"], config.flat(), INITIAL_SETTINGS)
     if changed:
         raise InputError(
             f"--resume {output.folder}: the run was started with other settings: {'; '.join(changed)}. Give the same, "
@@ -148,7 +144,7 @@ def is_finished(output: Output, config: RunConfig, saved: Checkpoint | None, bat
 
 def _log_changes(output: Output, config: RunConfig, saved: Checkpoint) -> None:
     """Print the settings of learning that differ from those the checkpoint was trained with."""
-    before, now = saved.state.get("settings", {}), config.flat()
+    before, now = saved.state["settings"], config.flat()
     changed = _list_changes(before, now, [name for name in now if FIELDS[name][1].metadata["learning"]])
     if changed:
         output.log(f"note: {'; '.join(changed)} from step {saved.step} on")

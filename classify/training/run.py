@@ -126,8 +126,8 @@ def _run(context: TrainingContext) -> Path:
             checkpointer.save(trainer)
         start_seconds = context.elapsed
         _fit(context, trainer, [train_log, evaluate, checkpointer])
-        # Stopped within an epoch, or by a version that did not keep this score, and nothing was left to train.
-        if trainer.progress.last_eval_step != trainer.progress.step or trainer.progress.last_eval is None:
+        # Stopped within an epoch, and nothing was left to train.
+        if trainer.progress.last_eval_step != trainer.progress.step:
             evaluate.score_epoch(trainer)
             checkpointer.save(trainer)
         finish(context, trainer, evaluate, train_log, record, start_seconds, out_of_fold)
@@ -149,7 +149,7 @@ def _fit(context: TrainingContext, trainer: Trainer, callbacks: list[Callback], 
     # The order matters: a checkpoint holds the score that `Evaluate` has just made.
     with stop_signals() as received, context.world.report_lost_peers(), bar_of_steps as bar:
         trainer.fit(
-            [Terminal(context.output, context.selection_metric, bar), *callbacks],
+            [Terminal(context.output, context.selection_metric, bar, trainer.num_micro_batches), *callbacks],
             stop_requested=lambda: bool(received),
             time_limit_reached=lambda: minutes is not None and context.elapsed > 60 * minutes,
         )

@@ -132,7 +132,7 @@ class TrainingContext:
             "batch_size": training.train_batch_size,
             "seed": training.seed,
             "precision": self.classifier.precision.name,
-            "pooling": "mean" if self.inputs.model.pooling == "mean" else None,
+            "pooling": self.inputs.model.pooling,
             "lora": [model.lora_rank, model.lora_alpha] if model.lora else None,
             "freeze_embeddings": model.freeze_embeddings,
             "freeze_layers": model.freeze_layers,

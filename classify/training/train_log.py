@@ -59,9 +59,9 @@ class Log(Callback):
             "rows_per_second": step.metrics.rows_per_second,
         }
         with self.output.writing("the training log"):
-            self._write({"step": step.step, "epoch": step.epoch, **values})
+            self._write({"step": trainer.progress.step, "epoch": trainer.epoch, **values})
             numbers = {name: value for name, value in values.items() if value is not None}
-            self._tracker.log("train", step.step, numbers)
+            self._tracker.log("train", trainer.progress.step, numbers)
 
     def write_contrastive(self, step: ContrastiveStep) -> None:
         if self._file is None:
@@ -126,16 +126,17 @@ class Log(Callback):
 class Terminal(Callback):
     """Moves the progress bar, and prints a line where memory ran out."""
 
-    def __init__(self, output: Output, metric: str, bar: tqdm | ProgressLines):
-        self.output, self.metric, self.bar = output, metric, bar
+    def __init__(self, output: Output, metric: str, bar: tqdm | ProgressLines, num_micro_batches: int):
+        self.output, self.metric, self.bar, self.num_micro_batches = output, metric, bar, num_micro_batches
 
     def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
         """Move the bar, and describe the step where its loss is due."""
-        if step.num_micro_batches is not None:
-            log_micro_batches(self.output, step.step, step.num_micro_batches)
+        if trainer.num_micro_batches != self.num_micro_batches:
+            self.num_micro_batches = trainer.num_micro_batches
+            log_micro_batches(self.output, trainer.progress.step, self.num_micro_batches)
         if step.metrics is not None and not self.bar.disable:
             loss, rate = step.metrics.loss, step.metrics.rows_per_second
-            parts = [f"epoch {step.epoch:.2f}", f"loss {loss:.4f}", f"{rate:.0f} rows/s"]
+            parts = [f"epoch {trainer.epoch:.2f}", f"loss {loss:.4f}", f"{rate:.0f} rows/s"]
             best = trainer.progress.best
             if best is not None and self.metric in best:
                 parts.append(f"best {display_name(self.metric)} {best[self.metric]:.3f}")

@@ -50,20 +50,14 @@ class StepMetrics:
 
 @dataclass(frozen=True)
 class StepEnd:
-    """A finished step, with `metrics` where they are due (`--logging-steps`).
+    """A finished step, with `metrics` where they are due (`--logging-steps`)."""
 
-    `num_micro_batches` is the new number, where memory ran out in this step.
-    """
-
-    step: int
-    epoch: float
     learning_rate: float
     metrics: StepMetrics | None
     epoch_ended: bool
     save_due: bool
     last: bool
     stopped: bool
-    num_micro_batches: int | None = None
 
 
 class Callback:
@@ -142,7 +136,7 @@ class Trainer:
         tensors = self.world.broadcast_tensors(saved.optimizer_tensors() if is_main else None)
         self.strategy.load_optimizer(tensors, saved.state["scaler"])
         self.progress = saved.progress
-        self.probe_metrics, self.contrastive_metrics = saved.state["probe"], saved.state.get("contrastive")
+        self.probe_metrics, self.contrastive_metrics = saved.state["probe"], saved.state["contrastive"]
 
     def fit(
         self,
@@ -174,7 +168,6 @@ class Trainer:
         total_steps = self.batches.steps_until(end)
         # Since the last log line; on the device, so that no step waits for it.
         recent_loss, recent_weight = torch.zeros((), device=self.world.device), 0.0
-        num_micro_batches = self.num_micro_batches
         for step in self.batches.steps(progress.position, end):
             begin = time.perf_counter()
             rate = config.peak_learning_rate * learning_rate_factor(
@@ -202,17 +195,13 @@ class Trainer:
                 recent_loss, recent_weight = torch.zeros_like(recent_loss), 0.0
             progress.seconds += time.perf_counter() - begin
             yield StepEnd(
-                step=progress.step,
-                epoch=self.epoch,
                 learning_rate=rate,
                 metrics=StepMetrics(mean, float(norm), progress.position / progress.seconds) if log_due else None,
                 epoch_ended=epoch_ended,
                 save_due=save_due,
                 last=last,
                 stopped=stopped,
-                num_micro_batches=self.num_micro_batches if self.num_micro_batches != num_micro_batches else None,
             )
-            num_micro_batches = self.num_micro_batches
             if stopped or last:
                 return
 

@@ -86,29 +86,6 @@ def test_what_is_given_beside_it_wins(run: RunConfig, tmp_path: Path) -> None:
     assert result.sources["num_train_epochs"].kind == "flag"
 
 
-def test_a_run_of_a_version_without_recipe_goes_on_as_it_began(run: RunConfig) -> None:
-    """Its batch was not given, but is known, and its classifier reads the first token."""
-    content = of(run, batch_size=32)
-    content["config"]["training"]["batch_size"] = None
-    del content["config"]["model"]["pooling"]
-    store(content)
-    result = parse("--resume", FOLDER)
-    assert (result.training.batch_size, result.model.pooling) == (32, "first")
-
-
-@pytest.mark.parametrize(("stored", "value"), [(None, "none"), (False, "none"), (True, "auto"), ("none", "none")])
-def test_a_run_of_a_version_that_kept_labels_apart_keeps_its_classes(
-    run: RunConfig, stored: bool | str | None, value: str
-) -> None:
-    content = of(run)
-    if stored is None:
-        del content["config"]["data"]["normalize_labels"]
-    else:
-        content["config"]["data"]["normalize_labels"] = stored
-    store(content)
-    assert parse("--resume", FOLDER).data.normalize_labels == value
-
-
 def test_a_command_that_names_a_table_is_whole(run: RunConfig) -> None:
     result = parse("--resume", FOLDER, "--data", "my.csv")
     assert result.training.num_train_epochs is None

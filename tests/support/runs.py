@@ -108,7 +108,7 @@ def at_step(step: int, monkeypatch: pytest.MonkeyPatch, action: Callable[[], obj
 
     def log_and_act(log: Log, trainer: Trainer, event: StepEnd) -> None:
         log_step(log, trainer, event)
-        if event.step == step:
+        if trainer.progress.step == step:
             action()
 
     monkeypatch.setattr(Log, "on_step_end", log_and_act)

@@ -330,7 +330,7 @@ def test_a_disk_that_fills_up_ends_in_one_line_and_nothing_is_lost(
     (small_disk / "ballast").unlink()
     steps: list[int] = []
     log_step = Log.on_step_end
-    monkeypatch.setattr(Log, "on_step_end", lambda *a: steps.append(a[2].step) or log_step(*a))
+    monkeypatch.setattr(Log, "on_step_end", lambda *a: steps.append(a[1].progress.step) or log_step(*a))
     train(make_config(model_folder, table, out, report_to="none", resume_from_checkpoint=True))
     last = int(kept[-1].removeprefix("step-")) if kept else 0
     assert steps == list(range(last + 1, 7))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from classify.training.inputs import check
 from classify.training.run import train
 from tests.support import tiny
 from tests.support.runs import make_config, read_json
@@ -54,3 +55,11 @@ def test_the_largest_class_is_that_of_training_rows(model_folder: Path, tmp_path
     (tmp_path / "my.csv").write_text("\n".join(["text,label,split", *rows]) + "\n")
     out = train(make_config(model_folder, tmp_path / "my.csv", tmp_path / "out", max_steps=1))
     assert read_json(out / "metrics.json")["majority"] == {"label": "card", "accuracy": 0.0, "macro_f1": 0.0}
+
+
+def test_scores_on_rows_the_model_was_trained_on_are_noted(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    settings = {"num_train_epochs": 1.0, "contrastive_steps": 0}
+    first = train(make_config(model_folder, table, tmp_path / "first", **settings, seed=1))
+    for split_like, noted in ((None, True), (str(first), False)):
+        inputs = check(make_config(first, table, tmp_path / "again", **settings, seed=2, split_like=split_like))
+        assert any("was trained on" in note and "--split-like" in note for note in inputs.notes) == noted

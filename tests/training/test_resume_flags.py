@@ -64,15 +64,19 @@ def test_a_flag_wins_and_is_noted(
     assert f"{change} from step" in capsys.readouterr().out
 
 
-def by_recipe(folder: Path) -> set[str]:
-    return {name for name, source in read_json(folder / "run.json")["sources"].items() if source == "recipe"}
+def automatic(folder: Path) -> dict[str, str]:
+    sources = read_json(folder / "run.json")["sources"]
+    return {name: source for name, source in sources.items() if source in ("recipe", "texts", "model")}
 
 
-def test_what_the_recipe_chose_is_chosen_again(finished: Path, tmp_path: Path) -> None:
-    assert by_recipe(finished) == {"batch_size", "learning_rate"}
+def test_what_was_chosen_automatically_is_chosen_again(finished: Path, tmp_path: Path) -> None:
+    """It does not count as given by the user."""
+    chosen = {"batch_size": "recipe", "learning_rate": "recipe", "head": "model"}
+    assert automatic(finished) == chosen
     shutil.copytree(finished, tmp_path / "out")
     assert main(["train", "--resume", str(tmp_path / "out"), "--epochs", "2"]) == 0
-    assert by_recipe(tmp_path / "out") == {"batch_size", "learning_rate"}
+    assert automatic(tmp_path / "out") == chosen
+    assert "head" not in read_json(tmp_path / "out" / "run.json")["given"]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +84,8 @@ def test_what_the_recipe_chose_is_chosen_again(finished: Path, tmp_path: Path) -
     [
         (lambda state: state["progress"].update(rows_seen=7), "unexpected keyword argument 'rows_seen'"),
         (lambda state: state.pop("scaler"), "KeyError: 'scaler'"),
-        (lambda state: state.update(progress=[1]), "AttributeError"),
+        (lambda state: state.pop("settings"), "KeyError: 'settings'"),
+        (lambda state: state.update(progress=[1]), "TypeError"),
     ],
 )
 def test_a_state_that_another_version_wrote_is_no_internal_error(

@@ -33,7 +33,7 @@ TEXTS = "the texts, their labels or the rows chosen from them"
         ({"data": "texts"}, TEXTS),
         ({"model": "another"}, "--model was "),
         ({"freeze_layers": 1}, "--freeze-layers was 0 and is 1"),
-        ({"pooling": "mean"}, "--pooling was None and is 'mean'"),
+        ({"pooling": "mean"}, "--pooling was 'first' and is 'mean'"),
     ],
     ids=lambda value: str(value)[:30],
 )

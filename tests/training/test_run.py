@@ -135,7 +135,17 @@ def test_transformers_loads_the_folder_with_the_same_probabilities(finished: Pat
     [
         ("model.safetensors", b"\x00\x01", "model.safetensors is not a safetensors file, or is truncated; copy"),
         ("classify.json", b"{}", "must be of format 1. Got one without 'max_length' instead"),
-        ("classify.json", b'{"format": 2, "text_column": "a", "max_length": 9}', "Got format 2"),
+        (
+            "classify.json",
+            b'{"format": 2, "task": "single_label", "text_column": "a", "max_length": 9}',
+            "Got format 2",
+        ),
+        ("classify.json", b'{"format": 1, "text_column": "a", "max_length": 9}', "Got one without 'task' instead"),
+        (
+            "classify.json",
+            b'{"format": 1, "task": "single_label", "text_column": "a", "max_length": 9}',
+            "classify.json has no 'label_spelling'; restore the file",
+        ),
     ],
 )
 def test_a_damaged_result_folder_is_told_in_a_line(

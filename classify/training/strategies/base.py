@@ -119,12 +119,15 @@ class Strategy:
         self.scaler.scale(loss).backward()
         self.masters.add_gradients()
 
-    def local_backward(self, loss: torch.Tensor) -> None:
-        """Add the gradients of a loss, of this rank alone; `sum_gradients` sums them over the ranks."""
+    def contrastive_backward(self, loss: torch.Tensor) -> None:
+        """Add the gradients of a loss of features, which does not reach the head.
+
+        `sum_contrastive_gradients` then sums them over the ranks, unless the backward pass already has.
+        """
         Strategy.backward(self, loss, last=True)
 
-    def sum_gradients(self) -> None:
-        """Sum the gradients of `local_backward` over the ranks. A collective."""
+    def sum_contrastive_gradients(self) -> None:
+        """Sum the gradients of `contrastive_backward` over the ranks, of all weights but the head's. A collective."""
         head = {id(self.masters.of(parameter)) for parameter in self.classifier.output_layer.parameters()}
         self.world.all_reduce_gradients([parameter for parameter in self.trained_params if id(parameter) not in head])
 

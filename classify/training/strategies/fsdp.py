@@ -41,9 +41,9 @@ class FSDPStrategy(Strategy):
         module: Any = self.module
         module.reshard()
 
-    def local_backward(self, loss: torch.Tensor) -> None:
+    def contrastive_backward(self, loss: torch.Tensor) -> None:
         """Add gradients, which backward passes average over the ranks: so they are scaled to their sum."""
-        super().local_backward(loss * self.world.world_size)
+        super().contrastive_backward(loss * self.world.world_size)
 
-    def sum_gradients(self) -> None:
+    def sum_contrastive_gradients(self) -> None:
         """Do nothing: backward passes have exchanged the gradients."""
