@@ -51,6 +51,8 @@ class Format(ABC):
 
     # Endings of file names, where it is a kind of file.
     suffixes: tuple[str, ...] = ()
+    # Those of the options `encoding`, `sheet` and `no_header` that it reads by.
+    takes: frozenset[str] = frozenset()
 
     @abstractmethod
     def sniff(self, source: Source, options: ReadOptions) -> Confidence:
