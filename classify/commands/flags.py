@@ -25,6 +25,10 @@ def add_model(parser: Parser) -> None:
     parser.add_argument("--cpu", "--use-cpu", "--no-cuda", action="store_true", help="use the CPU only")
 
 
+# The options of `add_table` that say how to read it.
+OF_TABLES = ("encoding", "sheet", "no_header", "text_column", "text_pair_column")
+
+
 def add_table(parser: Parser) -> None:
     """Add the flags of a table and its text columns."""
     parser.add_argument(

@@ -87,7 +87,7 @@ def _check_text(options: argparse.Namespace) -> None:
         raise InputError("--text is given several times; give one text, or a table of them with --data.")
     if not options.text[0].strip():
         raise InputError("--text: expected a text. Got an empty one instead.")
-    of_tables = ("out", "min_confidence", "min_precision", "resume", "excel_safe", "exact", "text_column")
+    of_tables = ("out", "min_confidence", "min_precision", "resume", "excel_safe", "exact", *flags.OF_TABLES)
     unused = [f"--{name.replace('_', '-')}" for name in of_tables if getattr(options, name) not in (None, False, "-")]
     if unused:
         raise InputError(

@@ -15,6 +15,9 @@ from classify.errors import InputError
 
 Options = TypeVar("Options")
 
+# Words of a switch; the short ones, which transformers reads, may be names, too.
+_SWITCH = {"true": True, "yes": True, "false": False, "no": False}
+_SHORT_SWITCH = {"t": True, "y": True, "1": True, "f": False, "n": False, "0": False}
 # Characters of a value, other than text, that a message repeats.
 _LONGEST = 80
 
@@ -114,7 +117,7 @@ def convert(spec: dataclasses.Field[Any], hint: Any, raw: Any, name: str) -> Any
 def parse(raw: Any, kinds: tuple[Any, ...], name: str, check: Check | None = None) -> Any:
     """Return `raw` as the first of the types `kinds` that fits. Raises InputError, which calls it `name`."""
     for kind in kinds:
-        value = _as_kind(kind, raw)
+        value = as_switch(raw, or_name=str in kinds) if kind is bool else _as_kind(kind, raw)
         is_word = typing.get_origin(kind) is Literal
         if value is not None and (check is None or is_word or check.holds(value)):
             return value
@@ -137,8 +140,6 @@ def _as_kind(kind: Any, raw: Any) -> Any:
     """Return `raw` as `kind`, or None if it cannot be converted."""
     if typing.get_origin(kind) is Literal:
         return raw if isinstance(raw, str) and raw in typing.get_args(kind) else None
-    if kind is bool:
-        return as_switch(raw)
     if kind is str:
         return (
             str(raw) if isinstance(raw, str | int | float | Path) and not isinstance(raw, bool) and raw != "" else None
@@ -148,10 +149,10 @@ def _as_kind(kind: Any, raw: Any) -> Any:
     return None
 
 
-def as_switch(raw: Any) -> bool | None:
-    """Return `raw` as a boolean, or None if it is neither true nor false."""
+def as_switch(raw: Any, *, or_name: bool = False) -> bool | None:
+    """Return `raw` as a boolean, or None if it is neither true nor false; `or_name`: a short word is a name."""
     if isinstance(raw, str):
-        return {"true": True, "yes": True, "false": False, "no": False}.get(raw.lower())
+        return _SWITCH.get(raw.lower(), None if or_name else _SHORT_SWITCH.get(raw.lower()))
     return raw if isinstance(raw, bool) else None
 
 

@@ -245,7 +245,7 @@ def _over(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
 def _from_run(values: dict[str, Any], faults: ErrorList) -> tuple[dict[str, Any], str]:
     """Return the settings of the run of --resume, and their file, if the command has no --data."""
     resume = values.get("resume_from_checkpoint", False)
-    switch = as_switch(resume)
+    switch = as_switch(resume, or_name=True)
     if switch is False or "data" in values or faults:
         return {}, ""
     folder = values.get("output_dir") if switch else resume

@@ -16,6 +16,7 @@ from classify.errors import InputError
 
 # Fields, and the usual names of the channels that hold their table.
 _CHANNELS = {"data": ("TRAIN", "TRAINING"), "eval_data": ("VALIDATION", "VALID", "EVAL", "DEV"), "test_data": ("TEST",)}
+# Of several files, the one with such a name is the table: others may be about it.
 _TABLES = (".csv", ".tsv")
 
 
@@ -29,7 +30,7 @@ def container_values(environment: Mapping[str, str], explicit: Mapping[str, Any]
     if "SM_MODEL_DIR" not in environment:
         return fields
     resume = explicit.get("resume_from_checkpoint")
-    if "output_dir" not in explicit and (resume is None or as_switch(resume) is not None):
+    if "output_dir" not in explicit and (resume is None or as_switch(resume, or_name=True) is not None):
         fields["output_dir"] = (environment["SM_MODEL_DIR"], "SM_MODEL_DIR")
     for field, names in _CHANNELS.items() if "data" not in explicit else ():
         for name in (f"SM_CHANNEL_{name}" for name in names):
@@ -39,11 +40,12 @@ def container_values(environment: Mapping[str, str], explicit: Mapping[str, Any]
 
 
 def _only_table(folder: Path, variable: str) -> str:
-    tables = sorted(path for path in folder.glob("*") if path.suffix.lower() in _TABLES)
+    files = sorted(path for path in folder.glob("[!.]*") if path.is_file())
+    tables = [path for path in files if path.suffix.lower() in _TABLES] or files
     if len(tables) != 1:
         listed = ", ".join(path.name for path in tables[:3]) or "none"
         raise InputError(
-            f"{variable}={folder}: expected one table (.csv or .tsv). Got {len(tables)} ({listed}) instead; leave one "
-            "there, or name it with --data, --eval-data or --test-data."
+            f"{variable}={folder}: expected one table (.csv, .tsv, .jsonl, ...). Got {len(tables)} ({listed}) instead; "
+            "leave one there, or name it with --data, --eval-data or --test-data."
         )
     return str(tables[0])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from classify.data.content import SAMPLE, ColumnStats, column_stats
+from classify.data.content import SAMPLE, ColumnStats, column_stats, parse_mark
 from classify.data.derived import TextColumns
 from classify.data.names import (
     CATEGORY_NAMES,
@@ -270,12 +270,11 @@ class _Search:
         if len(likely) == 1 and not scores:
             return _Found((likely[0],), "the only column whose values repeat, as class labels do")
         regression = f"; {', '.join(scores)} holds numbers on a scale" if scores else ""
-        # Cells of --unlabelled-value, which `stats` leaves out, count here: they are no marks.
-        few = [name for name in free if self.stats[name].distinct <= 2]
-        cells = {name: set(column_stats(self.table, name).values) for name in few}
-        marks = [name for name in few if cells[name] in ({"0", "1"}, {"0.0", "1.0"})]
-        if len(marks) > 2 and set(likely) <= set(marks) and not scores and _are_labels_by_name(marks):
-            return _Found(tuple(marks), f"{len(marks)} columns hold only 0 and 1: each is a possible label")
+        marks = self._find_marks(free)
+        if marks and set(likely) <= set(marks) and not scores:
+            cells = sorted({cell for name in marks for cell in self.stats[name].values})
+            why = f"{len(marks)} columns hold only {' and '.join(cells)}: each is a possible label"
+            return _Found(tuple(marks), why)
         if likely:
             several = "several columns could hold the label" if len(likely) > 1 else "one column could hold the label"
             return self._doubt("label", likely, several + regression)
@@ -283,6 +282,20 @@ class _Search:
         hint = f" (if {numbers[0]!r} is a score, add --task regression)" if numbers else ""
         words = f"no column looks like a label{regression}{hint}"
         return self._doubt("label", scores or [name for name in free if not self.stats[name].is_text] or free, words)
+
+    def _find_marks(self, free: Sequence[str]) -> list[str]:
+        """Return three columns or more of 0 and 1, or of other words for them, and those that hold one of them alone.
+
+        [] where they are no labels by their names.
+        """
+        # Cells of --unlabelled-value, which `stats` leaves out, count here: they are no marks.
+        few = [name for name in free if self.stats[name].distinct <= 2]
+        kinds = {name: set(map(parse_mark, column_stats(self.table, name).values)) for name in few}
+        varying = [name for name in few if kinds[name] == {False, True}]
+        if len(varying) <= 2 or not _are_labels_by_name(varying):
+            return []
+        alike = [name for name in few if kinds[name] in ({False}, {True}) and _are_labels_by_name([*varying, name])]
+        return [name for name in few if name in varying or name in alike]
 
     def _is_filled_class(self, name: str) -> bool:
         """Return whether a column holds classes in most rows."""

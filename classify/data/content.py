@@ -7,10 +7,13 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from classify.data.dialect import to_number
 from classify.data.label_lists import are_lists
 from classify.data.table import Table
 
-# Rows of the sample.
+# Rows of the sample, spread evenly: a table may be sorted.
 SAMPLE = 5_000
 # A class has a short name and several rows, in small tables at least two.
 _LONGEST_CLASS, _ROWS_A_CLASS, _FEW_CLASSES = 60, 4, 10
@@ -21,6 +24,8 @@ _FEW_ROWS = 10
 # named like a text at least a quarter.
 _WORDS, _LETTERS = 3.0, 12.0
 _DIFFERENT, _DIFFERENT_IF_NAMED = 0.5, 0.25
+# More texts than these, of more characters, need not differ in a column that is named like a text.
+_FEW_TEXTS, _LONG_TEXT = 10, 30
 # Whole numbers of more kinds are counts or ages rather than classes, unless the column is named like a label.
 _MOST_NUMBERS = 20
 # Of the values of a column, the share that must look alike.
@@ -97,6 +102,8 @@ class ColumnStats:
     def could_be_text(self) -> bool:
         """Return whether the values may be texts in a column named like a text: short or repeated ones, too."""
         enough = self.distinct >= _DIFFERENT_IF_NAMED * len(self.values)
+        # Texts that several annotators labelled repeat, and are longer than names of classes.
+        enough |= self.words >= _WORDS and self.length > _LONG_TEXT and self.distinct > _FEW_TEXTS
         return bool(self.values) and self.odd_kind is None and enough
 
     @property
@@ -161,10 +168,7 @@ class ColumnStats:
 
 def parse_number(text: str) -> float | None:
     """Return the number that a text is, with a decimal point or comma; None for anything else."""
-    try:
-        return float(text.replace(",", ".") if _DECIMAL_COMMA.fullmatch(text) else text)
-    except ValueError:
-        return None
+    return to_number(text.replace(",", ".") if _DECIMAL_COMMA.fullmatch(text) else text)
 
 
 def are_thousands(values: Sequence[str]) -> bool:
@@ -175,7 +179,8 @@ def are_thousands(values: Sequence[str]) -> bool:
 
 def column_stats(table: Table, column: str, unlabelled: str | None = None) -> ColumnStats:
     """Look at a sample of a column; cells that hold `unlabelled` count as empty."""
-    values = (value.strip() for value in table.arrow.column(column).slice(0, SAMPLE).to_pylist())
+    rows = np.linspace(0, len(table) - 1, min(len(table), SAMPLE)).astype(np.int64)
+    values = (value.strip() for value in table.take(column, rows))
     return ColumnStats([value for value in values if value and value != unlabelled])
 
 

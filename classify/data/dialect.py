@@ -271,8 +271,14 @@ def has_header(rows: Sequence[Sequence[str]], related: Sequence[str] = ()) -> bo
 
 
 def is_number(text: str) -> bool:
+    return to_number(text) is not None
+
+
+def to_number(text: str) -> float | None:
+    """Return the number that a text is, with a decimal point; None for anything else, such as 1_2."""
+    if "_" in text:  # which Python allows between digits
+        return None
     try:
-        float(text)
+        return float(text)
     except ValueError:
-        return False
-    return True
+        return None

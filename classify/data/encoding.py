@@ -17,6 +17,7 @@ _BLOCK = 1 << 22
 _SAMPLE = 1 << 16
 _MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32"),  # which begins with UTF-16's
+    (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from classify.data.text_hashes import normalize_text
+from classify.data.text_hashes import join_pairs, normalize_text
 
 # Characters of a shingle, numbers of a signature, and the share of shingles in common from which on texts are nearly
 # the same: those that the study of near-duplicates in language models' data uses (Lee et al. 2022, appendix A), but
@@ -22,8 +22,6 @@ def near_duplicates(texts: Sequence[str]) -> npt.NDArray[np.int64]:
     Uses MinHash and locality-sensitive hashing, so a pair near the threshold may be missed.
     """
     from datasketch import MinHash, MinHashLSH
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
 
     if not texts:
         return np.empty(0, dtype=np.int64)
@@ -43,8 +41,7 @@ def near_duplicates(texts: Sequence[str]) -> npt.NDArray[np.int64]:
             pairs += [(number, row) for row in alike]
             index.insert(number, signature)
     ones, others = np.array(pairs).T
-    graph = coo_array((np.ones(len(pairs), dtype=np.int8), (ones, others)), shape=(len(texts), len(texts)))
-    return np.asarray(connected_components(graph, directed=False)[1], dtype=np.int64)
+    return join_pairs(ones, others, len(texts))
 
 
 def _shingles(text: str) -> set[str]:

@@ -147,7 +147,8 @@ def _read(config: DataConfig) -> tuple[Table, Table | None, Table | None]:
     for flag, path in paths.items():
         with faults.collect():
             if path is not None:
-                tables[flag] = read_table(path, flag, replace(options, labels=labels[flag]))
+                beside = [other for other in paths.values() if other not in (None, path)]
+                tables[flag] = read_table(path, flag, replace(options, labels=labels[flag]), beside)
                 if flag == "--data" and tables[flag].has_names:
                     options = replace(options, columns=tuple(tables[flag].columns))
         if labels[flag] is not None and path is None:

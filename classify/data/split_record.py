@@ -13,18 +13,21 @@ from classify.data.text_hashes import TextHashes
 from classify.errors import InputError
 
 FILE = "split.parquet"
+# What a row can be in: a split, or a training split that was capped without it; earlier versions wrote splits alone.
+PARTS = (*SPLITS, "unused")
+UNUSED, _TRAIN = PARTS.index("unused"), PARTS.index("train")
 
 
 def write_record(folder: Path, hashes: TextHashes, assignment: npt.NDArray[np.int8], num_folds: int = 0) -> None:
     """Write a row per text: its hash and its split or fold; `assignment` (rows,) are their numbers, or -1.
 
-    With `num_folds` the numbers are folds, else indices into `SPLITS`.
+    With `num_folds` the numbers are folds, else indices into `PARTS`.
     """
     import pyarrow
     from pyarrow import parquet
 
     numbers, first = np.unique(hashes[assignment >= 0], return_index=True)
-    names = _fold_names(num_folds) or list(SPLITS)
+    names = _fold_names(num_folds) or list(PARTS)
     parts = pyarrow.DictionaryArray.from_arrays(assignment[assignment >= 0][first], names)
     with atomic_path(folder / FILE) as temporary:
         parquet.write_table(pyarrow.table({"text_sha256": numbers, "part": parts}), temporary)
@@ -33,8 +36,15 @@ def write_record(folder: Path, hashes: TextHashes, assignment: npt.NDArray[np.in
 def read_record(hashes: TextHashes, folder: str) -> tuple[npt.NDArray[np.int8], int]:
     """Read the split or fold of each text in an earlier run, -1 of a new one, and the number of folds, 0 of splits.
 
-    Raises InputError where the folder holds no record.
+    A text that was left out of a capped training split is in that split. Raises InputError where the folder holds no
+    record.
     """
+    parts, num_folds = _read_parts(hashes, folder)
+    return parts if num_folds else np.where(parts == UNUSED, _TRAIN, parts).astype(np.int8), num_folds
+
+
+def _read_parts(hashes: TextHashes, folder: str) -> tuple[npt.NDArray[np.int8], int]:
+    """Return the part or fold of each text, -1 of a new one, and the number of folds, 0 of splits."""
     numbers, parts, num_folds = _read(folder)
     order = np.argsort(numbers)
     place = np.minimum(np.searchsorted(numbers[order], hashes), len(numbers) - 1)
@@ -49,9 +59,9 @@ def count_trained(folder: str, hashes: TextHashes) -> tuple[int, int]:
     """
     if not (Path(folder) / FILE).is_file():
         return 0, 0
-    numbers, num_folds = read_record(hashes, folder)
+    parts, num_folds = _read_parts(hashes, folder)
     # Of a run with folds the final model was trained on all rows.
-    trained = numbers >= 0 if num_folds else numbers == SPLITS.index("train")
+    trained = parts >= 0 if num_folds else parts == _TRAIN
     return int(trained.sum()), num_folds
 
 
@@ -75,12 +85,12 @@ def _read(folder: str) -> tuple[TextHashes, npt.NDArray[np.int8], int]:
         record = parquet.read_table(file)
         numbers = record["text_sha256"].to_numpy().astype(np.uint64)
         names = record["part"].unify_dictionaries().chunk(0).dictionary.to_pylist()
-        if names not in (list(SPLITS), _fold_names(len(names))):
+        if names not in (list(PARTS), list(SPLITS), _fold_names(len(names))):
             raise ValueError(f"unknown splits {names}")
         parts = np.array([names.index(part) for part in record["part"].to_pylist()], dtype=np.int8)
     except (pyarrow.ArrowException, KeyError, ValueError, OSError) as error:
         raise InputError(f"--split-like {folder}: {FILE} cannot be read ({str(error).splitlines()[0]}).") from None
-    return numbers, parts, 0 if names == list(SPLITS) else len(names)
+    return numbers, parts, len(names) if names == _fold_names(len(names)) else 0
 
 
 def _fold_names(num_folds: int) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from classify.data.text_hashes import TextHashes, group_duplicates
+from classify.data.text_hashes import TextHashes, group_duplicates, join_pairs
 
 Rows = npt.NDArray[np.int64]
 _BLOCK = 1 << 16
@@ -201,18 +201,13 @@ def cap_rows(labels: Rows, rows: Rows, limit: int, *, seed: int) -> Rows:
 
 def _join_groups(first: Rows, group_of: Rows, groups: Sequence[npt.NDArray[np.int64]]) -> tuple[Rows, Rows]:
     """Join duplicates that share a group, directly or through others; groups in order of first occurrence."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
     nodes, edges = len(first), []
     for numbers in groups:
         _, owner = np.unique(numbers, return_inverse=True)
         edges.append((group_of, nodes + owner))
         nodes += int(owner.max(initial=-1)) + 1
     ones, others = (np.concatenate(ends) for ends in zip(*edges, strict=True))
-    graph = coo_array((np.ones(len(ones), dtype=np.int8), (ones, others)), shape=(nodes, nodes))
-    _, components = connected_components(graph, directed=False)
-    return group_duplicates(components[group_of].astype(np.uint64))
+    return group_duplicates(join_pairs(ones, others, nodes)[group_of].astype(np.uint64))
 
 
 def _class_counts(groups: Rows, group_of: Rows, labels: Rows) -> dict[int, Rows]:

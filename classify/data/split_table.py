@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from classify.data import split_record
 from classify.data.columns import Columns, empty_texts
+from classify.data.label_lists import COLUMN_SEPARATOR
 from classify.data.labels import case_variants, value_counts
 from classify.data.names import SPLITS, is_usual, split_called
 from classify.data.near_duplicates import near_duplicates
@@ -68,11 +69,14 @@ def split_table(tables: InputTables, encoder: LabelEncoder, seed: int, folds: in
         raise InputError(_too_few(tables, encoder, validation, by_time=config.split_by_time))
     # Without a table, or with too few different texts, there is no test score, rather than a false one.
     test = tested if len(tested) else None
+    parts = assigned.parts.copy()
     if config.max_train_samples is not None:
         kept = cap_rows(encoder.stratify_by(targets), train.rows, config.max_train_samples, seed=seed)
         train = Split(table, kept, targets[kept])
+        texts = table.text_hashes(columns.text)
+        parts[(parts == _TRAIN) & ~np.isin(texts, texts[kept])] = split_record.UNUSED
     # Which split a row is in is not recorded where separate tables say it.
-    fold_of, assignment = None, assigned.parts if (assigned.parts > _TRAIN).any() else None
+    fold_of, assignment = None, parts if (assigned.parts > _TRAIN).any() else None
     if assigned.num_folds:
         fold_of, validation = _assign_folds(tables, train, encoder, seed, assigned.num_folds), train
         assignment = np.full(len(table), -1, dtype=np.int8)
@@ -344,6 +348,12 @@ def _warnings(
     if not in_train.all():
         notes.append(f"no training row has the label {_list(encoder.labels, ~in_train)}")
     notes += _describe_single_rows(encoder, train)
+    if len(columns.labels) > 1:
+        marked = {name for cell in table.dictionary_encode(columns.label)[0] for name in cell.split(COLUMN_SEPARATOR)}
+        unmarked = [name for name in columns.labels if name not in marked and name not in encoder.labels]
+        if unmarked:
+            shown = list_some(list(map(repr, unmarked[:_SHOWN])), len(unmarked))
+            notes.append(f"no row has the label {shown}, so the model does not learn it")
     for name, split in scored.items():
         unscored = in_train & (encoder.label_counts(split.targets) == 0)
         if unscored.any():

@@ -44,6 +44,15 @@ def group_duplicates(numbers: TextHashes) -> tuple[npt.NDArray[np.int64], npt.ND
     return first[order], place[inverse]
 
 
+def join_pairs(ones: npt.NDArray[np.int64], others: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
+    """Return (count,) a group number each, shared by those that are a pair, directly or through others."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    graph = coo_array((np.ones(len(ones), dtype=np.int8), (ones, others)), shape=(count, count))
+    return np.asarray(connected_components(graph, directed=False)[1], dtype=np.int64)
+
+
 def find_overlap(hashes: TextHashes, *others: TextHashes) -> list[list[int]]:
     """Return for each of `others` the indices of its texts that also occur in `hashes`."""
     return [np.flatnonzero(np.isin(candidates, hashes)).tolist() for candidates in others]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 
 import numpy as np
@@ -15,9 +16,10 @@ from classify.errors import InputError
 # Formats besides ISO 8601 and numbers; the day may come first, or the month.
 _DATES = (
     "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%d %B %Y", "%d %b %Y", "%B %d, %Y",
-    "%b %d, %Y",
+    "%b %d, %Y", "%d/%m/%y", "%m/%d/%y", "%y/%m/%d", "%d.%m.%y", "%d%m%Y", "%m%d%Y",
 )  # fmt: skip
 _CLOCKS = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
+_COMPACT = re.compile(r"\d{8}", re.ASCII)
 _FORMATS = (
     *(f"{date}{clock}" for date in _DATES for clock in _CLOCKS),
     "%a, %d %b %Y %H:%M:%S %z",
@@ -33,16 +35,21 @@ def read_times(table: Table, column: str, rows: Rows) -> npt.NDArray[np.float64]
     import pandas
 
     texts = [value.strip() for value in table.take(column, rows)]
-    if all(map(is_number, texts)):
-        numbers = np.array(texts, dtype=np.float64)
-        _refuse(table, column, rows[~np.isfinite(numbers)])
-        return numbers
 
     def parse(form: str) -> pandas.Series[pandas.Timestamp]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return pandas.to_datetime(pandas.Series(texts), format=form, utc=True, errors="coerce")
 
+    def fits(form: str) -> bool:
+        return not parse(form).isna().any()
+
+    # Eight digits may be a date; only one that begins with the year is in order as a number.
+    is_compact = all(map(_COMPACT.fullmatch, texts)) and not fits("%Y%m%d") and (fits("%d%m%Y") or fits("%m%d%Y"))
+    if all(map(is_number, texts)) and not is_compact:
+        numbers = np.array(texts, dtype=np.float64)
+        _refuse(table, column, rows[~np.isfinite(numbers)])
+        return numbers
     best = parse("ISO8601")
     readings = {}
     if best.isna().any():
@@ -55,7 +62,7 @@ def read_times(table: Table, column: str, rows: Rows) -> npt.NDArray[np.float64]
         orders = {tuple(np.argsort(parsed.to_numpy(), kind="stable")) for parsed in readings.values()}
         if len(orders) > 1:
             raise InputError(
-                f"--split-by-time {column}: {texts[0]!r} may begin with the day or the month; write dates as "
+                f"--split-by-time {column}: {texts[0]!r} may begin with the day or the month (or year); write dates as "
                 "2024-12-31."
             )
         best = next(iter(readings.values()), best)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.data.files import atomic_path
+from classify.data.formats.delimited import read_written
 from classify.data.formats.registry import read_table
 from classify.data.table import Table
 from classify.data.table_writers import CSVWriter, unescape_formula
@@ -105,6 +106,6 @@ def read_suspects(folder: Path, most: int) -> tuple[Sequence[dict[str, str]], in
     """Return the first suspects of a run's folder, and how many there are; none without the file."""
     if not (folder / FILE).exists():
         return [], 0
-    table = read_table(str(folder / FILE), "--model")
+    table = read_written(str(folder / FILE))
     columns = {name: table.take(name, np.arange(min(most, len(table)))) for name in _COLUMNS}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)], len(table)

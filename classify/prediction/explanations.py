@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from classify.data.files import read_json, write_json
-from classify.data.formats.registry import read_table
+from classify.data.formats.delimited import read_written
 from classify.evaluation.scored_rows import ScoredRows, confident_errors, worst_rows
 from classify.modeling.result_folder import read_settings, trained_texts
 from classify.tasks.base import Task
@@ -31,7 +31,7 @@ def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
         if not predictor.tokenizer.is_fast:
             return
         outputs = _worst_outputs(task, ScoredRows.read(folder))
-        table = texts.derive(read_table(str(folder / "predictions.csv"), "--model"))
+        table = texts.derive(read_written(str(folder / "predictions.csv")))
         rows = sorted(outputs)
         columns = [table.take(name, np.array(rows, dtype=np.int64)) for name in texts.inputs]
         inputs: list[Any] = columns[0] if texts.pair is None else list(zip(*columns, strict=True))

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.data.files import read_json
-from classify.data.formats.registry import read_table
+from classify.data.formats.delimited import read_written
 from classify.data.languages import UNKNOWN
 from classify.errors import InputError
 from classify.evaluation.metrics import display_name
@@ -47,7 +47,7 @@ class Result:
         metrics = read_json(folder / "metrics.json")
         model = Path(metrics.get("model", folder))
         settings = read_settings(str(model))
-        table = read_table(str(folder / "predictions.csv"), "--model")
+        table = read_written(str(folder / "predictions.csv"))
         columns = [table.column(name) for name in trained_texts(metrics.get("texts", settings)).named]
         return cls(
             folder,

@@ -83,6 +83,19 @@ def test_short_forms_of_precision(flag: str, value: str) -> None:
     assert faults("--data", "x", flag, "--precision", "fp32") == (line,)
 
 
+def test_the_words_of_a_switch() -> None:
+    """Those that transformers reads; a short one is a name where a name may stand."""
+    words = "--data x --fp16 0 --load_best_model_at_end f --do_regression n --use_cpu 1"
+    config = parse(*words.split())
+    default = parse("--data", "x")
+    assert (config.training.precision, config.data.task) == (default.training.precision, default.data.task)
+    assert config.training.keep == default.training.keep
+    assert config.training.use_cpu
+    assert not parse("--data", "x", "--use_cpu", "0").training.use_cpu
+    assert parse("--data", "x", "--resume", "t").training.resume_from_checkpoint == "t"
+    assert parse("--data", "x", "--epochs", "1", "--seed", "0").training.seed == 0
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [

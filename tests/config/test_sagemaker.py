@@ -65,6 +65,15 @@ def test_a_channel_with_several_tables(container: dict[str, str]) -> None:
     assert (config.data.data, config.training.output_dir) == ("mine.csv", container["SM_MODEL_DIR"])
 
 
+def test_a_channel_with_a_table_of_another_form(container: dict[str, str]) -> None:
+    folder = Path(container["SM_CHANNEL_TRAIN"])
+    (folder / "readme.txt").write_text("About train.csv.")
+    assert parse_training([], "run_classify.py").data.data == str(folder / "train.csv")
+    (folder / "readme.txt").unlink()
+    (folder / "train.csv").rename(folder / "train.jsonl.gz")
+    assert parse_training([], "run_classify.py").data.data == str(folder / "train.jsonl.gz")
+
+
 def test_a_folder_to_resume_from_is_the_output(container: dict[str, str]) -> None:
     assert parse_training(["--resume", "somewhere"], "run_classify.py").training.output_dir is None
     assert parse_training(["--resume"], "run_classify.py").training.output_dir == container["SM_MODEL_DIR"]

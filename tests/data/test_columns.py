@@ -47,6 +47,26 @@ def test_two_columns_by_content(tmp_path: Path) -> None:
     assert (columns.text, columns.label) == ("foo", "bar")
 
 
+def test_texts_of_several_annotators(tmp_path: Path) -> None:
+    """A fifth of the texts differ: each has five rows."""
+    rows = [f"the customer writes about matter number {i},{'xy'[j % 2]}\n" for i in range(100) for j in range(5)]
+    columns = find_columns(table(tmp_path, "text,label\n" + "".join(rows)), None, None)
+    assert (columns.text, columns.label) == ("text", "label")
+
+
+def test_digits_around_an_underscore_are_no_number(tmp_path: Path) -> None:
+    rows = [f"{i},words number {i} of a text,{1 + i % 5}_{1 + i % 6}\n" for i in range(400)]
+    assert find_columns(table(tmp_path, "id,text,section\n" + "".join(rows)), None, None).label == "section"
+
+
+def test_a_sorted_table_is_looked_at_to_its_end(tmp_path: Path) -> None:
+    """Cells of several labels come after thousands of rows with one."""
+    rows = [f"words number {i} of a text,{'a' if i < 6000 else ('b;c', 'a;b', 'c')[i % 3]}\n" for i in range(9000)]
+    path = tmp_path / "a.csv"
+    path.write_text("text,label\n" + "".join(rows))
+    assert recognize(read_tables(DataConfig(data=str(path)))).labels == ["a", "b", "c"]
+
+
 def test_sentences_as_classes(tmp_path: Path) -> None:
     """Sentences are classes where the column has a label's name and each fills many rows; else they are asked about."""
     long = [f"Category {kind}: the customer writes about {'a rather long description ' * 2}" for kind in "AB"]

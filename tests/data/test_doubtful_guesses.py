@@ -243,6 +243,7 @@ def test_refusals_name_the_reason_and_two_columns(tmp_path: Path) -> None:
     assert '--text-column "id" --label-column "code"' in refusal(numbers)
     wide = write(tmp_path / "c.csv", "text,label", "text", ["a", "b"], lambda row: "")
     assert "the header has 2 columns, and each row below it has 3 fields; name all columns" in refusal(wide)
+    assert "if R wrote the file, the first field is a row's name" in refusal(wide)
     train = write(tmp_path / "d.csv", "text,label", "text", ["a", "b"])
     test = write(tmp_path / "e.csv", "id,text", str, "text", rows=10)
     assert "or add --predict-unlabelled if its rows are only to be predicted" in refusal(train, test_data=str(test))

@@ -88,6 +88,46 @@ FORMS: dict[str, tuple[str, Callable[[Path], Any]]] = {
 }
 
 
+@pytest.mark.parametrize("cells", [[["a", "b"], ["c"]], [{"title": "a", "source": "b"}, {"title": "c"}]])
+def test_a_column_of_lists_or_objects_is_one_of_the_columns(tmp_path: Path, cells: list[Any]) -> None:
+    (tmp_path / "a.json").write_text(json.dumps({"text": ["one", "two"], "more": cells}))
+    table = read_table(str(tmp_path / "a.json"))
+    assert table.columns == ["text", "more"]
+    assert (table.column("text"), list(map(json.loads, table.column("more")))) == (["one", "two"], cells)
+
+
+def test_utf_32_with_the_other_byte_order(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"\0\0\xfe\xff" + csv_text(ROWS).encode("utf-32-be"))
+    assert pairs(read_table(str(tmp_path / "a.csv"))) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("form", "options", "printed"),
+    [
+        ("CSV", {"sheet": "data"}, "--sheet has no effect, because only workbooks have sheets; drop it"),
+        ("JSON Lines", {"no_header": True}, "--no-header has no effect"),
+        ("JSON of objects", {"sheet": "data"}, "--sheet has no effect"),
+        ("Excel", {"encoding": "latin-1"}, "--encoding has no effect"),
+        ("Parquet", {"encoding": "latin-1"}, "--encoding has no effect"),
+    ],
+)
+def test_options_without_effect_are_refused(tmp_path: Path, form: str, options: dict[str, Any], printed: str) -> None:
+    name, write = FORMS[form]
+    write(tmp_path / name)
+    with pytest.raises(InputError, match=printed):
+        read_table(str(tmp_path / name), options=ReadOptions(**options))
+
+
+def test_options_may_be_of_another_table(tmp_path: Path) -> None:
+    """Of a workbook to test on, beside a CSV to train on."""
+    write_workbook(tmp_path / "test.xlsx", {"notes": [("n",), ("x",)], "data": [("text", "label"), *ROWS]})
+    (tmp_path / "a.csv").write_text(csv_text(ROWS), encoding="utf-8")
+    config = DataConfig(data=str(tmp_path / "a.csv"), test_data=str(tmp_path / "test.xlsx"), sheet="data")
+    tables = read_tables(config)
+    assert tables.test is not None
+    assert pairs(tables.test) == ROWS
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_gives_the_same_rows(tmp_path: Path, form: str) -> None:
     name, write = FORMS[form]
@@ -378,8 +418,9 @@ def written(header: str, rows: Callable[[int], str]) -> str:
         (written("t,l", lambda i: f"\"['{'abcd'[i % 4]}', '{'efg'[i % 3]}']\""), "multi_label", list("abcdefg")),
         (written("t,l", lambda i: str(i / 8)), "regression", ["l"]),
         (written("text,p,q,r", lambda i: f"{i % 2},{int(i % 3 > 0)},{int(i % 5 > 2)}"), "multi_label", list("pqr")),
+        (written("text,p,q,r", lambda i: f"{i % 2 > 0},{i % 3 > 0},{i % 5 > 2}"), "multi_label", list("pqr")),
     ],
-    ids=["names", "numbers", "commas", "bars", "JSON", "Python", "scores", "switches"],
+    ids=["names", "numbers", "commas", "bars", "JSON", "Python", "scores", "switches", "true and false"],
 )
 def test_the_task_is_recognized(tmp_path: Path, content: str, task: str, labels: list[str]) -> None:
     (tmp_path / "a.csv").write_text(content)

@@ -115,6 +115,10 @@ TABLES: dict[str, tuple[dict[str, Make], tuple[str, str] | str]] = {
     "several labels": (
         {"comment": TEXT, "toxic": SWITCH, "insult": SWITCH, "threat": SWITCH}, ("comment", "toxic,insult,threat"),
     ),
+    "several labels, one in no row": (
+        {"comment": TEXT, "toxic": SWITCH, "insult": SWITCH, "rare": choose("0", "0"), "threat": SWITCH},
+        ("comment", "toxic,insult,rare,threat"),
+    ),
     "switches beside a label": (
         {"comment": TEXT, "vip": SWITCH, "read": SWITCH, "new": SWITCH, "label": CLASS}, ("comment", "label"),
     ),

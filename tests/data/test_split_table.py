@@ -134,7 +134,8 @@ def test_texts_of_both_sides_of_a_column_are_known(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "form",
     ["{:%Y-%m-%d}", "{:%Y-%m-%d %H:%M:%S}", "{:%Y-%m-%dT%H:%M:%SZ}", "{:%m/%d/%Y}", "{:%d.%m.%Y %H:%M}", "{:%s}",
-     '"{:%a, %d %b %Y %H:%M:%S +0000}"', "{:%d %B %Y}"],
+     '"{:%a, %d %b %Y %H:%M:%S +0000}"', "{:%d %B %Y}", "{:%Y%m%d}", "{:%d%m%Y}",
+     "{:%d/%m/%y}", "{:%m/%d/%y}"],
 )  # fmt: skip
 def test_the_newest_rows_are_tested(tmp_path: Path, form: str) -> None:
     import datetime
@@ -176,6 +177,9 @@ def test_hours_and_minutes_of_a_day_are_an_order(tmp_path: Path, form: str) -> N
     ("dates", "printed"),
     [
         (["03/04/2024", "05/04/2024", "04/05/2024"], "may begin with the day or the month"),
+        (["03042024", "05042024", "04052024"], "may begin with the day or the month"),
+        (["03/04/24", "05/04/24", "04/05/24"], "may begin with the day or the month"),
+        (["18/09/08", "17/09/09", "19/08/07"], "may begin with the day or the month \\(or year\\)"),
         (["2024-01-01", "2024-01-02", "soon"], r"a\.csv lines 4, 7, 10 and 7 more: expected a time .* Got 'soon'"),
     ],
 )
@@ -186,6 +190,16 @@ def test_times_that_cannot_be_read(tmp_path: Path, dates: list[str], printed: st
 
 
 # The record of an earlier run.
+
+
+def test_rows_that_a_cap_left_out_are_recorded_as_unused(tmp_path: Path) -> None:
+    """They were not trained on; --split-like keeps them in the training split."""
+    path = write(tmp_path / "a.csv", [(f"text {i}", "ab"[i % 2]) for i in range(100)])
+    splits = load(path, max_train_samples=20)
+    earlier = recorded(tmp_path / "run", splits)
+    hashes = splits.train.table.text_hashes("text")
+    assert split_record.count_trained(earlier, hashes) == (20, 0)
+    assert texts_of(load(path, seed=1, split_like=earlier)) == texts_of(load(path))
 
 
 def recorded(folder: Path, splits: Splits) -> str:

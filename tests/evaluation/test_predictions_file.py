@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from classify.data.files import atomic_write
+from classify.data.formats.delimited import read_written
 from classify.data.formats.registry import read_table
 from classify.data.table import Table
 from classify.evaluation.predictions_file import write_predictions
@@ -35,6 +36,17 @@ def test_what_is_written_reads_back_as_it_was(tmp_path: Path, name: str, odd: st
     assert again.column("predicted_label") == [odd, "plain"]
     assert again.column(f"prob_{odd}") == ["0.9", "0.2"]
     assert again.column("text") == ["one", "two"]
+
+
+def test_columns_that_pandas_numbered_are_read_back(tmp_path: Path) -> None:
+    """The file is read as it was written: no guess whether its first row is a header."""
+    rows = "".join(f"{number},text {number},{'ab'[number % 2]}\n" for number in range(30))
+    (tmp_path / "in.csv").write_text(f"0,1,2\n{rows}")
+    table = read_table(str(tmp_path / "in.csv"))
+    write(tmp_path / "p.csv", table, np.arange(30), ["a", "b"], np.full((30, 2), 0.5))
+    again = read_written(str(tmp_path / "p.csv"))
+    assert again.columns == ["0", "1", "2", "predicted_label", "confidence", "prob_a", "prob_b"]
+    assert again.column("1") == table.column("1")
 
 
 def test_many_rows_get_each_its_own_prediction(tmp_path: Path) -> None:

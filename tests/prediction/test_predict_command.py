@@ -346,6 +346,8 @@ def test_scores_have_no_labels_to_rank(model_folder: Path, tmp_path: Path, capsy
     ("words", "part"),
     [
         (["--out", "p.csv", "--resume"], "--text predicts one text and prints it; drop --out, --resume"),
+        (["--sheet", "a", "--no-header"], "--text predicts one text and prints it; drop --sheet, --no-header"),
+        (["--encoding", "utf-8", "--text-pair-column", "b"], "prints it; drop --encoding, --text-pair-column"),
         (["--text", "b"], "--text is given several times"),
         (["--nproc", "2"], "--nproc works only with a file"),
     ],

@@ -54,6 +54,8 @@ class Format(ABC):
 
     # Endings of file names, where it is a kind of file.
     suffixes: tuple[str, ...] = ()
+    # Those of the options `encoding`, `sheet` and `no_header` that it reads by.
+    takes: frozenset[str] = frozenset()
 
     @abstractmethod
     def sniff(self, source: Source) -> Confidence:

@@ -43,12 +43,14 @@ _QUOTE = "Quote fields that contain the delimiter, or skip these rows with --on-
 # Files of these names, and standard input, hold one text per line unless they look like a table.
 _PLAIN = (".txt", "")
 _UNNAMED = "unnamed_"
+_ROW_NAMES = "; if R wrote the file, the first field is a row's name, which write.table(row.names = FALSE) leaves out"
 
 
 class Delimited(Format):
     """Any text file that is of no other form."""
 
     suffixes = (".csv", ".tsv", ".txt", ".tab", ".psv")
+    takes = frozenset({"encoding", "no_header"})
 
     def sniff(self, source: Source) -> Confidence:
         """Take every file that is of no other form."""
@@ -90,6 +92,12 @@ class Delimited(Format):
             if not options.skips_bad_rows:
                 raise
             return _read_good(text, dialect, options)
+
+
+def read_written(path: str) -> Table:
+    """Read a file as `CSVWriter` wrote it, without guesses. Raises OSError and InputError."""
+    text = _Text(Source(path, "--model"), Encoding("utf-8-sig"))
+    return _read(text, Dialect(","), ReadOptions(), has_names=True)[0]
 
 
 class _Text:
@@ -291,7 +299,8 @@ def _survey(text: _Text, dialect: Dialect) -> _Survey:
     elif len(wrong) == below > _SHOWN and len({count for _, count in wrong}) == 1:
         fault = (
             f"{source.path}: the header has {width} columns, and each row below it has {count} fields; "
-            "name all columns in the first line, or quote fields that contain the delimiter."
+            "name all columns in the first line, or quote fields that contain the delimiter"
+            f"{_ROW_NAMES if count - 1 == width else ''}."
         )
     else:
         shown = [f"line {line} ({count} field{'s' * (count != 1)})" for line, count in wrong[:_SHOWN]]
@@ -326,11 +335,14 @@ def _swallows_rows(text: _Text, dialect: Dialect, bare: Dialect) -> bool:
     )
 
 
-def _read(text: _Text, dialect: Dialect, options: ReadOptions) -> tuple[Table, int]:
-    """Read all rows with Arrow; also return their number of lines if none spans several."""
+def _read(text: _Text, dialect: Dialect, options: ReadOptions, *, has_names: bool = False) -> tuple[Table, int]:
+    """Read all rows with Arrow; also return their number of lines if none spans several.
+
+    Whether the first row names the columns is found out, unless the table `has_names`.
+    """
     source, encoding = text.source, text.encoding
     first = [row for _, row in itertools.islice(text.rows(dialect), _SAMPLE_ROWS)]
-    header, names, again = _header(first, options)
+    header, names, again = _header(first, options, has_names=has_names)
     if header and len(first) == 1:
         raise InputError(f"{source.path}: there is a header but no row below it. Expected one row per text.")
     arrow = _parse(text, dialect, names, header)
@@ -418,12 +430,14 @@ def _read_lines(source: Source, encoding: Encoding, options: ReadOptions) -> Tab
     return Table(source.path, source.sha256, arrow, form, places, flag=encoding.flag, has_names=header)
 
 
-def _header(rows: Sequence[Sequence[str]], options: ReadOptions) -> tuple[bool, list[str], str]:
+def _header(
+    rows: Sequence[Sequence[str]], options: ReadOptions, *, has_names: bool = False
+) -> tuple[bool, list[str], str]:
     """Return whether the first row names the columns, their names, and a remark on repeated ones.
 
     Empty names are numbered.
     """
-    if options.no_header or not has_header(rows, options.columns):
+    if not has_names and (options.no_header or not has_header(rows, options.columns)):
         return False, default_names(len(rows[0]), options), ""
     names = [name if name.strip() else f"{_UNNAMED}{number}" for number, name in enumerate(rows[0], start=1)]
     return True, *deduplicate_names(names)

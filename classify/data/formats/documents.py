@@ -62,6 +62,8 @@ def holds_classes(folder: Path) -> bool:
 class Documents(Format):
     """A row per document: its text, its class (the folder's name) and its file."""
 
+    takes = frozenset({"encoding"})
+
     def sniff(self, source: Source) -> Confidence:
         """Look for at least two folders that hold text files."""
         return Confidence.CERTAIN if holds_classes(Path(source.path)) else Confidence.NONE

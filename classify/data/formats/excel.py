@@ -29,6 +29,7 @@ class Excel(FileFormat):
     """A sheet of rows, below a header or not."""
 
     suffixes = (".xlsx", ".xlsm", ".xls", ".xlsb", ".ods")
+    takes = frozenset({"sheet", "no_header"})
     is_text = False
 
     def matches(self, start: bytes) -> bool:

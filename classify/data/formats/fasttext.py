@@ -19,6 +19,7 @@ class FastText(FileFormat):
     """One text per line; several labels of a line are joined by a bar."""
 
     suffixes = (".ft",)
+    takes = frozenset({"encoding"})
 
     def matches(self, start: bytes) -> bool:
         """Return whether the first line begins with a label."""

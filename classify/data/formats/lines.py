@@ -20,6 +20,8 @@ _SHOWN = 80
 class Lines(Format):
     """Two files beside each other, one of them named with --labels."""
 
+    takes = frozenset({"encoding", "no_header"})
+
     def sniff(self, source: Source) -> Confidence:
         """Return NONE: --labels alone selects it."""
         return Confidence.NONE
@@ -42,7 +44,7 @@ class Lines(Format):
             )
         arrow = pyarrow.table({name: pyarrow.array(values, pyarrow.string()) for name, values in columns.items()})
         first = {name: values[0].strip().lower() for name, values in columns.items()}
-        header = first["text"] in TEXT_NAMES and first["label"] in LABEL_NAMES
+        header = not options.no_header and first["text"] in TEXT_NAMES and first["label"] in LABEL_NAMES
         arrow = arrow.slice(int(header))
         form = f"one text per line, labels from {labels.path}, {encoding.description}"
         form += ", with a header" if header else ""

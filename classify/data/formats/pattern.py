@@ -25,6 +25,8 @@ Reader = Callable[[str, str, ReadOptions], Table]
 class Pattern(Format):
     """Files in the order of their names; `read_table` reads each."""
 
+    takes = frozenset({"encoding", "sheet", "no_header"})
+
     def __init__(self, read_table: Reader):
         self._read_table = read_table
 

@@ -35,6 +35,7 @@ class JSONLines(FileFormat):
     """One object per line; empty lines are skipped."""
 
     suffixes = (".jsonl", ".ndjson")
+    takes = frozenset({"encoding"})
 
     def matches(self, start: bytes) -> bool:
         """Return whether the first line is an object."""
@@ -85,6 +86,7 @@ class JSON(FileFormat):
     """A list of objects or of [text, label], alone, under a key or one per split, or columns."""
 
     suffixes = (".json",)
+    takes = frozenset({"encoding"})
 
     def matches(self, start: bytes) -> bool:
         """Return whether it begins like an object, or a list of them."""
@@ -148,9 +150,10 @@ def _find_rows(source: Source, document: Any) -> _Rows:
         return _Rows(_read_list(source, [list(map(str, names)), *rows], has_header=True).records)
     lists = {key: value for key, value in document.items() if isinstance(value, list)}
     whole = len(lists) == len(document)
-    if whole and len({len(value) for value in lists.values()}) == 1 and not _row_lists(document):
-        return _Rows([dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)])
     row_lists = _row_lists(document)
+    # Columns, of which some may hold lists or objects, unless each list holds rows.
+    if whole and len({len(value) for value in lists.values()}) == 1 and len(row_lists) < len(lists):
+        return _Rows([dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)])
     usual = [key for key in row_lists if key.rpartition(".")[2].lower() in _ROW_KEYS]
     if len(row_lists) > 1 and (all(split_called(key) is not None for key in row_lists) or (whole and not usual)):
         return _Rows(_splits(source, row_lists))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,12 +24,28 @@ from classify.data.table import Table
 from classify.errors import InputError, list_some
 
 _SHOWN = 3
+# The options that some formats take, and why others do not.
+_WITHOUT_EFFECT = {
+    "encoding": "only text files have an encoding to choose",
+    "sheet": "only workbooks have sheets",
+    "no_header": "only text files with a delimiter, and workbooks, have a header",
+}
 
 
-def read_table(path: str, flag: str = "--data", options: ReadOptions | None = None) -> Table:
-    """Read a table. Raises InputError, with all faults, where the path names none or it cannot be read."""
+def read_table(
+    path: str, flag: str = "--data", options: ReadOptions | None = None, beside: Sequence[str] = ()
+) -> Table:
+    """Read a table. Raises InputError, with all faults, where the path names none or it cannot be read.
+
+    An option without effect is refused, too, unless a path `beside` it is of a format that takes it.
+    """
     options = options or ReadOptions()
     source, format = find_format(path, flag, options)
+    for name, why in _WITHOUT_EFFECT.items():
+        if getattr(options, name) and not any(
+            name in taking.takes for taking in (format, *(find_format(other, flag, options)[1] for other in beside))
+        ):
+            raise InputError(f"{path}: --{name.replace('_', '-')} has no effect, because {why}; drop it.")
     table = drop_traces(format.read(source, options))
     if source.member:
         table = replace(table, form=f"{source.member} in {Path(path).name}: {table.form}")

@@ -20,6 +20,8 @@ class SplitsFolder(Format):
     `table_suffixes` are those of files with tables.
     """
 
+    takes = frozenset({"encoding", "sheet", "no_header"})
+
     def __init__(self, table_suffixes: Container[str]):
         self._suffixes = table_suffixes
 
