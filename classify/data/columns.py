@@ -234,7 +234,9 @@ class _Search:
         likely = [name for name in free if self._is_label(name)]
         for names in (LABEL_NAMES, GROUP_NAMES):
             named = [name for name in free if _key(name) in names and not self.stats[name].is_text]
-            fitting = [name for name in named if self._is_label(name, named=True)]
+            # Few rows per class are enough where the name is one of labels.
+            few = names is LABEL_NAMES
+            fitting = [name for name in named if self._is_label(name, named=True) or (few and self.stats[name].repeats)]
             first = [name for name in fitting if _key(name) == LABEL_NAMES[0]]
             if len(first or fitting) == 1:
                 (column,) = first or fitting
@@ -261,15 +263,15 @@ class _Search:
                 return _Found((free[0],), "the only remaining column")
         scores = [name for name in free if self.stats[name].is_score]
         named = [name for name in free if name not in likely and _sounds_like_label(name)]
-        repeating = [name for name in named if self.stats[name].repeats]
+        repeating = [name for name in named if self.stats[name].repeats or self.stats[name].could_be_class]
         if len(likely) == 1 and repeating and not scores:
             return self._doubt("label", [*likely, *repeating], "several columns could hold the label")
         about_rows = [name for name in likely if _is_metadata(name) and not _sounds_like_label(name)]
         if len(likely) == 1 and about_rows:
             return self._doubt("label", likely, "one column could hold the label, but its name is not one of labels")
         if len(likely) == 1 and not scores:
-            return _Found((likely[0],), "the only column whose values repeat, as class labels do")
-        regression = f"; {', '.join(scores)} holds numbers on a scale" if scores else ""
+            return _Found((likely[0],), "the only column of few different values, as class labels are")
+        regression = f"; {', '.join(scores)} hold{'s' * (len(scores) == 1)} numbers on a scale" if scores else ""
         marks = self._find_marks(free)
         if marks and set(likely) <= set(marks) and not scores:
             cells = sorted({cell for name in marks for cell in self.stats[name].values})
@@ -277,7 +279,7 @@ class _Search:
             return _Found(tuple(marks), why)
         if likely:
             several = "several columns could hold the label" if len(likely) > 1 else "one column could hold the label"
-            return self._doubt("label", likely, several + regression)
+            return self._doubt("label", [*likely, *scores], several + regression)
         numbers = [name for name in free if self.stats[name].is_numeric and name not in scores]
         hint = f" (if {numbers[0]!r} is a score, add --task regression)" if numbers else ""
         words = f"no column looks like a label{regression}{hint}"
@@ -322,6 +324,8 @@ class _Search:
         return f"; {named[0]!r} holds {held}, e.g. {stats.example}"
 
     def _doubt(self, what: str, candidates: Sequence[str], why: str) -> _Doubt:
+        if what == "label":
+            candidates = sorted(candidates, key=lambda name: (not _sounds_like_label(name), _is_metadata(name)))
         shown = [f"{name} ({self._describe(what, name)})" for name in candidates[:_SHOWN]]
         return _Doubt(what, f"{why}: {list_some(shown, len(candidates))}", (*candidates, *self.stats))
 
@@ -456,7 +460,7 @@ def _list_columns(table: Table) -> str:
 
 def _sounds_like_label(name: str) -> bool:
     """Return whether a name, or one word of it as in intent_name, is a usual name of labels."""
-    return not {_key(name), *_key(name).split("_")}.isdisjoint((*LABEL_NAMES, *GROUP_NAMES))
+    return not {_key(name), *_key(name).split("_")}.isdisjoint((*LABEL_NAMES, *GROUP_NAMES, *RATING_NAMES))
 
 
 def _are_labels_by_name(columns: Sequence[str]) -> bool:

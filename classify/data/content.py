@@ -139,8 +139,9 @@ class ColumnStats:
     @property
     def repeats(self) -> bool:
         """Return whether the values may be classes with few rows each: short names, twice each on average."""
-        few = 2 <= self.distinct <= len(self.values) / 2
-        return few and self.odd_kind is None and not self.is_text and max(map(len, self.values)) <= _LONGEST_CLASS
+        if not 2 <= self.distinct <= len(self.values) / 2 or self.is_text:
+            return False
+        return self.odd_kind in (None, "codes") and max(map(len, self.values)) <= _LONGEST_CLASS
 
     @functools.cached_property
     def is_score(self) -> bool:
@@ -157,7 +158,10 @@ class ColumnStats:
     @property
     def is_numbers_or_lists(self) -> bool:
         """Return whether values such as "3" and "3,5" may be numbers with a decimal comma, or lists of numbers."""
-        return are_lists(self.values) and all(parse_number(value) is not None for value in self.values)
+        if not are_lists(self.values) or any(parse_number(value) is None for value in self.values):
+            return False
+        parts = (value.split(",") for value in self.values)
+        return all(len(set(labels)) == len(labels) for labels in parts)  # no list has a label twice, as 3,3 would
 
     @property
     def example(self) -> str:

@@ -287,7 +287,8 @@ def find_labels(
     if len(names) == 1:
         raise InputError(
             f"{table.path}: expected at least two classes in column {label_column!r}. "
-            f"Got only {next(iter(names))!r} in all {rows} rows instead; name another column with --label-column."
+            f"Got only {next(iter(names))!r} in {rows} of {len(table)} rows instead; name another column with "
+            "--label-column, or write a class into empty cells."
         )
     if max(counts.values()) < 2:
         raise InputError(

@@ -67,7 +67,7 @@ class Languages:
     def describe(self) -> str:
         """Return the largest shares as text."""
         if not self.texts:
-            return "no text has letters"
+            return "no words in the texts"
         shown = [f"{code} {100 * share:.0f} %" for code, share in self.shares.items() if share >= _LEAST][:_SHOWN]
         return ", ".join(shown)
 

@@ -16,7 +16,7 @@ from classify.errors import InputError
 # Formats besides ISO 8601 and numbers; the day may come first, or the month.
 _DATES = (
     "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%d %B %Y", "%d %b %Y", "%B %d, %Y",
-    "%b %d, %Y", "%d/%m/%y", "%m/%d/%y", "%y/%m/%d", "%d.%m.%y", "%d%m%Y", "%m%d%Y",
+    "%b %d, %Y", "%d/%m/%y", "%m/%d/%y", "%d.%m.%y", "%d%m%Y", "%m%d%Y",
 )  # fmt: skip
 _CLOCKS = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 _COMPACT = re.compile(r"\d{8}", re.ASCII)
@@ -62,7 +62,7 @@ def read_times(table: Table, column: str, rows: Rows) -> npt.NDArray[np.float64]
         orders = {tuple(np.argsort(parsed.to_numpy(), kind="stable")) for parsed in readings.values()}
         if len(orders) > 1:
             raise InputError(
-                f"--split-by-time {column}: {texts[0]!r} may begin with the day or the month (or year); write dates as "
+                f"--split-by-time {column}: {texts[0]!r} may begin with the day or the month; write dates as "
                 "2024-12-31."
             )
         best = next(iter(readings.values()), best)

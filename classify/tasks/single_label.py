@@ -285,7 +285,9 @@ def find_ratings(labels: Sequence[str]) -> npt.NDArray[np.float64] | None:
 
 
 def _may_be_scores(labels: Sequence[str]) -> bool:
-    """Return whether labels are three or more numbers, but not 0, 1, 2, ..., which are usually indices of classes."""
+    """Return whether labels are three or more numbers, but not codes such as 0123 or the usual indices 0, 1, 2, ..."""
+    if any(len(label) > 1 and label[0] == "0" and label.isdigit() for label in labels):
+        return False
     numbers = [number for label in labels if (number := parse_number(label)) is not None and math.isfinite(number)]
     return len(numbers) == len(labels) >= _FEWEST_RATINGS and sorted(numbers) != list(range(len(numbers)))
 

@@ -78,6 +78,26 @@ def test_sentences_as_classes(tmp_path: Path) -> None:
         find_columns(table(tmp_path, "message,footer,x\n" + "".join(row.strip() + ",1\n" for row in rows)), None, None)
 
 
+def test_three_rows_of_each_class_are_enough_where_the_name_is_a_label_s(tmp_path: Path) -> None:
+    rows = "".join(f"words {i} and some more of them,intent_{i % 40:03}\n" for i in range(120))
+    assert find_columns(table(tmp_path, "text,intent\n" + rows), None, None).label == "intent"
+    single = "".join(f"words {i} and some more of them,intent_{i:03}\n" for i in range(120))
+    with pytest.raises(InputError, match="rarely repeat"):
+        find_columns(table(tmp_path, "text,intent\n" + single), None, None)
+
+
+def test_a_target_beside_a_stance_is_asked_about(tmp_path: Path) -> None:
+    rows = "".join(f"words {i} and some more of them,{'ab'[i % 2]},{'xyz'[i % 3]}\n" for i in range(60))
+    with pytest.raises(InputError, match="target .* stance"):
+        find_columns(table(tmp_path, "tweet,target,stance\n" + rows), None, None)
+
+
+def test_numbers_in_a_column_named_like_a_label_are_a_candidate(tmp_path: Path) -> None:
+    rows = "".join(f"words {i} and some more of them,{i % 6},{i % 47}\n" for i in range(300))
+    with pytest.raises(InputError, match="coarse_label .* fine_label"):
+        find_columns(table(tmp_path, "text,coarse_label,fine_label\n" + rows), None, None)
+
+
 @pytest.mark.parametrize(
     ("header", "text_column", "label_column", "parts"),
     [

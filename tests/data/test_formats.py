@@ -449,7 +449,7 @@ def test_columns_without_usual_names_are_found_by_what_they_hold(tmp_path: Path)
     assert (columns.text, columns.label) == ("what was written", "kind")
     assert [guess.why for guess in columns.decisions] == [
         "the only column of texts",
-        "the only column whose values repeat, as class labels do",
+        "the only column of few different values, as class labels are",
     ]
 
 

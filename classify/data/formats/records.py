@@ -159,7 +159,7 @@ def _find_rows(source: Source, document: Any) -> _Rows:
         return _Rows(_splits(source, row_lists))
     if len(row_lists) > 1 and len(usual) != 1:
         keys = ", ".join(map(repr, row_lists))
-        first = next(iter(row_lists))
+        first = max(row_lists, key=lambda key: max(map(len, row_lists[key])))  # of the widest rows
         raise InputError(f"{source.path}: rows under several keys ({keys}); save one list, e.g. with jq '.{first}'.")
     if row_lists:
         key = usual[0] if usual else next(iter(row_lists))
