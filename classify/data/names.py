@@ -29,7 +29,8 @@ LABEL_NAMES = (
 # opinions or decisions, which are the label then as likely.
 CATEGORY_NAMES = (
     "class", "category", "target", "topic", "tag", "y", "classe", "catégorie", "klasse", "kategorie", "clase",
-    "categoría", "categoria", "класс", "категория", "kategori", "sınıf", "فئة", "类别", "分类", "類別", "カテゴリ", "분류",
+    "categoría", "categoria", "класс", "категория", "kategori", "sınıf", "فئة", "类别", "分类", "類別",
+    "カテゴリ", "분류",
 )  # fmt: skip
 RATING_NAMES = (
     "stars", "star", "star_rating", "rating", "ratings", "score", "overall", "recommended", "recommend", "spam",
