@@ -88,13 +88,13 @@ def test_three_rows_of_each_class_are_enough_where_the_name_is_a_label_s(tmp_pat
 
 def test_a_target_beside_a_stance_is_asked_about(tmp_path: Path) -> None:
     rows = "".join(f"words {i} and some more of them,{'ab'[i % 2]},{'xyz'[i % 3]}\n" for i in range(60))
-    with pytest.raises(InputError, match="target .* stance"):
+    with pytest.raises(InputError, match=r"target .* stance"):
         find_columns(table(tmp_path, "tweet,target,stance\n" + rows), None, None)
 
 
 def test_numbers_in_a_column_named_like_a_label_are_a_candidate(tmp_path: Path) -> None:
     rows = "".join(f"words {i} and some more of them,{i % 6},{i % 47}\n" for i in range(300))
-    with pytest.raises(InputError, match="coarse_label .* fine_label"):
+    with pytest.raises(InputError, match=r"coarse_label .* fine_label"):
         find_columns(table(tmp_path, "text,coarse_label,fine_label\n" + rows), None, None)
 
 
