@@ -231,52 +231,69 @@ class _Search:
                 f"{self.table.path}: no column is left for the labels beside {_list_columns(self.table)}; give a table "
                 "with labels, or a file of them with --labels."
             )
+        return (
+            self._label_by_name(free, LABEL_NAMES)
+            or self._label_by_name(free, GROUP_NAMES)
+            or self._only_remaining_label(free)
+            or self._label_by_content(free)
+        )
+
+    def _label_by_name(self, free: Sequence[str], names: Collection[str]) -> _Found | _Doubt | None:
+        """Return the column with one of these names, if its values may be labels; None if no column has one."""
+        named = [name for name in free if _key(name) in names and not self.stats[name].is_text]
+        # Few rows per class are enough where the name is one of labels.
+        few = names is LABEL_NAMES
+        fitting = [name for name in named if self._is_label(name, named=True) or (few and self.stats[name].repeats)]
+        first = [name for name in fitting if _key(name) == LABEL_NAMES[0]]
+        if len(first or fitting) == 1:
+            return self._named_label((first or fitting)[0], free)
+        if fitting:
+            return self._doubt("label", fitting, "several columns could hold the label")
+        if len(named) == 1 and self.stats[named[0]].distinct < 2:  # refused later, with its value
+            return self._by_name(named[0])
+        if named:
+            others = [name for name in free if self._is_label(name) and name not in named]
+            why = f"the values of {named[0]!r} {self.stats[named[0]].why_no_class}"
+            return self._doubt("label", [named[0], *others], why)
+        return None
+
+    def _named_label(self, column: str, free: Sequence[str]) -> _Found | _Doubt:
+        """Return a column with a name of labels; of names that topics have, too, only if no column holds opinions."""
+        others = [name for name in free if name != column and self._is_label(name, named=True)]
+        if _key(column) in LABEL_NAMES and _key(column) not in CATEGORY_NAMES:
+            alike = [name for name in others if _sounds_like_label(name) and not self.stats[name].is_score]
+            return self._by_name(column, alike, "could be labels")
+        rated = [name for name in others if _key(name) in RATING_NAMES and self._is_filled_class(name)]
+        if rated:
+            return self._doubt("label", [column, *rated], "several columns could hold the label")
+        return self._by_name(column, [name for name in others if self._is_label(name)], "could be labels")
+
+    def _only_remaining_label(self, free: Sequence[str]) -> _Found | None:
+        """Return the only column beside the text, unless it holds texts, too."""
+        only = self.stats[free[0]]
+        if len(free) > 1 or only.is_text or not (self._is_label(free[0], named=True) or only.distinct < 2):
+            return None
+        return _Found((free[0],), "the only remaining column")
+
+    def _label_by_content(self, free: Sequence[str]) -> _Found | _Doubt:
+        """Return the only column whose values are classes, or columns of 0 and 1; numbers on a scale are a doubt."""
         likely = [name for name in free if self._is_label(name)]
-        for names in (LABEL_NAMES, GROUP_NAMES):
-            named = [name for name in free if _key(name) in names and not self.stats[name].is_text]
-            # Few rows per class are enough where the name is one of labels.
-            few = names is LABEL_NAMES
-            fitting = [name for name in named if self._is_label(name, named=True) or (few and self.stats[name].repeats)]
-            first = [name for name in fitting if _key(name) == LABEL_NAMES[0]]
-            if len(first or fitting) == 1:
-                (column,) = first or fitting
-                others = [name for name in free if name != column and self._is_label(name, named=True)]
-                if _key(column) in LABEL_NAMES and _key(column) not in CATEGORY_NAMES:
-                    alike = [name for name in others if _sounds_like_label(name) and not self.stats[name].is_score]
-                    return self._by_name(column, alike, "could be labels")
-                rated = [name for name in others if _key(name) in RATING_NAMES and self._is_filled_class(name)]
-                if rated:
-                    return self._doubt("label", [column, *rated], "several columns could hold the label")
-                return self._by_name(column, [name for name in others if name in likely], "could be labels")
-            if fitting:
-                return self._doubt("label", fitting, "several columns could hold the label")
-            single = [name for name in named if self.stats[name].distinct < 2]
-            if single and len(named) == 1:  # refused later, with its value
-                return self._by_name(single[0])
-            if named:
-                others = [name for name in likely if name not in named]
-                why = f"the values of {named[0]!r} {self.stats[named[0]].why_no_class}"
-                return self._doubt("label", [named[0], *others], why)
-        if len(free) == 1 and not self.stats[free[0]].is_text:
-            only = self.stats[free[0]]
-            if self._is_label(free[0], named=True) or only.distinct < 2:
-                return _Found((free[0],), "the only remaining column")
         scores = [name for name in free if self.stats[name].is_score]
-        named = [name for name in free if name not in likely and _sounds_like_label(name)]
-        repeating = [name for name in named if self.stats[name].repeats or self.stats[name].could_be_class]
-        if len(likely) == 1 and repeating and not scores:
-            return self._doubt("label", [*likely, *repeating], "several columns could hold the label")
-        about_rows = [name for name in likely if _is_metadata(name) and not _sounds_like_label(name)]
-        if len(likely) == 1 and about_rows:
+        if len(likely) == 1 and not scores:
+            named = [name for name in free if name not in likely and _sounds_like_label(name)]
+            rivals = [name for name in named if self.stats[name].repeats or self.stats[name].could_be_class]
+            if rivals:
+                return self._doubt("label", [*likely, *rivals], "several columns could hold the label")
+        if len(likely) == 1 and _is_metadata(likely[0]) and not _sounds_like_label(likely[0]):
             return self._doubt("label", likely, "one column could hold the label, but its name is not one of labels")
         if len(likely) == 1 and not scores:
             return _Found((likely[0],), "the only column of few different values, as class labels are")
-        regression = f"; {', '.join(scores)} hold{'s' * (len(scores) == 1)} numbers on a scale" if scores else ""
         marks = self._find_marks(free)
         if marks and set(likely) <= set(marks) and not scores:
             cells = sorted({cell for name in marks for cell in self.stats[name].values})
             why = f"{len(marks)} columns hold only {' and '.join(cells)}: each is a possible label"
             return _Found(tuple(marks), why)
+        regression = f"; {', '.join(scores)} hold{'s' * (len(scores) == 1)} numbers on a scale" if scores else ""
         if likely:
             several = "several columns could hold the label" if len(likely) > 1 else "one column could hold the label"
             return self._doubt("label", [*likely, *scores], several + regression)
