@@ -37,8 +37,9 @@ class RunSummary:
 
 
 def list_runs(folder: Path) -> list[RunSummary]:
-    """Return the runs below a folder, newest last."""
-    files = sorted(folder.glob("*/run.json"), key=lambda file: (file.stat().st_mtime, file))
+    """Return the runs below a folder, newest last; a folder that is a run is listed alone."""
+    own = folder / "run.json"
+    files = [own] if own.exists() else sorted(folder.glob("*/run.json"), key=lambda file: (file.stat().st_mtime, file))
     return [_summarize(file.parent) for file in files]
 
 

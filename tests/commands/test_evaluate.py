@@ -231,6 +231,8 @@ def test_runs_are_listed(trained: Path, tmp_path: Path, capsys: Any) -> None:
     listed = {Path(run["folder"]).name: run for run in json.loads(capsys.readouterr().out)}
     assert listed["one"]["score"] == pytest.approx(read_json(trained / "metrics.json")["test"]["macro_f1"])
     assert listed["broken"]["status"] == "damaged"
+    assert main(["runs", str(trained), "--json"]) == 0
+    assert [run["folder"] for run in json.loads(capsys.readouterr().out)] == [str(trained)]
     assert main(["runs", str(tmp_path / "nowhere")]) == 2
 
 
