@@ -30,14 +30,14 @@ _MOST_EXACT = 2**53
 class Run:
     """A finished run: its scores, and its model, which is loaded at the first prediction.
 
-    `folder` is the output folder. As a context manager it frees the model on exit.
+    `folder` is the output folder, as an absolute path. As a context manager it frees the model on exit.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, use_cpu: bool = False):
         """Open an output folder. Raises InputError if it is not one."""
         from classify.modeling.result_folder import read_settings
 
-        self.folder = Path(folder)
+        self.folder = Path(folder).absolute()
         self._use_cpu = use_cpu
         read_settings(str(self.folder))
 
@@ -90,6 +90,9 @@ class Run:
         `text` is a string, or a tuple of two for a model of text pairs.
         """
         return self._predictor.explain(text, label)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_predictor"}
 
     def close(self) -> None:
         """Free the model; it is loaded again when needed."""

@@ -65,6 +65,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
         import pyarrow as pa
 
         from classify.config.recipe import FEW_ROWS
+        from classify.data.labels import name_classes
 
         texts, targets = _check_texts(X), np.asarray(y)
         if indexes_differ(X, y):
@@ -78,12 +79,14 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
             )
         classes, numbers = np.unique(targets, return_inverse=True)
         names = [str(label) for label in classes]
-        if len(set(names)) < len(names) or not all(name.strip() for name in names):
+        classes_of = name_classes(dict.fromkeys(names, 1), normalize=False)
+        kept = all(name.strip() and classes_of.of(name) == name for name in names)
+        if len(set(names)) < len(names) or not kept:
             names = [f"class {number}" for number in range(len(names))]
         columns = {"text": texts, "label": [names[number] for number in numbers]}
         if len(texts) >= FEW_ROWS:
             columns[_SPLIT_COLUMN] = self._split(numbers, len(classes))
-        folder = Path(self.output_dir or tempfile.mkdtemp(prefix="classify-"))
+        folder = Path(self.output_dir or tempfile.mkdtemp(prefix="classify-")).absolute()
         if self.output_dir is None:
             self._finalizer = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
             folder = folder / "run"

@@ -49,7 +49,7 @@ def run(arguments: Sequence[str], program: str) -> int:
         no_header=bool(stored.get("no_header")),
     )
     table = read_table(data, options=reading)
-    check_out(options.out, [data, options.apply], len(table))
+    check_out(options.out, [data, options.apply], len(table), len(table.columns))
     if options.data is None and table.sha256 != sha256:
         raise InputError(f"{data}: the table has changed since the run; train again, or name the table with --data.")
     if label_column not in table.columns:

@@ -36,12 +36,12 @@ def run(arguments: Sequence[str], program: str) -> int:
     with load_classifier(options.model, use_cpu=options.cpu, precision=options.precision) as predictor:
         if predictor.texts.pair is None:
             text: Any = " ".join(options.text)
-        elif len(options.text) == 2:
+        elif len(options.text) == 2 and all(map(str.strip, options.text)):
             text = tuple(options.text)
         else:
             raise InputError(
                 f"{options.model}: the model was trained on text pairs; expected two texts, each in quotes. "
-                f"Got {len(options.text)}."
+                f"Got {len([text for text in options.text if text.strip()])}."
             )
         probabilities = predictor.probabilities([text])[0]
         words = predictor.explain(text, options.label)

@@ -294,3 +294,8 @@ def _quote(text: str, place: int) -> str:
     end = place + _EXCERPT
     quoted = text[start:end].partition("\n")[0]
     return f"“{'...' * (start > 0)}{quoted}{'...' * (end < len(text))}”"
+
+
+def replace_surrogates(text: str) -> str:
+    """Return a text with U+FFFD in place of lone surrogates, which tokenizers and files refuse."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -15,7 +15,7 @@ from classify.errors import InputError
 # A spreadsheet computes cells that begin with one of these.
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 # Limits of a sheet: https://support.microsoft.com/office/1672b34d-7043-467e-8e27-269d656771c3
-_SHEET_ROWS, _CELL_CHARACTERS = 1_048_576, 32_767
+_SHEET_ROWS, _SHEET_COLUMNS, _CELL_CHARACTERS = 1_048_576, 16_384, 32_767
 
 
 class TableWriter(ABC):
@@ -27,6 +27,7 @@ class TableWriter(ABC):
 
     suffixes: ClassVar[tuple[str, ...]]
     most_rows: ClassVar[int | None] = None  # with the header
+    most_columns: ClassVar[int | None] = None
 
     def __init__(self, columns: Sequence[str], numbers: Collection[str] = (), *, for_excel: bool = False):
         self.columns, self.for_excel = list(columns), for_excel
@@ -54,8 +55,13 @@ class TableWriter(ABC):
         self.close()
 
     @classmethod
-    def check_rows(cls, rows: int, name: str) -> None:
-        """Raise InputError where the format cannot hold that many."""
+    def check_size(cls, rows: int, columns: int, name: str) -> None:
+        """Raise InputError where the format cannot hold that many rows and columns."""
+        if cls.most_columns is not None and columns > cls.most_columns:
+            raise InputError(
+                f"--out {name}: a sheet of Excel holds {cls.most_columns:,} columns. Got {columns:,}; give a name that "
+                "ends in .csv or .parquet."
+            )
         if cls.most_rows is not None and rows >= cls.most_rows:
             raise InputError(
                 f"--out {name}: a sheet of Excel holds {cls.most_rows - 1:,} rows. Got {rows:,}; give a name that ends "
@@ -153,7 +159,7 @@ class ExcelWriter(TableWriter):
     """One sheet; no cell is a formula. Excel's limits hold: a longer cell is cut, control characters are left out."""
 
     suffixes = (".xlsx",)
-    most_rows = _SHEET_ROWS
+    most_rows, most_columns = _SHEET_ROWS, _SHEET_COLUMNS
 
     def open(self, path: Path) -> Self:
         from openpyxl import Workbook

@@ -45,6 +45,8 @@ def read_settings(folder: str) -> dict[str, Any]:
             + (f"one without {missing[0]!r}" if missing else f"format {settings.get('format')!r}")
             + " instead; predict with the version that trained the model (see run.json)."
         )
+    if not (path / "tokenizer_config.json").exists():  # without it transformers takes another tokenizer
+        raise InputError(f"--model {folder}: no tokenizer_config.json in it; copy the folder again.")
     try:
         tensor_shapes(path / "model.safetensors")
     except FileNotFoundError:
@@ -89,5 +91,5 @@ def earlier_labels(model: str, task: str) -> list[str] | None:
 
 def fingerprint(folder: str) -> str:
     """Return a hash of the files that determine the predictions of a result folder."""
-    names = ("classify.json", "config.json", "tokenizer.json", "model.safetensors")
+    names = ("classify.json", "config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors")
     return " ".join(file_sha256(Path(folder) / name) for name in names if (Path(folder) / name).exists())

@@ -38,6 +38,8 @@ def tensor_shapes(path: Path) -> dict[str, list[int]]:
     Raises ValueError if the file is truncated or not safetensors; its message continues the file's name.
     """
     path.stat()  # FileNotFoundError names the file
+    if path.is_dir():
+        raise ValueError("is a folder")
     try:
         with safetensors.safe_open(path, "np") as file:
             return {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118

@@ -15,7 +15,7 @@ from classify.data.table import Table
 from classify.data.table_writers import find_writer
 from classify.errors import InputError
 from classify.launch import launcher
-from classify.modeling.result_folder import read_settings, trained_texts
+from classify.modeling.result_folder import read_labels, read_settings, trained_texts
 
 
 def check_prediction(
@@ -31,7 +31,8 @@ def check_prediction(
     reading = replace(reading or ReadOptions(), columns=trained.named)
     table, texts = read_texts(data, trained, text_column, pair_column, reading)
     if out != "-" and launcher.should_check_output_dir():  # other machines may lack the folder; they do not write
-        check_out(out, [data], len(table))
+        columns = len(table.columns) + len(read_labels(model)) + 1  # a probability for each, and the prediction
+        check_out(out, [data], len(table), columns)
     return table, texts
 
 
@@ -46,10 +47,10 @@ def read_texts(
     return table, texts
 
 
-def check_out(out: str, inputs: Sequence[str], rows: int) -> None:
-    """Raise InputError where a table of that many rows cannot be written to `out`, or it is one of the inputs."""
+def check_out(out: str, inputs: Sequence[str], rows: int, columns: int) -> None:
+    """Raise InputError where a table of that size cannot be written to `out`, or it is one of the inputs."""
     path = Path(out)
-    find_writer(out, "--out").check_rows(rows, out)
+    find_writer(out, "--out").check_size(rows, columns, out)
     if path.is_dir():
         raise InputError(f"--out {out}: expected a file name. Got a folder instead.")
     if path.exists() and not path.is_file():

@@ -16,6 +16,7 @@ import torch
 from classify.config.fields import describe
 from classify.data.coverage import check_ids
 from classify.data.derived import TextColumns
+from classify.data.encoding import replace_surrogates
 from classify.data.long_texts import POLICIES, TRUNCATE
 from classify.data.tokenize import Tokens, get_padding_id, load_tokenizer, tokenize
 from classify.distributed.process_group import start
@@ -161,6 +162,10 @@ def _as_texts(texts: Iterable[str]) -> list[str]:
     for index, text in enumerate(listed):
         if not isinstance(text, str):
             raise TypeError(f"{expected} {describe(text)} at index {index} instead.")
+    try:
+        "".join(listed).encode()
+    except UnicodeEncodeError:
+        return list(map(replace_surrogates, listed))
     return listed
 
 
@@ -191,6 +196,18 @@ def start_world(use_cpu: bool, *, alone: bool = False) -> World:
     return start(plan, torch.device(plan.device))
 
 
+def _load_tokenizer(folder: str) -> Any:
+    """Load the tokenizer of a result folder. Raises InputError for damaged files, which libraries tell in many ways."""
+    try:
+        return load_tokenizer(folder)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        raise InputError(
+            f"--model {folder}: tokenizer.json or tokenizer_config.json cannot be read ({reason}); copy the folder "
+            "again."
+        ) from None
+
+
 def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "auto", alone: bool = False) -> Predictor:
     """Load a result folder, e.g. `classify.load_classifier("runs/my-1").probabilities(["..."])`.
 
@@ -202,7 +219,7 @@ def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "aut
     with contextlib.nullcontext() if alone else launcher.forward_errors(lambda: start_world(use_cpu)):
         settings = read_settings(folder)
         task = trained_task(folder)
-        tokenizer = load_tokenizer(folder)
+        tokenizer = _load_tokenizer(folder)
         classifier = load_trained(Path(folder), pad_token_id=get_padding_id(tokenizer))
     world = start_world(use_cpu, alone=alone)
     try:

@@ -172,7 +172,7 @@ def predict_table(
             sink = [] if partial is None else partial
     done = int(world.broadcast(0 if partial is None else partial.rows))
     try:
-        _compute(predictor, table, texts, sink, partial_path(Path(out)) if keeps else None, done=done)
+        _compute(predictor, table, texts, sink, partial_path(path) if keeps else None, done=done)
         with world.sync_errors():
             if isinstance(sink, _StandardOutput):
                 sink.finish()

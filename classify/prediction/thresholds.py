@@ -18,7 +18,7 @@ def find_confidence(folder: str, task: Task, precision: float) -> Threshold:
         raise InputError("--min-precision: predictions of this model have no single confidence; drop the flag.")
     try:
         rows = ScoredRows.read(Path(folder))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError) as error:
         raise InputError(f"--min-precision: {folder}/{FILE} cannot be read ({error}); give --min-confidence.") from None
     probabilities = task.probabilities(rows.logits)
     confidence = probabilities.max(axis=1)

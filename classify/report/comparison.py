@@ -128,7 +128,7 @@ def compare_results(results: Sequence[Result]) -> Comparison:
 def _read(folder: Path) -> Result:
     try:
         return Result.read(folder)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, IndexError, AttributeError) as error:
         reason = f"{type(error).__name__}: {error}" if folder.is_dir() else "no such folder"
         raise InputError(f"{folder}: expected the output folder of a finished run or evaluation ({reason}).") from None
 

@@ -98,10 +98,10 @@ class Regression(Task):
 
     @classmethod
     def from_settings(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
-        return cls(labels, unlabelled=settings.get("unlabelled_value"))
+        return cls(labels, unit=settings.get("unit", 1.0), unlabelled=settings.get("unlabelled_value"))
 
     def settings(self) -> dict[str, Any]:
-        return {} if self._unlabelled is None else {"unlabelled_value": self._unlabelled}
+        return {"unit": self.unit, **({} if self._unlabelled is None else {"unlabelled_value": self._unlabelled})}
 
     def finalize(self, logits: Array, targets: Array) -> Self:
         """Return the task of a model whose output layer was rescaled to the targets."""
@@ -118,6 +118,11 @@ class Regression(Task):
         flags = [flag for flag, is_given in requested.items() if is_given]
         if flags:
             raise InputError(f"{' and '.join(flags)}: scores have no classes; drop the flag, or give --task single.")
+        if config.save_dtype != "float32":
+            raise InputError(
+                f"--save-dtype {config.save_dtype}: the output layer holds the mean of the scores, which 16 bits would "
+                "round or not hold; drop the flag."
+            )
 
     @property
     def chance_loss(self) -> float:

@@ -189,6 +189,26 @@ def test_a_first_fit_that_failed_can_be_tried_again(model_folder: Path, tmp_path
     assert estimator.run_.folder == tmp_path / "out"
 
 
+def test_classes_that_a_table_would_merge_stay_apart(model_folder: Path) -> None:
+    labels = [("1", "1.0", '["a"]')[place % 3] for place in range(len(TEXTS))]
+    estimator = make(model_folder).fit(TEXTS, labels)
+    assert set(estimator.predict(TEXTS)) <= set(estimator.classes_) == {"1", "1.0", '["a"]'}
+
+
+def test_a_relative_folder_stays_where_it_was(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    estimator = make(model_folder).set_params(output_dir="out").fit(TEXTS, LABELS)
+    before = estimator.predict_proba(TEXTS[:3])
+    estimator.run_.close()
+    monkeypatch.chdir(tmp_path / "there")
+    np.testing.assert_array_equal(estimator.predict_proba(TEXTS[:3]), before)
+    assert pickle.loads(pickle.dumps(estimator.run_)).labels == estimator.run_.labels  # noqa: S301
+
+
 def test_wrong_input(fitted: TextClassifier) -> None:
     with pytest.raises(NotFittedError):
         TextClassifier().predict(["a"])

@@ -48,8 +48,7 @@ def test_the_test_rows_score_as_in_the_run(name: str, model_folder: Path, tmp_pa
     assert evaluate(out, tmp_path / "test.csv", tmp_path / "scores") == 0
     expected, scores = read_json(out / "metrics.json")["test"], read_json(tmp_path / "scores" / "metrics.json")["test"]
     for metric, value in expected.items():
-        # The loss of scores is in units of the training targets' deviation, which a result folder does not keep.
-        if isinstance(value, float) and (metric != "loss" or case.task != "regression"):
+        if isinstance(value, float):
             assert scores[metric] == pytest.approx(value, abs=1e-5), metric
     assert (tmp_path / "scores" / "report.html").exists()
     assert write_report(tmp_path / "scores").exists(), "a report can be made from the folder alone"

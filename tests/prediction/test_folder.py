@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from classify import load_classifier, train
+from classify.errors import InputError
 from classify.evaluation.predictions_file import FOR_EXCEL
 from classify.tasks.single_label import SingleLabel
 from tests.support import tiny
@@ -74,3 +75,34 @@ def test_scores_are_those_of_the_saved_weights(
     for part in ("eval", "test"):
         assert metrics[part]["loss"] == pytest.approx(float(losses.mean()), abs=2e-5), part
         assert metrics[part]["accuracy"] == np.mean(result.argmax(axis=1) == targets), part
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("content", [None, "", "[1, 2]", '{"a": '])
+def test_a_damaged_tokenizer_is_refused(trained: Path, tmp_path: Path, name: str, content: str | None) -> None:
+    folder = copy_with(trained, tmp_path / "copy")
+    (folder / name).unlink()
+    if content is not None:
+        (folder / name).write_text(content)
+    with pytest.raises(InputError, match="tokenizer.*; copy the folder again"):
+        predict(folder)
+
+
+def test_lone_surrogates_are_replaced(trained: Path) -> None:
+    np.testing.assert_array_equal(predict(trained, ["card \ud800 app"]), predict(trained, ["card \ufffd app"]))
+
+
+def test_scores_far_from_zero_survive_half_precision(model_folder: Path, tmp_path: Path) -> None:
+    """The output layer of a regression holds the mean of the scores: rounded to 8 bits it would swallow differences."""
+    years = {"app": 1990, "card": 2001, "money": 2012}
+    rows = [(text, str(years[label] + number % 4)) for number, (text, label) in enumerate(tiny.table_rows(90))]
+    table = tiny.write_table(tmp_path / "years.csv", rows)
+    with pytest.raises(InputError, match="--save-dtype float16"):
+        train(make_config(model_folder, table, tmp_path / "half", task="regression", save_dtype="float16"))
+    folder = train(make_config(model_folder, table, tmp_path / "out", task="regression", learning_rate=1e-3))
+    scores = {}
+    for precision in ("fp32", "bf16"):
+        with load_classifier(str(folder), use_cpu=True, precision=precision) as classifier:
+            scores[precision] = classifier.probabilities(TEXTS)[:, 0]
+    assert scores["fp32"].std() > 1
+    np.testing.assert_allclose(scores["bf16"], scores["fp32"], atol=0.2 * scores["fp32"].std())

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from classify.data.encoding import Encoding, decode_start, detect_encoding
+from classify.data.encoding import Encoding, decode_start, detect_encoding, replace_surrogates
 from classify.data.formats.base import FileFormat, ReadOptions, as_text, deduplicate_names
 from classify.data.names import LABEL_NAMES, SPLIT_NAMES, TEXT_NAMES, split_called
 from classify.data.source import Source
@@ -243,7 +243,9 @@ def _table(records: Iterable[dict[str, Any]]) -> pyarrow.Table | None:
     blocks, remaining = [], iter(records)
     while block := list(itertools.islice(remaining, _BLOCK)):
         names = list(dict.fromkeys(key for record in block for key in record))
-        columns = {_fix_surrogates(name): _strings([as_text(record.get(name)) for record in block]) for name in names}
+        columns = {
+            replace_surrogates(name): _strings([as_text(record.get(name)) for record in block]) for name in names
+        }
         blocks.append(pyarrow.table(columns))
     if not blocks:
         return None
@@ -258,11 +260,7 @@ def _strings(values: list[str]) -> pyarrow.Array:
     try:
         return pyarrow.array(values, pyarrow.string())
     except UnicodeEncodeError:
-        return pyarrow.array(list(map(_fix_surrogates, values)), pyarrow.string())
-
-
-def _fix_surrogates(text: str) -> str:
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return pyarrow.array(list(map(replace_surrogates, values)), pyarrow.string())
 
 
 def _reason(error: Exception) -> str:
