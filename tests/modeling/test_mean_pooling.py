@@ -127,7 +127,7 @@ def test_a_run_goes_on_with_the_pooling_it_began_with(folder: Path, table: Path,
     (tmp_path / "out" / "run.json").write_text(
         (tmp_path / "out" / "run.json").read_text().replace("finished", "failed")
     )
-    with pytest.raises(InputError, match="pooling was 'mean' and is None"):
+    with pytest.raises(InputError, match="pooling was 'mean' and is 'first'"):
         train(make_config(folder, table, tmp_path / "out", resume_from_checkpoint=True, pooling="first"))
     out = train(make_config(folder, table, tmp_path / "out", resume_from_checkpoint=True))
     expected = (tmp_path / "whole" / "model.safetensors").read_bytes()

@@ -84,7 +84,7 @@ def test_a_damaged_tokenizer_is_refused(trained: Path, tmp_path: Path, name: str
     (folder / name).unlink()
     if content is not None:
         (folder / name).write_text(content)
-    with pytest.raises(InputError, match="tokenizer.*; copy the folder again"):
+    with pytest.raises(InputError, match=r"tokenizer.*; copy the folder again"):
         predict(folder)
 
 
