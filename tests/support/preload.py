@@ -10,6 +10,7 @@ import threading
 
 import torch
 from tqdm import tqdm
+from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
 from classify.data.languages import load_identifier
 
@@ -37,7 +38,9 @@ MODULES = (
 for module in MODULES:
     importlib.import_module(module)
 
-load_identifier(norm_probs=True)  # each process that reads a table needs it, and reads it for half a second
+# What each process that reads a table, or loads a model, would make for half a second.
+load_identifier(norm_probs=True)
+get_checkpoint_conversion_mapping("bert")
 
 assert torch.get_num_threads() == 1, "OMP_NUM_THREADS=1 must be set before the fork server starts"
 
