@@ -14,7 +14,9 @@ import pyarrow as pa
 import pytest
 
 import classify
+from classify.api import _as_path
 from classify.config.run_config import RunConfig
+from classify.data.formats.registry import read_table
 from classify.errors import InputError
 from tests.support import tiny
 from tests.support.processes import ROOT
@@ -73,6 +75,13 @@ def from_path(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> A
 
 
 @pytest.mark.parametrize("name", frames())
+def test_a_table_in_memory_is_that_of_a_file(name: str, tmp_path: Path) -> None:
+    data, labels = (*frames()[name], None)[:2]
+    written = read_table(_as_path(data, labels, tmp_path))
+    assert (written.columns, written.column("text"), written.column("label")) == (["text", "label"], TEXTS, LABELS)
+
+
+@pytest.mark.parametrize("name", ["pandas", "lists"])
 def test_a_table_in_memory_trains_as_a_file_does(
     name: str, from_path: classify.Run, model_folder: Path, tmp_path: Path
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,9 @@ import pytest
 from classify.cli import main
 from classify.data.formats.registry import read_table
 from classify.data.labels import ClassNames
-from classify.report.page import write_report
 from classify.training.run import train
 from tests.support import tiny
 from tests.support.runs import make_config, read_json
-from tests.support.tasks import CASES, Case
 
 
 @pytest.fixture(scope="module")
@@ -33,25 +30,6 @@ def again(model_folder: Path, table: Path, tmp_path_factory: pytest.TempPathFact
 
 def evaluate(model: Path, data: Path, out: Path, *more: str) -> int:
     return main(["evaluate", "--model", str(model), "--data", str(data), "--output-dir", str(out), "--cpu", *more])
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_the_test_rows_score_as_in_the_run(name: str, model_folder: Path, tmp_path: Path) -> None:
-    """Of each task: the rows of predictions.csv, scored again, have the run's test scores."""
-    case: Case = CASES[name]
-    out = train(make_config(model_folder, case.write(tmp_path / "my.csv"), tmp_path / "out", folds=0, **case.options))
-    predictions = read_table(str(out / "predictions.csv"))
-    with (tmp_path / "test.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(case.header)
-        writer.writerows(zip(*map(predictions.column, case.header), strict=True))
-    assert evaluate(out, tmp_path / "test.csv", tmp_path / "scores") == 0
-    expected, scores = read_json(out / "metrics.json")["test"], read_json(tmp_path / "scores" / "metrics.json")["test"]
-    for metric, value in expected.items():
-        if isinstance(value, float):
-            assert scores[metric] == pytest.approx(value, abs=1e-5), metric
-    assert (tmp_path / "scores" / "report.html").exists()
-    assert write_report(tmp_path / "scores").exists(), "a report can be made from the folder alone"
 
 
 def test_labels_are_read_as_people_write_them(trained: Path, table: Path, tmp_path: Path, capsys: Any) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +13,7 @@ from tests.support.runs import read_json
 
 pytestmark = pytest.mark.distributed
 
-STEPS = 12
+STEPS = 6  # two epochs of three
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +31,7 @@ def train(folder: Path, table: Path, model: Path, strategy: str, out: str, *more
     printed = run_ranks(
         2, "run_classify.py", "--data", str(table), "--model", str(model), "--cpu",
         "--contrastive-steps", "4", "--epochs", "2", "--batch-size",
-        "16", "--learning-rate", "1e-3", "--save-steps", "2", "--config", "c.yaml", "--report-to", "none",
+        "32", "--learning-rate", "1e-3", "--save-steps", "2", "--config", "c.yaml", "--report-to", "none",
         "--strategy", strategy, "--output-dir", out, *more, folder=folder,
     )  # fmt: skip
     assert printed[1] == ""
@@ -88,12 +86,3 @@ def test_a_run_goes_on_in_the_other_strategy(
     assert distance(copy / "model.safetensors", runs / "ddp" / "model.safetensors") <= 1e-5
     last = f"checkpoints/step-{STEPS:08d}/model.safetensors"
     assert distance(copy / last, runs / "ddp" / last) <= 1e-5
-
-
-def test_fsdp_needs_several_processes(
-    command: Callable[..., Any], table: Path, model_folder: Path, tmp_path: Path
-) -> None:
-    done = command("run_classify.py", "--data", str(table), "--model", str(model_folder), "--strategy", "fsdp")
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: --strategy fsdp needs one process per device")
-    assert list(tmp_path.iterdir()) == []

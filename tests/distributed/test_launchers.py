@@ -72,13 +72,20 @@ EXPLAINING = {
 
 
 @pytest.mark.parametrize(
-    "command_line", [line if "torchrun" in line else pytest.param(line, marks=pytest.mark.slow) for line in TRAINED]
+    ("command_line", "forked"),
+    [
+        *(pytest.param(line, False, marks=pytest.mark.slow) for line in TRAINED),
+        *((line, True) for line in TRAINED if "torchrun" in line),
+    ],
 )
-def test_the_documented_commands(model_folder: Path, tmp_path: Path, command_line: str) -> None:
-    """Typed as they stand: one folder, written once, and the places that were given."""
+def test_the_documented_commands(model_folder: Path, tmp_path: Path, command_line: str, forked: bool) -> None:
+    """Typed as they stand: one folder, written once, and the places that were given.
+
+    The processes that torchrun starts may be forked, which saves each of them the import of torch.
+    """
     assert command_line in commands(DISTRIBUTED)
     launcher, expected = TRAINED[command_line]
-    environment = make_place(tmp_path, model_folder)
+    environment = make_place(tmp_path, model_folder, *([forked_python()] if forked else []))
     done = type_in(tmp_path, command_line, environment)
     assert done.returncode == 0, done.stderr
     assert "destroy_process_group" not in done.stderr

@@ -213,6 +213,7 @@ def test_contradictions_name_both_sides(
         ({"local_rank": 0}, ["--local-rank 0", "torchrun"]),
         ({"environment": {"LOCAL_RANK": "0"}}, ["LOCAL_RANK=0", "RANK and WORLD_SIZE"]),
         ({"strategy": "ddp"}, ["--strategy ddp", "--nproc 2"]),
+        ({"strategy": "fsdp"}, ["--strategy fsdp needs one process per device"]),
         ({"strategy": "dp", "hardware": CPU}, ["--strategy dp", "GPU"]),
         ({"backend": "gloo"}, ["--ddp-backend gloo", "several processes"]),
     ],

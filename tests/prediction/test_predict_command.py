@@ -332,6 +332,11 @@ def test_bad_flags(trained: Path, new: Path, tmp_path: Path, capsys: Any, words:
     assert part in capsys.readouterr().err
 
 
+def test_a_device_is_no_file(trained: Path, new: Path, capsys: Any) -> None:
+    assert predict(trained, new, Path("/dev/null")) == 2
+    assert "--out /dev/null: expected a file name. Got a device" in capsys.readouterr().err
+
+
 def test_scores_have_no_labels_to_rank(model_folder: Path, tmp_path: Path, capsys: Any) -> None:
     case = CASES["scores"]
     table = case.write(tmp_path / "my.csv")

@@ -1,6 +1,6 @@
-"""What the fork server imports once for all processes of the tests. Nothing is computed here.
+"""What the fork server imports and reads once for all processes of the tests. Nothing is computed here.
 
-A process forked after an OpenMP region has run in its parent hangs in its own first one, so imports are all there is.
+A process forked after an OpenMP region has run in its parent hangs in its own first one.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ import threading
 
 import torch
 from tqdm import tqdm
+from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+
+from classify.data.languages import load_identifier
 
 MODULES = (
     "accelerate.state",
@@ -17,6 +20,8 @@ MODULES = (
     "classify.prediction.predict",
     "classify.training.run",
     "datasets",
+    "matplotlib.backends.backend_svg",
+    "matplotlib.figure",  # of the report, half a second
     "safetensors.torch",
     "sklearn.feature_extraction.text",
     "sklearn.linear_model",
@@ -32,6 +37,10 @@ MODULES = (
 
 for module in MODULES:
     importlib.import_module(module)
+
+# What each process that reads a table, or loads a model, would make for half a second.
+load_identifier(norm_probs=True)
+get_checkpoint_conversion_mapping("bert")
 
 assert torch.get_num_threads() == 1, "OMP_NUM_THREADS=1 must be set before the fork server starts"
 

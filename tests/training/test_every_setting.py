@@ -226,7 +226,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "ddp_timeout": ("tests.distributed.test_failures", "test_a_rank_waits_no_longer_than_it_may"),
     "save_on_each_node": ("tests.distributed.test_two_machines", "test_each_machine_gets_all_files"),
     "overwrite_output_dir": ("tests.training.test_run", "test_a_folder_in_use_is_refused_and_overwritten_on_demand"),
-    "resume_from_checkpoint": ("tests.training.test_resume_flags", "test_what_the_recipe_chose_is_chosen_again"),
+    "resume_from_checkpoint": ("tests.training.test_resume", "test_resumed_is_uninterrupted_to_the_last_bit"),
     "gradient_checkpointing": ("tests.training.test_settings", "test_gradient_checkpointing_changes_nothing"),
     "patience": ("tests.training.test_run", "test_patience_ends_a_run_that_gets_no_better"),
     "label_texts": ("tests.training.test_folds", "test_names_of_labels_are_training_texts"),
@@ -270,6 +270,7 @@ def without() -> dict[str, object]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_setting_changes_what_it_says(name: str, folder: Path, tmp_path: Path, without: dict[str, object]) -> None:
+    """Which shows something since the same settings give the same bits, as test_run.py sees to."""
     case = CASES[name]
     key = f"{case.beside}{case.evidence}"
     if key not in without:
@@ -282,8 +283,3 @@ def test_a_setting_changes_what_it_says(name: str, folder: Path, tmp_path: Path,
         elif isinstance(result, InputError):
             raise result
     assert before != after
-
-
-def test_the_same_settings_give_the_same_weights(folder: Path, tmp_path: Path) -> None:
-    """Without which the test above would pass for any setting."""
-    assert outcome(folder, tmp_path / "one", {}, weights) == outcome(folder, tmp_path / "two", {}, weights)

@@ -22,7 +22,6 @@ import transformers
 from safetensors.torch import load_file
 
 import classify
-from classify.data.formats.registry import read_table
 from classify.errors import InputError
 from classify.modeling.hub import resolve_model
 from classify.modeling.loading import load_pretrained, load_trained
@@ -198,15 +197,6 @@ def test_prediction_does_not_import_training(tmp_path: Path) -> None:
     assert run_python(tmp_path, "-c", code).stdout == "False\n"
 
 
-def test_a_classifier_from_python(finished: Path) -> None:
-
-    classifier = classify.load_classifier(str(finished), use_cpu=True)
-    assert classifier.labels == ["app", "card", "money"]
-    chances = classifier.probabilities(["my card was stolen", "the app", ""])
-    assert chances.shape == (3, 3)
-    np.testing.assert_allclose(chances.sum(axis=1), 1)
-
-
 @pytest.mark.parametrize(
     ("texts", "line"),
     [
@@ -236,10 +226,10 @@ def test_texts_come_in_any_sequence(finished: Path) -> None:
 
 def test_one_text_alone_is_packed_too(finished: Path) -> None:
     """Whether packing is exact is asked once, and a single text must not answer it wrongly for all later ones."""
-
-    classifier = classify.load_classifier(str(finished), use_cpu=True)
-    classifier.probabilities(["my card was stolen"])
-    assert classifier.classifier.packed
+    with classify.load_classifier(str(finished), use_cpu=True) as classifier:
+        first = classifier.probabilities(["my card was stolen"])
+        assert classifier.classifier.packed
+        np.testing.assert_array_equal(classifier.probabilities(["my card was stolen"]), first)
 
 
 def test_a_random_head_is_not_that_of_the_folder(finished: Path) -> None:
@@ -261,17 +251,6 @@ def test_what_is_for_the_command_line_is_refused(model_folder: Path, table: Path
         with pytest.raises(InputError, match=f"{name} is for the command line"):
             train(dataclasses.replace(config, plan=name == "plan"))
     assert not (tmp_path / "out").exists()
-
-
-def test_predictions_as_tsv_can_be_read(
-    finished: Path, table: Path, tmp_path: Path, command: Callable[..., Any]
-) -> None:
-    words = ["classify", "predict", "--model", str(finished), "--data", str(table), "--cpu", "--out"]
-    assert command(*words, "p.tsv").returncode == 0
-    assert len(read_table(str(tmp_path / "p.tsv"))) == 120
-    device = command(*words, "/dev/null")
-    assert device.returncode == 2
-    assert "--out /dev/null: expected a file name. Got a device" in device.stderr
 
 
 def test_values_become_what_their_field_holds(model_folder: Path, table: Path, tmp_path: Path) -> None:
@@ -428,29 +407,6 @@ def test_the_start_is_kept_where_no_epoch_beats_it(
     assert torch.equal(load_file(out / "model.safetensors")["classifier.weight"], start["classifier.weight"])
 
 
-def test_smoothed_labels_and_class_weights_reach_a_run(model_folder: Path, tmp_path: Path) -> None:
-    """Where nothing moves, the training loss is that of the predictions on the same rows, by torch's own formula."""
-    rows = [row for number, row in enumerate(tiny.table_rows(90)) if row[1] == "card" or number % 5 == 0]
-    table, again = (tiny.write_table(tmp_path / f"{name}.csv", rows) for name in ("table", "again"))
-    changes = {"learning_rate": 1e-9, "num_train_epochs": 1.0, "head": "random", "dropout": 0.0, "precision": "fp32"}
-    changes |= {
-        "label_smoothing_factor": 0.2,
-        "class_weights": "balanced",
-        "eval_data": str(again),
-        "calibrate": "none",
-    }
-    out = train(make_config(model_folder, table, tmp_path / "out", **changes))
-    labels = sorted({label for _, label in rows})
-    targets = torch.tensor([labels.index(label) for _, label in rows])
-    with (out / "predictions.csv").open(newline="", encoding="utf-8") as file:
-        chances = [[float(row[f"prob_{label}"]) for label in labels] for row in csv.DictReader(file)]
-    counts = torch.bincount(targets)
-    assert counts.max() > 3 * counts.min()
-    weights = len(rows) / (len(labels) * counts.float())
-    expected = torch.nn.functional.cross_entropy(torch.tensor(chances).log(), targets, weights, label_smoothing=0.2)
-    assert read_json(out / "metrics.json")["train"]["loss"] == pytest.approx(float(expected), rel=1e-4)
-
-
 def test_a_random_start_is_no_candidate(model_folder: Path, table: Path, tmp_path: Path) -> None:
     out = train(make_config(model_folder, table, tmp_path / "out", **harmful(tmp_path), head="random"))
     assert read_json(out / "metrics.json")["best_epoch"] > 0
@@ -505,12 +461,6 @@ def test_a_run_that_learned_nothing_says_so(
     assert read_json(out / "run.json")["status"] == "finished"
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp32"])
-def test_precisions_on_a_cpu(model_folder: Path, table: Path, tmp_path: Path, precision: str) -> None:
-    out = train(make_config(model_folder, table, tmp_path / "out", max_steps=3, precision=precision))
-    assert read_json(out / "run.json")["precision"] == precision
-
-
 @pytest.mark.parametrize(("precision", "part"), [("fp16", "fp16 needs a GPU"), ("tf32", "needs an NVIDIA GPU")])
 def test_precisions_a_cpu_does_not_have(
     model_folder: Path, table: Path, tmp_path: Path, precision: str, part: str
@@ -556,15 +506,6 @@ def test_texts_without_words_have_no_baseline(
     out = train(make_config(model_folder, table, tmp_path / "out", max_steps=1, text_column="text"))
     assert read_json(out / "metrics.json")["baseline"] is None
     assert "note: the TF-IDF baseline cannot be fitted" in capsys.readouterr().out
-
-
-def test_a_classifier_answers_the_same_twice(finished: Path) -> None:
-
-    classifier = classify.load_classifier(str(finished), use_cpu=True)
-    first = classifier.probabilities(["my card was stolen", "the app is broken"])
-    assert classifier.classifier.packed
-    np.testing.assert_array_equal(classifier.probabilities(["my card was stolen", "the app is broken"]), first)
-    assert classifier.classifier.packed
 
 
 def test_a_long_text_model_reads_512_tokens_unless_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

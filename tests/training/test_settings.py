@@ -25,7 +25,7 @@ from classify.tasks.class_weights import read_class_weights
 from classify.tasks.multi_label import BinaryCrossEntropy
 from classify.tasks.regression import Regression
 from classify.tasks.single_label import CrossEntropy, SingleLabel, balanced_weights
-from classify.training.optimizer import learning_rate_factor, make_optimizer
+from classify.training.optimizer import make_optimizer
 from tests.support.runs import data_and_model, make_trainer
 
 BATCH = 19  # three steps an epoch of the 57 rows
@@ -214,25 +214,6 @@ def test_vectors_are_not_decayed(model_folder: Path) -> None:
         (True, 0.01),
         (False, 0.0),
     }
-
-
-def test_schedules() -> None:
-    """After the rise: to 0 in a line, by half a wave, with the root, or not at all; always the peak at first."""
-    shapes = {
-        name: [learning_rate_factor(step, 20, 4, name) for step in range(20)]
-        for name in ("linear", "cosine", "constant_with_warmup", "inverse_sqrt", "constant")
-    }
-    for name, shape in shapes.items():
-        if name != "constant":
-            assert shape[:4] == [0.25, 0.5, 0.75, 1.0]
-            assert shape[4] == pytest.approx(1.0, abs=0.11)
-        assert sorted(shape[4:], reverse=True) == shape[4:]
-    assert shapes["constant"] == [1.0] * 20
-    assert shapes["constant_with_warmup"][4:] == [1.0] * 16
-    assert shapes["cosine"][12] == pytest.approx(0.5)
-    assert shapes["linear"][12] == pytest.approx(0.5)
-    assert shapes["inverse_sqrt"][15] == pytest.approx(0.5)
-    assert 0 < shapes["cosine"][19] < shapes["linear"][19] < 0.07
 
 
 # The rates of eight steps, two of them warm-up, as their names are understood everywhere; written out, not computed by

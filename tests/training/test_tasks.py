@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 import classify
 from classify.cli import main
 from classify.errors import InputError, Interrupted
+from classify.report.page import write_report
 from classify.training.run import train
 from tests.support import processes
 from tests.support.runs import make_config, read_json, stop_at
@@ -129,6 +130,23 @@ def test_predict_gives_the_same(run: tuple[Case, Path, Path], tmp_path: Path) ->
         probabilities = predictor.probabilities(texts if len(texts[0]) > 1 else [text for (text,) in texts])
         name = case.added[-1]
         assert probabilities[:, -1].tolist() == pytest.approx([float(row[name]) for row in rows], abs=1e-5)
+
+
+def test_evaluate_gives_the_same(run: tuple[Case, Path, Path], tmp_path: Path) -> None:
+    """The rows of predictions.csv, scored again, have the run's test scores."""
+    case, _, out = run
+    with (tmp_path / "test.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, case.header, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(parse_rows(out / "predictions.csv"))
+    words = ["--data", str(tmp_path / "test.csv"), "--output-dir", str(tmp_path / "scores"), "--cpu"]
+    assert main(["evaluate", "--model", str(out), *words]) == 0
+    expected, scores = (read_json(folder / "metrics.json")["test"] for folder in (out, tmp_path / "scores"))
+    for metric, value in expected.items():
+        if isinstance(value, float):
+            assert scores[metric] == pytest.approx(value, abs=1e-5), metric
+    assert (tmp_path / "scores" / "report.html").exists()
+    assert write_report(tmp_path / "scores").exists(), "a report can be made from the folder alone"
 
 
 def test_a_model_of_pairs_says_what_it_expects(
