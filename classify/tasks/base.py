@@ -58,7 +58,6 @@ class Task(LabelEncoder):
     probe: ClassVar[str]  # what `fit_head` fits
     primary: ClassVar[str]  # the metric for comparing models, the baseline among them
     selection: tuple[str, ...]  # the metrics that may select the best weights, first the default
-    keeps_head: ClassVar[bool] = True  # an output layer of an earlier run can be trained further
     has_labels: ClassVar[bool] = True  # its outputs are labels, not numbers
     has_confidence: ClassVar[bool] = False  # a prediction is one label, whose probability is the confidence
     share: ClassVar[str | None] = None  # the metric, if any, that is a proportion of rows
@@ -130,9 +129,12 @@ class Task(LabelEncoder):
     def grow_head(self, features: Array, targets: Array, head: Head, new: Array, class_weights: Weights = None) -> None:
         """Fit the outputs marked in `new` (outputs,), in place; the others keep the weights of an earlier run.
 
-        `head` is as `fit_head` returns it. Called only where `keeps_head`.
+        `head` is as `fit_head` returns it. Called only for tasks of several labels.
         """
         raise NotImplementedError
+
+    def standardize_head(self, head: torch.nn.Linear) -> None:
+        """Let the output layer of an earlier run, in place, compute what this task trains: standardized scores."""
 
     @abstractmethod
     def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:

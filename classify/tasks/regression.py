@@ -50,7 +50,6 @@ class Regression(Task):
     row_metric = "mae"
     sections = ("scores", "scatter", "worst_rows", "data", "course", "usage", "decisions")
     has_labels = False
-    keeps_head = False  # it predicts in the units of the earlier table
     selection = ("pearson", "spearman", "mse", "mae", "loss")
 
     def __init__(
@@ -201,6 +200,14 @@ class Regression(Task):
         """Return 1 for equal numbers, falling to 0 at two standard deviations."""
         distance = np.abs(targets[:, None] - targets[None, :]) / self.unit
         return np.clip(1 - distance / 2, 0, 1).astype(np.float32)
+
+    def standardize_head(self, head: torch.nn.Linear) -> None:
+        """Let an output layer that computes scores compute standardized ones."""
+        import torch
+
+        with torch.no_grad():
+            head.weight /= self.scale
+            head.bias = torch.nn.Parameter((head.bias - self.center) / self.scale)
 
     def rescale(self, logits: Array, targets: Array, *, calibrate: bool) -> tuple[Array, Array] | None:
         """Return what turns standardized targets into targets."""

@@ -200,7 +200,7 @@ def _choose_head(config: RunConfig, task: Task) -> tuple[RunConfig, tuple[str, .
     is known to it.
     """
     requested = config.model.head
-    folder = config.model.model if task.keeps_head else None
+    folder = config.model.model
     earlier = None if folder is None else earlier_labels(folder, task.name)
     new = _missing(task.labels, earlier or ())
     if requested == "keep" and len(new) == len(task.labels):
@@ -213,7 +213,9 @@ def _choose_head(config: RunConfig, task: Task) -> tuple[RunConfig, tuple[str, .
     dropped = _missing(earlier, task.labels)
     shared = f"{len(task.labels) - len(new) or 'none'}" if new else "all"
     why = f"{config.model.name} was trained on {shared} of these {len(task.labels)} labels"
-    if dropped:
+    if not task.has_labels:
+        why = f"{config.model.name} was trained on scores called {earlier[0]!r}"
+    if dropped and task.has_labels:
         why += f"; dropped, without a row here: {_list_labels(dropped)}"
     if config.model.head != "keep":
         return config, (), (Decision("head", f"replaced by a new {task.probe}", why, "--head", True),)

@@ -271,6 +271,8 @@ def load_classifier(
         problem_type=inputs.task.problem_type,
         keep_head=config.model.head == "keep",
     )
+    if config.model.head == "keep":
+        inputs.task.standardize_head(classifier.output_layer)
     if config.model.kernels == "auto":
         classifier.install_kernels(device)
     for tokens in texts:

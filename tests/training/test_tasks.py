@@ -372,6 +372,28 @@ def test_a_run_goes_on_from_another_with_its_head(
             assert float(one[f"prob_{label}"]) == pytest.approx(float(other[f"prob_{label}"]), abs=1e-5)
 
 
+def test_a_regression_goes_on_with_its_head(
+    model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the units of the earlier scores, whatever mean and deviation those of the new table have."""
+    table = CASES["scores"].write(tmp_path / "my.csv", 60)
+    options = {"folds": 0, "task": "regression"}
+    first = train(make_config(model_folder, table, tmp_path / "first", num_train_epochs=4.0, **options))
+    header, *rows = (line.rsplit(",", 1) for line in table.read_text().splitlines())
+    other = tmp_path / "other.csv"
+    other.write_text("\n".join([",".join(header), *(f"{text},{3 * float(score) + 100:.2f}" for text, score in rows)]))
+    capsys.readouterr()
+    again = train(make_config(first, other, tmp_path / "again", learning_rate=1e-9, num_train_epochs=1.0, **options))
+    assert "head: kept (" in capsys.readouterr().out
+    before, after = (
+        {row["text"]: float(row["predicted_score"]) for row in parse_rows(folder / "predictions.csv")}
+        for folder in (first, again)
+    )
+    shared = before.keys() & after.keys()
+    assert len(shared) > 1
+    assert [after[text] for text in shared] == pytest.approx([before[text] for text in shared], rel=1e-4)
+
+
 @pytest.mark.parametrize(
     ("classes", "line"),
     [
