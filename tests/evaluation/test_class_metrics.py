@@ -63,21 +63,22 @@ def test_each_may_select_the_weights(labels: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "are"),
+    ("labels", "are", "may_be_scores"),
     [
-        (["1", "2", "3", "4", "5"], True),
-        (["-1", "0", "1"], True),
-        (["0", "1", "2", "3"], False),  # indices of classes
-        (["1", "2"], False),
-        (["1", "2", "4"], False),
-        (["1", "2", "x"], False),
-        ([str(number) for number in range(1, 30)], False),
+        (["1", "2", "3", "4", "5"], True, True),
+        (["-1", "0", "1"], True, True),
+        (["0", "1", "2", "3"], False, False),  # indices of classes
+        (["1", "2"], False, False),
+        (["1", "2", "4"], False, True),
+        (["1", "2", "x"], False, False),
+        (["01", "02", "04"], False, False),
+        ([str(number) for number in range(1, 30)], False, True),
     ],
 )
-def test_ratings(labels: list[str], *, are: bool) -> None:
+def test_ratings(labels: list[str], *, are: bool, may_be_scores: bool) -> None:
     assert (find_ratings(labels) is not None) == are
     task, scores, logits, targets = score(labels)
     assert ("mae" in scores.metrics) == are
-    assert any("--task regression" in decision.flag for decision in task.decisions()) == are
+    assert any("--task regression" in decision.flag for decision in task.decisions()) == may_be_scores
     if are:
         assert scores["mae"] == pytest.approx(np.abs(logits.argmax(axis=1) - targets).mean())
