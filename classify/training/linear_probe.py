@@ -21,7 +21,7 @@ from classify.tasks.base import Task
 from classify.training.strategies.base import Strategy
 
 # Rows to learn from. More rows improve the probe, but not the fine-tuned model, and each costs
-# a forward pass; benchmarks/RESULTS.md has what was tried.
+# a forward pass; docs/recipe.md has what was tried.
 FEWEST_ROWS, ROWS_PER_CLASS, MOST_ROWS = 1_000, 50, 20_000
 
 
