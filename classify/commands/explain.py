@@ -41,7 +41,7 @@ def run(arguments: Sequence[str], program: str) -> int:
         else:
             raise InputError(
                 f"{options.model}: the model was trained on text pairs; expected two texts, each in quotes. "
-                f"Got {len([text for text in options.text if text.strip()])}."
+                f"Got {len(options.text)}, {sum(not text.strip() for text in options.text)} of them empty."
             )
         probabilities = predictor.probabilities([text])[0]
         words = predictor.explain(text, options.label)

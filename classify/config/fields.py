@@ -84,9 +84,11 @@ def accept_flag_names(cls: type[Options]) -> type[Options]:
 
     @functools.wraps(initialize)
     def __init__(self: Options, *args: Any, **options: Any) -> None:
-        by_field = {names.get(name, name): value for name, value in options.items()}
-        if len(by_field) < len(options):
-            raise TypeError(f"{cls.__name__}: an option is given twice, by two of its names: {', '.join(options)}.")
+        by_field: dict[str, Any] = {}
+        for name, value in options.items():
+            if (field := names.get(name, name)) in by_field:
+                raise TypeError(f"{cls.__name__}: {field} is given twice, once as {name}.")
+            by_field[field] = value
         initialize(self, *args, **by_field)
 
     cls.__init__ = __init__  # type: ignore[method-assign, assignment]
@@ -153,6 +155,8 @@ def as_switch(raw: Any, *, or_name: bool = False) -> bool | None:
     """Return `raw` as a boolean, or None if it is neither true nor false; `or_name`: a short word is a name."""
     if isinstance(raw, str):
         return _SWITCH.get(raw.lower(), None if or_name else _SHORT_SWITCH.get(raw.lower()))
+    if type(raw) is int and raw in (0, 1) and not or_name:
+        return bool(raw)
     return raw if isinstance(raw, bool) else None
 
 

@@ -52,12 +52,17 @@ def split_cell(cell: str, separator: str | None) -> list[str]:
 
 def _split(cell: str, separator: str) -> list[str]:
     """Split at a separator; tags such as <java><python>, with nothing between them, at a space."""
-    return [part.strip() for part in cell.replace("><", "> <").split(separator)]
+    return [part.strip() for part in (cell.replace("><", "> <") if separator == " " else cell).split(separator)]
 
 
-def undivided_cell(labels: Collection[str], separators: Iterable[str]) -> tuple[str, str] | None:
-    """Return a label that may be several of the others, and the separator between them; None without any."""
-    names = set(labels)
+def undivided_cell(
+    labels: Collection[str], separators: Iterable[str], known: Iterable[str] = ()
+) -> tuple[str, str] | None:
+    """Return a label that may be several of the others, and the separator between them; None without any.
+
+    The others may be `known` labels, too.
+    """
+    names = {*labels, *known}
     for separator in separators:
         for label in labels:
             parts = _split(label, separator)

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import re
 import shlex
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -135,8 +136,9 @@ class ClassNames:
         name = normalize_text(label)
         if any(map(str.isalnum, label)):
             return name in _PLACEHOLDERS or name in MISSING or _SPREADSHEET_ERROR.fullmatch(label) is not None
+        is_dash = all(unicodedata.category(character) in ("Pd", "Po") for character in label)
         others_are_words = any(any(map(str.isalnum, other)) for other in self.rows)
-        return label in _PLACEHOLDERS or (others_are_words and "+" not in self.rows)  # - may be negative
+        return label in _PLACEHOLDERS or (is_dash and others_are_words and "+" not in self.rows)  # - may be negative
 
     def _most_rows_first(self, label: str) -> tuple[int, str]:
         return (-self.rows.get(label, 0), label)

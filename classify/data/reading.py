@@ -22,7 +22,7 @@ from classify.data.columns import (
 from classify.data.content import parse_mark
 from classify.data.derived import join_labels
 from classify.data.formats.base import ReadOptions
-from classify.data.formats.registry import find_format, read_table
+from classify.data.formats.registry import find_format, read_table, refuse_unused
 from classify.data.label_lists import COLUMN_SEPARATOR
 from classify.data.names import (
     GROUP_NAMES,
@@ -147,13 +147,13 @@ def _read(config: DataConfig) -> tuple[Table, Table | None, Table | None]:
     for flag, path in paths.items():
         with faults.collect():
             if path is not None:
-                beside = [other for other in paths.values() if other not in (None, path)]
-                tables[flag] = read_table(path, flag, replace(options, labels=labels[flag]), beside)
+                tables[flag] = read_table(path, flag, replace(options, labels=labels[flag]))
                 if flag == "--data" and tables[flag].has_names:
                     options = replace(options, columns=tuple(tables[flag].columns))
         if labels[flag] is not None and path is None:
             faults.append(f"{_LABEL_FLAGS[flag]}: there are no texts for these labels; add {flag}.")
     faults.raise_if_any()
+    refuse_unused(options, list(tables.values()))
     headers = [table.columns for table in tables.values() if table.has_names]
     named = {flag: _name_columns(table, headers) for flag, table in tables.items()}
     return named["--data"], named.get("--eval-data"), named.get("--test-data")

@@ -13,7 +13,7 @@ from classify.data.text_hashes import TextHashes
 from classify.errors import InputError
 
 FILE = "split.parquet"
-# What a row can be in: a split, or a training split that was capped without it; earlier versions wrote splits alone.
+# What a row can be in: a split, or no split where --max-train-samples left it out.
 PARTS = (*SPLITS, "unused")
 UNUSED, _TRAIN = PARTS.index("unused"), PARTS.index("train")
 
@@ -85,7 +85,7 @@ def _read(folder: str) -> tuple[TextHashes, npt.NDArray[np.int8], int]:
         record = parquet.read_table(file)
         numbers = record["text_sha256"].to_numpy().astype(np.uint64)
         names = record["part"].unify_dictionaries().chunk(0).dictionary.to_pylist()
-        if names not in (list(PARTS), list(SPLITS), _fold_names(len(names))):
+        if names not in (list(PARTS), _fold_names(len(names))):
             raise ValueError(f"unknown splits {names}")
         parts = np.array([names.index(part) for part in record["part"].to_pylist()], dtype=np.int8)
     except (pyarrow.ArrowException, KeyError, ValueError, OSError) as error:

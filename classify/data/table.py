@@ -26,12 +26,12 @@ _BLOCK = 1 << 16
 class Table:
     """The rows of a path; every column is a string column.
 
-    `form` describes what the file was recognized as, `flag` overrides it. `places` returns the places of row numbers in
-    the file, in `unit`: lines, rows of a sheet, files. Without `has_names` the file names
-    no columns, and they have names by number or of a related table.
-    `hint` ends the refusals of its content, e.g. with the other sheets of a workbook.
-    `skipped` rows could not be read; `notes` name what may have been read wrong. `sha256` is of what was read. The
-    `derived` columns were computed from others, and are not among `columns`.
+    `form` describes what the file was recognized as, `flag` overrides it. `places` returns the places of row
+    numbers in the file, in `unit`: lines, rows of a sheet, files. Without `has_names` the file has no header:
+    columns are numbered, or named as in a related table. `takes` names the options that its format reads by. `hint`
+    is appended to errors about the content, e.g. the other sheets of a workbook. `skipped` rows could not be read;
+    `notes` name what may have been read wrong. `sha256` is of what was read. The `derived` columns were computed
+    from others, and are not among `columns`.
     """
 
     path: str
@@ -42,6 +42,7 @@ class Table:
     unit: str = "line"
     flag: str = ""
     has_names: bool = True
+    takes: frozenset[str] = frozenset()
     hint: str = ""
     skipped: int = 0
     notes: tuple[str, ...] = ()

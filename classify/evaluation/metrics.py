@@ -105,11 +105,13 @@ def regression_metrics(predicted: Array, targets: Array) -> dict[str, float]:
 
 
 def _correlation(first: Array, second: Array) -> float:
-    if not np.ptp(first) or not np.ptp(second):  # their mean is rounded, so differences from it need not be 0
+    if (
+        not len(first) or not np.ptp(first) or not np.ptp(second)
+    ):  # their mean is rounded, so differences from it need not be 0
         return 0.0
     first, second = first - first.mean(), second - second.mean()
     norm = float(np.sqrt((first**2).sum() * (second**2).sum()))
-    return float((first * second).sum()) / norm
+    return float((first * second).sum()) / norm if norm > 0 else 0.0
 
 
 def correlation_interval(correlation: float, rows: int) -> tuple[float, float] | None:

@@ -24,7 +24,7 @@ from classify.modeling.kernels.base import AttentionKernel, Kernel
 from classify.modeling.kernels.linear import uses_onednn_linear
 from classify.modeling.kernels.registry import install
 from classify.modeling.packing import BY_KERNELS, BY_TORCH, Batch, pack, pad, pad_to_multiple
-from classify.modeling.precision import FP32, Precision, full_precision
+from classify.modeling.precision import FP32, Precision
 from classify.modeling.vocabulary import Vocabulary, make_vocabulary
 
 # Packed batches for oneDNN on a CPU are padded to a multiple of this: oneDNN compiles code for each new shape, and the
@@ -160,8 +160,7 @@ class Classifier(nn.Module):
         with contextlib.nullcontext() if self._half_weights else self.precision.autocast(self.training):
             outputs = self.features(batch) if features or head_in_fp32 else self.logits(batch)
         if head_in_fp32:
-            with full_precision():
-                outputs = self.output_layer(outputs.float())
+            outputs = self.output_layer(outputs.float())
         return outputs if batch.rows is None else batch.rows.mean(outputs.float())
 
     def logits(self, batch: Batch) -> torch.Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,9 @@ from classify.modeling.kernels.linear import capabilities
 
 # Hidden size from which bf16 products on a CPU save more time than rounding to bf16 costs.
 _WIDE = 256
+# Threads inside `full_precision`: the setting before it.
+_inside: list[str] = []
+_LOCK = threading.Lock()
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -77,15 +81,18 @@ FP32 = Precision("fp32", None, "the default", "cpu")
 @contextlib.contextmanager
 def full_precision() -> Iterator[None]:
     """Compute products of fp32 numbers in fp32 inside, even if the run uses tf32."""
-    before = torch.get_float32_matmul_precision()
-    if before == "highest":  # setting it warns, in builds for CUDA
-        yield
-        return
-    torch.set_float32_matmul_precision("highest")
+    with _LOCK:  # the setting is the process's: the first thread sets it, the last restores it
+        before = _inside[0] if _inside else torch.get_float32_matmul_precision()
+        _inside.append(before)
+        if before != "highest":  # setting it warns, in builds for CUDA
+            torch.set_float32_matmul_precision("highest")
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        with _LOCK:
+            _inside.pop()
+            if not _inside and before != "highest":
+                torch.set_float32_matmul_precision(before)
 
 
 def for_prediction(name: str, device: torch.device) -> Precision:

@@ -10,12 +10,12 @@ from classify.data.columns import find_text_columns
 from classify.data.derived import TextColumns
 from classify.data.files import why_not_writable
 from classify.data.formats.base import ReadOptions
-from classify.data.formats.registry import read_table
+from classify.data.formats.registry import read_table, refuse_unused
 from classify.data.table import Table
 from classify.data.table_writers import find_writer
 from classify.errors import InputError
 from classify.launch import launcher
-from classify.modeling.result_folder import read_labels, read_settings, trained_texts
+from classify.modeling.result_folder import read_settings, trained_texts
 
 
 def check_prediction(
@@ -31,8 +31,7 @@ def check_prediction(
     reading = replace(reading or ReadOptions(), columns=trained.named)
     table, texts = read_texts(data, trained, text_column, pair_column, reading)
     if out != "-" and launcher.should_check_output_dir():  # other machines may lack the folder; they do not write
-        columns = len(table.columns) + len(read_labels(model)) + 1  # a probability for each, and the prediction
-        check_out(out, [data], len(table), columns)
+        check_out(out, [data], len(table), len(table.columns))
     return table, texts
 
 
@@ -41,6 +40,7 @@ def read_texts(
 ) -> tuple[Table, TextColumns]:
     """Read a table with the text columns that a model was trained on, or those named. Raises InputError."""
     table = read_table(data, options=reading)
+    refuse_unused(reading or ReadOptions(), [table])
     texts = find_text_columns(table, trained, text_column, pair_column)
     table = texts.derive(table)
     texts.require_both(table)

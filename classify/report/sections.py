@@ -51,7 +51,7 @@ SECTIONS: dict[str, Section] = {}
 
 
 def _section(title: str) -> Callable[[_Context], _Context]:
-    """Make a section of a function, which has the name of its template."""
+    """Register a function as the section of the template with its name."""
 
     def register(context: _Context) -> _Context:
         SECTIONS[context.__name__] = Section(context.__name__, title, context)

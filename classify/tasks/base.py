@@ -129,12 +129,12 @@ class Task(LabelEncoder):
     def grow_head(self, features: Array, targets: Array, head: Head, new: Array, class_weights: Weights = None) -> None:
         """Fit the outputs marked in `new` (outputs,), in place; the others keep the weights of an earlier run.
 
-        `head` is as `fit_head` returns it. Called only for tasks of several labels.
+        `head` is as `fit_head` returns it. Called only where `has_labels`.
         """
         raise NotImplementedError
 
     def standardize_head(self, head: torch.nn.Linear) -> None:
-        """Let the output layer of an earlier run, in place, compute what this task trains: standardized scores."""
+        """Convert the output layer of an earlier run, in place, to the units of training; here they are the same."""
 
     @abstractmethod
     def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:

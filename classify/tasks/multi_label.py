@@ -373,10 +373,13 @@ class BinaryCrossEntropy(Loss):
 
 
 def _choose_separator(values: Sequence[str], labels: Sequence[str] = ()) -> str:
-    """Return the separator of a column's labels, also one that only few rows have, or an unusual one."""
+    """Return the separator of a column's labels, also one that only few rows have, or an unusual one.
+
+    `labels` are those of a trained model, which are never divided.
+    """
     separator = find_separator(values)
     if separator is None:
-        undivided = undivided_cell(sorted({*values, *labels}), (*SEPARATORS, *UNUSUAL_SEPARATORS))
+        undivided = undivided_cell(sorted(set(values) - set(labels)), (*SEPARATORS, *UNUSUAL_SEPARATORS), labels)
         separator = _JOIN if undivided is None else undivided[1]
     return separator
 

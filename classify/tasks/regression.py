@@ -97,7 +97,7 @@ class Regression(Task):
 
     @classmethod
     def from_settings(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
-        return cls(labels, unit=settings.get("unit", 1.0), unlabelled=settings.get("unlabelled_value"))
+        return cls(labels, unit=settings["unit"], unlabelled=settings.get("unlabelled_value"))
 
     def settings(self) -> dict[str, Any]:
         return {"unit": self.unit, **({} if self._unlabelled is None else {"unlabelled_value": self._unlabelled})}

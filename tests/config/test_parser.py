@@ -284,7 +284,7 @@ def test_names_are_those_of_training_arguments() -> None:
 def test_settings_take_the_names_of_flags() -> None:
     assert TrainingConfig(epochs=1, cpu=True) == TrainingConfig(num_train_epochs=1, use_cpu=True)  # type: ignore[call-arg]
     assert DataConfig(train_file="a.csv") == DataConfig(data="a.csv")  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="given twice"):
+    with pytest.raises(TypeError, match="num_train_epochs is given twice"):
         TrainingConfig(epochs=1, num_train_epochs=2)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="epoch"):
         TrainingConfig(epoch=1)  # type: ignore[call-arg]

@@ -16,6 +16,7 @@ from classify.data.reading import read_tables
 from classify.data.split_table import split_table
 from classify.data.splits import Splits
 from classify.errors import InputError
+from classify.tasks.multi_label import MultiLabel
 from classify.tasks.registry import recognize
 from classify.training.inputs import check
 from tests.support.runs import make_config
@@ -485,3 +486,16 @@ def test_a_validation_table_is_no_test_table(tmp_path: Path) -> None:
     held_out = write(tmp_path / "b.csv", "text,label", lambda row: f"other text {row}", ["x", "y"], rows=20)
     splits = load(path, eval_data=str(held_out), test_data=str(held_out))
     assert any("20 of 20 test texts are also in the validation split" in warning for warning in splits.warnings)
+
+
+def test_labels_of_a_trained_model_are_not_divided(tmp_path: Path) -> None:
+    """Although a label is made of two others, whichever rows the further table has."""
+    task = MultiLabel(["card", "credit", "credit card"])
+    further = read_table(str(write(tmp_path / "a.csv", "text,labels", "text", ["credit card", "card"], rows=4)))
+    targets = task.for_table(further, "labels").encode(further, "labels", "--data")
+    assert targets.tolist() == [[0, 0, 1], [1, 0, 0]] * 2
+
+
+def test_brackets_within_names_stay(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "text,labels", "text", ["a><b;c", "c", "a><b"])
+    assert load(path, task="multi").encoder.labels == ["a><b", "c"]

@@ -190,6 +190,11 @@ def test_placeholders_for_labels_are_noted(tmp_path: Path, placeholder: str) -> 
     assert f"the label '{placeholder}' of 20 rows may mean no label" in notes
 
 
+def test_emoji_are_classes(tmp_path: Path) -> None:
+    splits = load(labelled(tmp_path / "a.csv", "\U0001f44d", "\U0001f44e", "neutral"))
+    assert "may mean no label" not in str(splits.warnings)
+
+
 def test_minus_one_in_most_rows_is_noted(tmp_path: Path) -> None:
     assert "may mean no label" in str(load(labelled(tmp_path / "a.csv", "0", "1", "-1", "-1", "-1")).warnings)
     assert "may mean no label" not in str(load(labelled(tmp_path / "b.csv", "0", "1", "-1")).warnings)

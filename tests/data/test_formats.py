@@ -9,6 +9,7 @@ import io
 import json
 import lzma
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,17 +116,27 @@ def test_options_without_effect_are_refused(tmp_path: Path, form: str, options: 
     name, write = FORMS[form]
     write(tmp_path / name)
     with pytest.raises(InputError, match=printed):
-        read_table(str(tmp_path / name), options=ReadOptions(**options))
+        read_tables(DataConfig(data=str(tmp_path / name), **options))
 
 
 def test_options_may_be_of_another_table(tmp_path: Path) -> None:
-    """Of a workbook to test on, beside a CSV to train on."""
+    """Of a workbook to test on, beside a CSV, or texts with their labels, to train on; or of one file of several."""
+    texts, labels = tmp_path / "texts.txt", tmp_path / "labels.txt"
+    texts.write_text("".join(f"{text}\n" for text, _ in PLAIN), encoding="utf-8")
+    labels.write_text("".join(f"{label}\n" for _, label in PLAIN), encoding="utf-8")
     write_workbook(tmp_path / "test.xlsx", {"notes": [("n",), ("x",)], "data": [("text", "label"), *ROWS]})
     (tmp_path / "a.csv").write_text(csv_text(ROWS), encoding="utf-8")
     config = DataConfig(data=str(tmp_path / "a.csv"), test_data=str(tmp_path / "test.xlsx"), sheet="data")
-    tables = read_tables(config)
-    assert tables.test is not None
-    assert pairs(tables.test) == ROWS
+    for given in (config, replace(config, data=str(texts), labels=str(labels))):
+        tables = read_tables(given)
+        assert tables.test is not None
+        assert pairs(tables.test) == ROWS
+    for form in ("CSV", "Parquet"):
+        FORMS[form][1](tmp_path / f"part-{FORMS[form][0]}")
+    assert len(read_tables(DataConfig(data=str(tmp_path / "part-*"), encoding="utf-8")).train) == 2 * len(ROWS)
+    with pytest.raises(InputError) as caught:
+        read_tables(replace(config, eval_data=str(tmp_path / "missing.csv"), encoding="utf-8"))
+    assert len(caught.value.faults) == 1
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -38,7 +38,8 @@ class ReadOptions:
 class Confidence(enum.IntEnum):
     """Confidence of a format that a path is of its form; the highest reads it, ties go to the first registered.
 
-    CERTAIN means that no other format could read the path; of the hub's data sets, that it has the form of their names.
+    CERTAIN means that no other format could read the path; `Hub` is certain of any path that has the form of a data
+    set's name.
     """
 
     NONE = 0

@@ -32,24 +32,21 @@ _WITHOUT_EFFECT = {
 }
 
 
-def read_table(
-    path: str, flag: str = "--data", options: ReadOptions | None = None, beside: Sequence[str] = ()
-) -> Table:
-    """Read a table. Raises InputError, with all faults, where the path names none or it cannot be read.
-
-    An option without effect is refused, too, unless a path `beside` it is of a format that takes it.
-    """
+def read_table(path: str, flag: str = "--data", options: ReadOptions | None = None) -> Table:
+    """Read a table. Raises InputError, with all faults, where the path names none or it cannot be read."""
     options = options or ReadOptions()
     source, format = find_format(path, flag, options)
-    for name, why in _WITHOUT_EFFECT.items():
-        if getattr(options, name) and not any(
-            name in taking.takes for taking in (format, *(find_format(other, flag, options)[1] for other in beside))
-        ):
-            raise InputError(f"{path}: --{name.replace('_', '-')} has no effect, because {why}; drop it.")
-    table = drop_traces(format.read(source, options))
+    table = replace(drop_traces(format.read(source, options)), takes=format.takes)
     if source.member:
         table = replace(table, form=f"{source.member} in {Path(path).name}: {table.form}")
     return table
+
+
+def refuse_unused(options: ReadOptions, tables: Sequence[Table]) -> None:
+    """Raise InputError for an option that none of the tables was read by."""
+    for name, why in _WITHOUT_EFFECT.items():
+        if getattr(options, name) and not any(name in table.takes for table in tables):
+            raise InputError(f"{tables[0].path}: --{name.replace('_', '-')} has no effect, because {why}; drop it.")
 
 
 def find_format(path: str, flag: str, options: ReadOptions) -> tuple[Source, Format]:
