@@ -66,7 +66,7 @@ def print_error_early(error: Exception) -> None:
 
 
 def _wait_for_peer_error(error: BaseException) -> None:
-    """If a lost peer caused the error, let the launcher end this process; the peer prints the cause.
+    """Let the launcher end this process if a lost peer caused the error; the peer prints the cause.
 
     --nproc gives a rank time to print its error before it ends the others.
     """
