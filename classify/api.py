@@ -60,7 +60,7 @@ class Run:
         """Return metrics.json."""
         return dict(read_json(self.folder / "metrics.json"))
 
-    @property
+    @functools.cached_property
     def labels(self) -> list[str]:
         """Return the labels, in the order of the columns of `predict_proba`."""
         from classify.tasks.registry import trained_task

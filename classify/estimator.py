@@ -117,7 +117,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Sequence[str]) -> npt.NDArray[np.float64]:
         """Return the calibrated probabilities (n, classes), in the order of `classes_`."""
         check_is_fitted(self, "run_")
-        order = [self.run_.labels.index(name) for name in self._names]
+        order = list(map(self.run_.labels.index, self._names))
         return self.run_.predict_proba(_check_texts(X))[:, order]
 
     def save(self, folder: str | Path) -> Path:

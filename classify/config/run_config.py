@@ -28,6 +28,8 @@ _OF_STEPS = (
 )  # fmt: skip
 # Apex's levels at which the model itself holds half weights.
 _HALF_WEIGHT_LEVELS = ("O2", "O3")
+# Kinds of sources of values that nobody gave; in run.json such a source is its kind alone.
+AUTOMATIC = frozenset({"recipe", "texts", "model"})
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class ValueSource:
     @property
     def is_automatic(self) -> bool:
         """Return whether nobody gave the value: a resumed run chooses it again."""
-        return self.kind in ("recipe", "texts", "model")
+        return self.kind in AUTOMATIC
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}".rstrip()

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from classify.config.run_config import FIELDS, ValueSource
+from classify.config.run_config import AUTOMATIC, FIELDS
 from classify.errors import InputError
 
 CHECKPOINTS = "checkpoints"
@@ -47,9 +47,7 @@ def stored_values(folder: Path) -> dict[str, Any]:
         content = json.loads(file.read_text(encoding="utf-8"))
         parts = [dict(content["config"][part]) for part in ("data", "model", "training")]
         base = Path(content.get("cwd") or ".")
-        # The text of an automatic source is its kind alone.
-        sources = content.get("sources", {})
-        automatic = {name for name, source in sources.items() if ValueSource(source).is_automatic}
+        automatic = {name for name, source in content.get("sources", {}).items() if source in AUTOMATIC}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(
             f"{file}: expected the settings of a run under 'config'. Got something else ({type(error).__name__}: "
