@@ -89,7 +89,8 @@ def _read(folder: str) -> tuple[TextHashes, npt.NDArray[np.int8], int]:
             raise ValueError(f"unknown splits {names}")
         parts = np.array([names.index(part) for part in record["part"].to_pylist()], dtype=np.int8)
     except (pyarrow.ArrowException, KeyError, ValueError, OSError) as error:
-        raise InputError(f"--split-like {folder}: {FILE} cannot be read ({str(error).splitlines()[0]}).") from None
+        why = str(error).splitlines()[0]
+        raise InputError(f"{file}: cannot be read ({why}); restore the file that the run wrote.") from None
     return numbers, parts, len(names) if names == _fold_names(len(names)) else 0
 
 

@@ -274,14 +274,14 @@ class CrossEntropy(Loss):
 def find_ratings(labels: Sequence[str]) -> npt.NDArray[np.float64] | None:
     """Return the labels as numbers (classes,) where they look like ratings: 1 to 5, say, or -1 to 1.
 
-    Numbers without a gap between whole or half ones, three to eleven of them. Numbers starting at 0 are usually class
-    indices.
+    Numbers without a gap between whole or half ones, three to eleven of them, but no class indices.
     """
     if not _FEWEST_RATINGS <= len(labels) <= _MOST_RATINGS or not all(_RATING.fullmatch(label) for label in labels):
         return None
     numbers = np.array([float(label) for label in labels])
     steps = np.diff(numbers)
-    return numbers if numbers[0] != 0 and steps[0] in (0.5, 1) and (steps == steps[0]).all() else None
+    is_even = steps[0] in (0.5, 1) and (steps == steps[0]).all()
+    return numbers if is_even and not _are_indices(numbers) else None
 
 
 def _may_be_scores(labels: Sequence[str]) -> bool:
@@ -289,7 +289,12 @@ def _may_be_scores(labels: Sequence[str]) -> bool:
     if any(len(label) > 1 and label[0] == "0" and label.isdigit() for label in labels):
         return False
     numbers = [number for label in labels if (number := parse_number(label)) is not None and math.isfinite(number)]
-    return len(numbers) == len(labels) >= _FEWEST_RATINGS and sorted(numbers) != list(range(len(numbers)))
+    return len(numbers) == len(labels) >= _FEWEST_RATINGS and not _are_indices(sorted(numbers))
+
+
+def _are_indices(numbers: Sequence[float] | npt.NDArray[np.float64]) -> bool:
+    """Return whether sorted numbers are 0, 1, 2, ...: usually class indices, but 0 to 10 is a scale (NPS)."""
+    return len(numbers) != _MOST_RATINGS and list(numbers) == list(range(len(numbers)))
 
 
 def balanced_weights(labels: npt.NDArray[np.int64], classes: int) -> npt.NDArray[np.float32]:

@@ -68,6 +68,7 @@ def test_each_may_select_the_weights(labels: list[str]) -> None:
         (["1", "2", "3", "4", "5"], True, True),
         (["-1", "0", "1"], True, True),
         (["0", "1", "2", "3"], False, False),  # indices of classes
+        ([str(number) for number in range(11)], True, True),  # net promoter score
         (["1", "2"], False, False),
         (["1", "2", "4"], False, True),
         (["1", "2", "x"], False, False),
