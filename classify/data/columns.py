@@ -298,7 +298,10 @@ class _Search:
             several = "several columns could hold the label" if len(likely) > 1 else "one column could hold the label"
             return self._doubt("label", [*likely, *scores], several + regression)
         numbers = [name for name in free if self.stats[name].is_numeric and name not in scores]
+        checked = [name for name in free if set(map(parse_mark, self.stats[name].values)) == {True}]
         hint = f" (if {numbers[0]!r} is a score, add --task regression)" if numbers else ""
+        if len(checked) > 1:  # cells checked or empty
+            hint = f" (if each of several columns is a label, name all: --label-column {','.join(checked)})"
         words = f"no column looks like a label{regression}{hint}"
         return self._doubt("label", scores or [name for name in free if not self.stats[name].is_text] or free, words)
 

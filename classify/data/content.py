@@ -52,7 +52,10 @@ _NO_CLASSES = ("dates or times", "objects")
 # Usual spellings of a missing value.
 MISSING = frozenset({"nan", "null", "none", "n/a", "na", "#n/a", "<na>", "-", "--", "?"})
 # Cells of a column that says for each row whether it has a label.
-_MARKS = {"0": False, "0.0": False, "false": False, "no": False, "1": True, "1.0": True, "true": True, "yes": True}
+_MARKS = {
+    **dict.fromkeys(("0", "0.0", "false", "no"), False),
+    **dict.fromkeys(("1", "1.0", "true", "yes", "x", "✓", "✔"), True),
+}
 
 
 @dataclass(frozen=True)
@@ -189,7 +192,7 @@ def column_stats(table: Table, column: str, unlabelled: str | None = None) -> Co
 
 
 def parse_mark(cell: str) -> bool | None:
-    """Return whether a cell of a label's column says 1, true or yes; None where it holds something else."""
+    """Return whether a cell of a label's column says 1, true, yes or x; None where it holds something else."""
     return _MARKS.get(cell.strip().lower())
 
 

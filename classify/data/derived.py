@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -73,11 +73,15 @@ class TextColumns:
 
 
 def join_labels(table: Table, names: Sequence[str], name: str, separator: str) -> Table:
-    """Add a column with the names of those columns that hold 1 in a row. Raises InputError for other cells."""
+    """Add a column with the names of those columns that hold 1 in a row. Raises InputError for other cells.
+
+    Where no column holds a 0, an empty cell is one, and the table notes it.
+    """
+    encoded = [table.dictionary_encode(source) for source in names]
+    empty_is_no = not any(parse_mark(value) is False for values, _ in encoded for value in values)
     marks = []
-    for source in names:
-        values, numbers = table.dictionary_encode(source)
-        parsed = list(map(parse_mark, values))
+    for source, (values, numbers) in zip(names, encoded, strict=True):
+        parsed = [False if empty_is_no and not value.strip() else parse_mark(value) for value in values]
         wrong = [place for place, mark in enumerate(parsed) if mark is None]
         if wrong:
             where = table.describe_rows(np.flatnonzero(np.isin(numbers, wrong)).tolist())
@@ -88,6 +92,9 @@ def join_labels(table: Table, names: Sequence[str], name: str, separator: str) -
         marks.append(np.array(parsed, dtype=bool)[numbers])
     rows_of = np.stack(marks, axis=1) if marks else np.zeros((len(table), 0), dtype=bool)
     cells = (separator.join(itertools.compress(names, row)) for row in rows_of.tolist())
+    if empty_is_no and not rows_of.all():
+        note = f"has no 0 or 'no' in {', '.join(names)}: an empty cell there means that a text does not have the label"
+        table = replace(table, notes=(*table.notes, note))
     return table.with_derived(name, cells)
 
 

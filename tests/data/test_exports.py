@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from classify.data.formats.registry import read_table
+from classify.data.label_lists import COLUMN_SEPARATOR
 from tests.data.test_doubtful_guesses import decision, load, refusal, write
 from tests.data.test_formats import write_workbook
 
@@ -97,6 +98,19 @@ def test_whole_numbers_with_gaps_may_be_a_score(tmp_path: Path) -> None:
     assert "labels are numbers, 0 to 99; a score is possible, too" in decision(points, "task").why
     ids = load(labelled(tmp_path / "b.csv", *map(str, range(34)), rows=200))
     assert decision(ids, "task").why == "one label per row"
+
+
+@pytest.mark.parametrize("mark", ["x", "1", "Yes", "✓"])
+def test_checked_cells_are_labels_of_named_columns(tmp_path: Path, mark: str) -> None:
+    path = write(tmp_path / "a.csv", "text,billing,shipping", "text", [mark, ""], [mark, "", ""])
+    assert "name all: --label-column billing,shipping)" in refusal(path)
+    splits = load(path, label_column="billing,shipping")
+    assert splits.encoder.labels == ["billing", "shipping"]
+    rows = splits.train.table.column(splits.columns.label)
+    assert [row.split(COLUMN_SEPARATOR) for row in rows[:3]] == [["billing", "shipping"], [""], ["billing"]]
+    assert any("an empty cell there means that a text does not have the label" in note for note in splits.warnings)
+    both = write(tmp_path / "b.csv", "text,billing,shipping", "text", [mark, "no", ""], [mark, "", ""])
+    assert "holds ''; expected 0 or 1" in refusal(both, label_column="billing,shipping")
 
 
 def test_raters_and_properties_are_no_labels(tmp_path: Path) -> None:
