@@ -288,7 +288,7 @@ class _Search:
             if rivals:
                 return self._doubt("label", [*likely, *rivals], "several columns could hold the label")
         if len(likely) == 1 and _is_metadata(likely[0]) and not _sounds_like_label(likely[0]):
-            return self._doubt("label", likely, "one column could hold the label, but its name is not one of labels")
+            return self._doubt("label", likely, "one column could hold the label, but its name is unusual for labels")
         if len(likely) == 1 and not scores:
             return _Found((likely[0],), "the only column of few different values, as class labels are")
         marks = self._find_marks(free)

@@ -135,7 +135,7 @@ def test_a_label_of_somebody_is_a_label(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["annotator", "sender", "lang", "user_id"])
 def test_what_is_said_of_a_row_is_no_label_by_itself(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / "a.csv", f"text,{name},id", "text", ["ann", "bob"], str)
-    assert f"one column could hold the label, but its name is not one of labels: {name}" in refusal(path)
+    assert f"one column could hold the label, but its name is unusual for labels: {name}" in refusal(path)
     assert load(path, label_column=name).encoder.labels == ["ann", "bob"]
 
 
