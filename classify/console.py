@@ -49,7 +49,7 @@ class ProgressLines:
         self._printed, rate = now, (self._count - self._initial) / (now - self._start)
         left = f"{(self._total - self._count) / rate:,.0f} s left" if rate else "time left unknown"
         parts = [f"{self._count:,} of {self._total:,} {self._unit}s", f"{rate:,.3g} {self._unit}s/s", left]
-        # Standard output, unless it holds results: errors alone are on the other stream.
+        # Standard output, unless it holds results: standard error is for errors only.
         print(", ".join([*parts, *([self._postfix] if self._postfix else [])]), file=self._file, flush=True)
 
     def set_postfix_str(self, text: str, refresh: bool = True) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
-# Flags of an example and what it does, by command; the module of that name holds it.
+# Example flags and a summary of each command; its module has the same name.
 COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("--data my.csv", "train (the same as python run_classify.py)"),
     "predict": ("--model runs/my-1 --data new.csv --out p.csv", "predict every row of a table"),

@@ -77,11 +77,11 @@ def run(arguments: Sequence[str], program: str) -> int:
 
 
 def _notes(labelled: LabelledTable, trained: int) -> list[str]:
-    """Return what may make the scores misleading, or the predictions differ from the table.
+    """Return notes on what may make the scores misleading, and on renamed columns.
 
     `trained` is the number of texts that the model was trained on.
     """
-    from classify.data.columns import empty_texts
+    from classify.data.columns import note_empty_texts
     from classify.evaluation.predictions_file import note_renamed
 
     table, task = labelled.table, labelled.task
@@ -90,7 +90,7 @@ def _notes(labelled: LabelledTable, trained: int) -> list[str]:
     left_out = len(table) - len(labelled.rows)
     notes = (
         note_renamed(table, task.prediction_columns()),
-        empty_texts(table, labelled.texts.whole),
+        note_empty_texts(table, labelled.texts.whole),
         f"no row has the label {list_some(missing[:_SHOWN], len(missing))}" if missing else None,
         f"the model was trained on {trained} of these texts, so the scores may be too high" if trained else None,
         f"rows without a label, which are left out: {left_out} of {len(table)}" if left_out else None,

@@ -25,7 +25,7 @@ def add_model(parser: Parser) -> None:
     parser.add_argument("--cpu", "--use-cpu", "--no-cuda", action="store_true", help="use the CPU only")
 
 
-# The options of `add_table` that say how to read it.
+# The options of `add_table` other than --data.
 OF_TABLES = ("encoding", "sheet", "no_header", "text_column", "text_pair_column")
 
 
@@ -63,4 +63,4 @@ def count(text: str, flag: str) -> int:
 def check_standard_input(data: str) -> None:
     """Raise InputError where several processes would read standard input."""
     if data == STANDARD_INPUT and launcher.is_launched():
-        raise InputError("--data -: standard input reaches one of several processes only; give a file.")
+        raise InputError("--data -: only one of several processes can read standard input; give a file.")

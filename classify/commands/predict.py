@@ -41,7 +41,7 @@ def make_parser(program: str) -> Parser:
     parser.add_argument(
         "--min-precision",
         metavar="FLOAT",
-        help="add the column accepted, at the confidence from which held-out rows of the run had this precision",
+        help="add the column accepted, with a confidence chosen so that held-out rows of the run reach this precision",
     )
     parser.add_argument("--resume", action="store_true", help="continue an interrupted prediction of the same table")
     parser.add_argument("--quiet", action="store_true", help="print errors only")
@@ -154,7 +154,7 @@ def _predict_table(options: argparse.Namespace) -> int:
 
 
 def _columns(options: argparse.Namespace) -> tuple[PredictionColumns, str | None]:
-    """Return what to write of each row, and a note on the confidence that is required."""
+    """Return the columns to add to each row, and a note on the required confidence."""
     from classify.evaluation.predictions_file import EXACT, FOR_EXCEL
     from classify.prediction.columns import PredictionColumns
     from classify.prediction.thresholds import find_confidence
@@ -171,8 +171,8 @@ def _columns(options: argparse.Namespace) -> tuple[PredictionColumns, str | None
         threshold = find_confidence(options.model, task, precision)
         confidence = threshold.confidence
         note = (
-            f"accepted: confidence at least {confidence:.3f}; of the run's {threshold.rows} held-out rows "
-            f"{threshold.accepted} reach it, at least {100 * precision:g} % of them predicted correctly"
+            f"accepted: confidence at least {confidence:.3f}; {threshold.accepted} of the run's {threshold.rows} "
+            f"held-out rows reach it, and at least {100 * precision:g} % of these are predicted correctly"
         )
     columns = PredictionColumns(
         task,

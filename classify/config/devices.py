@@ -97,7 +97,7 @@ class DeviceConfig:
 
     @property
     def parallel_mode(self) -> ParallelMode:
-        """Return one device, several in one process (DataParallel), or one process per device (DDP)."""
+        """Return the mode: one device, several in one process (DataParallel), or one process per device (DDP)."""
         return self.device_plan.parallel_mode
 
     @property

@@ -107,7 +107,8 @@ REFUSED: dict[str, str] = {
 
 
 NO_TRAINING = (
-    "--do_eval or --do_predict without --do_train scores a model that exists: classify predict --model DIR --data FILE."
+    "--do_eval or --do_predict without --do_train trains nothing; run classify evaluate, or classify predict, with "
+    "--model DIR --data FILE."
 )
 
 

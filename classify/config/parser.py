@@ -192,12 +192,12 @@ def parse_training(argv: Sequence[str], program: str) -> RunConfig:
         values, names = _yaml_values(config_file, faults, ignored)
     sources = {name: ValueSource("file", typed) for name, typed in names.items() if name not in explicit}
     sources |= {name: ValueSource("flag") for name in explicit}
-    values = _over(explicit, values)
+    values = _merge(explicit, values)
     sources |= _from_container(values, faults)
     names = {name: text for name, text in names.items() if name not in explicit}
     values = {name: hf_arguments.to_value(name, raw) for name, raw in values.items()}
     stored, file = _from_run(values, faults)
-    merged = _over(values, stored)
+    merged = _merge(values, stored)
     taken = [name for name in stored if name in merged and name not in values]
     sources |= {name: ValueSource("earlier run", file) for name in taken}
     names |= {name: f"{file}: {name}" for name in taken}
@@ -234,7 +234,7 @@ def _from_container(values: dict[str, Any], faults: ErrorList) -> dict[str, Valu
     return {}
 
 
-def _over(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+def _merge(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     """Merge values; the first override the second, also if they set it by the other batch-size field."""
     alike = ("batch_size", "per_device_train_batch_size")
     if any(name in first for name in alike):

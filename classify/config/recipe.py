@@ -34,7 +34,7 @@ class Recipe:
     contrastive_steps: int = 0
 
 
-def choose(
+def choose_recipe(
     rows: int,
     width: int,
     *,
@@ -43,7 +43,7 @@ def choose(
     preset: str = "default",
     lora: bool = False,
 ) -> Recipe:
-    """Choose for `rows` training rows and an encoder of that width; `contrastive` allows contrastive steps.
+    """Choose hyperparameters for `rows` training rows and an encoder's `width`; `contrastive` allows contrastive steps.
 
     With fewer than 300 `labelled` rows (default: `rows`) in the table no epochs are trained.
 

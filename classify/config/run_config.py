@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from classify.config.fields import convert, shown_name
-from classify.config.recipe import FEW_ROWS, FOLDS, PRESETS, choose
+from classify.config.recipe import FEW_ROWS, FOLDS, PRESETS, choose_recipe
 from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
 from classify.errors import ErrorList
 from classify.launch.strategies import STRATEGIES
 
-# Settings of the steps that an epoch takes, and of those of contrastive training, too.
+# Settings that affect epochs only, and those that affect contrastive steps, too.
 _OF_EPOCHS = (
     "batch_size", "per_device_train_batch_size", "lr_scheduler_type", "warmup_steps", "label_smoothing_factor", "loss",
     "sampler", "patience", "metric_for_best_model",
@@ -28,7 +28,7 @@ _OF_STEPS = (
 )  # fmt: skip
 # Apex's levels at which the model itself holds half weights.
 _HALF_WEIGHT_LEVELS = ("O2", "O3")
-# Kinds of sources of values that nobody gave; in run.json such a source is its kind alone.
+# Kinds of sources of automatic values; in run.json such a source is only its kind.
 AUTOMATIC = frozenset({"recipe", "texts", "model"})
 
 
@@ -41,7 +41,7 @@ class ValueSource:
 
     @property
     def is_automatic(self) -> bool:
-        """Return whether nobody gave the value: a resumed run chooses it again."""
+        """Return whether the value was chosen automatically: a resumed run chooses it again."""
         return self.kind in AUTOMATIC
 
     def __str__(self) -> str:
@@ -79,7 +79,7 @@ class RunConfig:
             with faults.collect():
                 parts[part][name] = convert(spec, HINTS[name], raw, names.get(name, shown_name(spec)))
         config = cls(**{part: kind(**parts[part]) for part, kind in _PARTS.items()}, **others)
-        config._combine(faults)
+        config._check_combinations(faults)
         faults.raise_if_any()
         return config
 
@@ -123,11 +123,11 @@ class RunConfig:
         """Return the settings with the recipe's values where none is set.
 
         `rows` are the training rows, `width` is the encoder's hidden size, `labelled` the rows of `--data` with a label
-        (default: `rows`); see `recipe.choose`.
+        (default: `rows`); see `recipe.choose_recipe`.
         """
         training = self.training
         recipe = dataclasses.asdict(
-            choose(
+            choose_recipe(
                 rows,
                 width,
                 labelled=labelled,
@@ -151,11 +151,11 @@ class RunConfig:
         return labelled < FEW_ROWS and self.training.epochs == 0 and self.training.max_steps < 0
 
     def flags_without_effect(self, *, fits_head: bool) -> list[str]:
-        """Return the flags that were given for steps that resolved settings do not take, or the head's fit."""
+        """Return the explicit flags for steps, or the head's fit, that the resolved settings do without."""
         training = self.training
         if training.epochs > 0 or training.max_steps > 0:
             return []
-        explicit = self.given()
+        explicit = self.explicit_values()
         unused = _OF_EPOCHS if training.contrastive_steps else (*_OF_EPOCHS, *_OF_STEPS)
         names = [name for name in unused if name in explicit]
         if "class_weights" in explicit and not fits_head:
@@ -168,8 +168,8 @@ class RunConfig:
         source = self.sources.get("model")
         return self.model.model is not None and (source is None or source.kind != "texts")
 
-    def given(self) -> dict[str, Any]:
-        """Return the settings that are not defaults, nor chosen by the recipe, the texts or the model."""
+    def explicit_values(self) -> dict[str, Any]:
+        """Return the settings that differ from the defaults and were not chosen automatically."""
         automatic = {name for name, source in self.sources.items() if source.is_automatic}
         return {
             name: value
@@ -177,7 +177,7 @@ class RunConfig:
             if name not in automatic and value != FIELDS[name][1].default
         }
 
-    def _combine(self, faults: list[str]) -> None:
+    def _check_combinations(self, faults: list[str]) -> None:
         """Add contradictions between fields to `faults`."""
         training = self.training
         if self.data.data is None and not faults:  # a mistyped flag is the likelier reason, and already named
@@ -190,7 +190,7 @@ class RunConfig:
         if training.use_cpu and training.precision in ("fp16", "tf32"):
             faults.append(f"--precision {training.precision} needs a GPU; use bf16 or fp32, or drop --cpu.")
         if training.opt_level is not None:
-            self._combine_level(training.opt_level, faults)
+            self._check_level(training.opt_level, faults)
         epochs, flag = training.num_train_epochs, "--epochs 0"
         if epochs is None:
             epochs, flag = PRESETS[training.preset].get("num_train_epochs"), f"--preset {training.preset}"
@@ -240,7 +240,7 @@ class RunConfig:
             )
         return faults
 
-    def _combine_level(self, level: str, faults: list[str]) -> None:
+    def _check_level(self, level: str, faults: list[str]) -> None:
         """Add contradictions between --opt-level and other options to `faults`."""
         precision = self.training.precision
         if precision not in (("auto", "fp32") if level == "O0" else ("auto", "bf16", "fp16")):

@@ -16,7 +16,7 @@ from classify.errors import InputError
 
 # Fields, and the usual names of the channels that hold their table.
 _CHANNELS = {"data": ("TRAIN", "TRAINING"), "eval_data": ("VALIDATION", "VALID", "EVAL", "DEV"), "test_data": ("TEST",)}
-# Of several files, the one with such a name is the table: others may be about it.
+# Of several files, the one with such a suffix is the table; others may describe it.
 _TABLES = (".csv", ".tsv")
 
 

@@ -200,7 +200,7 @@ class ModelConfig:
     )
     compact_vocabulary: bool = option(
         True,
-        "remove embeddings of unused tokens from the model while it trains; they keep their values either way",
+        "remove embeddings of unused tokens while the model trains, and restore them unchanged; false: keep them",
         "--compact-vocabulary",
     )
     freeze_embeddings: bool = option(False, "freeze the embeddings", "--freeze-embeddings")

@@ -71,11 +71,11 @@ def stored_values(folder: Path) -> dict[str, Any]:
     }
     for name in _PATHS:
         if isinstance(values.get(name), str):
-            values[name] = _where_it_lies(values[name], base, keep=name not in TABLES)
+            values[name] = _resolve_path(values[name], base, keep=name not in TABLES)
     return values
 
 
-def _where_it_lies(name: str, base: Path, keep: bool) -> str:
+def _resolve_path(name: str, base: Path, keep: bool) -> str:
     """Resolve a run's path against its working directory `base`.
 
     A missing path is returned unchanged with `keep`, else resolved where it looks like a file.

@@ -20,7 +20,7 @@ _OPEN_DOCUMENT = "application/vnd.oasis.opendocument."
 
 
 def is_zip(start: bytes) -> bool:
-    """Return whether a file that begins so is a zip archive; workbooks are, too."""
+    """Return whether a file with these first bytes is a zip archive, as workbooks are."""
     return start.startswith((b"PK\x03\x04", b"PK\x05\x06"))
 
 
@@ -29,9 +29,9 @@ def is_tar(start: bytes) -> bool:
 
 
 def find_zip_member(path: str, file: Path, suffixes: Container[str], check_growth: Callable[[int], None]) -> str:
-    """Return the name of the one table in a zip archive, "" of a workbook.
+    """Return the name of the only table in a zip archive; "" for a workbook.
 
-    Raises InputError where there is not one, or `check_growth` does for the size of all its files.
+    Raises InputError without exactly one table. `check_growth` gets the total size of the files, and may raise.
     """
     try:
         with zipfile.ZipFile(file) as archive:
@@ -57,7 +57,7 @@ def find_zip_member(path: str, file: Path, suffixes: Container[str], check_growt
 
 
 def find_tar_member(path: str, stream: BinaryIO, suffixes: Container[str]) -> str:
-    """Return the name of the one table in a tar archive. Raises InputError where there is not one."""
+    """Return the name of the only table in a tar archive. Raises InputError without exactly one."""
     try:
         with tarfile.open(fileobj=stream, mode="r|") as archive:
             return _only_table(path, (entry.name for entry in archive if entry.isreg()), suffixes)
@@ -71,7 +71,7 @@ def open_zip_member(file: Path, member: str) -> IO[bytes]:
 
 
 def open_tar_member(stream: BinaryIO, member: str) -> IO[bytes]:
-    """Open a file of a tar archive, which is read from its beginning."""
+    """Open a file of a tar archive; the archive is read from its beginning."""
     archive = tarfile.open(fileobj=stream, mode="r|")  # noqa: SIM115
     for entry in archive:
         if entry.name == member and entry.isreg():

@@ -37,7 +37,7 @@ def cached_bytes() -> tuple[int, int]:
 
 
 def why_not_trusted() -> str | None:
-    """Return why an untrusted user could write to the cache, so that it is not used; None where it is safe."""
+    """Return why the cache is not used: an untrusted user could write to it. None where it is safe."""
     try:
         status = cache_folder().lstat()
     except FileNotFoundError:
@@ -59,7 +59,7 @@ def clear_cache() -> None:
 
 
 def load_or_write(key: str, write: Callable[[Path], None], read: Callable[[Path], T | None]) -> T | None:
-    """Return what `read` makes of the entry `key`; `write` fills a missing or damaged entry first.
+    """Return `read` of the entry `key`; `write` fills a missing or damaged entry first.
 
     `read` returns None for a damaged folder. Returns None where the cache is read-only, full or not trusted.
 

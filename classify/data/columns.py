@@ -25,10 +25,11 @@ from classify.data.text_hashes import EMPTY
 from classify.decision import Decision
 from classify.errors import ErrorList, InputError, list_some
 
-# Candidates and columns that a refusal names, and the ratio of mean lengths from which another column competes.
+# Candidates, and columns, that a refusal lists.
 _SHOWN, _LISTED = 5, 20
 # Rows in which one value may repeat by chance.
 _FEW = 10
+# A column whose texts are longer by this ratio makes a text column with a usual name doubtful.
 _LONGER = 1.5
 
 
@@ -65,7 +66,7 @@ def find_columns(
 ) -> Columns:
     """Return the columns that are named by a flag, or those whose names and values leave no doubt.
 
-    `text_column` and `label_column` may name several, separated by commas; `unlabelled` is a label that means none.
+    `text_column` and `label_column` may name several, separated by commas; cells equal to `unlabelled` are no labels.
     Raises InputError with every fault, and with the candidates where there is doubt.
     """
     fields, labels, pair = _check_flags(table, text_column, label_column, pair_column)
@@ -191,7 +192,7 @@ class _Search:
         return None
 
     def find_text(self, taken: Collection[str | None]) -> _Found | _Doubt:
-        """Find the text column: a usual name counts where it holds texts, and no other column longer ones."""
+        """Find the text column: one with a usual name, if it holds texts and no other column holds longer ones."""
         free = [name for name in self.stats if name not in taken]
         texts = [name for name in free if self.stats[name].is_text]
         named = [name for name in free if _key(name) in TEXT_NAMES]
@@ -203,7 +204,9 @@ class _Search:
             clear = bool(first) and self.stats[first[0]].is_text
             longer = [name for name in texts if name not in fitting and self.stats[name].length > _LONGER * length]
             if clear or not longer:
-                return self._by_name(fitting[0], [name for name in texts if name != fitting[0]], "hold texts")
+                return self._by_name(
+                    fitting[0], [name for name in texts if name != fitting[0]], "other columns of texts"
+                )
             return self._doubt("text", [*fitting, *longer], "another column holds longer texts")
         if fitting:
             return self._doubt("text", fitting, "several columns could hold the text")
@@ -224,7 +227,7 @@ class _Search:
         return self._doubt("text", named or free, f"no column looks like a text{self._why_not(named)}")
 
     def find_label(self, taken: Collection[str | None]) -> _Found | _Doubt:
-        """Find the label column: a usual name counts where values repeat, as classes do."""
+        """Find the label column: one with a usual name, if its values repeat, as classes do."""
         free = [name for name in self.stats if name not in taken]
         if not free:
             raise InputError(
@@ -241,7 +244,7 @@ class _Search:
     def _label_by_name(self, free: Sequence[str], names: Collection[str]) -> _Found | _Doubt | None:
         """Return the column with one of these names, if its values may be labels; None if no column has one."""
         named = [name for name in free if _key(name) in names and not self.stats[name].is_text]
-        # Few rows per class are enough where the name is one of labels.
+        # Few rows per class are enough for a column with a label name.
         few = names is LABEL_NAMES
         fitting = [name for name in named if self._is_label(name, named=True) or (few and self.stats[name].repeats)]
         first = [name for name in fitting if _key(name) == LABEL_NAMES[0]]
@@ -258,15 +261,15 @@ class _Search:
         return None
 
     def _named_label(self, column: str, free: Sequence[str]) -> _Found | _Doubt:
-        """Return a column with a name of labels; of names that topics have, too, only if no column holds opinions."""
+        """Return a column with a label name; one that may also name a topic, only if no column holds ratings."""
         others = [name for name in free if name != column and self._is_label(name, named=True)]
         if _key(column) in LABEL_NAMES and _key(column) not in CATEGORY_NAMES:
             alike = [name for name in others if _sounds_like_label(name) and not self.stats[name].is_score]
-            return self._by_name(column, alike, "could be labels")
+            return self._by_name(column, alike, "other possible labels")
         rated = [name for name in others if _key(name) in RATING_NAMES and self._is_filled_class(name)]
         if rated:
             return self._doubt("label", [column, *rated], "several columns could hold the label")
-        return self._by_name(column, [name for name in others if self._is_label(name)], "could be labels")
+        return self._by_name(column, [name for name in others if self._is_label(name)], "other possible labels")
 
     def _only_remaining_label(self, free: Sequence[str]) -> _Found | None:
         """Return the only column beside the text, unless it holds texts, too."""
@@ -276,7 +279,7 @@ class _Search:
         return _Found((free[0],), "the only remaining column")
 
     def _label_by_content(self, free: Sequence[str]) -> _Found | _Doubt:
-        """Return the only column whose values are classes, or columns of 0 and 1; numbers on a scale are a doubt."""
+        """Return the only column whose values are classes, or columns of 0 and 1; a score column makes it doubtful."""
         likely = [name for name in free if self._is_label(name)]
         scores = [name for name in free if self.stats[name].is_score]
         if len(likely) == 1 and not scores:
@@ -285,7 +288,7 @@ class _Search:
             if rivals:
                 return self._doubt("label", [*likely, *rivals], "several columns could hold the label")
         if len(likely) == 1 and _is_metadata(likely[0]) and not _sounds_like_label(likely[0]):
-            return self._doubt("label", likely, "one column could hold the label, but its name is not one of labels")
+            return self._doubt("label", likely, "one column could hold the label, but its name is unusual for labels")
         if len(likely) == 1 and not scores:
             return _Found((likely[0],), "the only column of few different values, as class labels are")
         marks = self._find_marks(free)
@@ -306,11 +309,11 @@ class _Search:
         return self._doubt("label", scores or [name for name in free if not self.stats[name].is_text] or free, words)
 
     def _find_marks(self, free: Sequence[str]) -> list[str]:
-        """Return three columns or more of 0 and 1, or of other words for them, and those that hold one of them alone.
+        """Return the columns of 0 and 1 (or no and yes), if at least three hold both; some may hold only one of them.
 
-        [] where they are no labels by their names.
+        Returns [] if their names are not those of labels.
         """
-        # Cells of --unlabelled-value, which `stats` leaves out, count here: they are no marks.
+        # Unlike `stats`, count cells of --unlabelled-value: they are neither 0 nor 1.
         few = [name for name in free if self.stats[name].distinct <= 2]
         kinds = {name: set(map(parse_mark, column_stats(self.table, name).values)) for name in few}
         varying = [name for name in few if kinds[name] == {False, True}]
@@ -324,9 +327,9 @@ class _Search:
         return self.stats[name].is_class and 2 * len(self.stats[name].values) > min(len(self.table), SAMPLE)
 
     def _by_name(self, name: str, others: Sequence[str] = (), what: str = "") -> _Found:
-        """Return a column with a usual name; others that would do make it worth printing."""
+        """Return a column with a usual name; the decision is printed if `others` would fit, too."""
         listed = list_some(list(map(repr, others[:_SHOWN])), len(others))
-        why = "matched by column name" + (f"; not used, though they {what}, too: {listed}" if others else "")
+        why = "matched by column name" + (f"; {what}: {listed}" if others else "")
         return _Found((name,), why, by_name=not others)
 
     def _is_label(self, name: str, *, named: bool = False) -> bool:
@@ -339,7 +342,7 @@ class _Search:
             return ""
         stats = self.stats[named[0]]
         if not stats.values:
-            return f"; {named[0]!r} holds nothing"
+            return f"; {named[0]!r} is empty"
         held = stats.odd_kind or f"{stats.distinct} different values in {len(stats.values)} rows"
         return f"; {named[0]!r} holds {held}, e.g. {stats.example}"
 
@@ -381,7 +384,7 @@ def find_text_columns(table: Table, trained: TextColumns, text_column: str | Non
 
 
 def require_texts(table: Table, names: Sequence[str]) -> None:
-    """Raise InputError where a text column of a further table holds something else, and another column texts."""
+    """Raise InputError where a text column of another table holds no texts, and one of its other columns does."""
     for name in names:
         stats = column_stats(table, name)
         is_constant = stats.distinct == 1 and len(stats.values) >= _FEW
@@ -390,13 +393,13 @@ def require_texts(table: Table, names: Sequence[str]) -> None:
         others = [other for other in table.columns if other not in names and column_stats(table, other).is_text]
         if others:
             raise InputError(
-                f"{table.path}: column {name!r} holds {stats.odd_kind or 'one value'}, e.g. {stats.example}, and the "
-                f'model was trained on texts; name their column, e.g. --text-column "{others[0]}".'
+                f"{table.path}: column {name!r} holds {stats.odd_kind or 'one value'}, e.g. {stats.example}, but the "
+                f'model was trained on texts; name the text column, e.g. --text-column "{others[0]}".'
             )
 
 
 def rename_alike(table: Table, names: Sequence[str]) -> Table:
-    """Return a further table with these column names where its own differ in case or the separators of words alone."""
+    """Rename columns of another table that differ from `names` only in case or word separators."""
     if not table.has_names:
         return table
     new = {alike[0]: name for name in names if name not in (alike := _find_alike(table, name)) and len(alike) == 1}
@@ -404,12 +407,12 @@ def rename_alike(table: Table, names: Sequence[str]) -> Table:
 
 
 def _find_alike(table: Table, name: str) -> list[str]:
-    """Return the column of that name, else all whose names differ in case or the separators of words alone."""
+    """Return the column of that name, else all whose names differ only in case or word separators."""
     return [name] if name in table.columns else [column for column in table.columns if _key(column) == _key(name)]
 
 
 def _like_trained(table: Table, name: str, flag: str, faults: list[str]) -> str:
-    """Return the column of that name, however its words are separated."""
+    """Return the column of that name, up to case and word separators; add a fault without exactly one."""
     alike = _find_alike(table, name)
     if len(alike) != 1:
         faults.append(
@@ -452,7 +455,7 @@ def require_named_column(table: Table, name: str | None, flag: str) -> None:
     faults.raise_if_any()
 
 
-def empty_texts(table: Table, text_column: str) -> str | None:
+def note_empty_texts(table: Table, text_column: str) -> str | None:
     """Return a note with the lines of empty texts; None without any."""
     empty = np.flatnonzero(table.text_hashes(text_column) == EMPTY).tolist()
     return f"{table.describe_rows(empty)}: the text is empty" if empty else None
@@ -484,13 +487,13 @@ def _sounds_like_label(name: str) -> bool:
 
 
 def _are_labels_by_name(columns: Sequence[str]) -> bool:
-    """Return whether columns of 0 and 1 may be labels by their names: no raters, nor is_... beside other names."""
+    """Return whether the names of 0/1 columns may be labels: no raters, and is_... not mixed with other names."""
     verbs = [_key(name).startswith(("is_", "has_", "from_")) for name in columns]
     return any(verbs) == all(verbs) and not any(map(_is_metadata, columns))
 
 
 def _is_metadata(name: str) -> bool:
-    """Return whether a word of a name says what else than a label a column holds, as in user_id."""
+    """Return whether a word of the name marks the column as something other than a label, as in user_id."""
     return not METADATA_NAMES.isdisjoint(_key(name).split("_"))
 
 

@@ -26,14 +26,14 @@ _WORDS, _LETTERS = 3.0, 12.0
 _DIFFERENT, _DIFFERENT_IF_NAMED = 0.5, 0.25
 # More texts than these, of more characters, need not differ in a column that is named like a text.
 _FEW_TEXTS, _LONG_TEXT = 10, 30
-# Whole numbers of more kinds are counts or ages rather than classes, unless the column is named like a label.
+# More distinct whole numbers are counts or ages rather than classes, unless the column is named like a label.
 _MOST_NUMBERS = 20
-# Of the values of a column, the share that must look alike.
+# Share of a column's values that must look alike.
 _MOST = 0.95
 _EXAMPLE = 40
 
 MONTH = "(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)"
-# Values that are neither texts nor, where each row has another, classes; and what they are called.
+# Values that are neither texts nor, if all differ, classes; by display name.
 _ODD_KINDS: dict[str, re.Pattern[str]] = {
     "dates or times": re.compile(
         r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T,].*)?|\d{1,2}:\d{2}(:\d{2})?( ?[ap]m)?"
@@ -51,7 +51,7 @@ _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 _NO_CLASSES = ("dates or times", "objects")
 # Usual spellings of a missing value.
 MISSING = frozenset({"nan", "null", "none", "n/a", "na", "#n/a", "<na>", "-", "--", "?"})
-# Cells of a column that says for each row whether it has a label.
+# Cells of a label's own column: whether the row has the label.
 _MARKS = {
     **dict.fromkeys(("0", "0.0", "false", "no"), False),
     **dict.fromkeys(("1", "1.0", "true", "yes", "x", "✓", "✔"), True),
@@ -78,7 +78,7 @@ class ColumnStats:
 
     @functools.cached_property
     def odd_kind(self) -> str | None:
-        """Return what nearly all values are, where they are neither texts nor names."""
+        """Return the kind of nearly all values, e.g. "numbers", if they are neither texts nor names."""
         if self.is_numeric:
             return "numbers"
         kinds = (kind for kind, form in _ODD_KINDS.items() if _share(self.values, form.fullmatch) >= _MOST)

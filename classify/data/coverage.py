@@ -28,7 +28,7 @@ _CHINESE = "google-bert/bert-base-chinese"
 def compute_unknown_share(tokens: Tokens, rows: npt.NDArray[np.int64], tokenizer: Any) -> float:
     """Return the share of the rows' tokens that the tokenizer does not know; 0 where it knows all.
 
-    Special tokens do not count, nor does the mark of a space that begins a word that SentencePiece does not know.
+    Special tokens do not count, nor does the space mark that SentencePiece puts before an unknown word.
     """
     unknown, space = tokenizer.unk_token_id, tokenizer.convert_tokens_to_ids(_SPACE)
     if unknown is None:
@@ -49,7 +49,7 @@ def _count(segment: Segment, rows: npt.NDArray[np.int64], token: int) -> int:
     return count
 
 
-def scripts(texts: Iterable[str]) -> collections.Counter[str]:
+def count_scripts(texts: Iterable[str]) -> collections.Counter[str]:
     """Count the first letters of the texts by script, the first word of their Unicode names.
 
     https://www.unicode.org/versions/latest/core-spec/chapter-4/#G2082: "THAI CHARACTER KO KAI" is THAI, "CJK UNIFIED
@@ -70,7 +70,7 @@ def check_coverage(
     share = compute_unknown_share(tokens, train.rows, tokenizer)
     if share <= _NOTED:
         return None
-    counts = scripts(train.texts(text_column))
+    counts = count_scripts(train.texts(text_column))
     (script, _), *_ = counts.most_common(1) or [("", 0)]
     most = f" (most letters are {'Chinese' if script == 'CJK' else script.capitalize()})" if script else ""
     example = f", such as {_CHINESE}" if script == "CJK" and not counts["HIRAGANA"] else ""
@@ -98,5 +98,5 @@ def check_ids(tokens: Tokens, tokenizer: Any, table: Any, model: str) -> None:
         raise InputError(
             f"--model {model}: expected a tokenizer with ids below {size}, the rows of its embedding table. Got "
             f"the id {largest} for the token {tokenizer.convert_ids_to_tokens(largest)!r} instead; put the tokenizer "
-            "that belongs to the weights beside them."
+            "of these weights into the model folder."
         )

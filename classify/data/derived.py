@@ -1,4 +1,4 @@
-"""Columns that are computed from others: texts that are read together, and labels that are spread over columns."""
+"""Columns computed from others: joined texts, and labels that are spread over several columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from classify.data.table import Table
 from classify.data.text_hashes import EMPTY
 from classify.errors import InputError
 
-# Between the two texts of a pair, where both are looked at as one: duplicates, language, the baseline's words.
+# Joins the two texts of a pair where they count as one text: duplicates, language, the baseline.
 PAIR_SEPARATOR = "\n"
 
 
@@ -101,7 +101,7 @@ def join_labels(table: Table, names: Sequence[str], name: str, separator: str) -
 def _join(table: Table, name: str, sources: Sequence[str], delimiter: str) -> Table:
     """Add a column of the joined texts. Raises InputError where the table has a column of that name."""
     if table.has_column(name):
-        raise InputError(f"{table.path}: the joined text columns are named {name!r}, as a column is; rename that one.")
+        raise InputError(f"{table.path}: column {name!r} has the name of the joined text columns; rename that column.")
     cells = zip(*map(table.column, sources), strict=True)
     return table.with_derived(name, (delimiter.join(filter(None, texts)) for texts in cells))
 

@@ -20,7 +20,7 @@ _DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "pipe"}
 _IN_PROSE = ":/#@&=*+<>%$"
 # Characters of names and texts that are not delimiters.
 _WITHIN_NAMES = "\0 \r\n\"'._-?!()[]"
-# By how much a dialect fits worse that does not divide the first line.
+# Penalty on the fit of a dialect that does not split the first line.
 _BARE_HEADER = 0.05
 # A dialect fits where at least this share of a sample's rows has the most frequent width.
 _UNIFORM = 0.9
@@ -51,7 +51,7 @@ class Dialect:
 
     @property
     def is_doubtful(self) -> bool:
-        """Return whether sentences have the delimiter, too: it divides a table if its header has usual names."""
+        """Return whether sentences hold the delimiter, too; then only a header with usual names shows a table."""
         return self.delimiter in _IN_PROSE
 
     def reader(self, lines: Iterable[str], *, strict: bool = True) -> Any:
@@ -90,7 +90,7 @@ def detect_dialect(sample: str, suffix: str) -> Dialect:
         return _is_prose(sample, delimiter), (delimiter == "\t") != (suffix == ".tsv")
 
     delimiters = sorted(_DELIMITERS, key=order)
-    # The first line with a usual delimiter: decimal commas are in the rows below it alone.
+    # The first line with a usual delimiter; unlike the rows below, it has no decimal commas.
     header = next((line for line in io.StringIO(sample) if not _DELIMITERS.keys().isdisjoint(line)), "")
     best, best_share, best_fit = Dialect(delimiters[0]), 0.0, 0.0
     for delimiter in delimiters:
@@ -143,10 +143,10 @@ def find_table(sample: str, suffix: str, related: Sequence[str] = ()) -> tuple[D
 
 
 def is_table(sample: str, related: Sequence[str] = ()) -> bool:
-    """Return whether a text file without a table's suffix shows columns: prose has commas, too.
+    """Return whether a text file without a table's suffix holds columns; prose has commas, too.
 
-    It does with a header of several names, one of them usual or of a `related` table, or of one name above quoted
-    fields; and with rows of equal width: by a delimiter that is not followed by a space, or where the values of a
+    It does if the header has several names, one of them usual or of a `related` table, or one such name above quoted
+    fields. It also does if its rows are equally wide, and the delimiter is not followed by a space or the values of a
     column repeat, as classes do.
     """
     dialect, above = find_table(sample, "", related)
@@ -236,9 +236,9 @@ def parse_rows(lines: Iterable[str], dialect: Dialect, *, strict: bool = True) -
 
 
 def is_title(rows: Sequence[Sequence[str]], related: Sequence[str] = ()) -> bool:
-    """Return whether the first row is a title as wide as the table: the second holds usual names, which it lacks.
+    """Return whether the first row is a title: it has no usual name, and the second row has at least two.
 
-    Two at least, none of which comes again below.
+    None of these names occurs again below.
     """
     if len(rows) < 3 or any(is_usual(value, related) or "\n" in value for value in rows[0]):
         return False

@@ -98,7 +98,7 @@ def file_sha256(path: Path) -> str:
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Remove unfinished files of a killed process in a folder that nobody else writes to now."""
+    """Remove unfinished files of a killed process in a folder that no other process writes to."""
     for left in folder.glob(f"{TEMPORARY}*"):
         _remove(left)
 
@@ -113,7 +113,7 @@ def _remove(path: Path) -> None:
 def why_not_writable(folder: Path) -> str | None:
     """Return the system's reason why nothing can be created in a folder; None where it can. Leaves nothing there.
 
-    It tries, since permissions alone allow it in /proc, and to root nearly everywhere.
+    It tries to create a folder: by permissions alone, all can write to /proc, and root nearly everywhere.
     """
     try:
         os.rmdir(tempfile.mkdtemp(prefix=".classify-", dir=folder))

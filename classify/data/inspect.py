@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from classify.data.coverage import compute_unknown_share
 from classify.data.languages import sample_rows
-from classify.data.near_duplicates import near_duplicates
+from classify.data.near_duplicates import group_near_duplicates
 from classify.data.splits import Rows, Splits
 from classify.data.text_hashes import EMPTY, group_duplicates
 from classify.data.tokenize import Tokens, default_max_length
@@ -170,7 +170,7 @@ def inspect_sample(report: Report, splits: Splits, seed: int) -> None:
     table = splits.train.table
     rows, _ = group_duplicates(table.text_hashes(splits.columns.text))
     texts = table.take(splits.columns.text, sample_rows(rows, seed, _SAMPLE))
-    clusters = near_duplicates(texts)
+    clusters = group_near_duplicates(texts)
     report.near_duplicates = {"sampled": len(texts), "texts": len(texts) - len(set(clusters))}
 
 

@@ -8,12 +8,12 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
-# Of the values of a column, the share with several labels from which the column is one of lists.
+# Share of values with several labels from which a column holds lists.
 _LEAST = 0.01
 # In a column of lists labels are few and short: rows per label at least, characters and words at most.
 _ROWS_PER_LABEL, _LONGEST, _WORDS = 4, 60, 3
 SEPARATORS = ("|", ";", ",")
-# Others that people write between labels, and that names have, too. The last are the commas of other scripts.
+# Separators that label names contain, too. The last are the commas of other scripts.
 UNUSUAL_SEPARATORS = ("/", "+", "&", "\t", "\n", " and ", " ", "、", "，", "；", "،")
 # Between the labels of a row that come from several columns; in no name.
 COLUMN_SEPARATOR = "\x1f"
@@ -58,7 +58,7 @@ def _split(cell: str, separator: str) -> list[str]:
 def undivided_cell(
     labels: Collection[str], separators: Iterable[str], known: Iterable[str] = ()
 ) -> tuple[str, str] | None:
-    """Return a label that may be several of the others, and the separator between them; None without any.
+    """Return a label that may be a list of other labels, and its separator; None without any.
 
     The others may be `known` labels, too.
     """

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from classify.data.reading import InputTables
 
 MIN_ROWS = 10
-# Labels that mean none where a test table has no other: those of contests.
+# Contests publish test tables whose only label value is one of these; it means unlabelled.
 _WITHHELD = frozenset({"-1", ""})
-# Labels of rows that nobody has labelled yet.
+# Label values that people write into unlabelled rows.
 _PLACEHOLDERS = frozenset(
     {"?", "??", "unlabeled", "unlabelled", "not labeled", "not labelled", "todo", "tbd", "未标注"}
 )
 _SPREADSHEET_ERROR = re.compile(r"#(REF|VALUE|NAME|DIV/0|NULL|NUM)[!?]")
-# What spreadsheets make of labels such as 5-1 or 1-2024.
+# Dates that spreadsheets make of labels such as 5-1 or 1-2024.
 _DATE = re.compile(rf"\d{{1,2}}-{MONTH}|{MONTH}-\d{{2,4}}|\d{{4}}-\d\d-\d\d( 00:00:00)?", re.IGNORECASE)
 _SHOWN, _LISTED, _LONGEST = 5, 10, 60
 
@@ -83,7 +83,7 @@ class ClassNames:
         return dataclasses.replace(self, names=names)
 
     def of(self, label: str) -> str | None:
-        """Return the class of a label as in the table; None where it means none."""
+        """Return the class of a label value; None where it means unlabelled."""
         return None if label in self.unlabelled or not label.strip() else self.names.get(label, label)
 
     def list_merged(self, *, normalized: bool) -> list[str]:
@@ -110,14 +110,14 @@ class ClassNames:
         return [Decision("labels", shown, why, "--normalize-labels none", True)]
 
     def notes(self) -> list[str]:
-        """Note labels of another name, and those that programs write for a missing value; they may be classes."""
+        """Note merged labels, and label values that may mean unlabelled or were changed by a spreadsheet."""
         lists = [label for label, name in self.names.items() if label in unwrap([label]) and label != name]
         dates = [label for label in self.rows if _DATE.fullmatch(label)]
         return [
             *([f"lists of one label, such as {lists[0]}, are read as that label"] if lists else []),
             *(f"the labels {labels} are one class" for labels in self.list_merged(normalized=False)),
             *(
-                f"the label {label!r} of {rows} row{'s' * (rows > 1)} may mean no label; then give "
+                f"the label {label!r} of {rows} row{'s' * (rows > 1)} may mean no label; if so, give "
                 f"--unlabelled-value={shlex.quote(label)}"
                 for label, rows in self.rows.items()
                 if rows and self._may_mean_none(label)
@@ -130,7 +130,7 @@ class ClassNames:
         ]
 
     def _may_mean_none(self, label: str) -> bool:
-        """Return whether a label is a usual spelling of a missing one, as -1 in most rows beside 0 and 1."""
+        """Return whether a label value usually means unlabelled, as -1 in most rows beside 0 and 1."""
         if label == "-1":
             return set(self.rows) == {"-1", "0", "1"} and self.rows["-1"] > self.rows["0"] + self.rows["1"]
         name = normalize_text(label)
@@ -152,7 +152,7 @@ def _spelling_key(label: str, *, normalized: bool) -> str:
 
 
 def find_class_names(tables: InputTables, count: Callable[[Table, str], Mapping[str, int]]) -> ClassNames:
-    """Name the classes of a run's tables, and the labels that mean none.
+    """Return the class names of a run's tables, and the label values that mean unlabelled.
 
     `count` returns the rows of each label of a table's column. Raises InputError for faults of --label-names and
     --unlabelled-value.
@@ -163,7 +163,7 @@ def find_class_names(tables: InputTables, count: Callable[[Table, str], Mapping[
         counts.update(count(table, column))
     normalize = config.normalize_labels == "auto"
     unlabelled = set()
-    # A label of the test table alone is not a class, but may be another spelling of one.
+    # A label that only the test table has is not a class, but may be another spelling of one.
     tested = {} if test is None or not test.has_column(column) else count(test, column)
     counts.update(dict.fromkeys(tested, 0))
     if config.unlabelled_value is not None:
@@ -229,8 +229,8 @@ def name_classes(
     for old, name in renamed.items():
         if new.setdefault(class_of.get(old, old), name) != name:
             raise InputError(
-                f"--label-names gives {name!r} to {old!r}, which is one class with a label of another name; give both "
-                "one name, or add --normalize-labels none."
+                f"--label-names gives {old!r} the name {name!r}, and another name to a label of the same class; give "
+                "both the same name, or add --normalize-labels none."
             )
     names = {label: new.get(name, name) for label, name in class_of.items()}
     return ClassNames(names, unlabelled, dict(counts), normalize)
@@ -344,7 +344,7 @@ def refuse_unknown(rows_of: Mapping[str, list[int]], table: Table, labels: Seque
 
 
 def case_variants(labels: list[str]) -> list[tuple[str, str]]:
-    """Return pairs of class names that differ in case, spaces or Unicode form alone, as typing mistakes do."""
+    """Return pairs of class names that differ only in case, spaces or Unicode form, as typing errors do."""
     seen: dict[str, str] = {}
     pairs: list[tuple[str, str]] = []
     for name in labels:

@@ -26,12 +26,12 @@ _UNCLEAR = 0.5
 _SHOWN, _LEAST = 4, 0.005
 # Share of the training texts below which a language counts as untrained.
 _RARE = 0.02
-# What is not language: links, names of users, numbers, punctuation.
+# Not language: links, names of users, numbers, punctuation.
 _NOISE = re.compile(r"https?://\S+|@\w+|[\d_]+|[^\w\s']")
 ENGLISH = "en"
 # Code of texts whose language is not certain.
 UNKNOWN = "unclear"
-# The identifier's code (ISO 639) of texts that are in no language, such as codes of products.
+# The identifier's ISO 639 code for texts without language, such as product codes.
 _NO_LANGUAGE = "zxx"
 
 

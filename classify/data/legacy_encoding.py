@@ -62,9 +62,9 @@ _OTHER_SCRIPTS = (
 MULTI_BYTE = frozenset({"gb18030", "big5", "cp932", "cp949", "euc_jp"})
 # Where fewer of the letters than this are not ASCII, a text is not in a language of another script: it is English.
 _FEW = 0.4
-# A reading with more oddities than this share of its characters beyond ASCII is none; a few say little.
+# With more oddities than this share of its non-ASCII characters, a text reads badly; a few oddities say little.
 _BADLY, _FEW_ODDITIES = 0.1, 20
-# What a place where characters do not belong together costs, in points.
+# Points off for each place where characters do not belong together.
 _ODD = 10
 
 # Characters by class: ASCII letters are z and Z, other cased letters are lower or upper case of the script's letter.
@@ -84,7 +84,7 @@ _ODDITIES = tuple(
         ("[zl](?=L)|l(?=Z)|c(?=C)|g(?=G)", 1),  # a capital after a small letter
         (f"(?<=[{_CASED}])[sepi](?=[{_CASED}])|(?<=[{_CASED}])s|s(?=[{_CASED}])", 1),  # a sign in a word
         ("0(?=[lLcCgG])|[lLcCgG](?=0)", 1),  # a digit in a word
-        ("(?<![zZlL])L{2,3}(?![zZlL])", 2),  # a word of accented capitals alone
+        ("(?<![zZlL])L{2,3}(?![zZlL])", 2),  # a word of nothing but accented capitals
         ("(?<![wrthkm])m|(?<![zZlLn])n", 2),  # a mark on nothing
         ("(?<![kh])[kh](?![kh])", 2),  # one sign of Chinese, Japanese or Korean by itself
     )

@@ -28,7 +28,7 @@ class Cuts:
     counts: Ids
 
 
-class LongTexts:
+class LongTextPolicy:
     """A policy, by its value of --long-texts; this one keeps the first tokens.
 
     A text longer than `room` tokens has sequences of `room` tokens.
@@ -50,7 +50,7 @@ class LongTexts:
         return "truncated"
 
 
-class HeadTail(LongTexts):
+class HeadTail(LongTextPolicy):
     """Keep first and last tokens (Sun et al., 2019, "How to Fine-Tune BERT for Text Classification?", 5.3.1)."""
 
     name = "head-tail"
@@ -66,7 +66,7 @@ class HeadTail(LongTexts):
         return f"their first {int(_HEAD * room)} and last {room - int(_HEAD * room)} tokens are used"
 
 
-class Chunks(LongTexts):
+class Chunks(LongTextPolicy):
     """Read overlapping chunks at equal distances, whose logits are averaged.
 
     The output layer is linear, so that is the output for the mean of the chunks' features.
@@ -95,5 +95,5 @@ class Chunks(LongTexts):
         return f"read in up to {numbers.max()} chunks{partly}"
 
 
-TRUNCATE = LongTexts()
-POLICIES: dict[str, LongTexts] = {policy.name: policy for policy in (TRUNCATE, HeadTail(), Chunks())}
+TRUNCATE = LongTextPolicy()
+POLICIES: dict[str, LongTextPolicy] = {policy.name: policy for policy in (TRUNCATE, HeadTail(), Chunks())}

@@ -25,8 +25,8 @@ LABEL_NAMES = (
     "метка", "класс", "категория", "тональность", "etiket", "kategori", "sınıf", "تصنيف", "فئة",
     "标签", "类别", "分类", "情感", "標籤", "類別", "ラベル", "カテゴリ", "분류", "라벨", "레이블",
 )  # fmt: skip
-# Those of them that may name something else that a text has, such as the kind of a product; and names of columns of
-# opinions or decisions, which are the label then as likely.
+# Label names that may also name metadata, such as the kind of a product. Beside such a column, one of ratings or
+# decisions is as likely the label.
 CATEGORY_NAMES = (
     "class", "category", "target", "topic", "tag", "y", "classe", "catégorie", "klasse", "kategorie", "clase",
     "categoría", "categoria", "класс", "категория", "kategori", "sınıf", "فئة", "类别", "分类", "類別",
@@ -37,7 +37,7 @@ RATING_NAMES = (
     "is_spam", "toxic", "is_toxic", "stance", "resolution", "outcome", "verdict", "bewertung", "sterne", "étoiles",
     "puntuación", "estrellas", "评分", "星级", "評分", "評価", "평점",
 )  # fmt: skip
-# Words in names of columns that say something else of a row.
+# Words in column names that mark metadata.
 METADATA_NAMES = frozenset((
     "annotator", "rater", "coder", "worker", "judge", "user", "username", "sender", "speaker", "customer", "lang",
     "locale", "country", "date", "year", "month", "version", "source",
@@ -53,9 +53,9 @@ TEXT_PAIR_NAMES = (
     ("sentence1", "sentence2"), ("question1", "question2"), ("question", "sentence"), ("premise", "hypothesis"),
     ("#1_string", "#2_string"), ("text_a", "text_b"), ("sentence_a", "sentence_b"), ("text1", "text2"),
 )  # fmt: skip
-# Pairs of names for text and label: those of a spreadsheet that was read in R.
+# Names of text and label columns in known data sets: a spreadsheet that was read in R.
 PAIRED_NAMES = (("v2", "v1"),)
-# Names by which a header is known.
+# Names that show that a row is a header.
 USUAL_NAMES = frozenset((*TEXT_NAMES, *LABEL_NAMES, *itertools.chain(*PAIRED_NAMES)))
 # The splits of a table, the words for each, and the names of columns that hold them.
 SPLITS = ("train", "eval", "test")
@@ -77,7 +77,7 @@ def is_usual(name: str, related: Collection[str] = ()) -> bool:
     return name in related or name.strip().lower() in USUAL_NAMES
 
 
-def split_called(name: str) -> int | None:
+def parse_split_name(name: str) -> int | None:
     """Return the split that a name such as train, dev or oos_test means, as an index into `SPLITS`.
 
     None where it means none, or several, as `dev-test` does: validation in one data set, the test in another.

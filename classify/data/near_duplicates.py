@@ -16,7 +16,7 @@ from classify.data.text_hashes import join_pairs, normalize_text
 _CHARACTERS, _NUMBERS, _COMMON = 5, 128, 0.8
 
 
-def near_duplicates(texts: Sequence[str]) -> npt.NDArray[np.int64]:
+def group_near_duplicates(texts: Sequence[str]) -> npt.NDArray[np.int64]:
     """Return (texts,) a group number per text, shared by near-duplicates, directly or through others.
 
     Uses MinHash and locality-sensitive hashing, so a pair near the threshold may be missed.

@@ -32,7 +32,7 @@ from classify.data.names import (
     SPLITS,
     TEXT_NAMES,
     UNSEEN,
-    split_called,
+    parse_split_name,
 )
 from classify.data.table import Table
 from classify.errors import ErrorList, InputError
@@ -45,14 +45,14 @@ _SHOWN = 5
 _MOST_SPLITS = 10
 # Rows that are looked at before all of a column's values.
 _FIRST = 20
-# In names of splits, such as private_test.
+# Maximum of words in a split's name, such as private_test.
 _MOST_WORDS = 2
 # Names of columns that say yes or no of a split.
 _BINARY_SPLIT = re.compile(r"(is|in)[ _-](train|training|test|testing|holdout)|is(train|test)", re.IGNORECASE)
 _SPLIT_WORDS = frozenset((*itertools.chain(*SPLIT_WORDS), UNSEEN))
 # Columns with these names are texts or labels, even if their values are names of splits.
 _OTHER_NAMES = frozenset((*TEXT_NAMES, *LABEL_NAMES, *GROUP_NAMES))
-# Columns, and the split that each value of theirs means.
+# The split that each value of a column means, by column.
 _SplitColumns: TypeAlias = dict[str, dict[str, int | None]]
 
 
@@ -87,7 +87,7 @@ def _find_columns(config: DataConfig, table: Table, eval_table: Table | None, te
     # A column with another meaning is neither text nor label, unless a flag names it.
     others = {_usual_split_column(possible), config.group_column, config.split_by_time, split_column}
     others -= {config.text_column, config.text_pair_column, config.label_column}
-    # Of two columns all that is left is a text and a label.
+    # Without these columns a text and a label must be left, so a table of two columns stays as it is.
     searched = table if len(set(table.columns) - others) < 2 else table.drop(others)
     columns = find_columns(
         searched,
@@ -240,9 +240,9 @@ def _usual_split_column(possible: _SplitColumns) -> str | None:
 
 
 def _refuse_unknown_splits(config: DataConfig, table: Table, possible: _SplitColumns) -> None:
-    """Raise InputError where a column of a usual name holds rows to train on, beside a few values of no known split.
+    """Raise InputError where a likely split column names the training split beside a few unknown values.
 
-    A column named split with few values is an existing split.
+    A column named split with few values is a split column without that, too.
     """
     if len(table.columns) <= 2 or config.split_column == NO_COLUMN:  # of two, one is the text and the other the label
         return
@@ -286,7 +286,7 @@ def _origin(path: str | None, table: Table | None, flag: str) -> str:
 
 def _splits_by_value(table: Table, column: str) -> dict[str, int | None]:
     """Return the split that each value of a column means."""
-    return {value: split_called(value) for value in pc.unique(table.arrow.column(column)).to_pylist()}
+    return {value: parse_split_name(value) for value in pc.unique(table.arrow.column(column)).to_pylist()}
 
 
 def _holds_split_words(table: Table, column: str) -> bool:

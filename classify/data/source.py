@@ -29,7 +29,7 @@ from classify.errors import InputError
 from classify.launch import launcher
 
 _HEAD = 1 << 16
-# How a compressed file begins (a regular expression), its name, and what opens it.
+# Compressions: a regular expression for a file's first bytes, the name, and a function that opens the file.
 _COMPRESSIONS: tuple[tuple[bytes, str, Callable[[Path], Any]], ...] = (
     (rb"\x1f\x8b", "gzip", gzip.open),
     (rb"BZh[1-9]1AY", "bzip2", bz2.open),
@@ -164,7 +164,7 @@ class _Bounded(io.RawIOBase):
     """A decompressed stream that raises InputError where it is damaged or grows too large."""
 
     def __init__(self, source: Source, stream: IO[bytes]):
-        self._source, self._stream, self._given = source, stream, 0
+        self._source, self._stream, self._bytes_read = source, stream, 0
 
     def readable(self) -> bool:
         return True
@@ -176,8 +176,8 @@ class _Bounded(io.RawIOBase):
         except (OSError, EOFError, lzma.LZMAError, zlib.error, *archives.ERRORS) as error:
             form = self._source.compression or "archive"
             raise InputError(f"{self._source.path}: cannot be decompressed ({form}: {error}); copy it again.") from None
-        self._given += len(block)
-        self._source.check_growth(self._given)
+        self._bytes_read += len(block)
+        self._source.check_growth(self._bytes_read)
         view[: len(block)] = block
         return len(block)
 

@@ -34,17 +34,16 @@ def write_record(folder: Path, hashes: TextHashes, assignment: npt.NDArray[np.in
 
 
 def read_record(hashes: TextHashes, folder: str) -> tuple[npt.NDArray[np.int8], int]:
-    """Read the split or fold of each text in an earlier run, -1 of a new one, and the number of folds, 0 of splits.
+    """Return each text's split or fold in an earlier run (-1 if new), and the number of folds (0 if it has splits).
 
-    A text that was left out of a capped training split is in that split. Raises InputError where the folder holds no
-    record.
+    A text that --max-train-samples left out counts as training. Raises InputError where the folder holds no record.
     """
     parts, num_folds = _read_parts(hashes, folder)
     return parts if num_folds else np.where(parts == UNUSED, _TRAIN, parts).astype(np.int8), num_folds
 
 
 def _read_parts(hashes: TextHashes, folder: str) -> tuple[npt.NDArray[np.int8], int]:
-    """Return the part or fold of each text, -1 of a new one, and the number of folds, 0 of splits."""
+    """Return each text's part or fold (-1 if new), and the number of folds (0 if the run has splits)."""
     numbers, parts, num_folds = _read(folder)
     order = np.argsort(numbers)
     place = np.minimum(np.searchsorted(numbers[order], hashes), len(numbers) - 1)
@@ -55,12 +54,12 @@ def _read_parts(hashes: TextHashes, folder: str) -> tuple[npt.NDArray[np.int8], 
 def count_trained(folder: str, hashes: TextHashes) -> tuple[int, int]:
     """Return how many of these texts the run in a folder was trained on, and its number of folds.
 
-    0 of any other folder, and of a run whose splits are separate tables: it has no record.
+    Returns 0 for any other folder, and for a run whose splits are separate tables, which has no record.
     """
     if not (Path(folder) / FILE).is_file():
         return 0, 0
     parts, num_folds = _read_parts(hashes, folder)
-    # Of a run with folds the final model was trained on all rows.
+    # With folds the final model was trained on all rows.
     trained = parts >= 0 if num_folds else parts == _TRAIN
     return int(trained.sum()), num_folds
 
@@ -71,7 +70,7 @@ def read_num_folds(folder: str) -> int:
 
 
 def _read(folder: str) -> tuple[TextHashes, npt.NDArray[np.int8], int]:
-    """Return the hashes of the texts, the number of each one's part, and the number of folds, 0 of splits."""
+    """Return the hashes of the texts, the index of each one's part, and the number of folds (0 if it has splits)."""
     import pyarrow
     from pyarrow import parquet
 

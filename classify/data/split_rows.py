@@ -231,7 +231,7 @@ def _earlier_splits(
 
 
 def _draws(seed: int, count: int) -> npt.NDArray[np.uint64]:
-    # The word "split" as a number keeps these draws apart from those of the epochs' order.
+    # The word "split" as a number makes these draws differ from those of the epochs' order.
     return np.random.PCG64(np.random.SeedSequence([seed, 0x73706C6974])).random_raw(count)
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.data import split_record
-from classify.data.columns import Columns, empty_texts
+from classify.data.columns import Columns, note_empty_texts
 from classify.data.label_lists import COLUMN_SEPARATOR
 from classify.data.labels import case_variants, value_counts
-from classify.data.names import SPLITS, is_usual, split_called
-from classify.data.near_duplicates import near_duplicates
+from classify.data.names import SPLITS, is_usual, parse_split_name
+from classify.data.near_duplicates import group_near_duplicates
 from classify.data.reading import InputTables
 from classify.data.split_rows import assign_folds, cap_rows, split_rows
 from classify.data.splits import LabelEncoder, Rows, Split, Splits, Targets
@@ -75,7 +75,7 @@ def split_table(tables: InputTables, encoder: LabelEncoder, seed: int, folds: in
         train = Split(table, kept, targets[kept])
         texts = table.text_hashes(columns.text)
         parts[(parts == _TRAIN) & ~np.isin(texts, texts[kept])] = split_record.UNUSED
-    # Which split a row is in is not recorded where separate tables say it.
+    # Splits from separate tables are not recorded.
     fold_of, assignment = None, parts if (assigned.parts > _TRAIN).any() else None
     if assigned.num_folds:
         fold_of, validation = _assign_folds(tables, train, encoder, seed, assigned.num_folds), train
@@ -194,7 +194,7 @@ def _groups(tables: InputTables, rows: Rows) -> list[Rows]:
         blank = tables.train.is_blank(config.group_column)
         groups.append(np.where(blank, len(values) + np.arange(len(numbers)), numbers)[rows])
     if config.near_duplicates:
-        groups.append(near_duplicates(tables.train.take(tables.columns.text, rows)))
+        groups.append(group_near_duplicates(tables.train.take(tables.columns.text, rows)))
     return groups
 
 
@@ -222,7 +222,7 @@ def _by_seed(
     )
     counts = np.bincount(split, minlength=len(SPLITS)).tolist()
     how = f"{'80/10/10' if test_share else '90/10'} of {table.path}, stratified, seed {seed}"
-    if groups:  # what came out, which is as near as whole groups allow
+    if groups:  # the actual shares: whole groups may not fit the quotas
         shares = "/".join(f"{100 * count / len(rows):.0f}" for count in counts[: 3 if test_share else 2])
         how = f"{shares} of {table.path}, stratified as far as groups allow, seed {seed}"
     how += _describe_groups(tables)
@@ -253,7 +253,7 @@ def _by_column(tables: InputTables, labelled: Rows) -> _Assignment:
     assert name is not None
     values, numbers = table.dictionary_encode(name)
     parts = np.full(len(table), -1, dtype=np.int8)
-    parts[labelled] = np.array(list(map(split_called, values)), dtype=np.int8)[numbers][labelled]
+    parts[labelled] = np.array(list(map(parse_split_name, values)), dtype=np.int8)[numbers][labelled]
     return _Assignment(parts, f"by column {name!r} of {table.path}", "--split-column")
 
 
@@ -307,8 +307,8 @@ def _too_few(tables: InputTables, encoder: LabelEncoder, validation: Split, by_t
         return f"{table.path}: no row has a label; expected rows to train on."
     if by_time is not None:
         return (
-            f"{table.path}: expected several times in column {by_time!r} to split by. Got too few instead; give "
-            "--eval-data."
+            f"{table.path}: expected several different times in column {by_time!r} to split by. Got too few instead; "
+            "give --eval-data."
         )
     group_column = tables.config.group_column
     if group_column is not None:
@@ -342,7 +342,7 @@ def _warnings(
     ]
     table, column = train.table, columns.text
     rejected = None if _ANSWER in columns.labels else _note_rejected(table)
-    of_table = (_note_header(table, column), empty_texts(table, column), rejected)
+    of_table = (_note_header(table, column), note_empty_texts(table, column), rejected)
     notes += [note for note in of_table if note is not None]
     in_train = encoder.label_counts(train.targets) > 0
     if not in_train.all():
@@ -391,8 +391,8 @@ def _note_rejected(table: Table) -> str | None:
     if not others or not set(answers) <= _ANSWERS:
         return None
     return (
-        f"column {_ANSWER!r} holds {', '.join(others)}: annotators of these rows did not confirm the label; keep those "
-        f"with {_ACCEPTED!r}"
+        f"column {_ANSWER!r} holds {', '.join(others)}: annotators did not confirm the labels of these rows; keep only "
+        f"rows with {_ACCEPTED!r}"
     )
 
 
@@ -405,8 +405,8 @@ def _describe_single_rows(encoder: LabelEncoder, train: Split) -> list[str]:
     places = train.table.describe_row_groups([[row] for row in rows])
     shown = [f"{encoder.labels[label]!r} ({place})" for label, place in zip(single, places, strict=False)]
     may_be_header = 0 in rows and not any(map(is_usual, train.table.columns))
-    header = "; that of the first row may be a header" if may_be_header else ""
-    return [f"one training row has the label {list_some(shown, len(single))}{header}"]
+    header = "; the first row may be a header" if may_be_header else ""
+    return [f"labels with one training row: {list_some(shown, len(single))}{header}"]
 
 
 def _list(labels: Sequence[str], mask: npt.NDArray[np.bool_]) -> str:

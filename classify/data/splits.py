@@ -38,9 +38,9 @@ class Split:
 
 @dataclass(frozen=True)
 class Splits:
-    """All that a run knows of its tables before a model is loaded.
+    """The splits of a run, known before a model is loaded.
 
-    `targets` are those of all rows of `--data`, in splits or not, and `labelled` whether a row has one. `unlabelled`
+    `targets` are those of all rows of `--data`, in splits or not; `labelled` marks rows that have one. `unlabelled`
     are rows to predict at the end, by the name of their file; `in_training` the indices of validation and test rows
     whose text is in the training split, too. `assignment` is the split of each row of `--data` as an index into
     `SPLITS`, -1 for none; None where the splits are separate tables.
@@ -107,7 +107,7 @@ class Splits:
 
 
 class LabelEncoder(ABC):
-    """Turns labels into targets: a task, see `classify.tasks`."""
+    """Encode labels as targets; each task in `classify.tasks` does."""
 
     labels: list[str]
 

@@ -22,15 +22,15 @@ import pyarrow
 
 from classify.console import progress_bar
 from classify.data.cache import load_or_write
-from classify.data.long_texts import TRUNCATE, Ids, LongTexts
+from classify.data.long_texts import TRUNCATE, Ids, LongTextPolicy
 from classify.data.table import Table
 from classify.launch import launcher
 
-# Texts of a column are made into strings block by block.
+# An Arrow column is converted to Python strings block by block.
 Texts: TypeAlias = Sequence[str] | pyarrow.ChunkedArray
 Arrays = tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]
 
-# Default limit of --max-length: longer texts take memory and time to match.
+# Limit of the default --max-length; beyond it memory and time grow fast.
 DEFAULT_LIMIT = 512
 _FORMAT = 2
 _BATCH = 4096
@@ -93,7 +93,7 @@ class Tokens:
     template: Template
     max_length: int
     second: Segment | None = None
-    long_texts: LongTexts = TRUNCATE  # of one text each; pairs are always truncated
+    long_texts: LongTextPolicy = TRUNCATE  # of one text each; pairs are always truncated
 
     def __len__(self) -> int:
         return len(self.first)
@@ -117,7 +117,7 @@ class Tokens:
         texts, room = self.full_lengths(rows) - self.special, self.max_length - self.special
         return self.long_texts.num_sequences(texts, room) * (np.minimum(texts, room) + self.special)
 
-    def cut(self, max_length: int, long_texts: LongTexts = TRUNCATE) -> Tokens:
+    def cut(self, max_length: int, long_texts: LongTextPolicy = TRUNCATE) -> Tokens:
         """Return the same ids with another maximum length, and policy for longer texts."""
         return dataclasses.replace(self, max_length=max_length, long_texts=long_texts)
 
@@ -240,7 +240,7 @@ def tokenize(
     *,
     digest: str | None = None,
     second: Sequence[str] | None = None,
-    long_texts: LongTexts = TRUNCATE,
+    long_texts: LongTextPolicy = TRUNCATE,
 ) -> Tokens:
     """Tokenize texts, or pairs with their `second` texts. With a `digest` (see `Table.digest`) the ids are cached."""
     first = _tokenize(tokenizer, texts, digest)

@@ -10,13 +10,13 @@ from classify.errors import InputError
 _PANDAS = "save it as CSV: python -c \"import pandas; pandas.{}('{{path}}').to_csv('table.csv', index=False)\""
 _SQLITE = "export the table: sqlite3 -header -csv {path} 'SELECT * FROM name' > table.csv"
 _R = "save the data frame as CSV in R: write.csv(frame, 'table.csv', row.names = FALSE, fileEncoding = 'UTF-8')"
-_IMAGE = "take the text from it first (OCR), into a CSV of texts and labels"
+_IMAGE = "extract its text first (OCR), into a CSV of texts and labels"
 _EXCEL = "open it in Excel or LibreOffice and save the table as .xlsx or CSV UTF-8"
 _TEXT = "copy the table into a spreadsheet, and save that as CSV UTF-8"
 _UNPACK = "unpack it and give the table in it"
 _QUALTRICS = "delete the second and the third"
 _LFS = "fetch the file itself: git lfs pull"
-# How a file begins (a regular expression), what it is then, and what to do.
+# A regular expression for a file's first bytes, the name of the form, and what to do.
 _STARTS: tuple[tuple[bytes, str, str], ...] = (
     (rb"SQLite format 3\x00", "an SQLite database", _SQLITE),
     (rb"\x00\x01\x00\x00Standard (Jet|ACE) DB", "an Access database", "export the table as CSV UTF-8 in Access"),
@@ -53,7 +53,7 @@ _MEMBERS: tuple[tuple[str, str, str], ...] = (
 
 
 def refuse_unread(path: str, start: bytes) -> None:
-    """Raise InputError where a file that begins so is of a form that is known and not read."""
+    """Raise InputError where a file with these first bytes is of a known, unsupported form."""
     for pattern, name, advice in _STARTS:
         if re.match(pattern, start, re.DOTALL):
             raise _error(path, name, advice)

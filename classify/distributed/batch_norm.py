@@ -105,11 +105,11 @@ def describe_synchronization(model: nn.Module, processes: int, replicas: int) ->
 
 
 @contextlib.contextmanager
-def count_inputs(model: nn.Module, yes: bool) -> Iterator[None]:
+def count_inputs(model: nn.Module, counted: bool) -> Iterator[None]:
     """Set in this block whether inputs count for the statistics of a model's layers."""
     synchronized = [layer for layer in model.modules() if isinstance(layer, AllReducedBatchNorm)]
     for layer in synchronized:
-        layer.counted = yes
+        layer.counted = counted
     try:
         yield
     finally:

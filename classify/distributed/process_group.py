@@ -56,7 +56,7 @@ def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> torch.distribu
     if interface is not None and interface.startswith("lo") and launch.spans_machines:
         interface = interface_towards(_OUTSIDE)  # /etc/hosts often maps the host name to loopback
     if interface is not None:
-        process_settings.exchange_over(interface)
+        process_settings.set_network_interface(interface)
     assert plan.backend is not None
     _import_backend(plan)
     with _note_if_slow(f"rank {launch.rank} of {launch.world_size} waits for the others at {address}:{port}"):

@@ -21,7 +21,7 @@ MAX_CLASSES = 100
 MAX_WEIGHTS = 10_000_000
 # Texts vectorized at once: each has a few hundred features of 12 bytes.
 _BLOCK = 10_000
-# Scripts without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese; texts that are looked at.
+# Scripts without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese.
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 _SCRIPT_TEXTS = 1_000
 
@@ -78,7 +78,7 @@ def fit_baseline(
     """
     begin = time.perf_counter()
     rows = np.arange(len(texts))
-    if (targets == targets[0]).all():  # the others of a fold are all alike
+    if (targets == targets[0]).all():  # outside of a fold there may be one class
         predicted = np.repeat(targets[:1], len(held_out_targets), axis=0)
     else:
         if len(rows) > MAX_ROWS or model.outputs > MAX_CLASSES:

@@ -20,9 +20,9 @@ def find_suspects(probabilities: npt.NDArray[np.float64], targets: npt.NDArray[n
     """Find the rows that are counted off the diagonal of the confident joint, ranked by normalized margin.
 
     `probabilities` (rows, classes) are of models that were not trained on the row, `targets` (rows,) the given classes.
-    A row is counted for the most probable of the classes whose probability is at least the mean over the rows with that
-    label (Northcutt et al., 2021, "Confident Learning", sections 3.1 and 3.2). Rows whose label is the most probable
-    class are no suspects.
+    Each class has a threshold: its mean probability over the rows with that label. A row counts for the most probable
+    class that reaches its threshold (Northcutt et al., 2021, "Confident Learning", sections 3.1 and 3.2). Rows whose
+    label is the most probable class are no suspects.
     """
     self_confidence = probabilities[np.arange(len(targets)), targets]
     counts = np.bincount(targets, minlength=probabilities.shape[1])

@@ -80,9 +80,9 @@ def score(
 def choose_thresholds(probabilities: npt.NDArray[np.float64], targets: Array) -> npt.NDArray[np.float64]:
     """Return (labels,) the thresholds with the highest F1 on these rows.
 
-    On few rows that is a matter of chance: a label that fewer than 10 rows have gets the threshold at which as many
-    rows are predicted to have it as do (Yang, 2001, "A Study of Thresholding Strategies for Text Categorization",
-    section 2.2: PCut), a label without rows 0.5.
+    On few rows that is a matter of chance. So a label with fewer than 10 rows gets the threshold at which it is
+    predicted for as many rows (PCut: Yang, 2001, "A Study of Thresholding Strategies for Text Categorization", section
+    2.2). A label without rows gets 0.5.
     """
     thresholds = np.full(targets.shape[1], THRESHOLD)
     for number in np.flatnonzero(targets.any(axis=0)).tolist():

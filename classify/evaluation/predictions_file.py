@@ -38,9 +38,9 @@ def name_columns(table: Table, added: Sequence[str]) -> list[str]:
 def note_renamed(table: Table, added: Sequence[str]) -> str | None:
     """Return a note where columns have other names in the file of predictions; None where all keep theirs."""
     pairs = zip(table.columns, name_columns(table, added), strict=False)
-    renamed = [f"{name!r} is {new!r}" for name, new in pairs if name != new]
+    renamed = [f"{name!r} is named {new!r}" for name, new in pairs if name != new]
     shown = list_some(renamed[:_SHOWN], len(renamed))
-    return f"{table.path}: in the predictions column {shown}" if renamed else None
+    return f"{table.path}: in the predictions, column {shown}" if renamed else None
 
 
 def number_columns(added: Sequence[str]) -> set[str]:

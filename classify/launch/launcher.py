@@ -259,7 +259,7 @@ def set_rank_variables(rank: int, world_size: int, init_method: str, local_rank:
     for name in ("LOCAL_WORLD_SIZE", "GROUP_RANK"):
         os.environ.pop(name, None)
     place = Launch(
-        # With a local rank, nobody says how many processes there are on a machine.
+        # With a local rank, the number of processes per machine is unknown.
         launcher="environment" if local_rank >= 0 else "spawn",
         rank=rank,
         local_rank=local_rank if local_rank >= 0 else rank,

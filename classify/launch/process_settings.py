@@ -33,7 +33,7 @@ def keep_freed_memory(environment: Mapping[str, str]) -> bool:
     return mallopt is not None and all(mallopt(*setting) == 1 for setting in (_TRIM_THRESHOLD, _MMAP_THRESHOLD))
 
 
-def free_threads(environment: Mapping[str, str], launch: Launch, cores: int) -> int | None:
+def choose_threads(environment: Mapping[str, str], launch: Launch, cores: int) -> int | None:
     """Return the number of threads for this process, or None to keep the current setting.
 
     torchrun sets OMP_NUM_THREADS=1 when it starts several processes. Only that setting (recognized by
@@ -76,7 +76,7 @@ def prepare_process() -> None:
 
 def share_cores(launch: Launch) -> int | None:
     """Limit OpenMP to this process's share of the cores; return the number of threads, or None if unchanged."""
-    threads = free_threads(os.environ, launch, available_cores())
+    threads = choose_threads(os.environ, launch, available_cores())
     if threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(threads)
     return threads
@@ -87,7 +87,7 @@ def tokenize_in_threads() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
 
-def exchange_over(interface: str) -> None:
+def set_network_interface(interface: str) -> None:
     """Set gloo's network interface; its default is the one that the host name resolves to."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     if interface.startswith("lo"):  # all ranks are here; by default NCCL listens on other interfaces

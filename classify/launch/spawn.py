@@ -28,7 +28,8 @@ _ENDING_SECONDS = 15.0
 _REPEAT_SECONDS = 1.0
 # Time for the rank that prints an error of all ranks: silent ranks may exit first.
 PRINTING_SECONDS = 5.0
-_MET_BY_ALL = (InputError.exit_code, CheckpointError.exit_code)
+# Exit codes of errors that all ranks raise.
+_RAISED_BY_ALL = (InputError.exit_code, CheckpointError.exit_code)
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -129,7 +130,7 @@ def _wait(workers: Sequence[subprocess.Popen[bytes]], received: Sequence[int]) -
         if numbers and killed_at == math.inf:
             killed_at = now + _SAVING_SECONDS
         if failed and ends_at == math.inf:
-            ends_at = now + (_CLOSING_SECONDS if received else PRINTING_SECONDS if failed in _MET_BY_ALL else 0.0)
+            ends_at = now + (_CLOSING_SECONDS if received else PRINTING_SECONDS if failed in _RAISED_BY_ALL else 0.0)
         elif failed and numbers:  # another signal
             ends_at = now
         if now >= ends_at:

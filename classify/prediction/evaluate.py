@@ -19,7 +19,7 @@ from classify.prediction.predict import Predictor
 from classify.prediction.stream import logit_blocks
 from classify.versions import versions
 
-# Of the intervals.
+# Seed of the intervals.
 _SEED = 42
 
 

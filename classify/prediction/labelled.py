@@ -75,8 +75,8 @@ def _find_label_column(
     if absent:
         listed = ", ".join(map(repr, absent[:_SHOWN]))
         raise InputError(
-            f"--label-column {flag}: expected a column for each label of the model. Got none for {listed}; rows would "
-            "count as without these labels."
+            f"--label-column {flag}: expected a column for each label of the model. Got none for {listed}, so no row "
+            "would have these labels; name a column for each."
         )
     joined = next(name for name in (_JOINED, *(f"{_JOINED}_{n}" for n in range(99))) if not table.has_column(name))
     return join_labels(table, names, joined, COLUMN_SEPARATOR), joined

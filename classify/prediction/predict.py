@@ -91,8 +91,8 @@ class Predictor:
         self._prepare(tokens)
         return compute_logits(self.classifier, tokens, np.arange(len(tokens)), self.world)
 
-    def compute_divided(self, first: Sequence[str], second: Sequence[str] | None) -> npt.NDArray[np.float32]:
-        """Return the logits (len(first), outputs) of texts, or pairs; each rank tokenizes and computes its share.
+    def compute_sharded(self, first: Sequence[str], second: Sequence[str] | None) -> npt.NDArray[np.float32]:
+        """Return the logits (len(first), outputs) of texts, or pairs; each rank tokenizes and computes a shard.
 
         A collective, with the same texts on every rank, at least one.
         """
@@ -197,7 +197,7 @@ def start_world(use_cpu: bool, *, alone: bool = False) -> World:
 
 
 def _load_tokenizer(folder: str) -> Any:
-    """Load the tokenizer of a result folder. Raises InputError for damaged files, which libraries tell in many ways."""
+    """Load the tokenizer of a result folder. Raises InputError for damaged files; libraries raise various errors."""
     try:
         return load_tokenizer(folder)
     except Exception as error:
@@ -212,8 +212,8 @@ def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "aut
     """Load a result folder, e.g. `classify.load_classifier("runs/my-1").probabilities(["..."])`.
 
     Behind a launcher the texts are sharded: each process calls `probabilities` with the same texts, gets all results,
-    and closes the predictor, or uses it as a context manager; `alone`, this process needs no others. Raises InputError
-    if it is not a result folder.
+    and closes the predictor, or uses it as a context manager. With `alone` this process predicts by itself. Raises
+    InputError if it is not a result folder.
     """
     quiet_libraries()
     with contextlib.nullcontext() if alone else launcher.forward_errors(lambda: start_world(use_cpu)):

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.console import progress_bar
-from classify.data.columns import empty_texts
+from classify.data.columns import note_empty_texts
 from classify.data.coverage import note_unknown
 from classify.data.derived import TextColumns
 from classify.data.languages import note_new_languages, sample_rows
@@ -186,7 +186,7 @@ def predict_table(
         raise
     if partial is not None:
         partial.close(remove=True)
-    notes = [f"{done:,} rows were predicted before"] if done else []
+    notes = [f"{done:,} rows were predicted by the interrupted command"] if done else []
     if resume and not done:
         notes.append("there was no interrupted prediction to resume")
     return [*notes, *_notes(predictor, table, texts, columns.names)]
@@ -209,7 +209,7 @@ def logit_blocks(
         for start in range(done, len(rows), _BLOCK):
             block = rows[start : start + _BLOCK]
             first, *others = (table.take(name, block) for name in texts.inputs)
-            yield start + len(block), predictor.compute_divided(first, others[0] if others else None)
+            yield start + len(block), predictor.compute_sharded(first, others[0] if others else None)
             bar.update(len(block))
 
 
@@ -245,7 +245,7 @@ def _notes(predictor: Predictor, table: Table, texts: TextColumns, added: Sequen
     sample = table.take(texts.whole, sample_rows(np.arange(len(table)), seed=0))
     more = (
         note_renamed(table, added),
-        empty_texts(table, texts.whole),
+        note_empty_texts(table, texts.whole),
         note_unknown(tokenize(predictor.tokenizer, sample, predictor.settings["max_length"]), predictor.tokenizer),
         note_new_languages(sample, predictor.settings.get("languages")),
     )

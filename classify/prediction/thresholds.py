@@ -1,4 +1,4 @@
-"""Confidence that a required precision takes, from the held-out rows of a run."""
+"""Find the confidence that a required precision needs, on the held-out rows of a run."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from classify.modeling.result_folder import read_settings, trained_texts
 from classify.tasks.base import Task
 from classify.tasks.registry import trained_task
 
-# Folders beside a run that are searched for the run before it; share of its scored texts in a run on the same rows.
+# Maximum of folders to search for the previous run; share of common scored texts from which it is on the same rows.
 _PREVIOUS, _SAME = 20, 0.5
 
 
@@ -91,7 +91,7 @@ class Result:
 
     @property
     def scored_split(self) -> str:
-        """Return what the scored rows are."""
+        """Return the name of the scored rows, e.g. "test rows"."""
         if method := self.scores.get("method"):
             return f"rows by {method}"
         if not self.is_training:
@@ -131,9 +131,9 @@ def _read_log(path: Path) -> tuple[Mapping[str, Any], ...]:
 
 
 def find_previous(result: Result) -> Result | None:
-    """Return the newest finished run beside a training run that was trained before it on the same path or rows.
+    """Return the newest earlier run in the same parent folder, on the same table; None for an evaluation.
 
-    A corrected copy of a table has another path, and most of its texts.
+    A table is the same if its path is, or most scored texts are: a corrected copy has another path.
     """
     if not result.is_training:
         return None

@@ -46,7 +46,7 @@ class Section:
     context: _Context
 
 
-# By name; those of a page are the `sections` of its task.
+# All sections by name; a task's `sections` lists those of its page.
 SECTIONS: dict[str, Section] = {}
 
 
@@ -219,7 +219,7 @@ def scatter(result: Result) -> Mapping[str, Any]:
 
 @_section("Data")
 def data(result: Result) -> Mapping[str, Any] | None:
-    """Show what is in the table: rows, duplicates, leaks, lengths, unknown tokens."""
+    """Show the table: rows, duplicates, leaks, lengths, unknown tokens."""
     data = result.run.get("inspection")
     if not data:
         return None
@@ -232,15 +232,15 @@ def data(result: Result) -> Mapping[str, Any] | None:
         "labels": data["labels"],
         "rows that repeat the text of another": data["copies"],
         "texts with several labels": data["conflicting_texts"],
-        **{f"{split} texts that are also trained on": count for split, count in data["leaks"].items()},
+        **{f"{split} texts that are also in the training split": count for split, count in data["leaks"].items()},
         "characters per text": describe_spread(characters),
     }
     if tokens:
         facts["tokens per text"] = describe_spread(tokens)
-        facts[f"cut by --max-length {tokens['max_length']:.0f}"] = (
+        facts[f"longer than --max-length {tokens['max_length']:.0f}"] = (
             f"{100 * tokens['rows_cut']:.1f} % of the texts, {100 * tokens['tokens_cut']:.1f} % of the tokens"
         )
-        facts["tokens that the model does not know"] = f"{100 * tokens['unknown']:.1f} %"
+        facts["tokens unknown to the model"] = f"{100 * tokens['unknown']:.1f} %"
     conflicts = [{**conflict, "text": _shorten(conflict["text"])} for conflict in data["conflicts"]]
     return {"facts": {name: value for name, value in facts.items() if value}, "conflicts": conflicts}
 

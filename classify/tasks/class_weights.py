@@ -47,7 +47,7 @@ def read_class_weights(setting: str, labels: Sequence[str]) -> npt.NDArray[np.fl
     wrong = sorted(set(labels) ^ set(weights))
     if wrong:
         which = "no weight for" if wrong[0] in labels else "no label of --data is"
-        raise InputError(f"{flag}: {which} {wrong[0]!r}; {expected}, with each label.")
+        raise InputError(f"{flag}: {which} {wrong[0]!r}; {expected}, with a number for each label.")
     for label, weight in weights.items():
         number = weight if isinstance(weight, int | float) and not isinstance(weight, bool) else math.nan
         if not 0 < number < math.inf:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 # Target of a padding row, which the loss ignores.
 _NO_ROW = 255
-# Labels whose cross-validation chooses C for all.
+# Number of labels whose cross-validation chooses C for all.
 _CHOOSING_LABELS = 4
 # Largest weight of a label's rows under --class-weights balanced.
 _MOST_WEIGHT = 100.0
@@ -118,8 +118,8 @@ class MultiLabel(Task):
                 )
         if separator == BRACKETS and names <= {"0", "1"}:
             raise InputError(
-                f"{path}: column {column!r} holds lists of 0 and 1, a place per label; expected names of labels. Give "
-                "a column per label, e.g. --label-column a,b,c."
+                f"{path}: column {column!r} holds lists of 0 and 1, one place per label; expected names of labels. "
+                "Give a column per label, e.g. --label-column a,b,c."
             )
         if len(names) < 2:
             raise InputError(

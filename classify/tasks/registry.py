@@ -17,7 +17,7 @@ from classify.tasks.single_label import SingleLabel
 
 # Objects, and lists of objects or lists.
 _NESTED = re.compile(r"\s*(\{.*:|\[\s*[\[{])", re.DOTALL)
-# Of CoNLL's tables.
+# Tags of tokens in CoNLL's tables, such as B-PER.
 _TOKEN_TAG = re.compile(r"[BILUES]-\S+")
 _SHOWN = 60
 # By the value of --task.
@@ -82,7 +82,7 @@ def trained_task(folder: str) -> Task:
     name = settings["task"]
     if name not in _BY_NAME:
         raise InputError(
-            f"classify.json: expected the task {', '.join(_BY_NAME)}. Got {name!r} instead; predict with the "
+            f"classify.json: expected one of the tasks {', '.join(_BY_NAME)}. Got {name!r} instead; predict with the "
             "version that trained the model (see run.json)."
         )
     try:

@@ -120,7 +120,7 @@ class Regression(Task):
         if config.save_dtype != "float32":
             raise InputError(
                 f"--save-dtype {config.save_dtype}: the output layer holds the mean of the scores, which 16 bits would "
-                "round or not hold; drop the flag."
+                "round or overflow; drop the flag."
             )
 
     @property
@@ -202,7 +202,7 @@ class Regression(Task):
         return np.clip(1 - distance / 2, 0, 1).astype(np.float32)
 
     def standardize_head(self, head: torch.nn.Linear) -> None:
-        """Let an output layer that computes scores compute standardized ones."""
+        """Convert an output layer that computes scores to one that computes standardized scores."""
         import torch
 
         with torch.no_grad():
@@ -210,7 +210,7 @@ class Regression(Task):
             head.bias = torch.nn.Parameter((head.bias - self.center) / self.scale)
 
     def rescale(self, logits: Array, targets: Array, *, calibrate: bool) -> tuple[Array, Array] | None:
-        """Return what turns standardized targets into targets."""
+        """Return the scale and shift from standardized targets to targets."""
         return np.array([self.scale], dtype=np.float32), np.array([self.center], dtype=np.float32)
 
     def majority(self, train_targets: Array, targets: Array) -> MajorityBaseline:

@@ -36,7 +36,7 @@ class Evaluate(Callback):
             self.context.output.log(f"stopped: no better {name} since epoch {best['epoch']:g} (--patience)")
 
     def score_epoch(self, trainer: Trainer) -> None:
-        """Score, print and log; remember the best, where these weights compete for being kept."""
+        """Score the validation split, print and log; remember the best weights."""
         context, progress = self.context, trainer.progress
         planned = trainer.end_position / trainer.batches.num_rows  # before this score, which may use up --patience
         score, better = self.score(trainer)

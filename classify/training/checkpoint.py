@@ -101,7 +101,7 @@ def save(
         _write_manifest(temporary)
     steps = [number for number, _ in _entries(folder)]
     for number in sorted(set(steps) - keep(steps) - {step}):
-        # What stays (a file that somebody has open on a network's disk) is removed with the next checkpoint.
+        # A folder that cannot be removed now (an open file on a network disk) is removed with the next checkpoint.
         with contextlib.suppress(OSError):
             _remove(folder / folder_name(number))
     return final

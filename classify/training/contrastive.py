@@ -160,7 +160,7 @@ class ContrastiveTrainer:
         count = sum(map(len, pieces))
         if not pieces and not strategy.forward_is_collective:
             return torch.zeros(0, strategy.classifier.output_layer.in_features, device=self.world.device)
-        # Where passes wait for each other, a rank without rows computes one that does not count.
+        # Where passes wait for each other, a rank without rows computes one row and discards it.
         batches = [strategy.classifier.batch(tokens, rows) for rows in pieces or [self.data.rows[:1]]]
         return strategy.forward(batches, features=True)[:count].float()
 
@@ -192,7 +192,7 @@ class ContrastiveTrainer:
 def draw_rows(numbers: npt.NDArray[np.int64], count: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
     """Draw about `count` indices into `numbers`, each number as often as the others, at least twice where it can be.
 
-    Of more numbers than half the count some are left out.
+    With more numbers than half of `count`, some are left out.
     """
     classes = np.unique(numbers)
     if 2 * len(classes) > count:

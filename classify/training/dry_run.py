@@ -55,6 +55,6 @@ def measure(trainer: Trainer) -> float:
             begin = time.perf_counter()
             total, *_ = trainer.train_step(step)
             float(total)  # waits for a device
-            mine = torch.tensor([time.perf_counter() - begin], device=world.device)
-            seconds.append(float(world.gather(mine).max()) / len(step.indices))
+            local_seconds = torch.tensor([time.perf_counter() - begin], device=world.device)
+            seconds.append(float(world.gather(local_seconds).max()) / len(step.indices))
     return 1.0 / statistics.median(seconds[1:])

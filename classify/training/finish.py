@@ -136,7 +136,7 @@ def finish(
     log.write_final(trainer, task, final.scored, splits.scored.targets)
     log.close_trackers()
     if context.config.training.save_on_each_node:
-        context.world.close()  # while there is a group transformers saves on rank 0 alone
+        context.world.close()  # with a process group transformers saves only on rank 0
     # No rank leaves before the files are written, so that a script that then loads the folder finds it. Where one
     # process of each machine writes, there is no group any more to wait in.
     with contextlib.nullcontext() if context.world.closed else context.world.sync_errors():
@@ -233,7 +233,7 @@ def _round_weights(context: TrainingContext, final: Final) -> Final:
 
 
 def _restore_kept_weights(context: TrainingContext, trainer: Trainer) -> tuple[float, int]:
-    """Load the weights that --keep says, and return their epoch and step."""
+    """Load the weights that --keep selects, and return their epoch and step."""
     progress, training, rows = trainer.progress, context.config.training, len(context.splits.validation)
     metric = context.selection_metric
     kept = progress.choose_kept(training.weights_kept, metric, context.inputs.task.share, rows)
@@ -258,7 +258,7 @@ def _restore_kept_weights(context: TrainingContext, trainer: Trainer) -> tuple[f
 
 
 def _score_unseen(context: TrainingContext, final: Final) -> metrics.Scores | None:
-    """Score the test rows whose text is not in the training split, where some are and some are not."""
+    """Score the test rows whose text is not in the training split; None if that holds for all rows or for none."""
     test, in_training = context.splits.test, context.splits.in_training.get("test", ())
     if test is None or not 0 < len(in_training) < len(test):
         return None
@@ -434,7 +434,7 @@ def _program() -> list[str]:
     return [sys.executable if python.startswith("..") else python, "-m", "classify"]
 
 
-# What each writes, for errors of the disk, and its function, in order.
+# What is written, for disk errors, and the function that writes it, in order.
 WRITERS: tuple[tuple[str, Callable[[Results], None]], ...] = (
     ("the model", _write_model),
     ("predictions.csv", _write_predictions),

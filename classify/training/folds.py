@@ -59,7 +59,7 @@ def cross_validate(context: TrainingContext, train: Callable[[Trainer, str], Non
                 initial = {name: tensor.clone() for name, tensor in weights.items()}
             trainer = make_trainer(context.strategy, context.inputs.task, context.data.of(split).take(~held_out))
             trainer.strategy.setup(initial)
-            with _naming_saved_folds(context, number):
+            with _report_saved_folds(context, number):
                 train(trainer, f"fold {number + 1} of {count}")
                 fold_logits = context.compute_logits(scored)
                 _save(context, number, fold_logits)
@@ -75,8 +75,8 @@ def cross_validate(context: TrainingContext, train: Callable[[Trainer, str], Non
 
 
 @contextlib.contextmanager
-def _naming_saved_folds(context: TrainingContext, saved: int) -> Iterator[None]:
-    """Raise Interrupted on Ctrl-C where a step does not collect signals, and folds before this one are saved."""
+def _report_saved_folds(context: TrainingContext, saved: int) -> Iterator[None]:
+    """On Ctrl-C outside of steps, raise Interrupted with the number of saved folds, if any."""
     try:
         yield
     except KeyboardInterrupt:

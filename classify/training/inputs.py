@@ -37,7 +37,7 @@ from classify.training.output_dir import OutputDirPlan, nearest_existing, plan_o
 from classify.training.tracking import choose_trackers
 
 _SHOWN = 5
-# Of a number in predictions.csv, with the comma after it.
+# Bytes of a number in predictions.csv, with its comma.
 _BYTES_PER_SCORE = 12
 
 
@@ -127,7 +127,7 @@ def check_inputs(config: RunConfig) -> RunInputs:
     if unused:
         notes = (*notes, f"without epochs {', '.join(unused)} have no effect; add --epochs 3, or drop them")
     if config.ignored:
-        notes = (f"no effect here: {', '.join(config.ignored)}", *notes)
+        notes = (f"no effect in this program: {', '.join(config.ignored)}", *notes)
     texts: tuple[str, ...] = ()
     if config.training.label_texts == "auto" and config.trains_on_few(labelled) and splits.columns.texts.pair is None:
         texts = task.label_texts(is_english=_reads(config.data.language, languages))
@@ -170,12 +170,12 @@ def check_start(training: TrainingConfig) -> None:
     launcher.export_local_rank(training.local_rank)
     if training.nproc is not None and not launcher.is_nproc_worker():
         spawn.check_count(training.nproc, place)
-        place = launcher.Launch("nproc", local_rank=0)  # as the processes will find themselves
+        place = launcher.Launch("nproc", local_rank=0)  # as each started process will see it
     device_plan.check_strategy(place, training.strategy, training.ddp_backend, training.use_cpu)
 
 
 def _check_standard_input(config: RunConfig) -> None:
-    """Raise InputError where standard input cannot be the table: several would read it."""
+    """Raise InputError where standard input would be read by several flags or processes."""
     data = config.data
     paths = {
         "--data": data.data, "--eval-data": data.eval_data, "--test-data": data.test_data,
@@ -185,7 +185,7 @@ def _check_standard_input(config: RunConfig) -> None:
     if len(flags) > 1:
         raise InputError(f"{' and '.join(flags)} both name standard input (-), which holds one table; give a file.")
     if flags and (launcher.is_launched() or config.training.nproc is not None):
-        raise InputError(f"{flags[0]} -: standard input reaches one of several processes only; give a file.")
+        raise InputError(f"{flags[0]} -: only one of several processes can read standard input; give a file.")
 
 
 def _check_lora(requested: bool) -> None:
@@ -331,7 +331,7 @@ def _pooling(requested: str, model: ModelFolder) -> Decision:
 
 
 def _recipe(config: RunConfig, splits: Splits, width: int) -> tuple[Decision, ...]:
-    """Describe what the recipe chose; nothing where everything was given."""
+    """Describe the settings that the recipe chose, if any."""
     training = config.training
     automatic = [
         name

@@ -31,7 +31,10 @@ def describe_memory(inputs: RunInputs, world: World) -> str:
 
 
 def estimate(inputs: RunInputs, world: World, length: float) -> memory_estimate.Need:
-    """Estimate the memory of each device, for texts of `length` tokens on average. Raises InputError as above."""
+    """Estimate the memory of each device, for texts of `length` tokens on average.
+
+    Raises InputError where the device cannot compute as requested.
+    """
     config, plan = inputs.config, world.plan
     training, settings = config.training, config.model
     devices = world.world_size * max(1, training.n_gpu if plan.spec.processes == "one" else 1)

@@ -18,10 +18,10 @@ def make_optimizer(
 ) -> torch.optim.Optimizer:
     """Create AdamW (Loshchilov and Hutter, 2019) with no weight decay on biases and norms, i.e. on vectors.
 
-    With a layer-wise decay below 1 a layer's learning rate is that of the layer above times the decay, the embeddings'
-    that of the first layer times the decay (Sun et al., 2019, "How to Fine-Tune BERT for Text Classification?", 5.3.4).
+    With a layer-wise decay below 1 each layer's learning rate is that of the layer above times the decay; the
+    embeddings are below the first layer (Sun et al., 2019, "How to Fine-Tune BERT for Text Classification?", 5.3.4).
 
-    Weights in half precision are moved through their `masters`.
+    Weights in half precision are updated through their `masters`.
     """
     depth = parameter_depths(model)
     top = max(depth.values(), default=0)

@@ -75,7 +75,7 @@ class Output:
 def acquire_output_dir(plan: OutputDirPlan, world: World, *, each_node: bool) -> Iterator[Output]:
     """Make the output folder and lock it until the block ends. A collective.
 
-    Raises InputError where it cannot be had; with `each_node` also where another machine's cannot.
+    Raises InputError where it cannot be used; with `each_node` also where another machine's cannot.
     """
     with contextlib.ExitStack() as held:
         answer = None

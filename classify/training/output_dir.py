@@ -18,11 +18,11 @@ from classify.data.source import Source
 from classify.errors import InputError
 from classify.launch import launcher
 
-# The lock lies in the folder itself, since the folder above may not be writable. It counts as nothing there.
+# The lock lies in the folder itself, since the folder above may not be writable. A folder with only it is empty.
 LOCK = ".lock"
 # Processes that only look whether a folder is free hold its lock for a moment.
 _LOCK_SECONDS = 1.0
-# A launcher that starts a job anew has sent the processes of the attempt before it a signal; they may still be dying.
+# After a restart by the launcher, processes of the previous attempt may still be ending.
 _RESTART_SECONDS = 15.0
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 

@@ -9,7 +9,7 @@ from classify.config.schema import TrainingConfig
 from classify.data.sampler import BatchSampler
 from classify.evaluation.metrics import ERRORS
 
-# Standard errors by which an earlier score must lead for its weights to be kept; by chance it does once in forty times.
+# Standard errors by which an earlier score must lead for its weights to be kept; chance alone does that once in 40.
 _STANDARD_ERRORS = 2.0
 
 
@@ -35,7 +35,7 @@ class Progress:
     best: dict[str, float] | None = None
     last_eval: dict[str, float] | None = None
     last_eval_step: int | None = None
-    # Since the best one, or since the first epoch's.
+    # Since the best score, or since the first epoch's.
     epochs_without_improvement: int = 0
     # Mean training loss of the first epoch.
     first_loss: float | None = None

@@ -54,8 +54,8 @@ def train(
 ) -> Path:
     """Run a training from start to finish and return the output folder. Every rank calls it.
 
-    Processes started by hand, e.g. by `torch.multiprocessing.spawn`, give their `rank`, the `world_size` and where
-    they meet (`init_method="tcp://127.0.0.1:29500"`); under a launcher its variables say so.
+    Processes started by hand, e.g. by `torch.multiprocessing.spawn`, give their `rank`, the `world_size` and the
+    address where they meet (`init_method="tcp://127.0.0.1:29500"`). A launcher sets variables for these.
 
     `started` is when the command was given (seconds since the epoch, default now), for --max-minutes.
 
@@ -66,10 +66,12 @@ def train(
         if rank is None or world_size is None or init_method is None:
             raise InputError("train needs rank, world_size and init_method together; give all three, or none.")
         launcher.set_rank_variables(rank, world_size, init_method, config.training.local_rank)
-    if config.plan or (config.training.nproc is not None and not launcher.is_nproc_worker()):
+    if config.plan:
+        raise InputError("plan is for the command line: train always trains; drop it.")
+    if config.training.nproc is not None and not launcher.is_nproc_worker():
         raise InputError(
-            f"{'plan' if config.plan else 'nproc'} is for the command line: train works in the process that calls it; "
-            "start several with torchrun, or call it in each with rank, world_size and init_method."
+            "nproc is for the command line: train works in the process that calls it; start several with torchrun, or "
+            "call it in each with rank, world_size and init_method."
         )
     # Seeds, precision and thread counts are the process's.
     if not _TRAINING.acquire(blocking=False):
@@ -88,7 +90,7 @@ def _train(config: RunConfig, inputs: RunInputs | None, started: float) -> Path:
     configure(config.training)
     with launcher.forward_errors(config.training.start):
         inputs = inputs or check(config)
-        if launcher.is_main_process():  # at once: a long table takes its time to tokenize
+        if launcher.is_main_process():  # before tokenizing, which takes long for large tables
             for decision in inputs.decisions:
                 log_decision(decision)
             for line in inputs.inspection.summary_lines():

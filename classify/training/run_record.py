@@ -45,7 +45,7 @@ class RunRecord:
             raise
         except BaseException:
             if output.is_writer:
-                with contextlib.suppress(OSError):  # a full disk, say: what went wrong first is the error to report
+                with contextlib.suppress(OSError):  # e.g. a full disk: the first error is the one to report
                     self.write("failed")
             raise
 
@@ -74,7 +74,7 @@ def make_record(context: TrainingContext, batches: BatchSampler) -> RunRecord:
         "command": sys.orig_argv,
         "commands": [],
         "cwd": os.getcwd(),
-        "given": config.given(),
+        "given": config.explicit_values(),
         "config": config.to_dict(),
         "sources": {name: str(source) for name, source in config.sources.items()},
         "guesses": [],

@@ -145,7 +145,7 @@ class TrainingContext:
 
 
 def tokenize_tables(inputs: RunInputs) -> TokenizedData:
-    """Tokenise every table once and decide the max length. Before the process group, so nobody waits in it.
+    """Tokenize every table once and decide the max length. This precedes the process group, so no rank waits in it.
 
     Raises InputError where the default model knows few of the words.
     """
@@ -199,8 +199,8 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, started: float
         decisions += [placed] if placed is not None else []
         if not output.is_writer:
             classifier.drop_unused_embeddings()
-        every = (*inputs.decisions, *decisions)
-        context = TrainingContext(inputs, world, output, data, strategy, every, checkpoint, started)
+        all_decisions = (*inputs.decisions, *decisions)
+        context = TrainingContext(inputs, world, output, data, strategy, all_decisions, checkpoint, started)
         _describe(context, decisions, unused)
         if checkpoint is not None:
             folder = str(inputs.model.path.resolve())
@@ -295,11 +295,10 @@ def configure_precision(
     precision: Precision,
     before: str | None = None,
 ) -> str:
-    """Decide the precision, and whether to pack, which is returned with its reason. A collective.
+    """Set the precision, decide whether to pack, and return the reason for that. A collective.
 
-    The model is on its device. A CPU that multiplies bf16 trains packed texts in it where no precision was requested:
-    packing is verified in it. A resumed run keeps the precision that it began in, `before`, since processors choose
-    differently.
+    The model is on its device. Without a requested precision, a CPU with bf16 instructions trains packed texts in bf16,
+    and packing is verified in it. A resumed run keeps `before`, the precision it began in, on any CPU.
     """
     automatic = precision.automatic and world.accelerator.precision_by_processor
     padded, packed = precision, precision

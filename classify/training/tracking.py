@@ -63,7 +63,7 @@ class Tracker:
         after_step: int | None = None,
     ):
         self._folder = folder
-        # A resumed run draws over what an interrupted one had written beyond its checkpoint.
+        # A resumed run replaces what an interrupted one had written beyond its checkpoint.
         self._purge_step = None if after_step is None else after_step + 1
         self._boards: dict[str, Any] | None = {} if "tensorboard" in names else None
         self._others = [_start(name, folder, settings or {}) for name in names if name != "tensorboard"]

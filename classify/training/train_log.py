@@ -43,7 +43,7 @@ class Log(Callback):
         with self._close_on_error(), output.world.sync_errors(), output.writing("the training log"):
             if output.is_writer:
                 self._file = _reopen(output.folder / "train_log.jsonl", after_step)
-                if not output.world.is_main:  # files lie on each machine, a server hears of one run
+                if not output.world.is_main:  # each machine has its own files, but a server gets a run once
                     trackers = tuple(name for name in trackers if name == "tensorboard")
                 self._tracker = Tracker(trackers, output.folder, context.config.flat(), after_step)
                 lines = (f"- {decision.line()}" for decision in context.decisions)
@@ -161,7 +161,7 @@ def _draw_matrix(shares: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
 
 
 def _reopen(path: Path, after_step: int | None) -> IO[str]:
-    """Open the file to append, without its lines beyond a step; all go where it is None."""
+    """Drop the lines after a step, or all lines if it is None, and open the file to append."""
     kept: list[str] = []
     if after_step is not None and path.exists():
         for line in path.read_text(encoding="utf-8").splitlines(keepends=True):

@@ -313,7 +313,7 @@ class Trainer:
                 f"{'' if self.config.gradient_checkpointing else 'use --gradient-checkpointing, or '}start over with "
                 f"{self._smaller()}."
             )
-        # Ranks may have cut their shares into different numbers.
+        # Ranks may have split their shards into different numbers of micro-batches.
         self.progress.min_micro_batches = self.world.all_reduce_max(self._halved(step))
         self.strategy.clear_gradients()
         release_cache(self.world.device)
@@ -341,7 +341,7 @@ class Trainer:
 
 
 def describe_divergence(step: int, sign: str) -> str:
-    """Return the message of a training that has diverged, by which sign."""
+    """Return the error message of a diverged training; `sign` says how it showed."""
     return (
         f"step {step}: {sign}; training has diverged. Continue with --resume and a lower --learning-rate, or start "
         "over with another --precision."
@@ -349,7 +349,7 @@ def describe_divergence(step: int, sign: str) -> str:
 
 
 def _check_vocabulary(saved: Checkpoint, before: torch.Tensor | None, now: torch.Tensor) -> None:
-    """Compare the ids of compact tables, without which their rows mean nothing. Raises CheckpointError."""
+    """Raise CheckpointError where the rows of the compact embedding table belong to other token ids."""
     if before is None or not torch.equal(before.cpu(), now):
         raise CheckpointError(
             f"{saved.path}: expected a checkpoint with the vocabulary of this data. Got another one; start over with "
@@ -368,9 +368,9 @@ def make_micro_batches(
 ) -> list[list[Rows]]:
     """Return the micro-batches of one rank: each holds, for up to `replicas` devices, indices into the step's rows.
 
-    Ranks share the step by token cost, largest first; a rank's shard is cut again into `count` micro-batches, or into
-    as many as it takes to hold about `max_tokens` with padding. Texts of like length share a padded one. With fewer
-    rows than ranks, some ranks have none.
+    The step is sharded over the ranks by token cost, largest first. A shard is split again into `count` micro-batches,
+    or more if one would exceed about `max_tokens` with padding. Padded micro-batches hold texts of similar length. With
+    fewer rows than ranks, some ranks have none.
     """
     costs = sampler.token_cost(lengths, classifier.hidden_size)
     shard = sampler.balance_by_cost(costs, world_size)[rank]

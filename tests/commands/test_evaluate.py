@@ -134,7 +134,8 @@ def test_a_text_column_without_texts_is_refused(trained: Path, tmp_path: Path, c
         path.write_text("\n".join(["text,message,label", *rows]))
         assert evaluate(trained, path, tmp_path / "scores") == 2
         assert (
-            'the model was trained on texts; name their column, e.g. --text-column "message"' in capsys.readouterr().err
+            'the model was trained on texts; name the text column, e.g. --text-column "message"'
+            in capsys.readouterr().err
         )
     assert evaluate(trained, path, tmp_path / "scores", "--text-column", "message") == 0
 
@@ -144,7 +145,7 @@ def test_a_column_named_like_one_of_the_predictions(trained: Path, tmp_path: Pat
     path.write_text("text,label,confidence,confidence_input\n" + "a card,card,1,x\nan app,app,0,y\n" * 5)
     assert evaluate(trained, path, folder) == 0
     assert "note: " in (printed := capsys.readouterr().out)
-    assert "in the predictions column 'confidence' is 'confidence_input_input'\n" in printed
+    assert "in the predictions, column 'confidence' is named 'confidence_input_input'\n" in printed
     header = (folder / "predictions.csv").read_text(encoding="utf-8-sig").splitlines()[0]
     assert header.startswith("text,label,confidence_input_input,confidence_input,predicted_label,confidence,")
 

@@ -72,7 +72,7 @@ def test_a_command_of_run_classification() -> None:
 def test_arguments_without_effect_are_named_in_one_line(model_folder: Path, table: Path) -> None:
     words = ["--train_file", str(table), "--model_name_or_path", str(model_folder), "--no_cuda"]
     inputs = check_inputs(parse(*words, "--do_train", "--optim", "adamw_torch"))
-    assert inputs.notes == ("no effect here: --do_train, --optim adamw_torch",)
+    assert inputs.notes == ("no effect in this program: --do_train, --optim adamw_torch",)
 
 
 @pytest.mark.parametrize(("flag", "value"), [("--fp16", "fp16"), ("--bf16", "bf16"), ("--tf32", "tf32")])
@@ -108,7 +108,7 @@ def test_the_words_of_a_switch() -> None:
         ("--task_name sst2", "--task_name sst2 means --data nyu-mll/glue:sst2, and --data is x; give one of them"),
         ("--dataset_config_name mrpc", "--dataset_config_name mrpc: name the data set and its configuration with"),
         ("--warmup_ratio much", "--warmup-steps must be a number of at least 0. Got 'much' instead."),
-        ("--do_eval", "--do_eval or --do_predict without --do_train scores a model that exists: classify predict"),
+        ("--do_eval", "--do_eval or --do_predict without --do_train trains nothing; run classify evaluate, or"),
     ],
 )
 def test_what_asks_for_something_else_is_refused_with_the_way_to_it(words: str, line: str) -> None:

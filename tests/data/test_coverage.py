@@ -46,8 +46,8 @@ def test_the_share_is_that_of_the_rows_asked_for(monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_the_script_of_most_letters(text: str, script: str) -> None:
-    assert coverage.scripts([text, "12 !?"]).most_common(1)[0][0] == script
-    assert not coverage.scripts(["12 !? 👍", ""])
+    assert coverage.count_scripts([text, "12 !?"]).most_common(1)[0][0] == script
+    assert not coverage.count_scripts(["12 !? 👍", ""])
 
 
 def test_whether_the_model_was_named_is_known() -> None:

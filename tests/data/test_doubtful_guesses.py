@@ -107,9 +107,9 @@ def test_other_columns_that_would_do_are_printed(tmp_path: Path) -> None:
     text, label = decision(splits, "text column"), decision(splits, "label column")
     assert (text.value, label.value) == ("question", "topic")
     assert text.printed
-    assert "not used, though they hold texts, too: 'answer'" in text.why
+    assert "; other columns of texts: 'answer'" in text.why
     assert label.printed
-    assert "not used, though they could be labels, too: 'channel'" in label.why
+    assert "; other possible labels: 'channel'" in label.why
     clear = load(write(tmp_path / "b.csv", "id,text,label,channel", str, "text", ["x", "y"], ["web", "app"]))
     assert not decision(clear, "label column").printed
 
@@ -143,7 +143,7 @@ def test_lists_of_one_label_are_that_label(tmp_path: Path) -> None:
 
 def test_lists_that_are_something_else(tmp_path: Path) -> None:
     one_hot = write(tmp_path / "a.csv", "text;labels", "text", ["[1, 0, 0]", "[0, 1, 0]", "[0, 1, 1]"], between=";")
-    assert "lists of 0 and 1, a place per label" in refusal(one_hot)
+    assert "lists of 0 and 1, one place per label" in refusal(one_hot)
     numpy = write(tmp_path / "b.csv", "text;labels", "text", ["['a' 'b']", "['a']", "['b' 'c']"], between=";")
     assert """expected a list of labels such as ["a", "b"] in column 'labels'. Got "['a' 'b']" instead""" in refusal(
         numpy
@@ -190,7 +190,7 @@ def test_labels_with_a_single_row_are_noted(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "text,label", "text", ["a", "b"])
     path.write_text(path.read_text() + "Total of all rows,60\n")
     notes = load(path).warnings
-    assert any(f"one training row has the label '60' ({path} line 62)" in note for note in notes), notes
+    assert any(f"labels with one training row: '60' ({path} line 62)" in note for note in notes), notes
 
 
 def test_joined_files_leave_no_traces(tmp_path: Path) -> None:

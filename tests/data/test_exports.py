@@ -70,7 +70,7 @@ def test_tags_of_tokens_are_refused(tmp_path: Path) -> None:
 
 def test_labels_that_were_rejected_are_noted(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "text,label,answer", "text", ["a", "b"], ["accept", "accept", "reject"])
-    assert "column 'answer' holds 'reject' 20: annotators of these rows did not confirm the label" in str(
+    assert "column 'answer' holds 'reject' 20: annotators did not confirm the labels of these rows" in str(
         load(path).warnings
     )
     answers = write(tmp_path / "c.csv", "text,answer", "text", ["accept", "reject"])
@@ -138,7 +138,7 @@ def test_another_column_named_like_a_label_is_printed(tmp_path: Path, other: str
     splits = load(write(tmp_path / "a.csv", f"text,label,{other}", "text", ["x", "y"], ["p", "q", "r"]))
     label = decision(splits, "label column")
     assert label.printed
-    assert f"not used, though they could be labels, too: '{other}'" in label.why
+    assert f"; other possible labels: '{other}'" in label.why
 
 
 def test_a_label_of_somebody_is_a_label(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_label_of_somebody_is_a_label(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["annotator", "sender", "lang", "user_id"])
 def test_what_is_said_of_a_row_is_no_label_by_itself(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / "a.csv", f"text,{name},id", "text", ["ann", "bob"], str)
-    assert f"one column could hold the label, but its name is not one of labels: {name}" in refusal(path)
+    assert f"one column could hold the label, but its name is unusual for labels: {name}" in refusal(path)
     assert load(path, label_column=name).encoder.labels == ["ann", "bob"]
 
 
@@ -231,8 +231,8 @@ def test_texts_of_a_further_table_are_texts(tmp_path: Path) -> None:
     path = labelled(tmp_path / "a.csv", "a", "b")
     further = write(tmp_path / "b.csv", "text,message,label", str, "text", ["a", "b"])
     assert (
-        "holds numbers, e.g. '0', and the model was trained on texts; name their column, e.g. --text-column \"message\""
-        in (refusal(path, test_data=str(further)))
+        "holds numbers, e.g. '0', but the model was trained on texts; name the text column, e.g. --text-column "
+        '"message"' in (refusal(path, test_data=str(further)))
     )
     alone = write(tmp_path / "c.csv", "text,label", str, ["a", "b"])
     assert load(path, test_data=str(alone)).test is not None
@@ -266,4 +266,4 @@ def test_a_header_that_may_be_a_row_is_noted(tmp_path: Path) -> None:
     question = write(tmp_path / "b.csv", "What could we do better for you?,unknown", "text", ["a", "b"])
     assert "first row" not in str(load(question).warnings)
     first = load(write(tmp_path / "c.csv", "Report,Q1\nComplaint about it,Kind", "text", ["a", "b"]))
-    assert "; that of the first row may be a header" in str(first.warnings)
+    assert "; the first row may be a header" in str(first.warnings)

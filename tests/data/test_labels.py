@@ -74,7 +74,7 @@ def test_other_characters_are_other_labels(one: str, other: str) -> None:
 
 def test_a_label_of_several_ways_has_one_name() -> None:
     with pytest.raises(
-        InputError, match=r"--label-names gives 'y' to 'pos', which is one class .*--normalize-labels none"
+        InputError, match=r"--label-names gives 'pos' the name 'y', and another name .*--normalize-labels none"
     ):
         name_classes({"Pos": 5, "pos": 3}, requested="Pos=x,pos=y")
     assert name_classes({"Pos": 5, "pos": 3}, requested="Pos=x,pos=x").of("pos") == "x"
@@ -86,7 +86,7 @@ def test_a_label_that_may_be_none_is_a_class_and_said(tmp_path: Path, label: str
     counts = {"a": 30, "b": 30, label: 12}
     splits = load(tmp_path / "a.csv", counts)
     assert label in splits.labels
-    note = f"the label {label!r} of 12 rows may mean no label; then give --unlabelled-value={label}"
+    note = f"the label {label!r} of 12 rows may mean no label; if so, give --unlabelled-value={label}"
     assert note in splits.warnings
     without = load(tmp_path / "a.csv", counts, unlabelled_value=label)
     assert without.labels == ["a", "b"]

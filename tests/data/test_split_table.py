@@ -13,8 +13,8 @@ import pytest
 
 from classify.config.schema import DataConfig
 from classify.data import split_record
-from classify.data.names import SPLITS, split_called
-from classify.data.near_duplicates import near_duplicates
+from classify.data.names import SPLITS, parse_split_name
+from classify.data.near_duplicates import group_near_duplicates
 from classify.data.reading import read_tables
 from classify.data.split_table import split_table
 from classify.data.splits import Splits
@@ -57,7 +57,7 @@ def texts_of(splits: Splits) -> dict[str, set[str]]:
     ],
 )
 def test_names_of_parts(value: str, part: int | None) -> None:
-    assert split_called(value) == part
+    assert parse_split_name(value) == part
 
 
 @pytest.mark.parametrize("options", [{}, {"split_column": "split"}])
@@ -266,7 +266,7 @@ def test_texts_that_are_nearly_the_same_stay_in_one_part(tmp_path: Path) -> None
     first = [" ".join(draw.choices(WORDS, k=40)) for _ in range(60)]
     rows = [(text, "ab"[i % 2]) for i, text in enumerate(first)]
     rows += [(f"{text} {draw.choice(WORDS)}", "ab"[i % 2]) for i, text in enumerate(first)]
-    clusters = near_duplicates([text for text, _ in rows])
+    clusters = group_near_duplicates([text for text, _ in rows])
     assert clusters[:60].tolist() == clusters[60:].tolist()
     assert len(set(clusters.tolist())) == 60
     path = write(tmp_path / "a.csv", rows)
@@ -291,7 +291,7 @@ def test_four_fifths_in_common_are_nearly_the_same(replaced: int, common: bool) 
         others.append(
             f"{number} " + " ".join([*words[:-replaced], *(f"{draw.randrange(10**6):06}" for _ in range(replaced))])
         )
-    clusters = near_duplicates([*texts, *others])
+    clusters = group_near_duplicates([*texts, *others])
     same = [one == other for one, other in zip(clusters[:20], clusters[20:], strict=True)]
     assert sum(same) == (20 if common else 0)
 
@@ -628,7 +628,7 @@ def test_a_test_table_with_few_labels_is_said_with_what_to_do(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("rows", "options", "printed"),
     [
-        ([(f"text {i}", "ab"[i % 2], "2024-01-01") for i in range(30)], {"split_by_time": "day"}, "several times"),
+        ([(f"text {i}", "ab"[i % 2], "2024-01-01") for i in range(30)], {"split_by_time": "day"}, "different times"),
         ([(f"text {i}", "ab"[i % 2], ("nan", "7")[i % 2]) for i in range(30)], {"split_by_time": "day"}, "'nan'"),
         ([(f"text {i}", "ab"[i % 2], 0) for i in range(30)], {"label_names": "a=x,a=y"}, "names a label twice"),
         ([(f"text {i}", "ab"[i % 2], 0) for i in range(30)], {"eval_labels": "l.txt"}, "--eval-labels: there are no"),
@@ -640,4 +640,4 @@ def test_what_cannot_be_is_said(tmp_path: Path, rows: list[Any], options: dict[s
 
 
 def test_nothing_is_nearly_the_same_as_nothing() -> None:
-    assert near_duplicates([]).tolist() == []
+    assert group_near_duplicates([]).tolist() == []

@@ -10,7 +10,7 @@ from classify.distributed.network import interface_towards
 from classify.errors import DeviceError, InputError
 from classify.launch.device_plan import Hardware, ParallelMode, device_identity, plan_devices
 from classify.launch.launcher import Launch, expand_tasks, first_host, read_launch
-from classify.launch.process_settings import free_threads, limit_spinning
+from classify.launch.process_settings import choose_threads, limit_spinning
 
 CPU = Hardware()
 ONE, TWO, EIGHT = Hardware("cuda", 1), Hardware("cuda", 2), Hardware("cuda", 8)
@@ -245,7 +245,7 @@ def test_threads_are_freed_only_from_torchrun(
     environment: dict[str, str], launcher: str, local_world: int, cores: int, threads: int | None
 ) -> None:
     launch = Launch(launcher, local_rank=0, world_size=local_world, local_world_size=local_world)
-    assert free_threads(environment, launch, cores) == threads
+    assert choose_threads(environment, launch, cores) == threads
 
 
 SRUN = {

@@ -75,7 +75,7 @@ def test_blocks_resume_where_they_were(
 
     monkeypatch.setattr(stream, "_BLOCK", 8)
     computed: list[int] = []
-    compute = Predictor.compute_divided
+    compute = Predictor.compute_sharded
 
     def compute_and_stop(predictor: Predictor, first: Any, second: Any) -> Any:
         computed.append(len(first))
@@ -83,7 +83,7 @@ def test_blocks_resume_where_they_were(
             signal.raise_signal(signal.SIGINT)
         return compute(predictor, first, second)
 
-    monkeypatch.setattr(Predictor, "compute_divided", compute_and_stop)
+    monkeypatch.setattr(Predictor, "compute_sharded", compute_and_stop)
     out = tmp_path / "p.csv"
     assert predict(trained, new, out) == 128 + signal.SIGINT
     assert "24 of 50 rows are kept in" in capsys.readouterr().err
@@ -94,7 +94,7 @@ def test_blocks_resume_where_they_were(
     computed[:] = [0] * 3
     assert predict(trained, new, out, "--resume") == 0
     assert computed[3:] == [8, 8, 8, 2]
-    assert "24 rows were predicted before" in capsys.readouterr().out
+    assert "24 rows were predicted by the interrupted command" in capsys.readouterr().out
     assert not stream.partial_path(out).exists()
     table = read_table(str(out))
     np.testing.assert_allclose([float(p) for p in table.column("prob_card")], probabilities[:, 1], atol=1e-6)
@@ -233,7 +233,7 @@ def test_too_many_rows_for_a_sheet(
     trained: Path, new: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setattr(ExcelWriter, "most_rows", 50)
-    monkeypatch.setattr(Predictor, "compute_divided", lambda *_: pytest.fail("it predicts"))
+    monkeypatch.setattr(Predictor, "compute_sharded", lambda *_: pytest.fail("it predicts"))
     assert predict(trained, new, tmp_path / "p.xlsx") == 2
     assert "a sheet of Excel holds 49 rows. Got 50" in capsys.readouterr().err
 
@@ -243,7 +243,7 @@ def test_a_launcher_cannot_share_a_pipe(trained: Path, tmp_path: Path) -> None:
     environment = {**_environment(), **rank_environments(2)[0]}
     done = subprocess.run(words, input="a", capture_output=True, text=True, cwd=tmp_path, timeout=60, env=environment)
     assert done.returncode == 2
-    assert "standard input reaches one of several processes only" in done.stderr
+    assert "only one of several processes can read standard input" in done.stderr
 
 
 def test_one_text(trained: Path, capsys: Any, probabilities: Any) -> None:
@@ -279,7 +279,7 @@ def test_the_precision_of_held_out_rows_sets_the_confidence(
     trained: Path, new: Path, tmp_path: Path, capsys: Any
 ) -> None:
     assert predict(trained, new, tmp_path / "p.csv", "--min-precision", "0.01") == 0
-    assert "of the run's 12 held-out rows 12 reach it" in capsys.readouterr().out
+    assert "12 of the run's 12 held-out rows reach it" in capsys.readouterr().out
     assert set(read_table(str(tmp_path / "p.csv")).column("accepted")) <= {"true", "false"}
 
 

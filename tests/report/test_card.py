@@ -46,4 +46,4 @@ def test_the_pipeline_is_no_equal_where_it_reads_less(
     model_folder: Path, table: Path, tmp_path: Path, policy: str, differs: bool
 ) -> None:
     config = make_config(model_folder, table, tmp_path / "out", long_texts=policy, max_steps=1)
-    assert ("the pipeline reads the first" in write_card(train(config)).read_text()) == differs
+    assert ("the pipeline reads only the first" in write_card(train(config)).read_text()) == differs

@@ -179,7 +179,7 @@ def test_few_rows_are_cross_validated_by_themselves(
     own = tmp_path / "own.csv"
     own.write_text("text,label,fold\n" + "".join(f"{text},{label},1\n" for text, label in tiny.table_rows(60)))
     assert main([*alike.replace(str(more), str(own)).split()]) == 0
-    assert "in the predictions column 'fold' is 'fold_input'" in capsys.readouterr().out
+    assert "in the predictions, column 'fold' is named 'fold_input'" in capsys.readouterr().out
 
 
 def test_given_test_rows_are_tested_and_no_more_is_taken_from_the_table(

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from classify.config.recipe import FOLDS, Recipe, choose, takes_fewer_folds
+from classify.config.recipe import FOLDS, Recipe, choose_recipe, takes_fewer_folds
 from classify.config.run_config import RunConfig
 from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
 from classify.training.inputs import check
@@ -24,23 +24,23 @@ SIZES = [8, 50, 300, 1_000, 2_000, 3_999, 4_000, 9_999, 10_000, 50_000, 1_000_00
 def test_more_rows_are_seen_less_often_in_larger_batches() -> None:
     """Except tables so small that contrastive steps replace epochs."""
     for contrastive, sizes in ((False, SIZES), (True, SIZES[2:])):
-        for fewer, more in itertools.pairwise(choose(rows, 384, contrastive=contrastive) for rows in sizes):
+        for fewer, more in itertools.pairwise(choose_recipe(rows, 384, contrastive=contrastive) for rows in sizes):
             assert fewer.num_train_epochs >= more.num_train_epochs
             assert fewer.batch_size <= more.batch_size
             assert fewer.learning_rate == more.learning_rate
-    assert choose(299, 384) == Recipe(8, 0, 5e-5, 100)
-    assert choose(240, 384, labelled=300) == choose(3_999, 384) == Recipe(8, 3, 5e-5, 100)
-    assert choose(4_000, 384) == choose(4_000, 384, contrastive=False) == Recipe(16, 3, 5e-5, 0)
-    assert choose(1_000_000, 384) == Recipe()
-    assert choose(2_000, 1_024).learning_rate < choose(2_000, 384).learning_rate
-    assert choose(2_000, 384, lora=True).learning_rate == 5e-4
-    assert choose(2_000, 384, preset="fast") == Recipe(8, 0, 5e-5, 0)
+    assert choose_recipe(299, 384) == Recipe(8, 0, 5e-5, 100)
+    assert choose_recipe(240, 384, labelled=300) == choose_recipe(3_999, 384) == Recipe(8, 3, 5e-5, 100)
+    assert choose_recipe(4_000, 384) == choose_recipe(4_000, 384, contrastive=False) == Recipe(16, 3, 5e-5, 0)
+    assert choose_recipe(1_000_000, 384) == Recipe()
+    assert choose_recipe(2_000, 1_024).learning_rate < choose_recipe(2_000, 384).learning_rate
+    assert choose_recipe(2_000, 384, lora=True).learning_rate == 5e-4
+    assert choose_recipe(2_000, 384, preset="fast") == Recipe(8, 0, 5e-5, 0)
 
 
 def test_more_rows_never_take_fewer_steps() -> None:
     """But where a batch doubles."""
     for fewer, more in itertools.pairwise(SIZES):
-        few, many = (choose(rows, 384, contrastive=False) for rows in (fewer, more))
+        few, many = (choose_recipe(rows, 384, contrastive=False) for rows in (fewer, more))
         steps = [rows * r.num_train_epochs / r.batch_size for rows, r in ((fewer, few), (more, many))]
         assert steps[1] >= steps[0] or many.batch_size > few.batch_size
 

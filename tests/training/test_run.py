@@ -172,7 +172,9 @@ def test_predict_gives_every_row_its_line(finished: Path, tmp_path: Path, comman
     assert [(row["text"], row["id"]) for row in result] == rows
     again = command("classify", "predict", "--model", str(finished), "--data", "p.csv", "--out", "q.csv")
     assert again.returncode == 0, again.stderr
-    assert "note: p.csv: in the predictions column 'predicted_label' is 'predicted_label_input', " in again.stdout
+    assert (
+        "note: p.csv: in the predictions, column 'predicted_label' is named 'predicted_label_input', " in again.stdout
+    )
     with (tmp_path / "q.csv").open(newline="", encoding="utf-8") as file:
         twice = list(csv.DictReader(file))
     assert [row["predicted_label_input"] for row in twice] == [row["predicted_label"] for row in result]

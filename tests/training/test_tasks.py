@@ -243,7 +243,7 @@ def test_a_column_with_the_name_of_the_joined_texts(tmp_path: Path, capsys: pyte
     rows = "".join(f"a text {n},another {n},x,{n % 2}\n" for n in range(20))
     (tmp_path / "my.csv").write_text(f"sentence1,sentence2,sentence1 + sentence2,label\n{rows}")
     assert main(["train", "--data", str(tmp_path / "my.csv"), "--output-dir", str(tmp_path / "out")]) == 2
-    assert "the joined text columns are named 'sentence1 + sentence2', as a column is" in capsys.readouterr().err
+    assert "column 'sentence1 + sentence2' has the name of the joined text columns" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

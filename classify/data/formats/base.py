@@ -36,7 +36,7 @@ class ReadOptions:
 
 
 class Confidence(enum.IntEnum):
-    """Confidence of a format that a path is of its form; the highest reads it, ties go to the first registered.
+    """Confidence of a format that it can read a path; the highest one reads it, ties go to the first registered.
 
     CERTAIN means that no other format could read the path; `Hub` is certain of any path that has the form of a data
     set's name.
@@ -53,7 +53,7 @@ class Confidence(enum.IntEnum):
 class Format(ABC):
     """A form of table: a kind of file, a folder, a data set elsewhere."""
 
-    # Endings of file names, where it is a kind of file.
+    # Suffixes of file names, of a kind of file.
     suffixes: tuple[str, ...] = ()
     # Those of the options `encoding`, `sheet` and `no_header` that it reads by.
     takes: frozenset[str] = frozenset()
@@ -112,7 +112,7 @@ def default_names(width: int, options: ReadOptions) -> list[str]:
 
 
 def as_text(value: Any) -> str:
-    """Write a cell as text: text and UTF-8 bytes as they are, nothing and NaN as "", 3.0 as 3.0, lists as JSON.
+    """Write a cell as text: text and UTF-8 bytes as they are, None and NaN as "", 3.0 as 3.0, lists as JSON.
 
     Raises UnicodeDecodeError for other bytes.
     """

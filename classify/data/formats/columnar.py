@@ -137,7 +137,7 @@ class _Columns:
                 raise InputError(
                     f"{path}: column {field.name!r} is {field.type}, which is not supported; save it as a plain column."
                 )
-        self._path, self._digest, self._given = path, digest, schema.names
+        self._path, self._digest, self._names = path, digest, schema.names
         names, self._remark = deduplicate_names(schema.names)
         self._schema = pyarrow.schema([(name, pyarrow.string()) for name in names])
         self._class_names = _class_names(schema)
@@ -170,7 +170,7 @@ class _Columns:
                     rows = batch.slice(start, _BLOCK_ROWS)
                     size += sum(map(_count_bytes, rows.columns))
                     check_size(size)
-                    columns = [self._convert(*column) for column in zip(self._given, rows.columns, strict=True)]
+                    columns = [self._convert(*column) for column in zip(self._names, rows.columns, strict=True)]
                     yield pyarrow.RecordBatch.from_arrays(columns, schema=self._schema)
 
         return pyarrow.RecordBatchReader.from_batches(self._schema, convert())
@@ -209,7 +209,7 @@ def _as_strings(column: pyarrow.Array, names: list[str] | None = None) -> pyarro
         )  # fmt: skip
         if any(is_kind(kind) for is_kind in casts):
             return pc.fill_null(column.cast(pyarrow.string()), "")
-    if types.is_timestamp(kind):  # of nanoseconds pandas would make objects
+    if types.is_timestamp(kind):  # pandas would turn nanoseconds into objects
         column = column.cast(pyarrow.timestamp("us", kind.tz), safe=False)
     values = column.to_pylist()
     if names is not None:

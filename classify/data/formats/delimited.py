@@ -47,13 +47,13 @@ _ROW_NAMES = "; if R wrote the file, the first field is a row's name, which writ
 
 
 class Delimited(Format):
-    """Any text file that is of no other form."""
+    """Any text file that no other format reads."""
 
     suffixes = (".csv", ".tsv", ".txt", ".tab", ".psv")
     takes = frozenset({"encoding", "no_header"})
 
     def sniff(self, source: Source) -> Confidence:
-        """Take every file that is of no other form."""
+        """Accept any file, with the lowest confidence."""
         return Confidence.FALLBACK if source.is_file else Confidence.NONE
 
     def read(self, source: Source, options: ReadOptions) -> Table:
@@ -108,11 +108,11 @@ class _Text:
 
     def __init__(self, source: Source, encoding: Encoding, above: int = 0, rewritten: str | None = None):
         self.source, self.encoding, self.above, self._rewritten = source, encoding, above, rewritten
-        self.empty_lines = 0  # below these, once it was read
+        self.empty_lines = 0  # leading ones, counted when the file is read
 
     @property
     def key(self) -> str:
-        """Return a key of what the bytes are made of."""
+        """Return a cache key of the bytes."""
         rewritten = self._rewritten and hashlib.sha256(self._rewritten.encode()).hexdigest()
         return f"{self.source.sha256}\0{self.encoding}\0{self.above}\0{rewritten}"
 
@@ -223,7 +223,7 @@ class _Pieces(io.RawIOBase):
 
 
 def _is_wrapped(sample: str, dialect: Dialect) -> bool:
-    """Return whether the lines of a CSV are cells: the header is one field with commas, then empty ones.
+    """Return whether each line of a CSV became a cell: the header is one field with commas, then empty ones.
 
     A spreadsheet of one column, saved with commas, has each line in quotes.
     """
@@ -317,7 +317,7 @@ def _count_lines(row: Sequence[str]) -> int:
 
 
 def _swallows_rows(text: _Text, dialect: Dialect, bare: Dialect) -> bool:
-    """Return whether the lines of rows that span several are rows: a column of theirs holds classes of other rows."""
+    """Return whether rows over several lines swallowed other rows: a column of these lines holds the same classes."""
     inside: set[int] = set()
     values: list[Counter[str]] = []
     for line, row in text.rows(dialect):
@@ -338,7 +338,7 @@ def _swallows_rows(text: _Text, dialect: Dialect, bare: Dialect) -> bool:
 def _read(text: _Text, dialect: Dialect, options: ReadOptions, *, has_names: bool = False) -> tuple[Table, int]:
     """Read all rows with Arrow; also return their number of lines if none spans several.
 
-    Whether the first row names the columns is found out, unless the table `has_names`.
+    The header is detected, unless `has_names` says that there is one.
     """
     source, encoding = text.source, text.encoding
     first = [row for _, row in itertools.islice(text.rows(dialect), _SAMPLE_ROWS)]

@@ -28,13 +28,13 @@ class _Documents(Source):
         return [file for file in sorted(self.file.glob("*/*.txt")) if file.parent.name.lower() not in _UNLABELLED]
 
     def require_one_encoding(self) -> None:
-        """Raise InputError with the files where most documents beyond ASCII are UTF-8, and some are not."""
+        """Raise InputError where most non-ASCII documents are UTF-8, and some are not."""
         contents = {file: data for file in self.files if not (data := file.read_bytes()).isascii()}
         wrong = [file for file, data in contents.items() if "\ufffd" in data.decode("utf-8-sig", errors="replace")]
         if 0 < len(wrong) < len(contents) / 2:
             shown = list_some(list(map(str, wrong[:_SHOWN])), len(wrong))
             raise InputError(
-                f"{self.path}: {len(contents) - len(wrong)} files beyond ASCII are UTF-8, and {len(wrong)} are not "
+                f"{self.path}: {len(contents) - len(wrong)} non-ASCII files are UTF-8, and {len(wrong)} are not "
                 f"({shown}); save these as UTF-8, too."
             )
 

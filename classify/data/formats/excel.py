@@ -20,7 +20,7 @@ from classify.data.table import Table
 from classify.errors import InputError
 
 _READER = Path(__file__).with_name("workbook_rows.py")
-# Memory of the process that reads: this, and that many times the size of the file.
+# Memory limit of the reading process: a constant, plus a multiple of the file's size.
 _MOST_BYTES, _MOST_GROWTH = 256 << 20, 64
 _SAMPLE_ROWS = 2000
 
@@ -95,7 +95,7 @@ class _Sheet:
 
     @property
     def hint(self) -> str:
-        """Return what to do where this sheet does not hold the table."""
+        """Return a hint in case this sheet does not hold the table."""
         return f"Only sheet {self.name!r} was read; --sheet reads another: {self._others}." if self._others else ""
 
     @property
@@ -143,7 +143,7 @@ def _read_sheet(source: Source, requested: str | None) -> _Sheet:
 def _count_rows_above(rows: Sequence[Sequence[str]], related: Sequence[str]) -> int:
     """Return the number of rows, such as a title, above the header: they hold fewer cells than most rows do.
 
-    Where what follows them does not look like a header, the first row is one that lacks a name.
+    If the row below them does not look like a header, the first row is a header with an empty name.
     """
     counts = [sum(bool(value.strip()) for value in row) for row in rows[:_SAMPLE_ROWS]]
     usual = max(Counter(counts).items(), key=lambda item: (item[1], item[0]), default=(0, 0))[0]

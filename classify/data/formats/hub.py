@@ -9,7 +9,7 @@ from typing import Any
 
 from classify.data.formats.base import Confidence, Format, ReadOptions
 from classify.data.formats.columnar import as_table
-from classify.data.names import SPLITS, split_called
+from classify.data.names import SPLITS, parse_split_name
 from classify.data.source import Source
 from classify.data.table import Table
 from classify.errors import InputError
@@ -35,7 +35,7 @@ class Hub(Format):
         if path.endswith("]"):
             return {"train": path}
         splits = list(_load(path, flag))
-        parts = {part: split for split in reversed(splits) if (part := split_called(split)) is not None}
+        parts = {part: split for split in reversed(splits) if (part := parse_split_name(split)) is not None}
         if len(splits) == 1:
             parts = {0: splits[0]}
         if 0 not in parts:

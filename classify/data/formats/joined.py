@@ -1,4 +1,4 @@
-"""Traces of files that were joined, as by `cat`: byte order marks and headers in the midst of a table."""
+"""Drop traces of files that were joined, as by `cat`: byte order marks and headers inside a table."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from classify.data.source import Source
 from classify.data.table import Table
 from classify.errors import InputError, list_some
 
-# Of a form: the words by which the reading of its encoding can be judged.
+# The excerpt in a table's form that shows how its encoding was read.
 _EXCERPT = re.compile(r" \(e\.g\. .*?”\)")
 _SHOWN = 3
 Reader = Callable[[str, str, ReadOptions], Table]

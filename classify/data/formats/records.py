@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from classify.data.encoding import Encoding, decode_start, detect_encoding, replace_surrogates
 from classify.data.formats.base import FileFormat, ReadOptions, as_text, deduplicate_names
-from classify.data.names import LABEL_NAMES, SPLIT_NAMES, TEXT_NAMES, split_called
+from classify.data.names import LABEL_NAMES, SPLIT_NAMES, TEXT_NAMES, parse_split_name
 from classify.data.source import Source
 from classify.data.table import Table
 from classify.errors import InputError
@@ -155,7 +155,7 @@ def _find_rows(source: Source, document: Any) -> _Rows:
     if whole and len({len(value) for value in lists.values()}) == 1 and len(row_lists) < len(lists):
         return _Rows([dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)])
     usual = [key for key in row_lists if key.rpartition(".")[2].lower() in _ROW_KEYS]
-    if len(row_lists) > 1 and (all(split_called(key) is not None for key in row_lists) or (whole and not usual)):
+    if len(row_lists) > 1 and (all(parse_split_name(key) is not None for key in row_lists) or (whole and not usual)):
         return _Rows(_splits(source, row_lists))
     if len(row_lists) > 1 and len(usual) != 1:
         keys = ", ".join(map(repr, row_lists))
@@ -184,7 +184,7 @@ def _splits(source: Source, lists: dict[str, list[Any]]) -> list[dict[str, Any]]
     """Return the rows of all lists, with a column that names the list of each."""
     records = _read_list(source, [row for rows in lists.values() for row in rows]).records
     keys = (key for key, rows in lists.items() for _ in rows)
-    # A name that is detected as the split column, and is not one of their columns.
+    # A name that is detected as the split column, and is not taken.
     column = next((name for name in SPLIT_NAMES if not any(name in record for record in records)), SPLIT_NAMES[0])
     return [{**record, column: key} for record, key in zip(records, keys, strict=True)]
 

@@ -1,4 +1,4 @@
-"""Read a table with the format that is surest of its path."""
+"""Read a table with the format that recognizes its path with the highest confidence."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def refuse_unused(options: ReadOptions, tables: Sequence[Table]) -> None:
 
 
 def find_format(path: str, flag: str, options: ReadOptions) -> tuple[Source, Format]:
-    """Return the source that a path names and the format that is surest of it. Raises InputError where none is."""
+    """Return the source that a path names and the format to read it. Raises InputError where none fits."""
     source = Source(path, flag)
     if source.is_file:
         source = check_file(source, SUFFIXES)

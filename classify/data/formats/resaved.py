@@ -1,8 +1,8 @@
 """Repair a CSV that a spreadsheet opened with another delimiter and saved again: its lines became cells.
 
-The spreadsheet put quotes around cells that hold quotes, doubled these, and wrote delimiters after each cell. Where a
-line began with a quote, the end of a field that spans lines, it took what follows, up to the next quote, for a quoted
-cell over several lines, and both quotes were lost.
+The spreadsheet put quotes around cells that hold quotes, doubled these, and wrote delimiters after each cell. A line
+that ends a field over several lines may begin with a quote. The spreadsheet took that for the start of a quoted cell,
+up to the next quote, and both quotes were lost.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class Strategy:
 
     @property
     def max_tokens(self) -> int | None:
-        """Return the most tokens of a micro-batch; None for no limit.
+        """Return the maximum number of tokens of a micro-batch; None for no limit.
 
         None where each pass is a collective or moves weights between devices: more micro-batches cost too much there.
         """

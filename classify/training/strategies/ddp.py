@@ -24,8 +24,8 @@ class DDPStrategy(Strategy):
         wrapped = DistributedDataParallel(
             classifier, device_ids=devices, output_device=devices and devices[0], gradient_as_bucket_view=True
         )
-        # Before each forward pass: no step changes other buffers, such as position numbers. An attribute, because the
-        # argument has another name from torch 2.13 on.
+        # Broadcast only BatchNorm's buffers: no step changes others, such as position ids. This sets the attribute,
+        # because the argument has another name from torch 2.13 on.
         wrapped.broadcast_buffers = bool(batch_norm.layers(classifier))
         # A reducer that outlives the group would destroy it while holding the GIL, which gloo's thread may be waiting
         # for: a deadlock at exit. So reducers go first; the wrapped model cannot be used any more.

@@ -12,7 +12,7 @@ from classify.errors import CheckpointError
 from classify.modeling.half_weights import MasterWeights
 
 Tensors = dict[str, torch.Tensor]
-# Why names in a checkpoint may differ from the model's, and what to do.
+# The reason why a checkpoint's parameter names may differ from the model's, and what to do.
 _RENAMED = (
     "another version of transformers may have other names. Resume with the versions in run.json, or start over with "
     "--overwrite-output-dir."
