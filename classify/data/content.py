@@ -103,7 +103,7 @@ class ColumnStats:
     def is_text(self) -> bool:
         """Return whether the values are texts: several words each, mostly distinct, and no lists, as of tokens."""
         several = self.could_be_text and self.words >= _WORDS and self.distinct >= _DIFFERENT * len(self.values)
-        return several and _share(self.values, _LIST.fullmatch) < _MOST
+        return several and not self.holds_lists
 
     @property
     def could_be_text(self) -> bool:
@@ -160,6 +160,11 @@ class ColumnStats:
         if not self.is_numeric or self.distinct <= 10 or is_code or are_thousands(self.values):
             return False
         return _share(self.values, lambda value: not (parse_number(value) or 0.0).is_integer()) > 0.1
+
+    @property
+    def holds_lists(self) -> bool:
+        """Return whether the values are lists in brackets."""
+        return _share(self.values, _LIST.fullmatch) >= _MOST
 
     @property
     def holds_objects(self) -> bool:

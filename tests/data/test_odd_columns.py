@@ -113,6 +113,7 @@ TABLES: dict[str, tuple[dict[str, Make], tuple[str, str] | str]] = {
     "dates of mails": ({"sent": HEADER_DATE, "what": TEXT, "kind": CLASS}, ("what", "kind")),
     "lines that begin with a date": ({"message": LOG_LINE, "label": CLASS}, ("message", "label")),
     "tokens beside the text": ({"tweet": TEXT, "tokens": TOKENS, "label": CLASS}, ("tweet", "label")),
+    "lists alone": ({"id": ID, "cuisine": CLASS, "ingredients": TOKENS}, ("ingredients", "cuisine")),
     # Pairs and several labels.
     "sentence pairs": ({"sentence1": TEXT, "sentence2": TEXT, "label": CLASS}, ("sentence1 + sentence2", "label")),
     "questions": ({"question": TEXT, "sentence": SHORT, "label": CLASS}, ("question + sentence", "label")),
