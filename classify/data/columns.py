@@ -134,10 +134,8 @@ def _check_flags(
             taken[name] = flag
     if len(table.columns) < 2 and not faults:
         got = f"the one column {table.columns[0]!r}" if table.columns else "no column with values"
-        faults.append(
-            f"{table.path}: expected a column with texts and one with labels. Got {got} instead; give labels in a "
-            "separate file with --labels."
-        )
+        way = _describe_objects(table) or "give labels in a separate file with --labels."
+        faults.append(f"{table.path}: expected a column with texts and one with labels. Got {got} instead; {way}")
     faults.raise_if_any()
     return fields, labels, pair
 
@@ -170,7 +168,16 @@ def _ask(table: Table, doubts: Sequence[_Doubt]) -> InputError:
         f"{table.path}: {' and '.join(doubt.reason for doubt in doubts)}; the columns are: {_list_columns(table)}. "
         f"Name {'it' if len(doubts) == 1 else 'them'}, e.g. {' '.join(flags)}"
         f"{'' if table.has_names else ' (there is no header)'}."
+        + (f" {objects}" if (objects := _describe_objects(table)) else "")
     )
+
+
+def _describe_objects(table: Table) -> str:
+    """Name the columns of nested JSON, and what to do; "" without any."""
+    names = [name for name in table.columns if column_stats(table, name).holds_objects]
+    listed = list_some(list(map(repr, names[:_SHOWN])), len(names))
+    holds = f"{listed} hold{'s' * (len(names) == 1)} objects"
+    return f"{holds}; write their values as columns, e.g. with pandas.json_normalize." if names else ""
 
 
 @dataclass(frozen=True)
@@ -195,6 +202,7 @@ class _Search:
         """Find the text column: one with a usual name, if it holds texts and no other column holds longer ones."""
         free = [name for name in self.stats if name not in taken]
         texts = [name for name in free if self.stats[name].is_text]
+        texts = texts or [name for name in free if self.stats[name].could_be_text and self.stats[name].holds_lists]
         named = [name for name in free if _key(name) in TEXT_NAMES]
         fitting = [name for name in named if self.stats[name].could_be_text]
         first = [name for name in fitting if _key(name) == TEXT_NAMES[0]]
@@ -302,7 +310,7 @@ class _Search:
             return self._doubt("label", [*likely, *scores], several + regression)
         numbers = [name for name in free if self.stats[name].is_numeric and name not in scores]
         checked = [name for name in free if set(map(parse_mark, self.stats[name].values)) == {True}]
-        hint = f" (if {numbers[0]!r} is a score, add --task regression)" if numbers else ""
+        hint = f" (if {numbers[0]!r} is a score, add --task regression)" if numbers and not scores else ""
         if len(checked) > 1:  # cells checked or empty
             hint = f" (if each of several columns is a label, name all: --label-column {','.join(checked)})"
         words = f"no column looks like a label{regression}{hint}"

@@ -33,11 +33,14 @@ _MOST = 0.95
 _EXAMPLE = 40
 
 MONTH = "(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)"
+# Year, time and time zone; a line of a log or a chat begins with a date, and is longer.
+_REST_OF_DATE = ".{0,40}"
 # Values that are neither texts nor, if all differ, classes; by display name.
 _ODD_KINDS: dict[str, re.Pattern[str]] = {
     "dates or times": re.compile(
-        r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T,].*)?|\d{1,2}:\d{2}(:\d{2})?( ?[ap]m)?"
-        rf"|((mon|tue|wed|thu|fri|sat|sun)[a-z]*,? )?(\d{{1,2}}[ /.-]{MONTH}[a-z]*|{MONTH}[a-z]* \d{{1,2}})\b.*\d",
+        rf"\d{{1,4}}[-/.]\d{{1,2}}[-/.]\d{{1,4}}([ T,]{_REST_OF_DATE})?|\d{{1,2}}:\d{{2}}(:\d{{2}})?( ?[ap]m)?"
+        rf"|((mon|tue|wed|thu|fri|sat|sun)[a-z]*,? )?(\d{{1,2}}[ /.-]{MONTH}[a-z]*|{MONTH}[a-z]* \d{{1,2}})"
+        rf"\b(?=.*\d){_REST_OF_DATE}",
         re.IGNORECASE,
     ),
     "email addresses": re.compile(r"\S+@\S+\.\w+"),
@@ -48,6 +51,9 @@ _ODD_KINDS: dict[str, re.Pattern[str]] = {
 }
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
+_LIST = re.compile(r"\[.*\]", re.DOTALL)
+_OBJECTS = re.compile(r"""(\[\s*)?\{\s*["'].*[\]}]""", re.DOTALL)
+_LEADING_ZERO = re.compile(r"0\d.*")
 _NO_CLASSES = ("dates or times", "objects")
 # Usual spellings of a missing value.
 MISSING = frozenset({"nan", "null", "none", "n/a", "na", "#n/a", "<na>", "-", "--", "?"})
@@ -98,8 +104,9 @@ class ColumnStats:
 
     @property
     def is_text(self) -> bool:
-        """Return whether the values are texts: several words each, and mostly distinct."""
-        return self.could_be_text and self.words >= _WORDS and self.distinct >= _DIFFERENT * len(self.values)
+        """Return whether the values are texts: several words each, mostly distinct, and no lists, as of tokens."""
+        several = self.could_be_text and self.words >= _WORDS and self.distinct >= _DIFFERENT * len(self.values)
+        return several and not self.holds_lists
 
     @property
     def could_be_text(self) -> bool:
@@ -148,10 +155,24 @@ class ColumnStats:
 
     @functools.cached_property
     def is_score(self) -> bool:
-        """Return whether the values are numbers on a scale: with fractions, and many distinct ones."""
-        if not self.is_numeric or self.distinct <= 10 or are_thousands(self.values):
+        """Return whether the values are numbers on a scale: with fractions, and many distinct ones.
+
+        Numbers such as 038.9 are codes.
+        """
+        is_code = any(map(_LEADING_ZERO.fullmatch, self.values))
+        if not self.is_numeric or self.distinct <= 10 or is_code or are_thousands(self.values):
             return False
         return _share(self.values, lambda value: not (parse_number(value) or 0.0).is_integer()) > 0.1
+
+    @property
+    def holds_lists(self) -> bool:
+        """Return whether the values are lists in brackets."""
+        return _share(self.values, _LIST.fullmatch) >= _MOST
+
+    @property
+    def holds_objects(self) -> bool:
+        """Return whether the values are objects of JSON, or lists of them."""
+        return _share(self.values, _OBJECTS.fullmatch) >= _MOST
 
     @functools.cached_property
     def is_list(self) -> bool:

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import re
 import shlex
+import string
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -37,6 +38,8 @@ _PLACEHOLDERS = frozenset(
 _SPREADSHEET_ERROR = re.compile(r"#(REF|VALUE|NAME|DIV/0|NULL|NUM)[!?]")
 # Dates that spreadsheets make of labels such as 5-1 or 1-2024.
 _DATE = re.compile(rf"\d{{1,2}}-{MONTH}|{MONTH}-\d{{2,4}}|\d{{4}}-\d\d-\d\d( 00:00:00)?", re.IGNORECASE)
+# Spaces, zero-width ones, byte-order marks, and marks of the writing direction.
+_INVISIBLE = string.whitespace + "\u00a0\u200b\u200e\u200f\u2060\ufeff"
 _SHOWN, _LISTED, _LONGEST = 5, 10, 60
 
 
@@ -97,7 +100,7 @@ class ClassNames:
         return [
             " = ".join(f"{label!r} ({self.rows.get(label, 0)})" for label in sorted(same, key=self._most_rows_first))
             for same in ways.values()
-            if len(same) > 1 and normalized == (len(set(map(normalize_text, same))) == 1)
+            if len(same) > 1 and normalized == (len(set(map(_normalize, same))) == 1)
         ]
 
     def decisions(self) -> list[Decision]:
@@ -144,9 +147,14 @@ class ClassNames:
         return (-self.rows.get(label, 0), label)
 
 
+def _normalize(label: str) -> str:
+    """Normalize a label as texts are, without invisible characters around it, as web pages and editors leave."""
+    return normalize_text(label.strip(_INVISIBLE)) or normalize_text(label)
+
+
 def _spelling_key(label: str, *, normalized: bool) -> str:
     """Return the key by which equal labels match: 1 and 1.0 are equal, and with `normalized` Card and card."""
-    plain = normalize_text(label) if normalized else label
+    plain = _normalize(label) if normalized else label
     whole = re.fullmatch(r"([+-]?\d+)(\.0+)?", plain)
     return whole[1] if whole else plain
 
@@ -210,10 +218,10 @@ def name_classes(
     if normalize:
         ways: dict[str, list[str]] = {}
         for label in counts:
-            ways.setdefault(normalize_text(class_of[label]), []).append(label)
+            ways.setdefault(_normalize(class_of[label]), []).append(label)
         for same in ways.values():
             best = max(same, key=lambda label: (counts[label], label))
-            class_of |= dict.fromkeys(same, class_of[best].strip())
+            class_of |= dict.fromkeys(same, class_of[best].strip(_INVISIBLE) or class_of[best].strip())
     renamed: dict[str, str] = {}
     if requested is not None and "=" not in requested:
         renamed = _names_of_file(requested, set(class_of.values()))
@@ -360,6 +368,8 @@ def check_empty_labels(tables: InputTables) -> None:
     if config.drop_unlabelled or config.predict_unlabelled:
         return
     has_labels = test is not None and test.has_column(column) and not test.is_blank(column).all()
+    if len({label for table in tables.learned for label in class_counts(table, column, ClassNames())}) == 1:
+        return  # refused as a single class: empty cells may mean the other
     for table in [*tables.learned, *([test] if test is not None and has_labels else [])]:
         empty = np.flatnonzero(table.is_blank(column))
         if 2 * len(empty) > len(table):

@@ -40,6 +40,8 @@ _STARTS: tuple[tuple[bytes, str, str], ...] = (
     (rb"(?i)(\xef\xbb\xbf)?\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)?<(!doctype\s+html|html|head|table)\b", "HTML", _EXCEL),
     (rb"(\xef\xbb\xbf)?\s*<\?xml\s", "XML", _EXCEL),
     (rb"(\xef\xbb\xbf)?(---\s*\n|#[^\n]*\n)*- [^\s:]+: [^\n]*\n  [^\s:]+: ", "YAML", "save the records as JSON"),
+    (rb"(version: [^\n]*\n\s*)?nlu:\s*\n", "Rasa's YAML", "write each example and its intent as a row of a CSV"),
+    (rb"(?i)(%[^\n]*\n|\s)*@relation\s", "an ARFF file of Weka", "save it as CSV in Weka"),
     (rb"[^\x00]+?\n\"\{\"\"ImportId\"\":", "a Qualtrics export with three header rows", _QUALTRICS),
 )  # fmt: skip
 # The same of zip archives, by the name of a file in them.

@@ -123,6 +123,8 @@ STARTS: dict[str, tuple[bytes, str]] = {
     "a.h5": (b"\x89HDF\r\n\x1a\n", "an HDF5 file"),
     "a.orc": (b"ORC\x08\x01", "an ORC file"),
     "a.avro": (b"Obj\1\4", "an Avro file"),
+    "a.arff": (b"% a comment\n\n@RELATION mails\n@attribute text string\n", "an ARFF file of Weka"),
+    "nlu.yml": (b'version: "3.1"\n\nnlu:\n- intent: greet\n  examples: |\n    - hi\n', "Rasa's YAML"),
     "a.pkl": (b"\x80\x04\x95\x10\0\0\0", "a pickle file"),
     "a.npy": (b"\x93NUMPY\1\0", "a NumPy array"),
     "a.pdf": (b"%PDF-1.7\n", "a PDF"),

@@ -61,6 +61,31 @@ def test_spans_and_objects_are_refused(tmp_path: Path, labels: Sequence[Any]) ->
     assert "expected names of classes for the whole text, not objects or spans" in words
 
 
+def test_objects_are_named_with_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    way = "'messages' holds objects; write their values as columns, e.g. with pandas.json_normalize."
+    chat = [{"messages": [{"role": "user", "content": f"a text {row}"}]} for row in range(20)]
+    path.write_text("\n".join(map(json.dumps, chat)))
+    assert refusal(path).endswith(f"Got the one column 'messages' instead; {way}")
+    path.write_text("\n".join(json.dumps(record | {"id": row}) for row, record in enumerate(chat)))
+    assert refusal(path).endswith(way)
+    text = write(tmp_path / "b.csv", "text,id", "text", str)
+    assert "json_normalize" not in refusal(text)
+
+
+def test_empty_cells_beside_one_class_are_no_missing_labels(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "text,spam", "text", ["1", "", ""])
+    assert "expected at least two classes in column 'spam'. Got only '1' in 20 of 60 rows" in refusal(path)
+
+
+@pytest.mark.parametrize("mark", ["\u200b", "\ufeff", "\u200f", "\u00a0"])
+def test_labels_with_invisible_characters_around_them_are_one_class(tmp_path: Path, mark: str) -> None:
+    path = labelled(tmp_path / "a.csv", f"good{mark}", f"good{mark}", "good", "bad")
+    assert load(path).encoder.labels == ["bad", "good"]
+    assert "merged" in decision(load(path), "labels").why
+    assert len(load(path, normalize_labels="none").encoder.labels) == 3
+
+
 def test_tags_of_tokens_are_refused(tmp_path: Path) -> None:
     path = labelled(tmp_path / "a.csv", "O", "B-PER", "I-PER", "O")
     assert "holds tags of tokens: 'O' and 'B-PER'; this program classifies whole texts" in refusal(path)
@@ -85,6 +110,12 @@ def test_numbers_with_fractions_may_be_classes_or_scores(tmp_path: Path, count: 
     why = decision(splits, "task").why
     assert ("a score is possible, too" in why) == classes
     assert (f"only {count} different values, so classes are possible, too" in why) != classes
+
+
+def test_codes_with_leading_zeros_are_classes(tmp_path: Path) -> None:
+    codes = ["008.45", *(f"{number}.{number % 10}" for number in range(250, 275))]
+    splits = load(labelled(tmp_path / "a.csv", *codes, rows=120))
+    assert len(splits.encoder.labels) == len(codes)
 
 
 @pytest.mark.parametrize("values", [range(1960, 2021), (1, 2, 3, 5, 8, 13), range(1, 16)])

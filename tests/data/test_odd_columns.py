@@ -39,6 +39,9 @@ FILE: Make = lambda row, draw: f"data/letters/{row}.txt"  # noqa: E731
 DATE: Make = lambda row, draw: f"2024-0{draw.randint(1, 9)}-{draw.randint(10, 28)}"  # noqa: E731
 GERMAN_DATE: Make = lambda row, draw: f"{draw.randint(1, 3)}.{draw.randint(1, 2)}.2024"  # noqa: E731
 MONTH_DATE: Make = lambda row, draw: f"{draw.randint(1, 3)} Mar 2024"  # noqa: E731
+HEADER_DATE: Make = lambda row, draw: f"Mon, {row % 28 + 1} May 2001 16:39:{row % 60:02} -0700 (PDT)"  # noqa: E731
+LOG_LINE: Make = lambda row, draw: f"2024-01-01 10:{row % 60:02}:00 ERROR [main] {' '.join(draw.choices(WORDS, k=9))}"  # noqa: E731
+TOKENS: Make = lambda row, draw: str([*draw.choices(WORDS, k=20), str(row)])  # noqa: E731
 CLOCK: Make = lambda row, draw: f"{draw.randint(8, 12)}:30"  # noqa: E731
 PRICE: Make = lambda row, draw: f"{draw.randint(1, 999)}.{draw.randint(10, 99)}"  # noqa: E731
 SALUTATION, JOB, LANGUAGE = choose("Mr", "Mrs"), choose("Head of Sales", "Data Engineer"), choose("en", "de")
@@ -107,6 +110,10 @@ TABLES: dict[str, tuple[dict[str, Make], tuple[str, str] | str]] = {
     "clock": ({"text": TEXT, "time": CLOCK, "kind": CLASS}, ("text", "kind")),
     "objects": ({"what": TEXT, "tags": choose('{"a": 1}', '{"a": 0}')}, "looks like a label"),
     "a date called target": ({"text": TEXT, "target": GERMAN_DATE}, "'target' are dates or times"),
+    "dates of mails": ({"sent": HEADER_DATE, "what": TEXT, "kind": CLASS}, ("what", "kind")),
+    "lines that begin with a date": ({"message": LOG_LINE, "label": CLASS}, ("message", "label")),
+    "tokens beside the text": ({"tweet": TEXT, "tokens": TOKENS, "label": CLASS}, ("tweet", "label")),
+    "lists alone": ({"id": ID, "cuisine": CLASS, "ingredients": TOKENS}, ("ingredients", "cuisine")),
     # Pairs and several labels.
     "sentence pairs": ({"sentence1": TEXT, "sentence2": TEXT, "label": CLASS}, ("sentence1 + sentence2", "label")),
     "questions": ({"question": TEXT, "sentence": SHORT, "label": CLASS}, ("question + sentence", "label")),
