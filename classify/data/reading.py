@@ -35,7 +35,7 @@ from classify.data.names import (
     parse_split_name,
 )
 from classify.data.table import Table
-from classify.errors import ErrorList, InputError
+from classify.errors import ErrorList, InputError, list_some
 
 _LABEL_FLAGS = {"--data": "--labels", "--eval-data": "--eval-labels", "--test-data": "--test-labels"}
 # Value of --split-column that disables detection.
@@ -154,6 +154,9 @@ def _read(config: DataConfig) -> tuple[Table, Table | None, Table | None]:
             faults.append(f"{_LABEL_FLAGS[flag]}: there are no texts for these labels; add {flag}.")
     faults.raise_if_any()
     refuse_unused(options, list(tables.values()))
+    if splits and (unused := format.find_unused(source, splits)):
+        note = f"is read, but of {config.data} not: {list_some(unused[:_SHOWN], len(unused))}"
+        tables["--data"] = replace(tables["--data"], notes=(*tables["--data"].notes, note))
     headers = [table.columns for table in tables.values() if table.has_names]
     named = {flag: _name_columns(table, headers) for flag, table in tables.items()}
     return named["--data"], named.get("--eval-data"), named.get("--test-data")

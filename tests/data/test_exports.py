@@ -298,3 +298,12 @@ def test_a_header_that_may_be_a_row_is_noted(tmp_path: Path) -> None:
     assert "first row" not in str(load(question).warnings)
     first = load(write(tmp_path / "c.csv", "Report,Q1\nComplaint about it,Kind", "text", ["a", "b"]))
     assert "; the first row may be a header" in str(first.warnings)
+
+
+def test_files_beside_the_splits_of_a_folder_are_named(tmp_path: Path) -> None:
+    for name in ("train", "test", "extra"):
+        labelled(tmp_path / f"{name}.csv", "a", "b")
+    (tmp_path / "README.md").write_text("about it")
+    assert any(f"is read, but of {tmp_path} not: extra.csv" in note for note in load(tmp_path).warnings)
+    (tmp_path / "extra.csv").unlink()
+    assert not any("is read, but of" in note for note in load(tmp_path).warnings)

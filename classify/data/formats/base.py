@@ -6,7 +6,7 @@ import enum
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +69,10 @@ class Format(ABC):
     def splits(self, source: Source) -> dict[str, str]:
         """Return the path of each split (train, eval, test) where a path holds several tables; {} for one table."""
         return {}
+
+    def find_unused(self, source: Source, splits: Mapping[str, str]) -> list[str]:
+        """Return the names of the tables that a path holds beside its splits."""
+        return []
 
 
 class FileFormat(Format):

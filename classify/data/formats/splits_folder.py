@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from pathlib import Path
 
 from classify.data.formats.base import Confidence, Format, ReadOptions
@@ -42,6 +42,15 @@ class SplitsFolder(Format):
             if names:
                 splits[split] = names[0]
         return splits
+
+    def find_unused(self, source: Source, splits: Mapping[str, str]) -> list[str]:
+        suffix = Path(splits["train"]).suffix
+        return [
+            entry.name
+            for entry in sorted(Path(source.path).iterdir())
+            if str(entry) not in splits.values()
+            and ((entry.is_file() and entry.suffix == suffix) or (entry / "state.json").is_file())
+        ]
 
     def read(self, source: Source, options: ReadOptions) -> Table:
         """Raise InputError: it holds several tables."""
