@@ -29,8 +29,8 @@ def make_parser(program: str) -> Parser:
 
 def run(arguments: Sequence[str], program: str) -> int:
     options = make_parser(program).parse(arguments, ["model"])
-    if not options.text:
-        raise InputError(f"{program}: expected a text in quotes. Got none.")
+    if not any(map(str.strip, options.text)):
+        raise InputError(f"{program}: expected a text in quotes. Got {'an empty one' if options.text else 'none'}.")
     from classify.prediction.predict import load_classifier
 
     with load_classifier(options.model, use_cpu=options.cpu, precision=options.precision) as predictor:

@@ -126,6 +126,7 @@ def test_the_command(trained: Path, capsys: Any) -> None:
     assert main([*words, "--label", "none"]) == 2
     assert "no label 'none'; it has: 'app', 'card', 'money'" in capsys.readouterr().err
     assert main(["explain", "--model", str(trained)]) == 2
+    assert main(["explain", "--model", str(trained), " "]) == 2
 
 
 def test_a_run_explains_its_errors(model_folder: Path, tmp_path: Path) -> None:
