@@ -92,16 +92,18 @@ else
 endif
 
 # Accuracy beside other tools on public sets: make bench-quality SETS=folder (see benchmarks/quality.py). Peers are run
-# again with QUALITY="--peers"; SetFit wants versions of its own.
+# again with QUALITY="--peers"; SetFit and AutoIntent want versions of their own.
 QUALITY ?=
-SETFIT := .venv-setfit
-$(SETFIT)/installed: constraints.txt
-	$(PYTHON) -m venv $(SETFIT)
-	$(SETFIT)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(SETFIT)/bin/python -m pip install --quiet --disable-pip-version-check setfit==1.2.0
+PEERS := .venv-setfit/installed .venv-autointent/installed
+.venv-setfit/installed: PACKAGE := setfit==1.2.0
+.venv-autointent/installed: PACKAGE := autointent[sentence-transformers]==0.4.0
+$(PEERS): constraints.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check '$(PACKAGE)'
 	touch $@
 
-bench-quality: $(VENV)/installed $(if $(findstring --peers,$(QUALITY)),$(SETFIT)/installed)
+bench-quality: $(VENV)/installed $(if $(findstring --peers,$(QUALITY)),$(PEERS))
 	$(BIN)/python benchmarks/quality.py $(SETS) $(QUALITY)
 
 # The same on a GPU, with bert-base's configuration and random weights, which serve for speed: a table of short texts in
@@ -116,4 +118,4 @@ bench-gpu: $(VENV)/installed
 check: lint test
 
 clean:
-	rm -rf $(VENV) $(XLA) $(SETFIT) runs dist build
+	rm -rf $(VENV) $(XLA) $(dir $(PEERS)) runs dist build

@@ -7,10 +7,11 @@
 FOLDER holds quality/NAME/{train,test}.csv and languages/NAME/{train,test}.csv with the columns text and label,
 banking77/{train,test}.csv, sst2/{train,dev}.tsv and chinese/waimai_10k.csv (label, review; cut in two by the seed).
 Texts that are not English are for --sets alone, and the other tools get the multilingual default model for them.
-Sizes: 2000 training rows, or 5, 8 or 10 of each class (k5, k8, k10). data/tickets.csv is cut in five.
+Sizes: 1000 or 2000 training rows, or 5, 8 or 10 of each class (k5, k8, k10). data/tickets.csv is cut in five.
 With --validation models are scored on further training rows, which choices may be made by; without it on test rows.
-With --peers the other tools run instead, SetFit in the interpreter that --setfit names, since it wants versions of its
-own. Everything measured is kept with its versions in benchmarks/quality.json (--store), and the tables are of that.
+With --peers the other tools run instead, SetFit and AutoIntent in the interpreters that --setfit and --autointent
+name, since they want versions of their own. Everything measured is kept with its versions in benchmarks/quality.json
+(--store), and the tables are of that.
 """
 
 from __future__ import annotations
@@ -91,8 +92,8 @@ def draw_rows(folder: Path, task: Task, validation: bool) -> tuple[Rows, Rows]:
     else:
         scored = read(folder / file.format("dev" if name == "sst2" else "test"))
         draw.shuffle(scored)
-    if size == str(ROWS):
-        return rows[:most], scored[:SCORED]
+    if size.isdigit():
+        return rows[: min(int(size), most)], scored[:SCORED]
     each, counts, few = int(size[1:]), Counter[str](), []
     for row in rows[:most] + rows[most + len(scored) :]:
         counts[row[1]] += 1
@@ -295,8 +296,23 @@ def setfit(train: Rows, scored: Rows, model: str, seed: int) -> dict[str, Any]:
     return figures(targets, [str(label) for label in predicted], "setfit", "sentence-transformers", "torch")
 
 
+def autointent(train: Rows, scored: Rows, model: str, seed: int) -> dict[str, Any]:
+    """AutoIntent's light preset (Alekseev et al., 2025) on the same encoder, refitted on all rows after its search."""
+    from autointent import Dataset, Pipeline
+    from autointent.configs import SentenceTransformerEmbeddingConfig
+
+    labels = sorted({label for _, label in train})
+    rows = [{"utterance": text, "label": labels.index(label)} for text, label in train]
+    pipeline = Pipeline.from_preset("classic-light", seed=seed + 1)  # it refuses 0
+    pipeline.set_config(SentenceTransformerEmbeddingConfig(model_name=model))
+    pipeline.fit(Dataset.from_dict({"train": rows}), refit_after=True)
+    best = pipeline.predict([text for text, _ in scored])
+    predicted = ["" if number is None else labels[number] for number in best]  # None: out of scope
+    return figures([label for _, label in scored], predicted, "autointent", "sentence-transformers", "torch")
+
+
 SCRIPT, README, TFIDF, FROZEN, SETFIT = "Trainer, script", "Trainer, README", "TF-IDF", "frozen", "SetFit"
-GROUPED = "Trainer, grouped"
+GROUPED, AUTOINTENT = "Trainer, grouped", "AutoIntent"
 PEERS: dict[str, Callable[[Rows, Rows, str, int], dict[str, Any]]] = {
     SCRIPT: trainer_script,
     GROUPED: trainer_grouped,
@@ -304,6 +320,7 @@ PEERS: dict[str, Callable[[Rows, Rows, str, int], dict[str, Any]]] = {
     TFIDF: tfidf,
     FROZEN: frozen,
     SETFIT: setfit,
+    AUTOINTENT: autointent,
 }
 
 
@@ -492,13 +509,14 @@ def main() -> None:
     parser.add_argument("--worker", choices=PEERS)
     parser.add_argument("--model", default=MODEL)
     parser.add_argument("--sets", nargs="+", default=[*FILES, TICKETS], choices=[*FILES, *LANGUAGES, TICKETS])
-    parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=[*SIZES, "k8"])
+    parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=["1000", *SIZES, "k8"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--ours", nargs="+", metavar="NAME[=FLAGS]", help=f"{', '.join(OURS)}, or others with flags")
     parser.add_argument("--show", action="store_true", help="run nothing, print the tables of what is in the store")
     parser.add_argument("--curve", action="store_true", help="each epoch's accuracy too, in a second run")
     parser.add_argument("--peers", nargs="*", choices=PEERS, help="run these again; all without a name")
     parser.add_argument("--setfit", metavar="PYTHON", default=".venv-setfit/bin/python")
+    parser.add_argument("--autointent", metavar="PYTHON", default=".venv-autointent/bin/python")
     parser.add_argument("--validation", action="store_true", help="score on further training rows")
     parser.add_argument("--store", type=Path, default=ROOT / "benchmarks" / "quality.json")
     options = parser.parse_args()
@@ -531,9 +549,9 @@ def main() -> None:
                 store.add(store.key(tool, task, options.validation), entry)
                 print(*task, tool, f"{entry['accuracy']:.4f}", f"{entry['wall']:.0f} s", flush=True)
             for tool in peers:
-                if tool == SETFIT and task[1] == "2000":  # hours of pairs
+                if tool == SETFIT and task[1].isdigit():  # hours of pairs
                     continue
-                python = options.setfit if tool == SETFIT else sys.executable
+                python = {SETFIT: options.setfit, AUTOINTENT: options.autointent}.get(tool, sys.executable)
                 model = model_folder(task[0], f"{place}/model")
                 entry = peer(tool, python, Path(place), task[2], model)
                 store.add(store.key(tool, task, options.validation), entry)
