@@ -133,7 +133,7 @@ def train(
     `text_column="body"`, `output_dir="runs/mine"`.
 
     If `data` is a `RunConfig`, returns the path of the output folder. Processes that you start yourself pass `rank`,
-    `world_size` and the address where they meet (`init_method="tcp://127.0.0.1:29500"`).
+    `world_size` and the rendezvous address (`init_method="tcp://127.0.0.1:29500"`).
 
     Raises InputError (settings, data), TypeError or ValueError (tables in memory), CheckpointError (there are
     checkpoints, but none is valid) and Interrupted.

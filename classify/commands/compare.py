@@ -17,7 +17,7 @@ def make_parser(program: str) -> Parser:
         description="Compare runs or evaluations on the rows that all of them scored; the first is the reference.",
     )
     parser.add_argument("folders", nargs="*", metavar="FOLDER", help="output folders of classify train or evaluate")
-    parser.add_argument("--html", metavar="FILE", help="also write the table as a page")
+    parser.add_argument("--html", metavar="FILE", help="also write the comparison as an HTML page")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 

@@ -30,7 +30,7 @@ def make_parser(program: str) -> Parser:
     parser.add_argument(
         "--output-dir",
         metavar="DIR",
-        help="output folder (default: evaluations/RUN-TABLE, with a number from 2 if that exists)",
+        help="output folder (default: evaluations/RUN-TABLE, or RUN-TABLE-2, ... if it exists)",
     )
     parser.add_argument("--overwrite-output-dir", action="store_true", help="replace an evaluation in that folder")
     return parser
@@ -99,7 +99,7 @@ def _notes(labelled: LabelledTable, trained: int) -> list[str]:
 
 
 def _free_folder(name: str) -> Path:
-    """Return evaluations/<name>, with a number from 2 where that exists."""
+    """Return evaluations/<name>, or <name>-2, <name>-3, ... if it exists."""
     names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
     return next(folder for candidate in names if not (folder := Path("evaluations") / candidate).exists())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,12 +11,13 @@ from classify.config.parser import parse_training, training_parser
 from classify.errors import InputError, escape_controls
 from classify.launch import launcher
 
-make_parser = training_parser
+_DESCRIPTION = "Inspect a table without training; the flags are those of classify train."
+make_parser = functools.partial(training_parser, description=_DESCRIPTION)
 
 
 def run(arguments: Sequence[str], program: str) -> int:
     """Inspect a table; the flags are those of training."""
-    config = parse_training(arguments, program)
+    config = parse_training(arguments, program, _DESCRIPTION)
     if config.training.nproc is not None or launcher.is_launched():
         raise InputError("classify inspect runs in one process; start it without --nproc or a launcher.")
     from classify.data.files import write_json

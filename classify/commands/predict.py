@@ -36,7 +36,7 @@ def make_parser(program: str) -> Parser:
     )
     parser.add_argument("--top-k", metavar="INT", help="the K most probable labels instead of a column per label")
     parser.add_argument(
-        "--min-confidence", metavar="FLOAT", help="add the column accepted: whether the confidence is at least this"
+        "--min-confidence", metavar="FLOAT", help="add the column accepted: true if the confidence is at least this"
     )
     parser.add_argument(
         "--min-precision",

@@ -45,7 +45,7 @@ class DeviceConfig:
         learning=True,
     )
     device_memory: float | None = option(
-        None, "GiB per device for --strategy model (default: what is free)", "--device-memory", check=above(0)
+        None, "GiB per device for --strategy model (default: free memory)", "--device-memory", check=above(0)
     )
     sync_batch_norm: bool = option(
         False,

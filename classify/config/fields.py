@@ -24,7 +24,7 @@ _LONGEST = 80
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """A condition on a value, and its words after "must be a number" or "must be a name"."""
+    """A condition on a value, and the words for it that follow "must be a number" or "must be a name"."""
 
     description: str
     holds: Callable[[Any], object]
@@ -152,7 +152,7 @@ def _as_kind(kind: Any, raw: Any) -> Any:
 
 
 def as_switch(raw: Any, *, or_name: bool = False) -> bool | None:
-    """Return `raw` as a boolean, or None if it is neither true nor false; `or_name`: a short word is a name."""
+    """Return `raw` as a boolean, or None if it is neither; with `or_name`, "t", "y", "1", ... are names."""
     if isinstance(raw, str):
         return _SWITCH.get(raw.lower(), None if or_name else _SHORT_SWITCH.get(raw.lower()))
     if type(raw) is int and raw in (0, 1) and not or_name:

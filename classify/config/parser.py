@@ -27,6 +27,7 @@ from classify.config.stored_run import FILE, newest_runs, run_folder, stored_val
 from classify.errors import ErrorList, InputError
 from classify.launch import launcher
 
+DESCRIPTION = "Fine-tune a BERT classifier on your own table of texts and labels."
 # The headings of --help, and the class whose options are listed under each.
 GROUPS = {
     "Data": DataConfig,
@@ -93,7 +94,7 @@ class _Formatter(argparse.HelpFormatter):
         return "" if action.metavar == "" else super()._format_args(action, default_metavar)
 
 
-def training_parser(program: str, *, full_help: bool = True) -> Parser:
+def training_parser(program: str, *, full_help: bool = True, description: str = DESCRIPTION) -> Parser:
     """Return the parser of a training run; its help lists all options, or the common ones.
 
     Values stay strings; absent flags are not in the namespace.
@@ -102,7 +103,7 @@ def training_parser(program: str, *, full_help: bool = True) -> Parser:
         debug=False,
         prog=program,
         usage=f"{program} --data FILE [flags]",
-        description="Fine-tune a BERT classifier on your own table of texts and labels.",
+        description=description,
         epilog=("" if full_help else "--help-all lists every flag. ")
         + "Flags of run_glue.py, run_classification.py and TrainingArguments are accepted, or refused with the "
         "alternative; --gradient-accumulation-steps splits --batch-size. - and _ are interchangeable in flags.",
@@ -167,13 +168,14 @@ def _help(spec: Field[Any]) -> str:
     return f"{text} (default: {shown})"
 
 
-def parse_training(argv: Sequence[str], program: str) -> RunConfig:
+def parse_training(argv: Sequence[str], program: str, description: str = DESCRIPTION) -> RunConfig:
     """Merge the command line, the file of `--config`, the run of `--resume` and the defaults, in this order.
 
     Raises InputError with all faults.
     """
     words = list(argv)
-    parser = training_parser(program, full_help="--help-all" in words or "--help_all" in words)
+    full_help = "--help-all" in words or "--help_all" in words
+    parser = training_parser(program, full_help=full_help, description=description)
     if len(words) == 1 and words[0].endswith(".json"):  # as HfArgumentParser takes it
         words = ["--config", *words]
     namespace, unknown = parser.parse_known_args(words)
@@ -211,15 +213,19 @@ def _translate(foreign: dict[str, Any], explicit: dict[str, Any], faults: list[s
     `where` precedes their names in messages.
     """
     ignored = []
+    set_by: dict[str, str] = {}
     for name, raw in hf_arguments.join_configuration(foreign).items():
         typed = f"{where}{name}" + ("" if raw is True else f" {raw}")
         if hf_arguments.has_no_effect(name, raw):
             ignored.append(typed)
         elif name in hf_arguments.TRANSLATED:
             field, value = hf_arguments.TRANSLATED[name](raw)
-            if explicit.setdefault(field, value) != value:
+            if field not in explicit:
+                explicit[field], set_by[field] = value, typed
+            elif explicit[field] != value:
                 flag = shown_name(FIELDS[field][1])
-                faults.append(f"{typed} means {flag} {value}, and {flag} is {explicit[field]}; give one of them.")
+                other = f"{set_by[field]} means {flag}" if field in set_by else f"{flag} is"
+                faults.append(f"{typed} means {flag} {value}, and {other} {explicit[field]}; give one of them.")
         else:
             faults.append(f"{typed}: {hf_arguments.REFUSED[name]}.")
     return ignored

@@ -181,7 +181,7 @@ class RunConfig:
         """Add contradictions between fields to `faults`."""
         training = self.training
         if self.data.data is None and not faults:  # a mistyped flag is the likelier reason, and already named
-            faults.append("--data must name a table, e.g. --data my.csv. Got nothing instead.")
+            faults.append("--data must be given, e.g. --data my.csv.")
         if training.batch_size is not None and training.per_device_train_batch_size is not None:
             faults.append(
                 f"--batch-size {training.batch_size} and --per-device-train-batch-size "

@@ -164,7 +164,7 @@ class DataConfig:
 @accept_flag_names
 @dataclass(frozen=True)
 class ModelConfig:
-    """The model to start from and the head put on it."""
+    """The model to start from, and its head."""
 
     model: str | None = option(
         None,

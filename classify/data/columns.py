@@ -165,7 +165,7 @@ def _ask(table: Table, doubts: Sequence[_Doubt]) -> InputError:
         proposed.append(next((name for name in doubt.candidates if name not in proposed), doubt.candidates[0]))
     flags = (f'--{doubt.what}-column "{name}"' for doubt, name in zip(doubts, proposed, strict=True))
     return InputError(
-        f"{table.path}: {' and '.join(doubt.reason for doubt in doubts)}; the columns are: {_list_columns(table)}. "
+        f"{table.path}: {'; '.join(doubt.reason for doubt in doubts)}; the columns are: {_list_columns(table)}. "
         f"Name {'it' if len(doubts) == 1 else 'them'}, e.g. {' '.join(flags)}"
         f"{'' if table.has_names else ' (there is no header)'}."
         + (f" {objects}" if (objects := _describe_objects(table)) else "")

@@ -1,4 +1,4 @@
-"""Write tables row by row: CSV, TSV, JSON Lines, Parquet or Excel by the ending of the file's name."""
+"""Write tables row by row: CSV, TSV, JSON Lines, Parquet or Excel by the file's extension."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ WRITERS: tuple[type[TableWriter], ...] = (CSVWriter, TSVWriter, JSONLinesWriter,
 
 
 def find_writer(name: str, flag: str) -> type[TableWriter]:
-    """Return the format of a file to write; CSV without an ending. Raises InputError for other endings."""
+    """Return the format of a file to write; CSV without an extension. Raises InputError for other extensions."""
     suffix = Path(name).suffix.lower()
     for writer in WRITERS:
         if suffix in writer.suffixes:

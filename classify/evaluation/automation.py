@@ -27,7 +27,7 @@ def find_threshold(
 ) -> Threshold | None:
     """Return the lowest confidence (of (rows,)) at which the share of `right` predictions is at least `precision`.
 
-    None where no confidence suffices that at least `fewest` rows have.
+    None if there is none that at least `fewest` rows reach.
     """
     order = np.argsort(-confidence, kind="stable")
     reached = np.cumsum(right[order]) / np.arange(1, len(order) + 1)

@@ -36,7 +36,7 @@ class Rescaling:
 
     @property
     def temperature(self) -> float | None:
-        """Return the number by which all logits are divided, if that is all."""
+        """Return the temperature, if all logits are only divided by it; else None."""
         same = bool((self.scale == self.scale[0]).all() and not self.shift.any())
         return 1 / float(self.scale[0]) if same else None
 
@@ -50,7 +50,7 @@ class Rescaling:
 def fit_temperature(logits: Array, targets: Array) -> float:
     """Return the temperature with the lowest log loss of logits (rows, classes), for class numbers (rows,).
 
-    A normal prior on its logarithm counts as much as one row or so: it decides only where rows are few.
+    A normal prior on its logarithm has the weight of about one row, so it matters only with few rows.
     """
     from scipy.optimize import minimize_scalar
 
@@ -68,7 +68,7 @@ def fit_scale_and_shift(logits: Array, targets: Array) -> tuple[float, float]:
     """Return scale and shift of the logits (rows,) with the lowest log loss, for targets 0 or 1 (rows,).
 
     Platt, 1999, "Probabilistic Outputs for Support Vector Machines", section 2, with a normal prior on the logarithm
-    of the scale and on the shift in place of changed targets.
+    of the scale and on the shift instead of his smoothed targets.
     """
     from scipy.optimize import minimize
 
@@ -144,7 +144,7 @@ def equal_mass_bins(confidence: Array, bins: int = BINS) -> list[npt.NDArray[np.
 def error_by_chance(confidence: Array, seed: int) -> float:
     """Return the mean calibration error that confidences (rows,) would have if they were calibrated exactly.
 
-    It is not 0: a bin's share of right rows is that of few rows.
+    It is above 0, since each bin has few rows.
     """
     generator = np.random.default_rng(seed)
     confidence = np.sort(confidence)

@@ -25,7 +25,7 @@ _SHOWN = 3
 
 
 def name_columns(table: Table, added: Sequence[str]) -> list[str]:
-    """Return the columns of a file of predictions: the table's, renamed where one is also `added`, then these."""
+    """Return the table's columns, renamed where one is also in `added`, followed by `added`."""
     names: list[str] = []
     for name in table.columns:
         new = name
@@ -59,7 +59,7 @@ def write_predictions(
 ) -> None:
     """Write `rows` of the table, in order, with all its columns and the `added` ones, whose cells are `fields`.
 
-    The format follows from the ending of the name; see `TableWriter` for `for_excel`.
+    The format follows from the extension of the name; see `TableWriter` for `for_excel`.
     """
     columns = name_columns(table, added)
     writer = find_writer(path.name, "--out")(columns, number_columns(added), for_excel=for_excel)

@@ -133,42 +133,43 @@ def show(
 
 
 def words(topology: Sequence[Entry], plan: DevicePlan, each_node: bool = False) -> str:
-    """Return an explanation of the table."""
-    world = len(topology)
-    machines = len({entry["machine"] for entry in topology})
+    """Return an explanation of the table, one line per fact: `key: value`."""
+    facts = _one_process(plan) if len(topology) == 1 else _several_processes(topology, plan, each_node)
+    return "\n".join(f"{key}: {value}" for key, value in facts.items())
+
+
+def _one_process(plan: DevicePlan) -> dict[str, str]:
+    if plan.launch.local_rank >= 0:
+        alone = "1, started by a launcher (rank 0, local rank 0); it works as without a launcher"
+        return {"processes": alone, "device": plan.device}
+    facts = {"processes": "1, not started by a launcher (local rank -1)"}
     if plan.spec.spreads_layers:
-        where = f"{plan.n_gpu} devices, which take turns" if plan.n_gpu > 1 else "its device, main memory and disk"
-        return (
-            f"No launcher started this process, so its local rank is -1, and it spreads the layers of one model over "
-            f"{where}. Where several processes can be started, --strategy fsdp keeps all devices busy: each "
-            "computes every layer on its own rows."
-        )
-    if world == 1 and plan.n_gpu > 1:
-        return (
-            f"No launcher started this process, so its local rank is -1, and it sees {plan.n_gpu} devices: it copies "
-            "the model to all of them at every step and splits the batch (DataParallel). One process per device is "
-            f"faster: --nproc {plan.n_gpu}, or torchrun --nproc-per-node {plan.n_gpu}."
-        )
-    if world == 1 and plan.launch.local_rank < 0:
-        return (
-            f"No launcher started this process, so its local rank is -1: there is one process, it computes on "
-            f"{plan.device} ({plan.reason}), draws all rows in random order and writes all files."
-        )
-    if world == 1:
-        return (
-            "A launcher started this process and no other: its rank and local rank are 0. It behaves like a process "
-            f"without a launcher: it computes on {plan.device}, draws all rows in random order and writes all files."
-        )
-    use = "it chooses the device" if plan.device != "cpu" else "on CPUs it chooses nothing, all share them"
-    whole = "together they hold one model" if plan.spec.shards_weights else "every process ends with the same weights"
-    return (
-        f"{world} processes on {machines} machine{'s' if machines > 1 else ''} train together "
-        f"({plan.spec.display_name} over {plan.backend}). The rank counts processes over all machines, the local "
-        f"rank on one machine, where {use}. The rows of a step are divided by token count, none is repeated, and "
-        f"{whole}. "
-        + (
-            "Local rank 0 of each machine writes all files there (--save-on-each-node), unless they share the folder."
+        places = f"{plan.n_gpu}, which compute in turn" if plan.n_gpu > 1 else f"{plan.device}, main memory and disk"
+        return facts | {
+            "devices": f"{places}; the layers of one model are spread over them ({plan.spec.display_name})",
+            "faster": "several processes with --strategy fsdp: each device computes every layer on its own rows",
+        }
+    if plan.n_gpu > 1:
+        return facts | {
+            "devices": f"{plan.n_gpu}; each step copies the model to all of them and splits the batch (DataParallel)",
+            "faster": f"one process per device: --nproc {plan.n_gpu}, or torchrun --nproc-per-node {plan.n_gpu}",
+        }
+    return facts | {"device": f"{plan.device} ({plan.reason})"}
+
+
+def _several_processes(topology: Sequence[Entry], plan: DevicePlan, each_node: bool) -> dict[str, str]:
+    machines = len({entry["machine"] for entry in topology})
+    where = f"{machines} machine{'s' if machines > 1 else ''}"
+    return {
+        "processes": f"{len(topology)} on {where}, {plan.spec.display_name} over {plan.backend}",
+        "rank": "number of the process among those of all machines",
+        "local rank": "number of the process on its machine; "
+        + ("it chooses the device" if plan.device != "cpu" else "all share the CPUs"),
+        "rows": "each step's rows are divided by token count, and none is repeated",
+        "weights": "sharded over the processes" if plan.spec.shards_weights else "the same in every process",
+        "files": (
+            "local rank 0 of each machine writes all files there (--save-on-each-node), unless they share the folder"
             if each_node
-            else "Each machine has a local rank 0, so it is the global rank 0 alone that writes files."
-        )
-    )
+            else "written by the global rank 0 alone, since every machine has a local rank 0"
+        ),
+    }

@@ -169,7 +169,7 @@ def check_strategy(launch: Launch, strategy: str, backend: str | None, on_cpu: b
     if launch.local_rank >= 0:
         if spec is not None and spec.processes == "one":
             raise InputError(
-                f"--strategy {strategy} works in one process, but {_started(launch)}; drop the flag, or start with "
+                f"--strategy {strategy} works in one process, but {_started(launch)}; drop --strategy, or start with "
                 "python alone."
             )
         if on_cpu and backend is not None and not backends.of(backend).allowed_on_cpu:

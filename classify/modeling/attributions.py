@@ -91,7 +91,7 @@ def explain(
 ) -> list[WordAttribution]:
     """Return the attribution of each word to a logit, in order; the text, or the two, are the only row of `tokens`.
 
-    Raises InputError where the tokenizer does not tell which characters a token is.
+    Raises InputError if the tokenizer gives no character offsets.
     """
     if not tokenizer.is_fast:
         raise InputError(

@@ -148,11 +148,11 @@ def predict_table(
 ) -> list[str]:
     """Write a table that `check_prediction` accepted with its predictions, in file order; return notes for the user.
 
-    `out` is a file name, whose ending selects the format, or - for standard output. With `resume` the rows that an
+    `out` is a file name, whose extension selects the format, or - for standard output. With `resume` the rows that an
     interrupted call has predicted are not computed again. A collective; the main process writes.
 
-    Raises InputError if the processes read different tables, or an interrupted prediction is in the way, and
-    Interrupted where any process received a signal.
+    Raises InputError if the processes read different tables, or `out` has an unfinished prediction that cannot be
+    resumed, and Interrupted where any process received a signal.
     """
     world = predictor.world
     digests = " ".join(map(table.digest, texts.inputs))

@@ -100,13 +100,13 @@ class Task(LabelEncoder):
         read_class_weights(config.class_weights, self.labels)
 
     def label_texts(self, *, is_english: bool) -> tuple[str, ...]:
-        """Return a text for each class that says its name; none where that teaches nothing."""
+        """Return a training text with the name of each class; () where names are not words."""
         return ()
 
     @property
     @abstractmethod
     def chance_loss(self) -> float:
-        """Return the loss of a model that does not look at the texts."""
+        """Return the loss of a model that ignores the texts."""
 
     @abstractmethod
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:

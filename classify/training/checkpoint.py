@@ -83,7 +83,7 @@ def save(
     """Write `folder`/step-<8 digits> from tensors by name; then remove checkpoints that `keep` leaves out.
 
     `keep` receives the steps of all checkpoints, ascending, and returns those to keep; the new one always stays.
-    Raises OSError where the disk does not take it, with nothing half-written left.
+    Raises OSError if the disk is full or not writable; no partial checkpoint is left.
     """
     folder.mkdir(parents=True, exist_ok=True)
     final = folder / folder_name(step)

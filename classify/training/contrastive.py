@@ -1,8 +1,8 @@
-"""Contrastive training before the head starts: texts of a class are pulled together, classes apart.
+"""Contrastive training of the encoder, before the head is initialized, as in SetFit.
 
-A handful of texts per class say little by themselves, but every two of them say whether they belong together. So SetFit
-(Tunstall et al., 2022, "Efficient Few-Shot Learning Without Prompts", section 3) first trains an encoder on pairs. Here
-all pairs of a batch count in one pass, so some dozens of steps do what a pass over single pairs takes hundreds for.
+Few texts per class still give many pairs of texts, each with the same class or not. So SetFit (Tunstall et al., 2022,
+"Efficient Few-Shot Learning Without Prompts", section 3) first trains an encoder on pairs. Here a step uses all pairs
+of a batch in one pass, so dozens of steps suffice where single pairs need hundreds.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class ContrastiveTrainer:
 
 
 def draw_rows(numbers: npt.NDArray[np.int64], count: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Draw about `count` indices into `numbers`, each number as often as the others, at least twice where it can be.
+    """Draw about `count` indices into `numbers`, each number equally often, if possible at least twice.
 
     With more numbers than half of `count`, some are left out.
     """

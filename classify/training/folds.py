@@ -40,7 +40,7 @@ def cross_validate(context: TrainingContext, train: Callable[[Trainer, str], Non
     """Return the out-of-fold logits (rows, outputs) of the training rows, in their order; the same on every rank.
 
     `train` trains a new trainer to its end; it also gets the fold's name. Finished folds are kept in the output folder,
-    where a resumed run finds them. Afterwards the model has the weights it came with. A collective.
+    where a resumed run finds them. The model's weights are restored at the end. A collective.
     """
     split, folds, count = context.splits.train, context.splits.folds, context.splits.num_folds
     assert folds is not None

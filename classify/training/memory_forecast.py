@@ -27,7 +27,7 @@ def describe_memory(inputs: RunInputs, world: World) -> str:
     limit = inputs.config.data.max_length or min(DEFAULT_LIMIT, inputs.model.max_length)
     length = min(characters / _CHARACTERS_PER_TOKEN + 2, limit)
     words = estimate(inputs, world, length).describe()
-    return f"memory: {words}, for texts of about {length:.0f} tokens; a compact vocabulary needs less"
+    return f"memory: {words}, for texts of about {length:.0f} tokens, not counting what --compact-vocabulary saves"
 
 
 def estimate(inputs: RunInputs, world: World, length: float) -> memory_estimate.Need:

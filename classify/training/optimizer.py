@@ -56,8 +56,8 @@ def learning_rate_factor(step: int, total: int, warmup: float, schedule: str = "
     """Return the share of the peak learning rate in step `step` (from 0) of `total`: a linear rise, then the schedule.
 
     `warmup` below 1 is a share of all steps, else a number of steps. The factor is above 0 in the first and the last
-    step. Schedules: "linear" falls to 0, "cosine" by half a wave, "inverse_sqrt" with the root of steps since warm-up
-    (Vaswani et al., 2017, section 5.3), "constant_with_warmup" stays, "constant" does so from the first step.
+    step. Schedules: "linear" falls to 0, "cosine" along half a cosine, "inverse_sqrt" with the root of steps since
+    warmup (Vaswani et al., 2017, section 5.3), "constant_with_warmup" stays, "constant" does so from the first step.
     """
     if schedule == "constant":
         return 1.0

@@ -57,7 +57,7 @@ class Output:
 
     @contextlib.contextmanager
     def writing(self, what: str) -> Iterator[None]:
-        """Raise DiskError where the disk refuses what is written in this block, with what the folder keeps."""
+        """Raise DiskError if writing fails in this block; it names the checkpoints that the folder keeps."""
         try:
             yield
         except Exception as error:

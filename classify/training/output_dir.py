@@ -29,7 +29,7 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 @dataclass(frozen=True)
 class OutputDirPlan:
-    """Plan of the output folder: its path (None: runs/<stem>-<n>, n above all there are), and a checkpoint to resume.
+    """Plan of the output folder: its path (None: the next free runs/<stem>-<n>), and a checkpoint to resume.
 
     `overwrite` empties the folder first; `resume` continues the run in it.
     """
@@ -159,7 +159,7 @@ def _entries(folder: Path) -> Iterator[Path]:
 class FolderLock:
     """Keeps other runs out of an output folder until it is released, or its process has ended in any way.
 
-    It is the operating system's (flock). Where a disk has none, filelock takes the file's existence for the lock. The
+    It is the operating system's (flock). On a disk without flock, filelock uses the file's existence as the lock. The
     file holds the process id and the host of its holder, in both cases.
     """
 
@@ -198,11 +198,11 @@ class FolderLock:
 
     @property
     def held(self) -> bool:
-        """Return whether other runs are kept out; false on a disk without locks."""
+        """Return whether the lock is held; False on a disk without locks."""
         return self._lock.is_locked
 
     def release(self) -> None:
-        """Let others in, and leave no file behind."""
+        """Release the lock and delete its file."""
         if self.held:
             with contextlib.suppress(OSError):  # while the lock is held: who waits for it notices and makes a new one
                 self._path.unlink()

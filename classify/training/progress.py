@@ -74,7 +74,7 @@ class Progress:
         self.best, self.last_eval_step, self.epochs_without_improvement = None, None, 0
 
     def is_out_of_patience(self, patience: int | None) -> bool:
-        """Return whether as many scores as `patience` were no better than the best one."""
+        """Return whether the last `patience` scores were no better than the best one."""
         return patience is not None and self.epochs_without_improvement >= patience
 
     def choose_kept(self, rule: str, metric: str, share: str | None, rows: int) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """Find the checkpoint to continue from, and compare its run with this one.
 
-Ranks may sit on machines that do not share the main process's disk, so it finds and reads, and sends them the result.
+Ranks may be on machines that do not share the main process's disk, so it finds and reads, and sends them the result.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def train(
     """Run a training from start to finish and return the output folder. Every rank calls it.
 
     Processes started by hand, e.g. by `torch.multiprocessing.spawn`, give their `rank`, the `world_size` and the
-    address where they meet (`init_method="tcp://127.0.0.1:29500"`). A launcher sets variables for these.
+    rendezvous address (`init_method="tcp://127.0.0.1:29500"`). A launcher sets variables for these.
 
     `started` is when the command was given (seconds since the epoch, default now), for --max-minutes.
 

@@ -35,7 +35,7 @@ class RunRecord:
 
     @contextlib.contextmanager
     def track_status(self, output: Output) -> Iterator[Self]:
-        """Write the status "interrupted" inside, since a killed process cannot; "failed" after an error."""
+        """Record "interrupted" while the block runs, since a killed process cannot later; "failed" after an error."""
         with output.world.sync_errors(), output.writing("run.json"):
             if output.is_writer:
                 self.write("interrupted")

@@ -145,7 +145,9 @@ class TrainingContext:
 
 
 def tokenize_tables(inputs: RunInputs) -> TokenizedData:
-    """Tokenize every table once and decide the max length. This precedes the process group, so no rank waits in it.
+    """Tokenize every table once and decide the max length.
+
+    Called before the process group is formed, so no rank waits in it.
 
     Raises InputError where the default model knows few of the words.
     """

@@ -50,7 +50,7 @@ def _installed(name: str) -> bool:
 
 
 class Tracker:
-    """Scalars by part ("train", "eval", "contrastive", "run"), name and step; nothing without trackers (other ranks).
+    """Write scalars by part ("train", "eval", "contrastive", "run"), name and step; other ranks have no trackers.
 
     In TensorBoard the parts are runs with the same names, so that one chart shows both losses.
     """

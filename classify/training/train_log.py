@@ -99,7 +99,7 @@ class Log(Callback):
             self._tracker.close()
 
     def close(self) -> None:
-        """Close all; errors of the disk were reported already, where something was left to write."""
+        """Close all files; ignore disk errors, since a failed write was reported earlier."""
         with contextlib.suppress(OSError):
             self._tracker.close()
         with contextlib.suppress(OSError):

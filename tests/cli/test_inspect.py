@@ -148,3 +148,9 @@ def test_it_shows_what_a_run_would_print(folder: Path, model_folder: Path, capsy
     printed = capsys.readouterr().out
     assert "\ntask: one of 2 classes (one label per row" in printed
     assert "\nsplit: train 44, 5 folds, test 0 (" in printed
+
+
+def test_the_help_says_that_nothing_is_trained(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["inspect", "--help"])
+    assert "Inspect a table without training" in capsys.readouterr().out

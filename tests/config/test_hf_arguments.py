@@ -83,6 +83,11 @@ def test_short_forms_of_precision(flag: str, value: str) -> None:
     assert faults("--data", "x", flag, "--precision", "fp32") == (line,)
 
 
+def test_contradicting_short_forms_of_precision() -> None:
+    line = "--fp16 means --precision fp16, and --bf16 means --precision bf16; give one of them."
+    assert faults("--data", "x", "--fp16", "--bf16") == (line,)
+
+
 def test_the_words_of_a_switch() -> None:
     """Those that transformers reads; a short one is a name where a name may stand."""
     words = "--data x --fp16 0 --load_best_model_at_end f --do_regression n --use_cpu 1"

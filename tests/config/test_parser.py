@@ -112,7 +112,7 @@ def test_resume_takes_a_folder_or_nothing() -> None:
         (["--data", "x", "--learning_rat=1"], "unknown flag --learning_rat. Did you mean --learning-rate?"),
         (["--data", "x", "--qqqq"], "unknown flag --qqqq. See --help-all."),
         (["my.csv"], "unexpected argument 'my.csv'; every value follows a flag, e.g. --data my.csv."),
-        ([], "--data must name a table, e.g. --data my.csv. Got nothing instead."),
+        ([], "--data must be given, e.g. --data my.csv."),
         (["--data"], "argument --data: expected one argument. See --help."),
         (["--data", "x", "--epochs", "-1"], "--epochs must be a number of at least 0. Got '-1' instead."),
         (["--data", "x", "--epochs", "nan"], "--epochs must be a number of at least 0. Got 'nan' instead."),

@@ -141,7 +141,7 @@ BROKEN = {
         {"config": {"data": {"data": "a"}, "model": {}, "training": {"num_train_epochs": "many"}}},
         r"runs/my-1/run\.json: num_train_epochs must be a number of at least 0\. Got 'many' instead",
     ),
-    "no table": ({"config": {"data": {}, "model": {}, "training": {}}}, "--data must name a table"),
+    "no table": ({"config": {"data": {}, "model": {}, "training": {}}}, "--data must be given"),
 }
 
 

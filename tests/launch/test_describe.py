@@ -27,7 +27,7 @@ def test_two_machines_with_two_npus_each() -> None:
     assert [line.split()[-1] for line in text.splitlines()[1:]] == ["yes", "no", "no", "no"]
     assert text.count("about 16") == 4
     printed = words(topology, plan)
-    for part in ("4 processes on 2 machines", "DistributedDataParallel over hccl", "global rank 0 alone"):
+    for part in ("processes: 4 on 2 machines", "DistributedDataParallel over hccl", "global rank 0 alone"):
         assert part in printed
 
 
@@ -58,13 +58,13 @@ def test_the_physical_device(device: str, environment: dict[str, str], wanted: s
 def test_one_process_says_what_minus_one_means() -> None:
     plan = plan_devices(use_cpu=False, local_rank=-1, environment={}, hardware=Hardware())
     topology = [{"machine": 0, "rank": 0, "local_rank": -1, "device": "cpu"}]
-    assert "local rank is -1" in words(topology, plan)
+    assert "not started by a launcher (local rank -1)" in words(topology, plan)
     assert "random" in table(topology, plan, 32, {})
 
 
 def test_a_launched_process_that_is_alone() -> None:
     topology, plan = planned_cluster([1], "cuda")
-    assert "A launcher started this process and no other: its rank and local rank are 0." in words(topology, plan)
+    assert "processes: 1, started by a launcher (rank 0, local rank 0)" in words(topology, plan)
     assert "random" in table(topology, plan, 32, {})
 
 
@@ -72,8 +72,8 @@ def test_sharded_processes_hold_one_model() -> None:
     from dataclasses import replace
 
     topology, plan = planned_cluster([2], "cuda")
-    assert "every process ends with the same weights" in words(topology, plan)
-    assert "together they hold one model" in words(topology, replace(plan, strategy="fsdp"))
+    assert "weights: the same in every process" in words(topology, plan)
+    assert "weights: sharded over the processes" in words(topology, replace(plan, strategy="fsdp"))
 
 
 def test_data_parallel_names_all_devices_and_the_faster_way() -> None:
@@ -92,7 +92,7 @@ def test_a_cluster_that_cannot_be(counts: list[int], kind: str) -> None:
 def test_a_planned_cluster_needs_no_torch(person: Person) -> None:
     done = person.types("devices", "--nnodes", "2", "--nproc-per-node", "2", "--device", "npu", program="classify")
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 7
+    assert len(done.stdout.splitlines()) == 12
     assert person.report.read_text() == ""
 
 
@@ -111,7 +111,7 @@ def test_wrong_flags_of_devices(person: Person, flags: list[str], part: str) -> 
 
 def test_this_machine_is_explained(person: Person) -> None:
     done = person.types("devices", "--cpu", program="classify")
-    assert "it computes on cpu (--cpu)" in done.stdout
+    assert "device: cpu (--cpu)" in done.stdout
     assert Path(person.folder, "runs").exists() is False
 
 

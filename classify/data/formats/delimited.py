@@ -287,8 +287,8 @@ def _survey(text: _Text, dialect: Dialect) -> _Survey:
             below += 1
     except csv.Error:
         return _Survey(
-            f'{source.path} line {last + 1}: a quote (") in or below this row never closes; double quotes inside a '
-            'text ("").',
+            f'{source.path} line {last + 1}: a quote (") in or below this row never closes; write each quote inside '
+            'a text twice ("").',
             longest,
         )
     if not wrong:

@@ -63,7 +63,7 @@ def find_format(path: str, flag: str, options: ReadOptions) -> tuple[Source, For
         names = sorted(entry.name for entry in Path(path).iterdir())
         shown = list_some(names[:_SHOWN], len(names)) or "nothing"
         raise InputError(
-            f"{flag} {path}: expected a file, a folder with a folder of .txt files for each class, or one with "
+            f"{flag} {path}: expected a file, a folder with one subfolder of .txt files per class, or one with "
             f"files named train.*, validation.*, test.*. Got a folder with {shown} instead."
         )
     return check_file(source, SUFFIXES), format  # which raises: there is no such file

@@ -30,7 +30,7 @@ from classify.training.strategies.named_state import Tensors
 
 
 class Strategy:
-    """One device in one process. Subclasses override what they do otherwise.
+    """One device in one process. Subclasses override what they do differently.
 
     First the model is placed (`check_room`, `place`); it can be evaluated then. `setup` makes it ready for training.
     """
@@ -49,12 +49,12 @@ class Strategy:
         """Raise InputError where the model cannot be placed for texts of `length` tokens on average."""
 
     def place(self, folder: Path) -> Decision | None:
-        """Move the model to its devices; return a decision to print, if any. `folder` may take files."""
+        """Move the model to its devices; return a decision to print, if any. Files may be written into `folder`."""
         self.classifier.to(self.world.device)
         return None
 
     def setup(self, weights: Tensors | None = None) -> None:
-        """Make the model ready for training: precision, wrapping, then the optimizer on what wrapping left.
+        """Make the model ready for training: precision, wrapping, then the optimizer of the wrapped parameters.
 
         It starts from `weights` by name, the same on every rank, or from those it has. Called again, it starts anew.
         """
@@ -169,7 +169,7 @@ class Strategy:
                 self.scaler.load_state_dict(scale)
 
     def clear_gradients(self) -> None:
-        """Clear the gradients of the optimizer's weights, and of the half ones whose masters they are."""
+        """Clear the gradients of the optimizer's weights, and of the half weights if these are masters."""
         self.optimizer.zero_grad(set_to_none=True)
         self.masters.clear_gradients()
 

@@ -1,4 +1,4 @@
-"""torch's DataParallel: one process copies the model to all its devices at every step and cuts the batch."""
+"""torch's DataParallel: one process copies the model to all its devices at every step and splits the batch."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class DeviceMapStrategy(Strategy):
         self._places = choose_places(model, self.world.devices, share * rows * length, length, config.device_memory)
 
     def place(self, folder: Path) -> Decision:
-        """Move the layers to their places; weights that find no room elsewhere lie in a file of `folder`."""
+        """Move the layers to their places; weights that fit nowhere else are written to a file in `folder`."""
         self._placement = Placement(self.classifier.model, self._places, folder)
         why = "the devices take turns" if len(self.world.devices) > 1 else "as many layers as fit in its memory"
         return Decision("layers", self._placement.describe(), why, "--device-memory", True)
