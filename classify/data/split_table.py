@@ -98,8 +98,8 @@ def split_table(tables: InputTables, encoder: LabelEncoder, seed: int, folds: in
     notes += _warnings(columns, encoder, train, scored, in_training)
     notes += [_describe_unlabelled(file, split, predicted=file in predicted) for file, split in unlabelled.items()]
     notes += assigned.notes
-    held_out = f"{fold_of.max() + 1} folds" if fold_of is not None else f"validation {len(validation)}"
-    sizes = f"train {len(train)}, {held_out}, test {len(test) if test else 0}"
+    held_out = f"{fold_of.max() + 1} folds" if fold_of is not None else f"validation {len(validation):,}"
+    sizes = f"train {len(train):,}, {held_out}, test {len(test) if test else 0:,}"
     flag = assigned.flag if tables.eval is None else ""
     split = Decision("split", sizes, assigned.how, flag, True)
     return Splits(

@@ -72,7 +72,7 @@ def test_it_is_trained_on_and_predicted_in_seconds(large: Path, model_folder: Pa
     )
     run, metrics = read_json(tmp_path / "out" / "run.json"), read_json(tmp_path / "out" / "metrics.json")
     (parts,) = [guess["value"] for guess in run["guesses"] if guess["what"] == "split"]
-    assert parts == "train 80000, validation 10000, test 10000"
+    assert parts == "train 80,000, validation 10,000, test 10,000"
     assert run["data"]["rows"] == ROWS
     assert metrics["train"]["steps"] == STEPS
     assert metrics["train"]["epochs"] == STEPS * BATCH / 80_000
