@@ -202,7 +202,7 @@ class _Search:
         """Find the text column: one with a usual name, if it holds texts and no other column holds longer ones."""
         free = [name for name in self.stats if name not in taken]
         texts = [name for name in free if self.stats[name].is_text]
-        texts = texts or [name for name in free if self.stats[name].could_be_text and self.stats[name].holds_lists]
+        texts = texts or [name for name in free if self.stats[name].is_text_in_lists]
         named = [name for name in free if _key(name) in TEXT_NAMES]
         fitting = [name for name in named if self.stats[name].could_be_text]
         first = [name for name in fitting if _key(name) == TEXT_NAMES[0]]

@@ -51,7 +51,8 @@ _ODD_KINDS: dict[str, re.Pattern[str]] = {
 }
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
-_LIST = re.compile(r"\[.*\]", re.DOTALL)
+# Not a text that begins and ends with a mark, as [CLS] and [SEP].
+_LIST = re.compile(r"""\[([^\[\]]*|\s*["'\[{].*)\]""", re.DOTALL)
 _OBJECTS = re.compile(r"""(\[\s*)?\{\s*["'].*[\]}]""", re.DOTALL)
 _LEADING_ZERO = re.compile(r"0\d.*")
 _NO_CLASSES = ("dates or times", "objects")
@@ -105,8 +106,17 @@ class ColumnStats:
     @property
     def is_text(self) -> bool:
         """Return whether the values are texts: several words each, mostly distinct, and no lists, as of tokens."""
-        several = self.could_be_text and self.words >= _WORDS and self.distinct >= _DIFFERENT * len(self.values)
-        return several and not self.holds_lists
+        return self._holds_words and not self.holds_lists
+
+    @property
+    def is_text_in_lists(self) -> bool:
+        """Return whether the values are lists that stand for texts, as of tokens."""
+        return self._holds_words and self.holds_lists
+
+    @property
+    def _holds_words(self) -> bool:
+        """Return whether the values have several words each, and are mostly distinct."""
+        return self.could_be_text and self.words >= _WORDS and self.distinct >= _DIFFERENT * len(self.values)
 
     @property
     def could_be_text(self) -> bool:
@@ -157,9 +167,9 @@ class ColumnStats:
     def is_score(self) -> bool:
         """Return whether the values are numbers on a scale: with fractions, and many distinct ones.
 
-        Numbers such as 038.9 are codes.
+        Numbers such as 038.9 are codes if they repeat.
         """
-        is_code = any(map(_LEADING_ZERO.fullmatch, self.values))
+        is_code = 2 * self.distinct <= len(self.values) and any(map(_LEADING_ZERO.fullmatch, self.values))
         if not self.is_numeric or self.distinct <= 10 or is_code or are_thousands(self.values):
             return False
         return _share(self.values, lambda value: not (parse_number(value) or 0.0).is_integer()) > 0.1

@@ -75,10 +75,11 @@ class TextColumns:
 def join_labels(table: Table, names: Sequence[str], name: str, separator: str) -> Table:
     """Add a column with the names of those columns that hold 1 in a row. Raises InputError for other cells.
 
-    Where no column holds a 0, an empty cell is one, and the table notes it.
+    Where the columns hold a 1, but no 0, an empty cell is one, and the table notes it.
     """
     encoded = [table.dictionary_encode(source) for source in names]
-    empty_is_no = not any(parse_mark(value) is False for values, _ in encoded for value in values)
+    kinds = {parse_mark(value) for values, _ in encoded for value in values}
+    empty_is_no = True in kinds and False not in kinds
     marks = []
     for source, (values, numbers) in zip(names, encoded, strict=True):
         parsed = [False if empty_is_no and not value.strip() else parse_mark(value) for value in values]

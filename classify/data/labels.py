@@ -6,7 +6,6 @@ import dataclasses
 import math
 import re
 import shlex
-import string
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -38,8 +37,8 @@ _PLACEHOLDERS = frozenset(
 _SPREADSHEET_ERROR = re.compile(r"#(REF|VALUE|NAME|DIV/0|NULL|NUM)[!?]")
 # Dates that spreadsheets make of labels such as 5-1 or 1-2024.
 _DATE = re.compile(rf"\d{{1,2}}-{MONTH}|{MONTH}-\d{{2,4}}|\d{{4}}-\d\d-\d\d( 00:00:00)?", re.IGNORECASE)
-# Spaces, zero-width ones, byte-order marks, and marks of the writing direction.
-_INVISIBLE = string.whitespace + "\u00a0\u200b\u200e\u200f\u2060\ufeff"
+# Spaces, zero-width ones, byte-order marks, and marks of the writing direction around a label.
+_INVISIBLE = re.compile(r"\A[\s\u200b\u200e\u200f\u2060\ufeff]+|[\s\u200b\u200e\u200f\u2060\ufeff]+\Z")
 _SHOWN, _LISTED, _LONGEST = 5, 10, 60
 
 
@@ -109,7 +108,7 @@ class ClassNames:
         if not merged:
             return []
         shown = list_some(merged[:_SHOWN], len(merged))
-        why = "merged, since they differ only in case, spaces or Unicode form; row counts in parentheses"
+        why = "merged, since they differ only in case, (invisible) spaces or Unicode form; row counts in parentheses"
         return [Decision("labels", shown, why, "--normalize-labels none", True)]
 
     def notes(self) -> list[str]:
@@ -148,8 +147,13 @@ class ClassNames:
 
 
 def _normalize(label: str) -> str:
-    """Normalize a label as texts are, without invisible characters around it, as web pages and editors leave."""
-    return normalize_text(label.strip(_INVISIBLE)) or normalize_text(label)
+    """Normalize a label as texts are, without the invisible characters that web pages and editors leave around it."""
+    return normalize_text(_strip(label))
+
+
+def _strip(label: str) -> str:
+    """Remove spaces and invisible characters around a label, unless it holds no others."""
+    return _INVISIBLE.sub("", label) or label.strip()
 
 
 def _spelling_key(label: str, *, normalized: bool) -> str:
@@ -206,9 +210,9 @@ def name_classes(
     """Name the classes of labels, from the rows of each.
 
     1.0 and 1 are one class where both occur, as programs write numbers differently; ["a"] is a, unless some list has
-    several labels. With `normalize` labels that differ in case, spaces or Unicode form are one class, named as in most
-    rows. `requested` renames: "0=negative,1=positive", or a file with the name of each number. Raises InputError where
-    it names a label that does not occur, or a class twice.
+    several labels. With `normalize` labels that differ in case, spaces or Unicode form, or in invisible characters
+    around them, are one class, named as in most rows. `requested` renames: "0=negative,1=positive", or a file with the
+    name of each number. Raises InputError where it names a label that does not occur, or a class twice.
     """
     class_of = {label: label for label in counts} | unwrap(counts)
     for label in counts:
@@ -221,7 +225,7 @@ def name_classes(
             ways.setdefault(_normalize(class_of[label]), []).append(label)
         for same in ways.values():
             best = max(same, key=lambda label: (counts[label], label))
-            class_of |= dict.fromkeys(same, class_of[best].strip(_INVISIBLE) or class_of[best].strip())
+            class_of |= dict.fromkeys(same, _strip(class_of[best]))
     renamed: dict[str, str] = {}
     if requested is not None and "=" not in requested:
         renamed = _names_of_file(requested, set(class_of.values()))

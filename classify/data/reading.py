@@ -154,8 +154,8 @@ def _read(config: DataConfig) -> tuple[Table, Table | None, Table | None]:
             faults.append(f"{_LABEL_FLAGS[flag]}: there are no texts for these labels; add {flag}.")
     faults.raise_if_any()
     refuse_unused(options, list(tables.values()))
-    if splits and (unused := format.find_unused(source, splits)):
-        note = f"is read, but of {config.data} not: {list_some(unused[:_SHOWN], len(unused))}"
+    if splits and (unused := format.find_unused(source, [path for path in paths.values() if path is not None])):
+        note = f"is one of several tables in {config.data}; not read: {list_some(unused[:_SHOWN], len(unused))}"
         tables["--data"] = replace(tables["--data"], notes=(*tables["--data"].notes, note))
     headers = [table.columns for table in tables.values() if table.has_names]
     named = {flag: _name_columns(table, headers) for flag, table in tables.items()}

@@ -37,7 +37,7 @@ class SequenceRows:
         return SequenceRows(send(self.index, device), self.count)
 
     def mean(self, outputs: torch.Tensor) -> torch.Tensor:
-        """Return (count, width) the mean of each row's outputs (sequences, width), without those of empty sequences."""
+        """Return (count, width) the mean of each row's outputs (sequences, width), without padding sequences."""
         sums = outputs.new_zeros(self.count + 1, outputs.shape[1]).index_add(0, self.index, outputs)
         sequences = outputs.new_zeros(self.count + 1).index_add(0, self.index, outputs.new_ones(len(self.index)))
         return (sums / sequences.clamp(min=1)[:, None])[: self.count]

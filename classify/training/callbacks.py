@@ -36,7 +36,7 @@ class Evaluate(Callback):
             self.context.output.log(f"stopped: no better {name} since epoch {best['epoch']:g} (--patience)")
 
     def score_epoch(self, trainer: Trainer) -> None:
-        """Score the validation split, print and log; remember the best weights."""
+        """Score the validation split, if there is one; print and log, and remember the best score."""
         context, progress = self.context, trainer.progress
         planned = trainer.end_position / trainer.batches.num_rows  # before this score, which may use up --patience
         score, better = self.score(trainer)

@@ -86,6 +86,17 @@ def test_labels_with_invisible_characters_around_them_are_one_class(tmp_path: Pa
     assert len(load(path, normalize_labels="none").encoder.labels) == 3
 
 
+@pytest.mark.parametrize("mark", ["\u3000", "\u2003", "\u3000\u200b", "\u200b\u3000"])
+def test_a_class_is_named_without_what_is_around_it(tmp_path: Path, mark: str) -> None:
+    path = labelled(tmp_path / "a.csv", f"good{mark}", f"good{mark}", "good", "bad")
+    assert load(path).encoder.labels == ["bad", "good"]
+
+
+@pytest.mark.parametrize(("one", "other"), [("می\u200cخواهم", "میخواهم"), ("👩\u200d👧", "👩👧")])
+def test_joiners_inside_labels_keep_them_apart(tmp_path: Path, one: str, other: str) -> None:
+    assert sorted(load(labelled(tmp_path / "a.csv", one, other)).encoder.labels) == sorted([one, other])
+
+
 def test_tags_of_tokens_are_refused(tmp_path: Path) -> None:
     path = labelled(tmp_path / "a.csv", "O", "B-PER", "I-PER", "O")
     assert "holds tags of tokens: 'O' and 'B-PER'; this program classifies whole texts" in refusal(path)
@@ -118,6 +129,11 @@ def test_codes_with_leading_zeros_are_classes(tmp_path: Path) -> None:
     assert len(splits.encoder.labels) == len(codes)
 
 
+def test_scores_with_leading_zeros_are_scores(tmp_path: Path) -> None:
+    scores = [f"{number / 7:05.2f}" for number in range(1, 121)]
+    assert decision(load(labelled(tmp_path / "a.csv", *scores, rows=120)), "task").value == "a score for each row"
+
+
 @pytest.mark.parametrize("values", [range(1960, 2021), (1, 2, 3, 5, 8, 13), range(1, 16)])
 def test_whole_numbers_may_be_a_score(tmp_path: Path, values: Sequence[int]) -> None:
     splits = load(labelled(tmp_path / "a.csv", *map(str, values), rows=300))
@@ -142,6 +158,9 @@ def test_checked_cells_are_labels_of_named_columns(tmp_path: Path, mark: str) ->
     assert any("an empty cell there means that a text does not have the label" in note for note in splits.warnings)
     both = write(tmp_path / "b.csv", "text,billing,shipping", "text", [mark, "no", ""], [mark, "", ""])
     assert "holds ''; expected 0 or 1" in refusal(both, label_column="billing,shipping")
+    withheld = write(tmp_path / "c.csv", "text,billing,shipping", str, [""], [""])
+    words = refusal(path, label_column="billing,shipping", test_data=str(withheld))
+    assert "holds ''; expected 0 or 1" in words
 
 
 def test_raters_and_properties_are_no_labels(tmp_path: Path) -> None:
@@ -304,6 +323,20 @@ def test_files_beside_the_splits_of_a_folder_are_named(tmp_path: Path) -> None:
     for name in ("train", "test", "extra"):
         labelled(tmp_path / f"{name}.csv", "a", "b")
     (tmp_path / "README.md").write_text("about it")
-    assert any(f"is read, but of {tmp_path} not: extra.csv" in note for note in load(tmp_path).warnings)
-    (tmp_path / "extra.csv").unlink()
-    assert not any("is read, but of" in note for note in load(tmp_path).warnings)
+    (tmp_path / "._train.csv").write_text("of macOS")
+    note = f"train.csv is one of several tables in {tmp_path}; not read: "
+    assert any(note + "extra.csv" in warning for warning in load(tmp_path).warnings)
+    evaluated = load(tmp_path, eval_data=f"{tmp_path}/./extra.csv")
+    assert not any("not read" in warning for warning in evaluated.warnings)
+    tested = load(tmp_path, test_data=str(tmp_path / "extra.csv"))
+    assert any(note + "test.csv" in warning for warning in tested.warnings)
+
+
+def test_a_file_beside_folders_of_documents_is_no_table(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        for name in ("pos", "neg"):
+            (tmp_path / part / name).mkdir(parents=True)
+            for row in range(20):
+                (tmp_path / part / name / f"{row}.txt").write_text(f"a {name} text {row}")
+    (tmp_path / "README").write_text("about it")
+    assert not any("not read" in warning for warning in load(tmp_path).warnings)

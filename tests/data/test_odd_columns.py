@@ -42,6 +42,8 @@ MONTH_DATE: Make = lambda row, draw: f"{draw.randint(1, 3)} Mar 2024"  # noqa: E
 HEADER_DATE: Make = lambda row, draw: f"Mon, {row % 28 + 1} May 2001 16:39:{row % 60:02} -0700 (PDT)"  # noqa: E731
 LOG_LINE: Make = lambda row, draw: f"2024-01-01 10:{row % 60:02}:00 ERROR [main] {' '.join(draw.choices(WORDS, k=9))}"  # noqa: E731
 TOKENS: Make = lambda row, draw: str([*draw.choices(WORDS, k=20), str(row)])  # noqa: E731
+MARKED: Make = lambda row, draw: f"[CLS] {' '.join(draw.choices(WORDS, k=12))} {row} [SEP]"  # noqa: E731
+TAGS: Make = lambda row, draw: str(draw.sample(WORDS, k=2))  # noqa: E731
 CLOCK: Make = lambda row, draw: f"{draw.randint(8, 12)}:30"  # noqa: E731
 PRICE: Make = lambda row, draw: f"{draw.randint(1, 999)}.{draw.randint(10, 99)}"  # noqa: E731
 SALUTATION, JOB, LANGUAGE = choose("Mr", "Mrs"), choose("Head of Sales", "Data Engineer"), choose("en", "de")
@@ -113,6 +115,8 @@ TABLES: dict[str, tuple[dict[str, Make], tuple[str, str] | str]] = {
     "dates of mails": ({"sent": HEADER_DATE, "what": TEXT, "kind": CLASS}, ("what", "kind")),
     "lines that begin with a date": ({"message": LOG_LINE, "label": CLASS}, ("message", "label")),
     "tokens beside the text": ({"tweet": TEXT, "tokens": TOKENS, "label": CLASS}, ("tweet", "label")),
+    "marked texts": ({"input": MARKED, "note": TEXT, "kind": CLASS}, "texts"),
+    "tags beside a name": ({"product": TOPIC, "tags": TAGS, "kind": CLASS}, "no column looks like a text"),
     "lists alone": ({"id": ID, "cuisine": CLASS, "ingredients": TOKENS}, ("ingredients", "cuisine")),
     # Pairs and several labels.
     "sentence pairs": ({"sentence1": TEXT, "sentence2": TEXT, "label": CLASS}, ("sentence1 + sentence2", "label")),

@@ -6,7 +6,7 @@ import enum
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,8 +70,8 @@ class Format(ABC):
         """Return the path of each split (train, eval, test) where a path holds several tables; {} for one table."""
         return {}
 
-    def find_unused(self, source: Source, splits: Mapping[str, str]) -> list[str]:
-        """Return the names of the tables that a path holds beside its splits."""
+    def find_unused(self, source: Source, used: Collection[str]) -> list[str]:
+        """Return the names of the tables of a path with several whose paths are not `used`."""
         return []
 
 

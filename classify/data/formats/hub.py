@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +46,11 @@ class Hub(Format):
             )
         return {SPLITS[part]: f"{path}[{split}]" for part, split in parts.items()}
 
-    def find_unused(self, source: Source, splits: Mapping[str, str]) -> list[str]:
+    def find_unused(self, source: Source, used: Collection[str]) -> list[str]:
         if source.path.endswith("]"):
             return []
         named = (f"{source.path}[{split}]" for split in _load(source.path, source.flag))
-        return [name for name in named if name not in splits.values()]
+        return [name for name in named if name not in used]
 
     def read(self, source: Source, options: ReadOptions) -> Table:
         import pyarrow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Container
 from pathlib import Path
 
 from classify.data.formats.base import Confidence, Format, ReadOptions
@@ -43,13 +43,15 @@ class SplitsFolder(Format):
                 splits[split] = names[0]
         return splits
 
-    def find_unused(self, source: Source, splits: Mapping[str, str]) -> list[str]:
-        suffix = Path(splits["train"]).suffix
+    def find_unused(self, source: Source, used: Collection[str]) -> list[str]:
+        suffix = Path(self.splits(source)["train"]).suffix
+        read = set(map(Path, used))
         return [
             entry.name
             for entry in sorted(Path(source.path).iterdir())
-            if str(entry) not in splits.values()
-            and ((entry.is_file() and entry.suffix == suffix) or (entry / "state.json").is_file())
+            if entry not in read
+            and not entry.name.startswith(".")
+            and ((entry.is_file() and entry.suffix == suffix != "") or (entry / "state.json").is_file())
         ]
 
     def read(self, source: Source, options: ReadOptions) -> Table:

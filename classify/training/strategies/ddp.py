@@ -24,7 +24,7 @@ class DDPStrategy(Strategy):
         wrapped = DistributedDataParallel(
             classifier, device_ids=devices, output_device=devices and devices[0], gradient_as_bucket_view=True
         )
-        # Broadcast only BatchNorm's buffers: no step changes others, such as position ids. This sets the attribute,
+        # Broadcast buffers only of models with BatchNorm: no step changes others, such as position ids. An attribute,
         # because the argument has another name from torch 2.13 on.
         wrapped.broadcast_buffers = bool(batch_norm.layers(classifier))
         # A reducer that outlives the group would destroy it while holding the GIL, which gloo's thread may be waiting
