@@ -124,7 +124,7 @@ def test_the_snippets(place: Path, model_folder: Path, snippet: str) -> None:
 
 
 def structure(printed: str) -> list[str]:
-    """The lines without their numbers, and without what depends on machine, time or scores; alike ones in a row once."""
+    """The lines without their numbers, and without what depends on machine or scores; alike ones in a row once."""
     lines = []
     for line in printed.splitlines():
         name, _, rest = line.partition(": ")
