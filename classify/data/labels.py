@@ -372,11 +372,11 @@ def check_empty_labels(tables: InputTables) -> None:
     if config.drop_unlabelled or config.predict_unlabelled:
         return
     has_labels = test is not None and test.has_column(column) and not test.is_blank(column).all()
-    if len({label for table in tables.learned for label in class_counts(table, column, ClassNames())}) == 1:
-        return  # refused as a single class: empty cells may mean the other
     for table in [*tables.learned, *([test] if test is not None and has_labels else [])]:
         empty = np.flatnonzero(table.is_blank(column))
         if 2 * len(empty) > len(table):
+            if len({label for source in tables.learned for label in class_counts(source, column, ClassNames())}) == 1:
+                return  # refused as a single class: empty cells may mean the other
             where = table.describe_rows(empty.tolist())
             raise InputError(
                 f"{where}: the label is empty in {len(empty)} of {len(table)} rows; name another column with "
