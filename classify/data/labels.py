@@ -117,6 +117,11 @@ class ClassNames:
         dates = [label for label in self.rows if _DATE.fullmatch(label)]
         return [
             *([f"lists of one label, such as {lists[0]}, are read as that label"] if lists else []),
+            *(
+                f"the labels {list_some(list(map(repr, same[:_SHOWN])), len(same))} are the same number, yet different "
+                "classes; write them alike if they are one"
+                for same in self._list_equal_numbers()
+            ),
             *(f"the labels {labels} are one class" for labels in self.list_merged(normalized=False)),
             *(
                 f"the label {label!r} of {rows} row{'s' * (rows > 1)} may mean no label; if so, give "
@@ -130,6 +135,14 @@ class ClassNames:
                 else []
             ),
         ]
+
+    def _list_equal_numbers(self) -> list[list[str]]:
+        """List classes that are the same number, such as 1 and 01."""
+        numbers: dict[int, list[str]] = {}
+        for name in sorted({name for label in self.rows if (name := self.of(label)) is not None}):
+            if re.fullmatch(r"[+-]?\d{1,60}", name):
+                numbers.setdefault(int(name), []).append(name)
+        return [same for same in numbers.values() if len(same) > 1]
 
     def _may_mean_none(self, label: str) -> bool:
         """Return whether a label value usually means unlabelled, as -1 in most rows beside 0 and 1."""

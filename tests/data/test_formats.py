@@ -475,3 +475,13 @@ def test_what_datasets_has_saved(tmp_path: Path) -> None:
     tables = read_tables(DataConfig(data=str(tmp_path / "parts")))
     assert tables.eval is not None
     assert pairs(tables.eval) == [("b", "neg")]
+
+
+def test_a_json_list_of_strings_is_a_column_of_texts(tmp_path: Path) -> None:
+    path = tmp_path / "texts.json"
+    path.write_text(json.dumps([text for text, _ in ROWS]))
+    table = read_table(str(path))
+    assert (table.columns, list(table.column("text"))) == (["text"], [text for text, _ in ROWS])
+    path.write_text(json.dumps(["a text", {"text": "another"}]))
+    with pytest.raises(InputError, match=r"record 1: expected an object\. Got a string instead\."):
+        read_table(str(path))

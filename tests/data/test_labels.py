@@ -91,3 +91,11 @@ def test_a_label_that_may_be_none_is_a_class_and_said(tmp_path: Path, label: str
     without = load(tmp_path / "a.csv", counts, unlabelled_value=label)
     assert without.labels == ["a", "b"]
     assert len(without.unlabelled["unlabelled.csv"]) == 12
+
+
+@pytest.mark.parametrize(("counts", "noted"), [({"1": 20, "01": 20, "2": 20}, True), ({"1": 20, "10": 20}, False)])
+def test_classes_that_are_the_same_number_are_noted(tmp_path: Path, counts: dict[str, int], noted: bool) -> None:
+    splits = load(tmp_path / "a.csv", counts)
+    assert splits.labels == sorted(counts)
+    note = "the labels '01', '1' are the same number, yet different classes; write them alike if they are one"
+    assert (note in splits.warnings) == noted

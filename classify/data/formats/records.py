@@ -25,6 +25,8 @@ _BLOCK = 1 << 14
 # Keys under which programs and services put the rows, beside keys about them.
 _ROW_KEYS = ("data", "rows", "items", "results", "examples", "records", "values")
 _SHAPES = "a list of objects, alone or under a key, an object of columns (lists of equal length), or an object of lists"
+# The column of a list of strings, as texts to predict are often saved.
+_TEXT = "text"
 _EMPTY = "{}: no record in it. Expected one object per text."
 
 # Lines of JSON Lines end in a line feed: texts may hold other breaks.
@@ -83,7 +85,7 @@ class JSONLines(FileFormat):
 
 
 class JSON(FileFormat):
-    """A list of objects or of [text, label], alone, under a key or one per split, or columns."""
+    """A list of objects, of [text, label] or of texts, alone, under a key or one per split, or columns."""
 
     suffixes = (".json",)
     takes = frozenset({"encoding"})
@@ -207,10 +209,13 @@ def _frame(document: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _read_list(source: Source, rows: list[Any], has_header: bool | None = None) -> _Rows:
-    """Return rows that are objects as they are, and name the values of lists. Raises InputError for anything else.
+    """Return rows that are objects as they are, name the values of lists, and take strings alone as texts.
 
-    The first list names them where it `has_header`: unless that is known, where it holds a usual name.
+    The first list names the values where it `has_header`: unless that is known, where it holds a usual name. Raises
+    InputError for anything else.
     """
+    if rows and all(isinstance(row, str) for row in rows):
+        return _Rows([{_TEXT: row} for row in rows], "a list of texts, ")
     width = len(rows[0]) if rows and isinstance(rows[0], list) else None
     names = [f"column_{place}" for place in range(1, (width or 0) + 1)]
     if width is not None and has_header is None:
