@@ -354,7 +354,7 @@ class TrainingConfig(OutputConfig, DeviceConfig):
     keep: Literal["auto", "last", "best"] = option(
         "auto",
         "weights to keep: last, or best on the validation split; auto: last, unless earlier ones are more accurate by "
-        "two standard errors",
+        "two standard errors; best for several labels, scores, and metrics that are errors",
         "--keep",
         learning=True,
     )

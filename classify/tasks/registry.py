@@ -51,13 +51,17 @@ def _recognize(tables: InputTables) -> Task:
         )
     if len(tables.columns.labels) > 1 or stats.is_list:
         return MultiLabel.of(tables)
-    undivided = undivided_cell(sorted(set(stats.values)), (*SEPARATORS, *UNUSUAL_SEPARATORS))
+    if stats.is_score:
+        return Regression.of(tables)
+    # Of all rows: few may be lists.
+    cells = {cell.strip() for cell in tables.train.dictionary_encode(tables.columns.label)[0]}
+    undivided = undivided_cell(sorted(cells - {"", tables.config.unlabelled_value}), (*SEPARATORS, *UNUSUAL_SEPARATORS))
     if undivided is not None:
         raise InputError(
             f"{tables.train.path}: column {tables.columns.label!r} holds {undivided[0]!r}: one class, or several "
             "labels? Give --task single, or --task multi."
         )
-    return Regression.of(tables) if stats.is_score else SingleLabel.of(tables)
+    return SingleLabel.of(tables)
 
 
 def _refuse_annotations(path: str, column: str, labels: Collection[str]) -> None:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from classify.config.schema import TrainingConfig
 from classify.data.content import are_thousands, parse_number
-from classify.data.labels import MIN_ROWS, no_such_label
+from classify.data.labels import MIN_ROWS, check_empty_labels, no_such_label
 from classify.data.reading import InputTables
 from classify.data.table import Table
 from classify.decision import Decision
@@ -68,9 +68,9 @@ class Regression(Task):
     @classmethod
     def of(cls, tables: InputTables) -> Self:
         """Create the task with mean and standard deviation of the training table's numbers."""
+        check_empty_labels(tables)
         table, column = tables.train, tables.columns.label
         unlabelled = tables.config.unlabelled_value
-        task = cls([column], unlabelled=unlabelled)
         cells, _ = table.dictionary_encode(column)
         if unlabelled is not None and all(cell.strip() != unlabelled for cell in cells):
             raise InputError(no_such_label(unlabelled))
@@ -80,6 +80,8 @@ class Regression(Task):
                 f"{table.path}: column {column!r} holds {example!r}, which may be a thousand or a fraction; write "
                 "thousands without a comma, or fractions with a point."
             )
+        unlabelled = _find_withheld(tables) if unlabelled is None else unlabelled
+        task = cls([column], unlabelled=unlabelled)
         values = task.encode(table, column, "--data")[task.labelled(table, column)]
         if len(values) < MIN_ROWS:
             raise InputError(
@@ -264,3 +266,15 @@ class SquaredError(Loss):
         aims = (targets - self.center) / self.scale
         errors = (logits[:, 0].float() - aims) ** 2
         return errors.where(~targets.isnan(), 0.0).sum()
+
+
+def _find_withheld(tables: InputTables) -> str | None:
+    """Return the score of all test rows where it is -1 and no other row has it, as in GLUE's STS-B; else None."""
+    column, test = tables.columns.label, tables.test
+    if test is None or not test.has_column(column):
+        return None
+    cells = [cell.strip() for cell in test.dictionary_encode(column)[0]]
+    if len(cells) != 1 or parse_number(cells[0]) != -1:
+        return None
+    learned = (cell for table in tables.learned for cell in table.dictionary_encode(column)[0])
+    return None if any(parse_number(cell) == -1 for cell in learned) else cells[0]

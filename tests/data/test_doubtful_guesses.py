@@ -11,6 +11,7 @@ import pytest
 
 from classify.config.run_config import RunConfig
 from classify.config.schema import DataConfig
+from classify.data.content import SAMPLE
 from classify.data.formats.registry import read_table
 from classify.data.reading import read_tables
 from classify.data.split_table import split_table
@@ -437,6 +438,12 @@ def test_the_separator_of_labels(tmp_path: Path, cells: list[Any], labels: list[
     """The usual one divides; what a name may have as well does not, and a rare one where it leaves other labels."""
     path = write(tmp_path / "a.csv", "text,labels", "text", cells[0] if callable(cells[0]) else cells, rows=1_000)
     assert load(path, task="multi").labels == labels
+
+
+def test_lists_between_the_rows_of_the_sample_are_asked_about(tmp_path: Path) -> None:
+    label = lambda row: "a;b" if row == 3 else "abc"[row % 3]  # noqa: E731
+    path = write(tmp_path / "a.csv", "text,label", "text", label, rows=4 * SAMPLE)
+    assert "holds 'a;b': one class, or several labels?" in refusal(path)
 
 
 def test_one_class_or_several_labels_is_asked(tmp_path: Path) -> None:

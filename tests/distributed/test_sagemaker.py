@@ -49,7 +49,7 @@ def test_one_machine_finds_its_table_and_its_folder(
 def test_two_processes_of_the_data_parallel_library(
     container: dict[str, str], model_folder: Path, tmp_path: Path
 ) -> None:
-    """Started by MPI, as its launcher does; ranks are those of the group that it makes."""
+    """Started by MPI, as its launcher does; ranks are those that MPI gives."""
     log = tmp_path / "smddp.log"
     words = ["-m", "tests.distributed.sagemaker_task", "--model", str(model_folder), "--epochs", "1"]
     run_python_ranks(
