@@ -136,9 +136,14 @@ def _mean_gap(gaps: Array, bins: list[npt.NDArray[np.int64]]) -> float:
 
 
 def equal_mass_bins(confidence: Array, bins: int = BINS) -> list[npt.NDArray[np.int64]]:
-    """Return the rows of each bin, of confidences (rows,) in ascending order."""
+    """Return the rows of each bin, of confidences (rows,) in ascending order.
+
+    Equal confidences share a bin, or the error would depend on the order of the rows; so bins may be fewer or unequal.
+    """
     order = np.argsort(confidence, kind="stable")
-    return np.array_split(order, min(bins, len(order)))
+    ends = np.cumsum([len(part) for part in np.array_split(order, min(bins, len(order)))])[:-1]
+    cuts = np.searchsorted(confidence[order], confidence[order[ends]])
+    return [part for part in np.split(order, np.unique(cuts)) if len(part)]
 
 
 def error_by_chance(confidence: Array, seed: int) -> float:
@@ -159,7 +164,7 @@ def _interval(confidence: Array, right: Array, error: float, seed: int) -> tuple
     Percentiles would be too high: bins of resampled rows have more chance gaps than those of the rows themselves.
     """
     generator = np.random.default_rng(seed)
-    draws = generator.integers(len(right), size=(_draws(len(right)), len(right)))
+    draws = (generator.integers(len(right), size=len(right)) for _ in range(_draws(len(right))))
     deviation = float(np.std([calibration_error(confidence[rows], right[rows]) for rows in draws]))
     return max(0.0, error - 1.96 * deviation), min(1.0, error + 1.96 * deviation)
 

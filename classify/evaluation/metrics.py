@@ -18,6 +18,8 @@ Array = npt.NDArray[Any]
 ERRORS = frozenset({"loss", "mse", "mae"})
 
 _RESAMPLES = 1000
+# Numbers of resamples that are held at a time.
+_CELLS = 5_000_000
 # Classes above which the share of rows with the right class among the `_TOP` most probable ones is of interest.
 _MANY_CLASSES = 20
 _TOP = 5
@@ -217,20 +219,25 @@ def macro_f1_interval(targets: Array, predicted: Array, seed: int) -> tuple[floa
     Resampling n rows with replacement is one multinomial draw over the (target, predicted) pairs that occur, so the
     cost does not depend on n.
     """
+    from scipy.sparse import csr_array
+
     cells, counts = np.unique(np.stack([targets, predicted]), axis=1, return_counts=True)
-    n = len(targets)
-    draws = np.random.default_rng(seed).multinomial(n, counts / n, size=_RESAMPLES)
-    hit = cells[0] == cells[1]
+    n, pairs = len(targets), len(counts)
     classes = np.unique(cells)
-    scores = np.zeros(_RESAMPLES)
-    present = np.zeros(_RESAMPLES)
-    for name in classes:
-        num_targets, num_predicted = draws[:, cells[0] == name].sum(axis=1), draws[:, cells[1] == name].sum(axis=1)
-        both = draws[:, hit & (cells[0] == name)].sum(axis=1)
-        total = num_targets + num_predicted
-        scores += np.divide(2.0 * both, total, out=np.zeros(_RESAMPLES), where=total > 0)
-        present += total > 0
-    low, high = np.percentile(scores / present, [2.5, 97.5])
+    # 1 where the target, or the prediction, of a pair is a class.
+    of_target, of_predicted = (
+        csr_array((np.ones(pairs), (np.arange(pairs), np.searchsorted(classes, row))), shape=(pairs, len(classes)))
+        for row in cells
+    )
+    hit = (cells[0] == cells[1]).astype(np.float64)
+    generator, block, scores = np.random.default_rng(seed), max(1, _CELLS // pairs), []
+    for start in range(0, _RESAMPLES, block):
+        draws = generator.multinomial(n, counts / n, size=min(block, _RESAMPLES - start))
+        total = draws @ (of_target + of_predicted)
+        both = (draws * hit) @ of_target
+        f1 = np.divide(2.0 * both, total, out=np.zeros(total.shape), where=total > 0)
+        scores.append(f1.sum(axis=1) / (total > 0).sum(axis=1))
+    low, high = np.percentile(np.concatenate(scores), [2.5, 97.5])
     return (float(low), float(high)) if low < high else None
 
 

@@ -155,8 +155,8 @@ def log_micro_batches(output: Output, step: int, count: int) -> None:
 
 def _draw_matrix(shares: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
     """Draw shares (labels, labels) from 0 to 1 as an image, dark for 1: rows are labels, columns predictions."""
-    scale = max(2, 480 // len(shares))
-    gray = np.kron(255 * (1 - shares), np.ones((scale, scale))).astype(np.uint8)
+    scale = max(1, 480 // len(shares))
+    gray = np.kron((255 * (1 - shares)).astype(np.uint8), np.ones((scale, scale), dtype=np.uint8))
     return np.repeat(gray[..., None], 3, axis=2)
 
 

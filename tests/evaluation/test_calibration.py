@@ -36,6 +36,14 @@ def test_the_calibration_error_of_two_bins_by_hand() -> None:
     assert calibration_error(np.full(150, 0.8), right) == pytest.approx(0.0, abs=1e-12)
 
 
+def test_equal_confidences_share_a_bin() -> None:
+    """So the order of the rows changes nothing."""
+    confidence, right = np.repeat([0.7, 0.4], 300), np.tile([1.0] * 7 + [0.0] * 3, 60)
+    by_label = np.concatenate([np.sort(right[:300]), right[300:]])
+    errors = [calibration_error(confidence, order) for order in (right, by_label)]
+    assert errors == pytest.approx([0.15, 0.15])
+
+
 def test_calibrated_probabilities_have_a_small_error_and_sharp_ones_a_large_one() -> None:
     good, sharp = (probability_scores(*drawn(4_000, factor), seed=1) for factor in (1.0, 4.0))
     assert good["ece"] < 0.03 < 0.15 < sharp["ece"]

@@ -100,8 +100,8 @@ def test_the_seed_chooses_the_rows_of_a_cap_and_the_resamples() -> None:
     assert one == same != another
 
 
-def test_macro_f1s_interval_is_that_of_resampled_rows() -> None:
-    """A class that is predicted and never true counts, as in macro F1 itself."""
+def test_macro_f1s_interval_is_that_of_resampled_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class that is predicted and never true counts, as in macro F1 itself; blocks of resamples change nothing."""
     draw = np.random.default_rng(0)
     targets = draw.integers(0, 3, 200)
     predicted = np.where(draw.random(200) < 0.7, targets, draw.integers(0, 4, 200))
@@ -115,3 +115,5 @@ def test_macro_f1s_interval_is_that_of_resampled_rows() -> None:
     assert interval is not None
     width = np.percentile(scores, 97.5) - np.percentile(scores, 2.5)
     assert interval == pytest.approx(np.percentile(scores, [2.5, 97.5]), abs=0.06 * width)
+    monkeypatch.setattr(metrics, "_CELLS", 100)
+    assert metrics.macro_f1_interval(targets, predicted, 0) == interval
