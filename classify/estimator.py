@@ -85,7 +85,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
             names = [f"class {number}" for number in range(len(names))]
         columns = {"text": texts, "label": [names[number] for number in numbers]}
         if len(texts) >= FEW_ROWS:
-            columns[_SPLIT_COLUMN] = self._split(numbers, len(classes))
+            columns[_SPLIT_COLUMN] = self._split(texts, numbers)
         folder = Path(self.output_dir or tempfile.mkdtemp(prefix="classify-")).absolute()
         if self.output_dir is None:
             self._finalizer = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
@@ -125,15 +125,13 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self, "run_")
         return Path(shutil.copytree(self.run_.folder, folder))
 
-    def _split(self, numbers: npt.NDArray[np.int64], classes: int) -> list[str]:
-        """Return the split of each row: a tenth for validation, by class where each has two rows."""
-        from sklearn.model_selection import train_test_split
+    def _split(self, texts: Sequence[str], numbers: npt.NDArray[np.int64]) -> list[str]:
+        """Return the split of each row: a tenth for validation, by class; duplicates stay together."""
+        from classify.data.split_rows import split_rows
+        from classify.data.text_hashes import text_hashes
 
-        stratify_by = numbers if np.bincount(numbers).min() > 1 and len(numbers) >= 10 * classes else None
-        _, held_out = train_test_split(
-            np.arange(len(numbers)), test_size=0.1, random_state=self.seed, stratify=stratify_by
-        )
-        return np.where(np.isin(np.arange(len(numbers)), held_out), "validation", "train").tolist()
+        parts = split_rows(text_hashes(texts), numbers, seed=self.seed, eval_share=0.1, test_share=0.0)
+        return np.array(["train", "validation"])[parts].tolist()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -116,6 +116,13 @@ def test_a_larger_table_keeps_a_tenth_for_validation(model_folder: Path) -> None
     assert metrics["test"] is None
 
 
+def test_a_repeated_text_is_trained_on_or_validated(model_folder: Path) -> None:
+    texts, numbers = [f"text {number % 40}" for number in range(400)], np.arange(400) % 40 % 2
+    parts = make(model_folder)._split(texts, numbers)
+    assert parts.count("validation") == 40
+    assert len({*zip(texts, parts, strict=True)}) == 40
+
+
 @pytest.mark.slow
 def test_in_a_pipeline_a_search_and_cross_validation(model_folder: Path) -> None:
     frame = pandas.DataFrame({"text": TEXTS, "other": range(60)})
