@@ -284,6 +284,9 @@ def _write_model(results: Results) -> None:
         name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in results.weights.items()
     }
     save_model(context.output.folder, context.classifier.model, weights, context.data.tokenizer, settings)
+    # Of a run that is extended: if a later writer fails they would be taken for scores of these weights.
+    for name in ("metrics.json", scored_rows.FILE):
+        (context.output.folder / name).unlink(missing_ok=True)
 
 
 def _write_predictions(results: Results) -> None:

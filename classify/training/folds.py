@@ -108,7 +108,10 @@ def _identity(context: TrainingContext) -> str:
     settings = context.config.flat()
     learning = {name: settings[name] for name, (_, spec) in FIELDS.items() if spec.metadata["learning"]}
     start = {name: settings[name] for name in INITIAL_SETTINGS}
-    values = json.dumps({**context.identity, **learning, **start}, sort_keys=True, default=str)
+    # The file that --class-weights names may have changed.
+    weights = context.inputs.task.class_weights(context.config.training, context.splits.train.targets)
+    named = {} if weights is None else {"class_weights": weights.tolist()}
+    values = json.dumps({**context.identity, **learning, **start, **named}, sort_keys=True, default=str)
     return hashlib.sha256(values.encode()).hexdigest()
 
 

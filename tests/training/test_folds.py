@@ -123,11 +123,13 @@ def test_a_resumed_run_trains_no_finished_fold_again(
         assert (out / name).read_bytes() == (whole / name).read_bytes(), name
 
 
-@pytest.mark.parametrize("damage", ["other settings", "cut short"])
+@pytest.mark.parametrize("damage", ["other settings", "other class weights", "cut short"])
 def test_a_fold_of_other_settings_or_a_damaged_one_is_trained_again(
     whole: Path, model_folder: Path, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
-    config = folded(model_folder, small, tmp_path / "out")
+    weights = tmp_path / "weights.json"
+    weights.write_text('{"app": 1, "card": 1, "money": 1}')
+    config = folded(model_folder, small, tmp_path / "out", class_weights=str(weights))
     saved, save = 0, folds_module._save
 
     def save_one(*arguments: Any) -> None:
@@ -144,6 +146,8 @@ def test_a_fold_of_other_settings_or_a_damaged_one_is_trained_again(
     file = tmp_path / "out" / "checkpoints" / "fold-1.safetensors"
     if damage == "cut short":
         file.write_bytes(file.read_bytes()[:-8])
+    elif damage == "other class weights":
+        weights.write_text('{"app": 1, "card": 100, "money": 1}')
     else:
         config = config.replace(weight_decay=0.5)
     trained: list[str] = []

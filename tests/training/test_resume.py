@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
+import os
 import shutil
 import signal
 import sys
@@ -18,7 +20,8 @@ from safetensors.torch import load_file
 import classify.training.run as run
 from classify.cli import main
 from classify.config.schema import TrainingConfig
-from classify.errors import CheckpointError, InputError, Interrupted
+from classify.errors import CheckpointError, DiskError, InputError, Interrupted
+from classify.training import finish
 from classify.training.checkpoint import find_newest
 from classify.training.output_dir import plan_output_dir
 from classify.training.train_log import Log
@@ -182,6 +185,27 @@ def test_a_changed_setting_is_told_and_no_command_forgotten(
         {"command": ["first"], "from_step": 0, "status": "interrupted"},
         {"command": ["second"], "from_step": stopped, "status": "finished"},
     ]
+
+
+def test_scores_of_earlier_weights_are_not_left_beside_new_ones(
+    uninterrupted: Path, model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the disk is full at the end of a run that was extended; it can be resumed."""
+    out = tmp_path / "out"
+    shutil.copytree(uninterrupted, out)
+    config = whole_config(model_folder, table, out, num_train_epochs=4.0, resume_from_checkpoint=True)
+
+    def fail(_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(finish, "WRITERS", (finish.WRITERS[0], ("predictions.csv", fail)))
+        with pytest.raises(DiskError, match=r"predictions\.csv could not be written: No space left"):
+            run.train(config)
+    assert not (out / "metrics.json").exists()
+    assert not (out / "evaluation.parquet").exists()
+    run.train(config)
+    assert read_json(out / "metrics.json")["train"]["epochs"] == 4
 
 
 def test_unchanged_settings_are_not_told(
