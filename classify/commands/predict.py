@@ -111,13 +111,11 @@ def _predict_text(options: argparse.Namespace) -> int:
     if note is not None and not options.quiet:
         print(f"note: {note}", file=sys.stderr)
     task = predictor.task
-    names, cells = task.prediction_columns(), next(task.prediction_fields(probabilities, ".3f"))
-    print(escape_controls(cells[0]))
+    print(escape_controls(next(task.prediction_fields(probabilities, ".3f"))[0]))
     if task.has_labels:
-        ranked = sorted(zip(names, cells, strict=True), key=lambda pair: pair[1], reverse=True)
         count = _SHOWN if options.top_k is None else flags.count(options.top_k, "--top-k")
-        for name, cell in [pair for pair in ranked if pair[0].startswith("prob_")][:count]:
-            print(escape_controls(f"  {cell}  {name.removeprefix('prob_')}"))
+        for number in (-probabilities[0]).argsort(kind="stable")[:count]:
+            print(escape_controls(f"  {probabilities[0, number]:.3f}  {task.labels[number]}"))
     return 0
 
 

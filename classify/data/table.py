@@ -104,8 +104,10 @@ class Table:
         Chunk by chunk: Arrow's own `take` joins all chunks, and a column of strings holds 2 GiB at most.
         """
         values: list[str] = []
-        start = 0
-        for chunk in self.arrow.column(name).chunks:
+        if not len(rows):
+            return values
+        start, end = int(rows[0]), int(rows[-1]) + 1
+        for chunk in self.arrow.column(name).slice(start, end - start).chunks:
             here = (rows[slice(*np.searchsorted(rows, (start, start + len(chunk))))] - start).astype(np.int64)
             # An array made from NumPy's would import pandas, half a second.
             indices = pyarrow.Array.from_buffers(pyarrow.int64(), len(here), [None, pyarrow.py_buffer(here)])

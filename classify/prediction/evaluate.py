@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from classify.data.files import write_json
+from classify.data.files import atomic_dir, write_json
 from classify.evaluation.metrics import Scores
 from classify.evaluation.predictions_file import write_predictions
 from classify.evaluation.scored_rows import ScoredRows
@@ -49,11 +49,8 @@ def _write(
     trained_rows: int,
 ) -> None:
     table, task, targets = labelled.table, labelled.task, labelled.targets
-    folder.mkdir(parents=True, exist_ok=True)
     fields = task.prediction_fields(task.probabilities(logits))
-    write_predictions(folder / "predictions.csv", table, labelled.rows, task.prediction_columns(), fields)
     hashes = table.text_hashes(labelled.texts.whole)[labelled.rows]
-    ScoredRows(hashes, targets, logits, None).write(folder)
     metrics: dict[str, Any] = {
         "task": task.name,
         "model": os.path.abspath(predictor.folder),
@@ -66,7 +63,11 @@ def _write(
         "baseline": None,
         "majority": task.majority(targets, targets).as_json(),
     }
-    write_json(folder / "metrics.json", metrics)
     data = {"path": table.path, "sha256": table.sha256, "rows": len(table), "columns": table.columns}
     record = {"command": sys.orig_argv, "cwd": os.getcwd(), "task": task.name, "data": data, "guesses": []}
-    write_json(folder / "run.json", {**record, "versions": versions(), "status": "finished"})
+    folder.mkdir(parents=True, exist_ok=True)
+    with atomic_dir(folder) as made:  # or a full disk would leave files of two evaluations
+        write_predictions(made / "predictions.csv", table, labelled.rows, task.prediction_columns(), fields)
+        ScoredRows(hashes, targets, logits, None).write(made)
+        write_json(made / "metrics.json", metrics)
+        write_json(made / "run.json", {**record, "versions": versions(), "status": "finished"})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from classify.cli import main
 from classify.data.formats.registry import read_table
 from classify.data.labels import ClassNames
+from classify.evaluation.scored_rows import ScoredRows
 from classify.training.run import train
 from tests.support import tiny
 from tests.support.runs import make_config, read_json
@@ -48,6 +51,24 @@ def test_labels_are_read_as_people_write_them(trained: Path, table: Path, tmp_pa
     assert evaluate(trained, path, tmp_path / "a", "--label-column", "queue") == 2, "nothing is overwritten"
     assert "--overwrite-output-dir" in capsys.readouterr().err
     assert evaluate(trained, path, tmp_path / "a", "--label-column", "queue", "--overwrite-output-dir") == 0
+
+
+def test_an_evaluation_that_cannot_be_written_leaves_the_earlier_one(
+    trained: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    assert evaluate(trained, table, tmp_path / "a") == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()}
+    few = tiny.write_table(tmp_path / "few.csv", tiny.table_rows(30))
+
+    def fail(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(ScoredRows, "write", fail)
+    assert evaluate(trained, few, tmp_path / "a", "--overwrite-output-dir") == 2
+    assert {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()} == before
+    assert evaluate(trained, few, tmp_path / "b") == 2
+    assert not list((tmp_path / "b").iterdir())
+    assert "No space left on device" in capsys.readouterr().err
 
 
 def test_some_of_several_label_columns_are_refused(model_folder: Path, tmp_path: Path, capsys: Any) -> None:

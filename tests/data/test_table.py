@@ -178,3 +178,10 @@ def test_places_in_several_files_are_found_in_one_pass_of_each(tmp_path: Path, m
         f"{first} line 10, {second} line 10",
     ]
     assert len(passes) == 2
+
+
+def test_rows_are_taken_across_chunks() -> None:
+    arrow = pyarrow.table({"text": pyarrow.chunked_array([["a", "b"], [], ["c"], ["d", "e", "f"]])})
+    table = Table("a.csv", "", arrow, "", lambda rows: rows)
+    for rows in ([], [0], [5], [1, 2, 3], [0, 5], [2, 2, 4]):
+        assert table.take("text", np.array(rows, dtype=np.int64)) == ["abcdef"[row] for row in rows]
