@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -97,9 +98,9 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def remove_temporaries(folder: Path) -> None:
-    """Remove unfinished files of a killed process in a folder that no other process writes to."""
-    for left in folder.glob(f"{TEMPORARY}*"):
+def remove_temporaries(folder: Path, name: str | None = None) -> None:
+    """Remove what a killed process left of a file, or of all files in a folder, that no other process writes to."""
+    for left in folder.glob(f"{TEMPORARY}*" if name is None else f"{TEMPORARY}{glob.escape(name)}-????????"):
         _remove(left)
 
 

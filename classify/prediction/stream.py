@@ -21,6 +21,7 @@ from classify.console import progress_bar
 from classify.data.columns import note_empty_texts
 from classify.data.coverage import note_unknown
 from classify.data.derived import TextColumns
+from classify.data.files import remove_temporaries
 from classify.data.languages import note_new_languages, sample_rows
 from classify.data.table import Table
 from classify.data.table_writers import CSVWriter
@@ -166,6 +167,7 @@ def predict_table(
             identity = f"{fingerprint(predictor.folder)} {predictor.classifier.precision.name} {digests}"
             key = hashlib.sha256(identity.encode()).hexdigest()
             partial = PartialLogits(partial_path(path), key, len(predictor.labels), resume=resume)
+            remove_temporaries(path.parent, path.name)
         if world.is_main and out == STANDARD_OUTPUT:
             sink = _StandardOutput(table, columns)
         elif world.is_main:

@@ -17,6 +17,7 @@ import pytest
 from classify import load_classifier
 from classify.cli import main
 from classify.console import allow_progress
+from classify.data.files import TEMPORARY
 from classify.data.formats.registry import read_table
 from classify.data.table_writers import ExcelWriter
 from classify.errors import InputError
@@ -92,7 +93,11 @@ def test_blocks_resume_where_they_were(
     assert predict(trained, new, out) == 2, "nothing is thrown away"
     assert "continue it with --resume, or delete it" in capsys.readouterr().err
     computed[:] = [0] * 3
+    killed, other = (tmp_path / f"{TEMPORARY}{name}-0123abcd" for name in ("p.csv", "q.csv"))
+    killed.touch()
+    other.touch()
     assert predict(trained, new, out, "--resume") == 0
+    assert (killed.exists(), other.exists()) == (False, True), "what a process left that was killed while it wrote"
     assert computed[3:] == [8, 8, 8, 2]
     assert "24 rows were predicted by the interrupted command" in capsys.readouterr().out
     assert not stream.partial_path(out).exists()
